@@ -1,0 +1,42 @@
+"""Every exception and warning of normscale.
+
+All errors derive from :class:`NormscaleError`, so ``except ns.NormscaleError`` catches what this library
+says and nothing else. Each also derives from the built-in a caller would expect (``ValueError`` for bad
+input, ``RuntimeError`` for a wrong order of calls, ``OSError`` for files).
+
+Every message names the argument, the rule, what came in, and the next step.
+"""
+
+from __future__ import annotations
+
+
+class NormscaleError(Exception):
+    """Base class of every error raised by normscale."""
+
+
+class InvalidInput(NormscaleError, ValueError):
+    """An argument breaks a rule; nothing was taken in."""
+
+
+class NotFitted(NormscaleError, RuntimeError):
+    """A detector was asked to score before it was fitted or loaded."""
+
+
+class UnknownDetector(NormscaleError, KeyError):
+    """No detector is registered under that name."""
+
+    def __str__(self) -> str:
+        """Print the sentence itself; ``KeyError`` would print its repr."""
+        return str(self.args[0]) if self.args else ""
+
+
+class FileFormatError(NormscaleError, OSError):
+    """A file is damaged, newer than this version, or not what it claims to be."""
+
+
+class MissingExtra(NormscaleError, ImportError):
+    """A feature needs an optional dependency that is not installed."""
+
+
+class NumericalWarning(UserWarning):
+    """A result is defined and exact but probably not what the caller hoped for."""
