@@ -178,3 +178,14 @@ def one_of(value: str, name: str, choices: Iterable[str]) -> str:
     if value not in known:
         raise InvalidInput(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
     return value
+
+
+def as_labels(value: ArrayLike | Any, name: str = "labels", *, length: int, n_classes: int) -> IntArray:
+    """Class numbers of shape (n,) from 0 to n_classes - 1, where -1 stands for "not known"."""
+    array = to_numpy(value, name)
+    unknown = array == -1
+    if not unknown.any():
+        return as_class_indices(array, name, length=length, n_classes=n_classes)
+    indices = as_class_indices(np.where(unknown, 0, array), name, length=length, n_classes=n_classes)
+    indices[unknown] = -1
+    return indices
