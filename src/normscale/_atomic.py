@@ -16,7 +16,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
 
     The temporary file keeps the suffix and is flushed to disk before it is moved. When the body raises, it is
     removed and ``path`` is left untouched. A symbolic link is followed, so that the link survives; whatever
-    is no regular file (``/dev/null``, a named pipe) is written to directly, for replacing it would destroy it.
+    is no regular file (``/dev/null``, a named pipe) is written to directly; replacing it would destroy it.
 
     Examples
     --------

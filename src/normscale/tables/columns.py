@@ -1,0 +1,93 @@
+"""Tables kept as named columns (.parquet, .csv): which column is what.
+
+- ``label`` or ``labels``: the labels, whole numbers; -1 is "not known".
+- names that begin with ``feature_``: the features, in the order of the file.
+- names that begin with ``logit_``: the logits, in the order of the file; what follows is the class's name,
+  and every other column (an id, a time) is left out.
+- where no name begins with ``logit_``, all other columns are logits, named as their class.
+
+Class names ``0``, ``1``, ... say nothing and count as none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normscale.errors import FileFormatError
+
+LABEL_NAMES = ("label", "labels")
+LOGIT = "logit_"
+FEATURE = "feature_"
+_ROW_NAMES = frozenset({"", "id", "idx", "index", "row", "unnamed: 0", "__index_level_0__"})
+
+
+class ColumnLayout:
+    """The columns of logits, features and labels, as positions in the file.
+
+    Examples
+    --------
+    >>> layout = ColumnLayout("a.csv", ["id", "logit_cat", "logit_dog", "label"])
+    >>> layout.logits, layout.label, layout.class_names
+    ([1, 2], 3, ('cat', 'dog'))
+    """
+
+    __slots__ = ("class_names", "features", "label", "logits", "n_columns", "names")
+
+    def __init__(self, path: str, names: Sequence[str]) -> None:
+        """Sort the columns by the rule at the top of this file."""
+        self.names = [name.strip() for name in names]
+        self.n_columns = len(names)
+        labels = [i for i, name in enumerate(self.names) if name.lower() in LABEL_NAMES]
+        if len(labels) > 1:
+            raise FileFormatError(f"{path} has {len(labels)} label columns; expected one, named 'label'.")
+        self.label = labels[0] if labels else None
+        self.features = [i for i, name in enumerate(self.names) if name.startswith(FEATURE)]
+        self.logits = [i for i, name in enumerate(self.names) if name.startswith(LOGIT)]
+        if not self.logits:
+            taken = {self.label, *self.features}
+            self.logits = [i for i in range(self.n_columns) if i not in taken]
+            self._refuse_row_names(path)
+        if len(self.logits) < 2:
+            raise FileFormatError(
+                f"{path} must have at least two columns of logits; got {len(self.logits)} among the columns "
+                f"{_listed(self.names)}. Name them logit_<class>."
+            )
+        classes = tuple(self.names[i].removeprefix(LOGIT) for i in self.logits)
+        if len(set(classes)) < len(classes):
+            twice = next(name for name in classes if classes.count(name) > 1)
+            raise FileFormatError(f"{path} has two columns of logits named {twice!r}; each class has one.")
+        numbers = tuple(str(i) for i in range(len(classes)))
+        self.class_names = None if classes == numbers else classes
+
+    def _refuse_row_names(self, path: str) -> None:
+        """A column of row numbers taken for a logit would be the largest of all."""
+        for i in self.logits:
+            if self.names[i].lower() in _ROW_NAMES:
+                what = f"named {self.names[i]!r}" if self.names[i] else "without a name"
+                raise FileFormatError(
+                    f"{path}: column {i + 1}, {what}, looks like row numbers, not logits. Leave it out "
+                    "(pandas: index=False), or name the columns of logits logit_<class>."
+                )
+
+    @property
+    def used(self) -> list[int]:
+        """The positions of all columns that are read, in the order of the file."""
+        return sorted([*self.logits, *self.features, *([] if self.label is None else [self.label])])
+
+
+def without_names(path: str, n_columns: int) -> ColumnLayout:
+    """The layout of a file without a header: every column is a logit."""
+    return ColumnLayout(path, [f"{LOGIT}{i}" for i in range(n_columns)])
+
+
+def column_names(
+    n_classes: int, n_features: int, has_labels: bool, class_names: Sequence[str] | None
+) -> list[str]:
+    """The header to write, so that :class:`ColumnLayout` reads it back."""
+    classes = [str(i) for i in range(n_classes)] if class_names is None else class_names
+    names = [LOGIT + name for name in classes] + [f"{FEATURE}{i}" for i in range(n_features)]
+    return [*names, "label"] if has_labels else names
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")

@@ -1,0 +1,124 @@
+"""Which format a file has, by its name and by its first bytes, and what to say when the two disagree."""
+
+from __future__ import annotations
+
+import os
+
+from normscale.errors import FileFormatError
+
+SUFFIXES = {".npz": "npz", ".npy": "npy", ".safetensors": "safetensors", ".parquet": "parquet", ".csv": "csv"}
+
+_PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
+_MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz", b"PAR1": "parquet"}
+
+
+def format_by_suffix(path: str) -> str:
+    """The format a file's name claims.
+
+    Raises
+    ------
+    FileFormatError
+        For any other suffix, with what to do instead.
+    """
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in SUFFIXES:
+        return SUFFIXES[suffix]
+    known = ", ".join(SUFFIXES)
+    if suffix in _PICKLES:
+        raise FileFormatError(
+            f"{path}: {suffix} files are pickles, which can run code, so they are never opened here. "
+            "If you trust it, load it yourself and write numpy.savez('outputs.npz', logits=..., labels=...)."
+        )
+    what = f"the suffix {suffix!r} is not known" if suffix else "the name has no suffix"
+    raise FileFormatError(f"{path}: {what}; expected one of {known}, or '-' for a pipe.")
+
+
+def format_by_content(head: bytes) -> str:
+    """The format the first bytes of a file or pipe show; text is taken for CSV.
+
+    Nine bytes are enough.
+    """
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return name
+    # safetensors: the length of a JSON header in eight bytes, then its opening brace
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40:
+        return "safetensors"
+    return "csv"
+
+
+def check_file(path: str) -> None:
+    """Raise the most helpful :class:`FileFormatError` when ``path`` is not a file that can be read."""
+    try:
+        if os.path.isdir(path):
+            raise FileFormatError(f"{path} is a folder; give one file in it, such as {_example_in(path)}.")
+        with open(path, "rb"):
+            return
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except FileFormatError:
+        raise
+    except OSError as error:
+        raise FileFormatError(
+            f"cannot read {path}: {error.strerror or error}. Check its permissions."
+        ) from error
+
+
+def damaged(path: str, expected: str, reason: str, *, shown: str) -> FileFormatError:
+    """The error for a file that is not what its name says, or not whole; the message calls it ``shown``."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(9)
+    except OSError:
+        head = None
+    advice = "Was it copied or written in full? Make it again."
+    if head == b"":
+        return FileFormatError(f"{shown} is empty; expected {_described(expected)}. {advice}")
+    if head is not None:
+        found = format_by_content(head)
+        if found not in (expected, "csv"):
+            suffix = next(suffix for suffix, name in SUFFIXES.items() if name == found)
+            return FileFormatError(
+                f"{shown} is named as {_described(expected)} but begins like {_described(found)}; "
+                f"rename it to end in {suffix}."
+            )
+    return FileFormatError(
+        f"{shown} is damaged, or is not {_described(expected)}: {reason.strip().rstrip('.')}. {advice}"
+    )
+
+
+def _described(name: str) -> str:
+    return {
+        "npz": "an .npz file (a zip archive of numpy arrays)",
+        "npy": "an .npy file (one numpy array)",
+        "safetensors": "a .safetensors file",
+        "parquet": "a .parquet file",
+        "csv": "a .csv file (one row of numbers per line)",
+    }[name]
+
+
+def _missing(path: str) -> FileFormatError:
+    """Say that a file is missing, and which files there might have been meant."""
+    import difflib
+
+    folder, name = os.path.split(path)
+    try:
+        there = sorted(os.listdir(folder or "."))
+    except OSError:
+        return FileFormatError(f"no such file: {path}; its folder {folder!r} does not exist either.")
+    close = difflib.get_close_matches(name, there, n=3)
+    if close:
+        return FileFormatError(f"no such file: {path}; did you mean {' or '.join(close)}?")
+    tables = [entry for entry in there if os.path.splitext(entry)[1].lower() in SUFFIXES]
+    if tables:
+        shown = ", ".join(tables[:5]) + (", ..." if len(tables) > 5 else "")
+        return FileFormatError(f"no such file: {path}; the tables in that folder are {shown}.")
+    return FileFormatError(f"no such file: {path}; there are no tables in that folder.")
+
+
+def _example_in(folder: str) -> str:
+    try:
+        tables = sorted(e for e in os.listdir(folder) if os.path.splitext(e)[1].lower() in SUFFIXES)
+    except OSError:
+        tables = []
+    return os.path.join(folder, tables[0] if tables else "outputs.npz")

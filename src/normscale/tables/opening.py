@@ -1,0 +1,129 @@
+"""Open any table: find out its format and hand over to the reader of that format."""
+
+from __future__ import annotations
+
+import os
+import stat
+import weakref
+
+from normscale.outputs import ModelOutputs
+from normscale.tables.formats import check_file, format_by_content, format_by_suffix
+from normscale.tables.pipe import PipeSource
+from normscale.tables.reader import TableReader
+
+
+def open_table(path: str | os.PathLike[str], *, chunk_rows: int | None = None) -> TableReader:
+    """Open a table of logits, with features and labels where it has them, to read it chunk by chunk.
+
+    Parameters
+    ----------
+    path : str or path
+        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``) or .csv; or ``-``, or
+        a named pipe, which may carry any of these: the first bytes tell. An .npy or .csv stream is read as it
+        comes, a chunk as soon as its rows are there; the others go through a temporary file.
+    chunk_rows : int, optional
+        Rows per chunk; by default as many as make about four million numbers.
+
+    Raises
+    ------
+    FileFormatError
+        When there is no such file, or it is damaged or not what its name says.
+    MissingExtra
+        When the file is .parquet and pyarrow is not installed.
+
+    Notes
+    -----
+    Arrays in .npz and .safetensors files are named ``logits``, ``features`` and ``labels``; a single array
+    under another name is taken for the logits. :mod:`normscale.tables.columns` says how the columns of .csv
+    and .parquet files are named. Nothing is ever unpickled.
+
+    Examples
+    --------
+    >>> import numpy, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "outputs.npz")
+    >>> numpy.savez(path, logits=numpy.eye(5), labels=numpy.arange(5))
+    >>> [len(chunk) for chunk in open_table(path, chunk_rows=2).chunks()]
+    [2, 2, 1]
+    """
+    name = os.fspath(path)
+    if name == "-" or _is_pipe(name):
+        return _open_pipe(name, chunk_rows)
+    check_file(name)
+    return _reader(format_by_suffix(name), name, chunk_rows, None)
+
+
+def read_table(path: str | os.PathLike[str]) -> ModelOutputs:
+    """Read a whole table of logits; see :func:`open_table` for what it may be.
+
+    Examples
+    --------
+    >>> import numpy, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "logits.npy")
+    >>> numpy.save(path, numpy.zeros((3, 4), dtype=numpy.float32))
+    >>> read_table(path)
+    ModelOutputs(n=3, n_classes=4, logits=float32)
+    """
+    with open_table(path) as table:
+        return table.read()
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+
+
+def _reader(kind: str, file: str, chunk_rows: int | None, shown: str | None) -> TableReader:
+    """The reader of a format; each is imported only when used."""
+    if kind == "npz":
+        from normscale.tables.read_npz import NpzReader
+
+        return NpzReader(file, chunk_rows, shown=shown)
+    if kind == "npy":
+        from normscale.tables.read_npy import NpyReader
+
+        return NpyReader(file, chunk_rows, shown=shown)
+    if kind == "safetensors":
+        from normscale.tables.read_safetensors import SafetensorsReader
+
+        return SafetensorsReader(file, chunk_rows, shown=shown)
+    if kind == "parquet":
+        from normscale.tables.read_parquet import ParquetReader
+
+        return ParquetReader(file, chunk_rows, shown=shown)
+    from normscale.tables.read_csv import CsvReader
+
+    return CsvReader(file, chunk_rows, shown=shown)
+
+
+def _open_pipe(path: str, chunk_rows: int | None) -> TableReader:
+    source = PipeSource.open(path)
+    try:
+        head = source.head()
+        if not head:
+            raise source.damaged("npy or .csv", "it carries nothing")
+        kind = format_by_content(head)
+        if kind == "npy":
+            from normscale.tables.read_npy import NpyPipeReader
+
+            return NpyPipeReader(source, chunk_rows, shown=source.shown)
+        if kind == "csv":
+            from normscale.tables.read_csv import CsvReader
+
+            return CsvReader(source.shown, chunk_rows, source=source)
+        file = source.spill()
+        source.close()
+    except BaseException:
+        source.close()
+        raise
+    try:
+        reader = _reader(kind, file, chunk_rows, source.shown)
+    except BaseException:
+        os.unlink(file)
+        raise
+    reader.release = weakref.finalize(
+        reader, os.unlink, file
+    )  # runs once: on close, or with the reader's end
+    return reader

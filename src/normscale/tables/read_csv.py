@@ -1,0 +1,246 @@
+""".csv: one row of numbers per line, with or without a header, from a file or a pipe.
+
+The first line is a header if any of its fields is not a number, or if its fields are 0, 1, 2, ... (what
+pandas writes above a matrix). Fields are separated by commas, or by tabs or semicolons if the first line
+holds any; they may be quoted, but hold no line breaks. Numbers are read as float64.
+
+Three parsers stand behind each other and give the same numbers: pyarrow where it is installed and there is
+enough text to be worth its import, numpy otherwise, and a slow one for any block that those refuse, which
+decides what counts as a number and finds the line to blame.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator
+from io import BufferedIOBase
+
+import numpy as np
+
+from normscale._validate import FloatArray
+from normscale.errors import FileFormatError
+from normscale.tables.arrow import has_arrow, need_arrow
+from normscale.tables.columns import ColumnLayout, without_names
+from normscale.tables.pipe import PipeSource
+from normscale.tables.reader import Block, TableReader
+
+_BLOCK_BYTES = 1 << 22
+_ARROW_PAYS = 1 << 22  # bytes of text after which importing pyarrow is made up for
+_LONGEST_HEAD = 1 << 24  # bytes: a million columns
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class CsvReader(TableReader):
+    """Lines of numbers from a file, or from a pipe as they come."""
+
+    format = "csv"
+
+    def __init__(
+        self, path: str, chunk_rows: int | None, *, shown: str | None = None, source: PipeSource | None = None
+    ) -> None:
+        """Read the first line of the file ``path``, or of ``source`` if given."""
+        self._source = source
+        super().__init__(path, chunk_rows, shown=shown)
+        if source is not None:
+            self.release = source.close
+
+    def _read_head(self) -> None:
+        if self._source is not None:
+            self._head, self._rest = _first_line(self._source)
+        else:
+            with open(self._file, "rb") as file:
+                self._head, self._rest = _first_line(file)
+        text = self._text(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
+        if not text.strip():
+            raise self._damaged("there is no line with anything on it")
+        self._delimiter = _delimiter(text)
+        fields = [field.strip() for field in _fields(text, self._delimiter)]
+        self._has_header = not all(_is_number(field) for field in fields) or (
+            len(fields) > 2 and fields == [str(i) for i in range(len(fields))]
+        )
+        if not self._has_header and len(fields) < 2:
+            raise self._layout_error(
+                f"every line must hold at least two numbers, one per class; the first is {text[:60]!r}."
+            )
+        if self._has_header:
+            layout = ColumnLayout(self.path, fields)
+        else:
+            layout = without_names(self.path, len(fields))
+        self._layout = layout
+        self.n_classes, self.class_names = len(layout.logits), layout.class_names
+        self.n_features = len(layout.features) or None
+        self.has_labels = layout.label is not None
+
+    def _blocks(self) -> Iterator[Block]:
+        layout = self._layout
+        places = {column: place for place, column in enumerate(layout.used)}
+        logits = _as_slice([places[i] for i in layout.logits])
+        features = _as_slice([places[i] for i in layout.features])
+        for numbers in self._number_blocks():
+            yield (
+                numbers[:, logits],
+                numbers[:, features] if layout.features else None,
+                None if layout.label is None else numbers[:, places[layout.label]],
+            )
+
+    def _number_blocks(self) -> Iterator[FloatArray]:
+        """The used columns of all lines, in blocks of whole lines."""
+        seen = 0
+        line = 1 + (self._head.count(b"\n") if self._has_header else 0)
+        for text in self._line_blocks():
+            seen += len(text)
+            numbers = self._parse(text, line, seen)
+            line += text.count(b"\n")
+            if len(numbers):
+                yield numbers
+
+    def _line_blocks(self) -> Iterator[bytes]:
+        """The bytes below the header, cut behind line breaks; the last block may lack one."""
+        mark = len(_BYTE_ORDER_MARK) if self._head.startswith(_BYTE_ORDER_MARK) else 0
+        skipped = len(self._head) if self._has_header else mark
+        if self._source is not None:
+            self._source.start()
+            yield from _whole_lines((self._head + self._rest)[skipped:], self._source.read1)
+        else:
+            with open(self._file, "rb") as file:
+                file.seek(skipped)
+                yield from _whole_lines(b"", file.read)
+
+    def _parse(self, text: bytes, first_line: int, seen: int) -> FloatArray:
+        """The numbers of some whole lines, shape (n_lines, n_used_columns)."""
+        if not text.strip():
+            return np.empty((0, len(self._layout.used)))
+        quick = self._parse_arrow if seen > _ARROW_PAYS and has_arrow() else self._parse_numpy
+        numbers = quick(text)
+        return self._parse_slowly(text, first_line) if numbers is None else numbers
+
+    def _parse_arrow(self, text: bytes) -> FloatArray | None:
+        arrow, arrow_csv = need_arrow("pyarrow", self.path), need_arrow("pyarrow.csv", self.path)
+        if b"(" in text:  # it takes nan(x) for a number
+            return None
+        names = [str(i) for i in range(self._layout.n_columns)]
+        used = [str(i) for i in self._layout.used]
+        try:
+            table = arrow_csv.read_csv(
+                arrow.BufferReader(text),
+                read_options=arrow_csv.ReadOptions(
+                    use_threads=False, block_size=len(text) + 1, column_names=names
+                ),
+                parse_options=arrow_csv.ParseOptions(delimiter=self._delimiter),
+                convert_options=arrow_csv.ConvertOptions(
+                    column_types=dict.fromkeys(used, arrow.float64()), include_columns=used, null_values=[]
+                ),
+            )
+        except arrow.ArrowException:
+            return None
+        numbers = np.empty((table.num_rows, len(used)))
+        for j, name in enumerate(used):
+            numbers[:, j] = table.column(name).to_numpy()
+        return numbers
+
+    def _parse_numpy(self, text: bytes) -> FloatArray | None:
+        if len(self._layout.used) < self._layout.n_columns:
+            return None  # numpy checks the length of lines only when it reads all columns
+        try:
+            numbers: FloatArray = np.loadtxt(
+                io.BytesIO(text), np.float64, comments=None, delimiter=self._delimiter, quotechar='"',
+                ndmin=2, encoding="utf-8",
+            )  # fmt: skip
+        except ValueError:
+            return None
+        return numbers if numbers.shape[1] == self._layout.n_columns else None
+
+    def _parse_slowly(self, text: bytes, first_line: int) -> FloatArray:
+        used, names = self._layout.used, self._layout.names
+        rows = []
+        for number, line in enumerate(self._text(text).split("\n"), start=first_line):
+            if not line.strip():
+                continue
+            fields = _fields(line.rstrip("\r"), self._delimiter)
+            if len(fields) != self._layout.n_columns:
+                raise FileFormatError(
+                    f"{self.path}, line {number}: expected {self._layout.n_columns} fields, got "
+                    f"{len(fields)}. Is the line cut off, or are decimal commas used?"
+                )
+            for i in used:
+                if not _is_number(fields[i]):
+                    shown = repr(fields[i][:40]) if fields[i].strip() else "an empty field"
+                    raise FileFormatError(
+                        f"{self.path}, line {number}: expected a number in column {i + 1} ({names[i]!r}), "
+                        f"got {shown}. Drop or fill the line; if the column is no logit, name those that are "
+                        "logit_<class>."
+                    )
+            rows.append([float(fields[i]) for i in used])
+        return np.array(rows, dtype=np.float64).reshape(-1, len(used))
+
+    def _text(self, line: bytes) -> str:
+        try:
+            return line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"it is not UTF-8 text ({error})") from None
+
+    def _damaged(self, reason: str) -> FileFormatError:
+        if self._source is not None:
+            return self._source.damaged(self.format, reason)
+        return super()._damaged(reason)
+
+
+def _first_line(stream: BufferedIOBase) -> tuple[bytes, bytes]:
+    """Everything up to the end of the first line that is not blank, and what was read beyond it."""
+    seen, start, searched = bytearray(), 0, 0
+    while True:
+        stop = seen.find(b"\n", searched) + 1
+        if stop and seen[start:stop].strip():
+            return bytes(seen[:stop]), bytes(seen[stop:])
+        if stop:
+            start = searched = stop
+            continue
+        searched = len(seen)
+        piece = stream.read1(1 << 16)
+        if not piece:
+            return bytes(seen), b""
+        seen += piece
+        if b"\0" in piece or len(seen) > _LONGEST_HEAD:
+            raise ValueError("it is not text, or its first line is too long")
+
+
+def _whole_lines(ahead: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Cut what ``read`` gives behind line breaks; lines longer than a block are put together."""
+    pieces: list[bytes] = []
+    piece = ahead or read(_BLOCK_BYTES)
+    while piece:
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            yield b"".join([*pieces, piece[:cut]])
+            pieces = []
+        if cut < len(piece):
+            pieces.append(piece[cut:])
+        piece = read(_BLOCK_BYTES)
+    if pieces:
+        yield b"".join(pieces)
+
+
+def _delimiter(line: str) -> str:
+    """Tab or semicolon if the line holds one outside quotes, else comma."""
+    outside = "".join(line.split('"')[::2])
+    return next((mark for mark in "\t;" if mark in outside), ",")
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _is_number(field: str) -> bool:
+    """Whether all three parsers would take the field for a number; Python alone takes 1_000 too."""
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return "_" not in field and field.isascii()
+
+
+def _as_slice(places: list[int]) -> slice | list[int]:
+    """Consecutive places as a slice, which selects without copying."""
+    run = range(places[0], places[0] + len(places)) if places else range(0)
+    return slice(run.start, run.stop) if places == list(run) else places
