@@ -1,1 +1,104 @@
-"""normscale."""
+"""normscale tells, for every answer of a classifier, whether the input was one it was trained for.
+
+>>> import normscale as ns
+>>> sample = ns.load_sample()
+>>> detector = ns.NormScaling().fit(sample.train).calibrate(sample.validation, keep=0.95)
+>>> scores = detector.score(sample.test)          # higher = more out-of-distribution
+>>> is_ood = detector.predict(sample.test)        # True = not what the classifier was trained for
+
+The names below are loaded when first used (PEP 562), so that ``import normscale`` costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from normscale._version import __version__
+
+if TYPE_CHECKING:
+    from normscale.detectors.base import Detector as Detector
+    from normscale.detectors.decision import Threshold as Threshold
+    from normscale.detectors.logit_scores import MSP as MSP
+    from normscale.detectors.logit_scores import ODIN as ODIN
+    from normscale.detectors.logit_scores import Energy as Energy
+    from normscale.detectors.logit_scores import MaxLogit as MaxLogit
+    from normscale.detectors.mahalanobis import Mahalanobis as Mahalanobis
+    from normscale.detectors.multi_threshold import MultiThreshold as MultiThreshold
+    from normscale.detectors.norm_scaling import NormScaling as NormScaling
+    from normscale.detectors.registry import list_detectors as list_detectors
+    from normscale.detectors.registry import load_detector as load_detector
+    from normscale.detectors.registry import make_detector as make_detector
+    from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
+    from normscale.errors import FileFormatError as FileFormatError
+    from normscale.errors import InvalidInput as InvalidInput
+    from normscale.errors import MissingExtra as MissingExtra
+    from normscale.errors import NormscaleError as NormscaleError
+    from normscale.errors import NotFitted as NotFitted
+    from normscale.errors import NumericalWarning as NumericalWarning
+    from normscale.errors import UnknownDetector as UnknownDetector
+    from normscale.metrics.calibration import expected_calibration_error as expected_calibration_error
+    from normscale.metrics.calibration import reliability as reliability
+    from normscale.metrics.intervals import bootstrap_intervals as bootstrap_intervals
+    from normscale.metrics.intervals import delong_interval as delong_interval
+    from normscale.metrics.per_class import evaluate_per_class as evaluate_per_class
+    from normscale.metrics.ranking import evaluate as evaluate
+    from normscale.metrics.ranking import precision_recall_curve as precision_recall_curve
+    from normscale.metrics.ranking import roc_curve as roc_curve
+    from normscale.metrics.temperature import ece_curve as ece_curve
+    from normscale.metrics.temperature import fit_temperature as fit_temperature
+    from normscale.metrics.temperature import nll as nll
+    from normscale.metrics.thresholds import threshold_at as threshold_at
+    from normscale.metrics.thresholds import thresholds_per_class as thresholds_per_class
+    from normscale.moments import RunningMoments as RunningMoments
+    from normscale.outputs import ModelOutputs as ModelOutputs
+    from normscale.sample import export_sample as export_sample
+    from normscale.sample import load_sample as load_sample
+    from normscale.scaling import norm_scale as norm_scale
+    from normscale.scores import confidence as confidence
+    from normscale.scores import energy_score as energy_score
+    from normscale.scores import max_logit_score as max_logit_score
+    from normscale.scores import msp_score as msp_score
+    from normscale.tables import open_table as open_table
+    from normscale.tables import read_table as read_table
+    from normscale.tables import write_table as write_table
+
+_HOMES = {  # module -> the public names it holds; a test compares this with the imports above
+    "detectors.base": "Detector",
+    "detectors.decision": "Threshold",
+    "detectors.logit_scores": "MSP ODIN Energy MaxLogit",
+    "detectors.mahalanobis": "Mahalanobis",
+    "detectors.multi_threshold": "MultiThreshold",
+    "detectors.norm_scaling": "NormScaling",
+    "detectors.registry": "list_detectors load_detector make_detector",
+    "detectors.temperature_scaling": "TemperatureScaling",
+    "errors": "FileFormatError InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning UnknownDetector",
+    "metrics.calibration": "expected_calibration_error reliability",
+    "metrics.intervals": "bootstrap_intervals delong_interval",
+    "metrics.per_class": "evaluate_per_class",
+    "metrics.ranking": "evaluate precision_recall_curve roc_curve",
+    "metrics.temperature": "ece_curve fit_temperature nll",
+    "metrics.thresholds": "threshold_at thresholds_per_class",
+    "moments": "RunningMoments",
+    "outputs": "ModelOutputs",
+    "sample": "export_sample load_sample",
+    "scaling": "norm_scale",
+    "scores": "confidence energy_score max_logit_score msp_score",
+    "tables": "open_table read_table write_table",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module the first time it is asked for."""
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'normscale' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"normscale.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

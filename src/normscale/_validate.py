@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
@@ -50,6 +53,8 @@ def as_rows(value: ArrayLike | Any, name: str = "logits", *, width: int | None =
     The array keeps its dtype and memory: a large input is never copied here.
     """
     array = value if type(value) is np.ndarray and value.dtype.char in "fde" else to_numpy(value, name)
+    if array.ndim == 2 and array.shape[1] == width:  # the usual case, and the quick one
+        return array
     if array.ndim != 2 or array.shape[1] < min_width:
         columns = "n_classes" if name == "logits" else "n_columns"
         hint = ""
@@ -111,6 +116,23 @@ def as_finite_vector(value: ArrayLike | Any, name: str, *, allow_empty: bool = F
     return vector
 
 
+def as_score_vector(value: ArrayLike | Any, name: str) -> NDArray[np.float32] | FloatArray:
+    """Finite scores of shape (n,), n >= 1, in the smaller of float32 and float64 that holds them exactly."""
+    array = to_numpy(value, name)
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.ndim == 1 and array.size:
+        narrow: NDArray[np.float32] = np.ascontiguousarray(array, dtype=np.float32)
+        if np.isfinite(narrow).all():
+            return narrow
+    vector = as_finite_vector(array, name)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and np.abs(vector).max() > 2.0**53:
+        index = int(np.argmax(np.abs(vector)))
+        raise InvalidInput(
+            f"{name}[{index}] is {array[index]}; whole numbers beyond 2**53 would tie in float64. "
+            "Pass their ranks."
+        )
+    return vector
+
+
 def as_class_indices(
     value: ArrayLike | Any, name: str, *, length: int | None = None, n_classes: int | None = None
 ) -> IntArray:
@@ -129,6 +151,19 @@ def as_class_indices(
         rule = f"from 0 to {n_classes - 1}" if n_classes is not None else "at least 0"
         raise InvalidInput(f"{name}[{bad}] is {indices[bad]}; class numbers must be {rule}.")
     return indices
+
+
+def as_outcomes(value: ArrayLike | Any, name: str, *, length: int) -> BoolArray:
+    """Right or wrong, one per row: booleans, or the numbers 0 and 1; shape (length,)."""
+    array = to_numpy(value, name)
+    if array.shape != (length,):
+        raise InvalidInput(f"{name} must have shape ({length},), one entry per row; got {array.shape}.")
+    outcomes: BoolArray = array == 1
+    other = ~outcomes & (array != 0)
+    if other.any():
+        index = int(np.argmax(other))
+        raise InvalidInput(f"{name}[{index}] is {array[index]}; every entry must be True or False, 1 or 0.")
+    return outcomes
 
 
 def positive(value: float, name: str, *, allow_inf: bool = False) -> float:
@@ -150,6 +185,20 @@ def fraction(value: float, name: str, *, allow_zero: bool = False, allow_one: bo
         hint = f" For {value:g} % write {value / 100:g}." if 1 < number <= 100 else ""
         raise InvalidInput(f"{name} must lie in {interval}; got {value!r}.{hint}")
     return number
+
+
+def exact_share(value: Any, name: str, *, allow_one: bool = False) -> Fraction:
+    """A share as the decimal that was typed, so that 0.55 of 20 is 11 and not 12.
+
+    The float nearest to 0.55 lies above it, so ``ceil(0.55 * 20)`` is 12; the decimal is what was meant.
+    """
+    from fractions import Fraction  # loads decimal: too slow for the import of the package
+
+    number = fraction(value, name, allow_one=allow_one)
+    try:
+        return Fraction(str(value))
+    except ValueError:  # a 0-d array or tensor prints with its type
+        return Fraction(repr(number))
 
 
 def at_least(value: int, name: str, minimum: int) -> int:

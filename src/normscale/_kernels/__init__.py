@@ -1,0 +1,218 @@
+"""The hot loops, and the choice between their two forms.
+
+Everything above calls :func:`absorb`, :func:`stream_scores` and :func:`frozen_scores` here. They cut the rows into
+blocks, convert what the kernels do not read natively (float16, integers, strided views) block by block, spread
+blocks over threads, and call numba's kernels when numba is installed, numpy's otherwise. numba is first imported
+when a kernel is first needed, so ``import normscale`` stays light.
+
+``NORMSCALE_KERNELS=numpy`` or ``=numba`` forces one; unset or ``auto`` takes numba when it is there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._kernels.kinds import KINDS
+from normscale.errors import InvalidInput, MissingExtra
+
+__all__ = ["KINDS", "absorb", "backend", "combine", "frozen_scores", "stream_scores"]
+
+FloatArray = NDArray[np.float64]
+Result = TypeVar("Result")
+
+_BLOCK_ELEMENTS = 1 << 19
+_kernels: Backend | None = None
+
+
+class Backend(Protocol):
+    """What a back end offers; see :mod:`normscale._kernels.reference` for what each must do."""
+
+    def absorb(self, rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray) -> bool:
+        """Take rows into the statistics."""
+
+    def stream_scores(
+        self,
+        rows: NDArray[Any],
+        weight: float,
+        mean: FloatArray,
+        m2: FloatArray,
+        kind: int,
+        inverse_tau: float,
+        out: FloatArray,
+    ) -> bool:
+        """Take rows in and score them."""
+
+    def frozen_scores(
+        self, rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray
+    ) -> bool:
+        """Score rows with fixed statistics."""
+
+
+class BlockState(NamedTuple):
+    """Weight, mean and sum of squared deviations of some rows."""
+
+    weight: float
+    mean: FloatArray
+    m2: FloatArray
+
+
+def _load(wanted: str) -> Backend:
+    from normscale._kernels import reference
+
+    if wanted not in ("auto", "numba", "numpy"):
+        raise InvalidInput(f"NORMSCALE_KERNELS must be 'auto', 'numba' or 'numpy'; got {wanted!r}.")
+    if wanted == "numpy":
+        return reference
+    try:
+        from normscale._kernels import compiled
+    except ImportError as error:
+        if wanted == "auto":
+            return reference
+        raise MissingExtra(
+            f"NORMSCALE_KERNELS=numba, but numba cannot be imported ({error}). "
+            "Run: pip install 'normscale[fast]', or unset the variable to use numpy."
+        ) from error
+    return compiled
+
+
+def _active() -> Backend:
+    global _kernels
+    if _kernels is None:
+        _kernels = _load(os.environ.get("NORMSCALE_KERNELS", "auto"))
+    return _kernels
+
+
+def backend() -> str:
+    """``"numba"`` or ``"numpy"``: which kernels run in this process."""
+    return "numpy" if _active().__name__.endswith("reference") else "numba"  # type: ignore[attr-defined]
+
+
+def combine(a: BlockState, b: BlockState) -> BlockState:
+    """The statistics of two sets of rows together (Chan, Golub & LeVeque 1983)."""
+    weight = a.weight + b.weight
+    if a.weight == 0.0 or b.weight == 0.0:
+        return BlockState(weight, *((b if a.weight == 0.0 else a)[1:]))
+    delta = b.mean - a.mean
+    mean = a.mean + delta * (b.weight / weight)
+    m2 = a.m2 + b.m2 + delta * delta * (a.weight * (b.weight / weight))
+    return BlockState(weight, mean, m2)
+
+
+def _native(rows: NDArray[Any]) -> NDArray[Any]:
+    """The rows as the kernels read them: contiguous float32 or float64."""
+    dtype = rows.dtype
+    if dtype.char not in "fd":
+        dtype = np.dtype(np.float32 if dtype.char == "e" else np.float64)
+    return np.ascontiguousarray(rows, dtype=dtype.newbyteorder("="))
+
+
+def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
+    step = max(256, _BLOCK_ELEMENTS // rows.shape[1])
+    return (slice(a, a + step) for a in range(0, rows.shape[0], step))
+
+
+def _in_threads(work: Callable[[slice], Result], blocks: Iterator[slice], threads: int) -> list[Result]:
+    if threads == 1:
+        return [work(block) for block in blocks]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, blocks))
+
+
+def absorb(
+    rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, threads: int = 1
+) -> BlockState | None:
+    """The statistics with rows (n, C) taken in; None when a row holds NaN, infinity or too large a number."""
+    kernels = _active()
+    width = rows.shape[1]
+    if threads == 1:
+        mean, m2 = mean.copy(), m2.copy()
+        for block in _blocks(rows):
+            if not kernels.absorb(_native(rows[block]), weight + block.start, mean, m2):
+                return None
+        return BlockState(weight + rows.shape[0], mean, m2)
+
+    def own(block: slice) -> BlockState | None:
+        part = _native(rows[block])
+        state = BlockState(float(part.shape[0]), np.zeros(width), np.zeros(width))
+        return state if kernels.absorb(part, 0.0, state.mean, state.m2) else None
+
+    total = BlockState(weight, mean.copy(), m2.copy())
+    for part in _in_threads(own, _blocks(rows), threads):
+        if part is None:
+            return None
+        total = combine(total, part)
+    return total if np.isfinite(total.m2).all() else None
+
+
+def stream_scores(
+    rows: NDArray[Any],
+    weight: float,
+    mean: FloatArray,
+    m2: FloatArray,
+    kind: int,
+    inverse_tau: float,
+    out: FloatArray,
+    threads: int = 1,
+) -> BlockState | None:
+    """Take rows (n, C) in one by one, score each into ``out`` (n,), and return the statistics after the last.
+
+    With several threads: first every block's own statistics, then their running combination, which is what each
+    block starts from, then the blocks' scores. None when a row cannot be taken in; nothing given is changed.
+    """
+    kernels = _kernels or _active()
+    if rows.size <= _BLOCK_ELEMENTS and rows.dtype.char in "fd" and rows.flags.c_contiguous:
+        mean, m2 = mean.copy(), m2.copy()  # one block, as it stands: the quick way for a row at a time
+        if not kernels.stream_scores(rows, weight, mean, m2, kind, inverse_tau, out):
+            return None
+        return BlockState(weight + rows.shape[0], mean, m2)
+    blocks = list(_blocks(rows))
+    if threads == 1 or len(blocks) < 2:
+        mean, m2 = mean.copy(), m2.copy()
+        for block in blocks:
+            done = weight + block.start
+            if not kernels.stream_scores(_native(rows[block]), done, mean, m2, kind, inverse_tau, out[block]):
+                return None
+        return BlockState(weight + rows.shape[0], mean, m2)
+
+    width = rows.shape[1]
+
+    def own(block: slice) -> BlockState | None:
+        part = _native(rows[block])
+        state = BlockState(float(part.shape[0]), np.zeros(width), np.zeros(width))
+        return state if kernels.absorb(part, 0.0, state.mean, state.m2) else None
+
+    starts: dict[int, BlockState] = {}
+    total = BlockState(weight, mean, m2)
+    for block, part in zip(blocks, _in_threads(own, iter(blocks), threads), strict=True):
+        if part is None:
+            return None
+        starts[block.start] = total
+        total = combine(total, part)
+
+    def score(block: slice) -> bool:
+        before = starts[block.start]
+        part = _native(rows[block])
+        return kernels.stream_scores(
+            part, before.weight, before.mean.copy(), before.m2.copy(), kind, inverse_tau, out[block]
+        )
+
+    return total if all(_in_threads(score, iter(blocks), threads)) and np.isfinite(total.m2).all() else None
+
+
+def frozen_scores(
+    rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray, threads: int = 1
+) -> bool:
+    """Score rows (n, C) as (row - shift) * factor into ``out`` (n,); False when a row is not finite."""
+    kernels = _active()
+
+    def score(block: slice) -> bool:
+        return kernels.frozen_scores(_native(rows[block]), shift, factor, kind, out[block])
+
+    return all(_in_threads(score, _blocks(rows), threads))

@@ -1,0 +1,13 @@
+"""What the kernels agree on: the numbers of the score kinds and the constants both back ends share."""
+
+from __future__ import annotations
+
+MSP, MAX, ENERGY = 0, 1, 2
+KINDS = {"msp": MSP, "max": MAX, "energy": ENERGY}
+"""``msp``: log-odds of the prediction being wrong; ``max``: minus the largest; ``energy``: minus the log-sum-exp."""
+
+TINY_VARIANCE = 1e-300
+"""Floor of a variance. A class that never varied has deviation 0 and variance 0; with the floor it scales to 0."""
+
+WIDE_FROM = 48
+"""From this many classes on, the compiled kernels go row by row; below, by turned tiles (measured crossover)."""

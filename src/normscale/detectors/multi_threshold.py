@@ -1,0 +1,76 @@
+"""MSP with one threshold for each predicted class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray, Rows
+from normscale.detectors.base import Detector
+from normscale.detectors.decision import Threshold
+from normscale.metrics.thresholds import thresholds_per_class
+from normscale.outputs import ModelOutputs
+from normscale.scores import msp_score
+
+
+class MultiThreshold(Detector):
+    """How far the log-odds of being wrong lie above the threshold of the predicted class.
+
+    ``fit`` sets, for each class, the threshold below which a share ``keep`` of the rows predicted as that class
+    lie; a class that is never predicted gets the threshold of all rows. The score is the log-odds less the
+    threshold, so 0 is the natural place to decide. For the paper's numbers, which average one AUROC per predicted
+    class, use :func:`normscale.evaluate_per_class` on MSP scores.
+
+    Parameters
+    ----------
+    keep : float in (0, 1]
+        Share of in-distribution rows of each class to accept.
+
+    Attributes
+    ----------
+    thresholds_ : array of shape (C,)
+
+    Examples
+    --------
+    >>> detector = MultiThreshold(keep=0.5).fit([[2.0, 0.0], [4.0, 0.0], [0.0, 9.0]])
+    >>> detector.thresholds_.tolist()
+    [-4.0, -9.0]
+    >>> detector.score([[3.0, 0.0], [0.0, 3.0]]).tolist()
+    [1.0, 6.0]
+    >>> detector.predict([[5.0, 0.0], [0.0, 5.0]]).tolist()
+    [False, True]
+    """
+
+    name: ClassVar[str] = "multi_threshold"
+    parameters: ClassVar[tuple[str, ...]] = ("keep",)
+
+    thresholds_: FloatArray
+
+    def __init__(self, keep: float = 0.95) -> None:
+        """Store the share to keep."""
+        self.keep = _validate.fraction(keep, "keep", allow_one=True)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        scores, predicted = [], []
+        for chunk in chunks:
+            scores.append(msp_score(chunk.logits))
+            predicted.append(chunk.predicted)
+        if scores and self.width_ is not None:
+            every = np.concatenate(scores)
+            self.thresholds_ = thresholds_per_class(every, np.concatenate(predicted), self.width_, self.keep)
+            self.threshold_ = Threshold(0.0, keep=self.keep, n=int(every.size))
+
+    def _score(self, rows: Rows, threads: int) -> FloatArray:
+        excess: FloatArray = msp_score(rows, threads=threads)
+        excess -= self.thresholds_[rows.argmax(axis=1)]
+        return excess
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {"thresholds": self.thresholds_}
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.thresholds_ = _validate.as_finite_vector(tensors["thresholds"], "thresholds")

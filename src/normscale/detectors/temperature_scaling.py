@@ -1,0 +1,61 @@
+"""MSP of logits divided by a temperature that was fitted on labelled validation data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray, Rows
+from normscale.detectors.base import Detector, join
+from normscale.metrics import fit_temperature
+from normscale.outputs import ModelOutputs
+from normscale.scores import msp_score
+
+
+class TemperatureScaling(Detector):
+    """The temperature that minimises the negative log-likelihood, then the log-odds of being wrong.
+
+    Fit it on labelled rows that the classifier was not trained on: on its own training set a network is right
+    nearly always and the temperature comes out too low.
+
+    Attributes
+    ----------
+    temperature_ : float
+
+    References
+    ----------
+    Guo et al., "On Calibration of Modern Neural Networks", 2017.
+
+    Examples
+    --------
+    >>> from normscale import ModelOutputs
+    >>> validation = ModelOutputs([[4.0, 0.0]] * 3 + [[0.0, 4.0]], labels=[0, 0, 1, 1])
+    >>> round(TemperatureScaling().fit(validation).temperature_, 4)
+    3.641
+    """
+
+    name: ClassVar[str] = "temperature_scaling"
+    needs_labels: ClassVar[bool] = True
+
+    temperature_: float
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        validation = join(chunks)
+        assert validation.labels is not None  # the contract checked it
+        known = validation.labels >= 0
+        if not known.all():
+            validation = validation[known]
+        self.temperature_ = fit_temperature(validation.logits, validation.labels)
+
+    def _score(self, rows: Rows, threads: int) -> FloatArray:
+        return msp_score(rows, self.temperature_, threads=threads)
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {"temperature": np.array([self.temperature_])}
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.temperature_ = _validate.positive(float(tensors["temperature"][0]), "temperature")

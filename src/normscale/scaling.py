@@ -1,0 +1,85 @@
+"""Norm-scaling itself, as pure functions on logits and running moments.
+
+z'_ij = (z_ij - mu_j) / (tau * sigma_j) for class j, then a score of the scaled row. A class whose logit never
+varied (sigma_j = 0) tells nothing and scales to 0.
+
+References
+----------
+Ravikumar & Roy, "Norm-Scaling for Out-of-Distribution Detection".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normscale import _kernels, _validate
+from normscale._kernels import KINDS
+from normscale._validate import FloatArray, Rows
+from normscale.errors import InvalidInput
+from normscale.moments import RunningMoments
+from normscale.scores import scaled_scores
+
+ON_INVALID = ("raise", "skip")
+
+
+def scale_factor(moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
+    """1 / (tau * sigma_j) per class, and 0 where sigma_j is 0; shape (C,)."""
+    std = moments.std
+    factor = np.zeros_like(std)
+    np.divide(1.0 / temperature, std, out=factor, where=std > 0.0)
+    return factor
+
+
+def norm_scale(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
+    """The scaled logits themselves; shape (n, C), float64.
+
+    Examples
+    --------
+    >>> moments = RunningMoments(2).update([[0.0, 5.0], [2.0, 5.0]])
+    >>> norm_scale([[3.0, 7.0]], moments).tolist()
+    [[2.0, 0.0]]
+    """
+    rows = _validate.as_rows(logits, width=moments.mean.size)
+    if not np.isfinite(rows).all():
+        raise _validate.invalid_row_error(rows, "logits")
+    temperature = _validate.positive(temperature, "temperature")
+    scaled: FloatArray = (rows.astype(np.float64) - moments.mean) * scale_factor(moments, temperature)
+    return scaled
+
+
+def frozen_scores(
+    rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1
+) -> FloatArray:
+    """Scores with the moments as they are; shape (n,)."""
+    return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
+
+
+def streamed_scores(
+    rows: Rows,
+    moments: RunningMoments,
+    kind: str,
+    temperature: float,
+    threads: int = 1,
+    on_invalid: str = "raise",
+) -> tuple[FloatArray, RunningMoments]:
+    """Take each row in, then score it with the moments that include it.
+
+    Returns the scores (n,) and the moments after the last row. ``moments`` is left as it is, so a refused block
+    costs nothing. With ``on_invalid="skip"`` a row with NaN or infinity is not taken in and scores NaN.
+    """
+    scores = np.empty(rows.shape[0])
+    weight, mean, m2 = moments.state
+    state = _kernels.stream_scores(
+        rows, weight, mean, m2, KINDS[kind], 1.0 / temperature, scores, threads
+    )
+    if state is not None:
+        return scores, RunningMoments.wrap(state)
+    if on_invalid not in ON_INVALID:
+        raise InvalidInput(f"on_invalid must be 'raise' or 'skip'; got {on_invalid!r}.")
+    good = _validate.finite_row_mask(rows)
+    if on_invalid == "raise" or good.all():
+        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
+    scores[~good] = np.nan
+    scores[good], after = streamed_scores(rows[good], moments, kind, temperature, threads)
+    return scores, after

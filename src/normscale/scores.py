@@ -1,0 +1,106 @@
+"""Scores of raw logits, as pure functions: higher means more out-of-distribution.
+
+Softmax scores are returned in log space. The probability 1 - 1e-9 and the probability 1 - 1e-12 are both 1.0 in
+float32, but their log-odds are -20.7 and -27.6: nothing saturates, no false ties appear.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normscale import _kernels, _validate
+
+if TYPE_CHECKING:
+    from normscale._validate import FloatArray, Rows
+
+
+def scaled_scores(rows: Rows, shift: FloatArray, factor: FloatArray, kind: str, threads: int = 1) -> FloatArray:
+    """Scores of ``(rows - shift) * factor`` without ever holding that array; shape (n,).
+
+    ``kind`` is ``"msp"``, ``"max"`` or ``"energy"``.
+    """
+    out = np.empty(rows.shape[0])
+    if not _kernels.frozen_scores(rows, shift, factor, _kernels.KINDS[kind], out, threads):
+        raise _validate.invalid_row_error(rows, "logits")
+    return out
+
+
+def _plain(logits: ArrayLike, temperature: float, kind: str, threads: int) -> FloatArray:
+    rows = _validate.as_rows(logits)
+    temperature = _validate.positive(temperature, "temperature")
+    width = rows.shape[1]
+    return scaled_scores(rows, np.zeros(width), np.full(width, 1.0 / temperature), kind, threads)
+
+
+def msp_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) -> FloatArray:
+    """Log-odds of the prediction being wrong, log((1 - p) / p) with p the maximum softmax probability.
+
+    Computed as ``log sum_{j != max} exp((z_j - z_max) / T)``, exact however confident the classifier is.
+
+    Parameters
+    ----------
+    logits : array of shape (n, C), C >= 2
+    temperature : float
+        Divides the logits.
+
+    Returns
+    -------
+    array of shape (n,), float64
+
+    References
+    ----------
+    Hendrycks & Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples", 2017.
+
+    Examples
+    --------
+    >>> msp_score([[2.0, 0.0], [30.0, 0.0], [60.0, 0.0]]).tolist()
+    [-2.0, -30.0, -60.0]
+    """
+    return _plain(logits, temperature, "msp", threads)
+
+
+def max_logit_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
+    """Minus the largest logit; shape (n,).
+
+    References
+    ----------
+    Hendrycks et al., "Scaling Out-of-Distribution Detection for Real-World Settings", 2022.
+
+    Examples
+    --------
+    >>> max_logit_score([[2.0, 0.0, 1.0]]).tolist()
+    [-2.0]
+    """
+    return _plain(logits, 1.0, "max", threads)
+
+
+def energy_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) -> FloatArray:
+    """The free energy -T log sum_j exp(z_j / T); shape (n,).
+
+    References
+    ----------
+    Liu et al., "Energy-based Out-of-distribution Detection", 2020.
+
+    Examples
+    --------
+    >>> energy_score([[0.0, 0.0]]).round(6).tolist()
+    [-0.693147]
+    """
+    return _validate.positive(temperature, "temperature") * _plain(logits, temperature, "energy", threads)
+
+
+def confidence(scores: ArrayLike) -> FloatArray:
+    """The maximum softmax probability that a log-odds score stands for, 1 / (1 + exp(score)); for people.
+
+    Examples
+    --------
+    >>> confidence([0.0, -4.0]).round(4).tolist()
+    [0.5, 0.982]
+    """
+    log_odds = _validate.as_finite_vector(scores, "scores", allow_empty=True)
+    with np.errstate(over="ignore"):
+        result: FloatArray = 1.0 / (1.0 + np.exp(log_odds))
+    return result

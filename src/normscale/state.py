@@ -1,0 +1,95 @@
+"""Detector state in a file: safetensors with a JSON header. No pickle, ever.
+
+The tensors are the fitted arrays. The header, one JSON document under the metadata key ``normscale``, names the
+detector, its parameters, the version that wrote it, the threshold and the class names. Files are written to a
+temporary name and moved into place, so a crash leaves the old file or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._atomic import atomic_path
+from normscale._version import __version__
+from normscale.errors import FileFormatError
+
+FORMAT = 1
+"""Grows when a file can no longer be read by older versions."""
+
+_KEY = "normscale"
+
+
+def save_state(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+    """Write a header and named arrays to ``path`` atomically."""
+    from safetensors.numpy import save
+
+    document = {"format": FORMAT, "version": __version__, **_spell(header)}
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays.setdefault("_", np.zeros(0))  # a detector without arrays still needs one tensor to be a valid file
+    data = save(arrays, metadata={_KEY: json.dumps(document, allow_nan=False)})
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(data)
+
+
+def load_state(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read back what :func:`save_state` wrote; a damaged, foreign or newer file is a :class:`FileFormatError`."""
+    from safetensors import SafetensorError, safe_open
+
+    name = os.fspath(path)
+    if not os.path.isfile(name):
+        raise FileFormatError(f"no detector file at {name!r}. Make one with `normscale fit ... -o {name}`.")
+    try:
+        with safe_open(name, framework="np") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FileFormatError(
+            f"{name!r} is not a readable safetensors file ({error}). It is damaged or of another kind; "
+            "restore it from a copy or fit the detector again."
+        ) from error
+    if _KEY not in metadata:
+        raise FileFormatError(
+            f"{name!r} is a safetensors file but holds no normscale detector (no {_KEY!r} in its metadata). "
+            "Is it a table of logits? Then fit a detector on it first."
+        )
+    try:
+        header = json.loads(metadata[_KEY])
+        written_as = int(header["format"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(f"the header of {name!r} is damaged ({error!r}); fit the detector again.") from error
+    if written_as > FORMAT:
+        raise FileFormatError(
+            f"{name!r} was written by normscale {header.get('version', '?')} in format {written_as}; this version, "
+            f"{__version__}, reads up to format {FORMAT}. Upgrade normscale."
+        )
+    tensors.pop("_", None)
+    return _unspell(header), tensors
+
+
+def _spell(value: Any) -> Any:
+    """Replace what JSON has no word for: infinity becomes {"float": "inf"}."""
+    if isinstance(value, dict):
+        return {str(key): _spell(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_spell(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    return value
+
+
+def _unspell(value: Any) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {"float"}:
+            return float(value["float"])
+        return {key: _unspell(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_unspell(item) for item in value]
+    return value
