@@ -19,7 +19,8 @@ from normscale.tables.columns import LABEL_NAMES, LOGIT, ColumnLayout
 from normscale.tables.reader import DAMAGE, Block, TableReader
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
-_BUFFER_BYTES = 1 << 24
+_BUFFER_BYTES = 1 << 22
+_BATCH_ROWS = 1 << 16  # Arrow's own copies are of this size, not of a chunk's
 
 
 class ParquetReader(TableReader):
@@ -113,7 +114,7 @@ class ParquetReader(TableReader):
         buffer = max(1 << 14, _BUFFER_BYTES // len(wanted))
         first_row = 0
         with self._parquet.ParquetFile(self._file, buffer_size=buffer, pre_buffer=False) as file:
-            for batch in file.iter_batches(self.chunk_rows, columns=wanted, use_threads=False):
+            for batch in file.iter_batches(min(self.chunk_rows, _BATCH_ROWS), columns=wanted, use_threads=False):
                 columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
                 logits = self._matrix(columns, self._logits, self.n_classes, first_row)
                 features = labels = None

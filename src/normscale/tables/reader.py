@@ -178,8 +178,9 @@ class TableReader(ABC):
             start, length = 0, len(block[0])
             while length - start >= self.chunk_rows - n_waiting:
                 stop = start + self.chunk_rows - n_waiting
-                yield _joined([*waiting, _rows_of(block, start, stop)])
-                waiting, n_waiting, start = [], 0, stop
+                chunk = _joined([*waiting, _rows_of(block, start, stop)])
+                waiting, n_waiting, start = [], 0, stop  # let go of the parts before the caller works
+                yield chunk
             if start < length:
                 waiting.append(_rows_of(block, start, length))
                 n_waiting += length - start
