@@ -1,0 +1,39 @@
+"""Ranking metrics, calibration and thresholds: pure functions; a higher score is more OoD."""
+
+from normscale.metrics.calibration import Reliability, expected_calibration_error, reliability
+from normscale.metrics.intervals import Interval, Intervals, bootstrap_intervals, delong_interval
+from normscale.metrics.per_class import PerClassResult, evaluate_per_class
+from normscale.metrics.ranking import (
+    PrecisionRecallCurve,
+    RankingResult,
+    RocCurve,
+    evaluate,
+    precision_recall_curve,
+    roc_curve,
+)
+from normscale.metrics.temperature import EceCurve, ece_curve, fit_temperature, nll
+from normscale.metrics.thresholds import threshold_at, thresholds_per_class
+
+__all__ = [
+    "EceCurve",
+    "Interval",
+    "Intervals",
+    "PerClassResult",
+    "PrecisionRecallCurve",
+    "RankingResult",
+    "Reliability",
+    "RocCurve",
+    "bootstrap_intervals",
+    "delong_interval",
+    "ece_curve",
+    "evaluate",
+    "evaluate_per_class",
+    "expected_calibration_error",
+    "fit_temperature",
+    "nll",
+    "precision_recall_curve",
+    "reliability",
+    "roc_curve",
+    "threshold_at",
+    "thresholds_per_class",
+]

@@ -1,0 +1,156 @@
+"""Do probabilities mean what they say? Expected calibration error and reliability diagrams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from normscale._validate import FloatArray, IntArray, as_finite_vector, as_outcomes, at_least, to_numpy
+from normscale.errors import InvalidInput
+from normscale.metrics._record import Record
+
+
+class Reliability(Record):
+    """A reliability diagram in numbers: what was claimed and what came true, bin by bin.
+
+    ``edges`` has shape (bins + 1,); ``count``, ``accuracy`` and ``confidence`` have shape (bins,), the last
+    two NaN where a bin is empty. ``ece`` is the mean gap weighted by count, ``mce`` the largest gap.
+    """
+
+    edges: FloatArray
+    count: IntArray
+    accuracy: FloatArray
+    confidence: FloatArray
+    ece: float
+    mce: float
+    n: int
+
+
+def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
+    """Mean distance between confidence and accuracy over equal-width bins, weighted by their counts.
+
+    ``ECE = sum_m |B_m| / n * |accuracy(B_m) - mean confidence(B_m)|``, where bin m of M holds the inputs with
+    ``(m - 1) / M < confidence <= m / M``. See :func:`reliability` for the bins and the parameters.
+
+    Parameters
+    ----------
+    confidence : array of shape (n,), values in [0, 1]
+        Probability given to the predicted class.
+    correct : boolean (or 0/1) array of shape (n,)
+        Whether the prediction was right.
+    bins : int
+        Number of bins M.
+
+    Returns
+    -------
+    float
+
+    References
+    ----------
+    Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian
+    binning", AAAI 2015.
+    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017.
+
+    Examples
+    --------
+    >>> round(expected_calibration_error([0.95, 1.0], [True, False]), 12)
+    0.475
+    """
+    return reliability(confidence, correct, bins).ece
+
+
+def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> Reliability:
+    """Count, accuracy and mean confidence in M bins of equal width, ``(m - 1) / M < confidence <= m / M``.
+
+    Parameters
+    ----------
+    confidence : array of shape (n,), values in [0, 1]
+        Probability given to the predicted class.
+    correct : boolean (or 0/1) array of shape (n,)
+        Whether the prediction was right.
+    bins : int
+        Number of bins M.
+
+    Returns
+    -------
+    Reliability
+
+    Notes
+    -----
+    An edge m / M is rounded to the floating-point type of ``confidence``, as ``confidence`` was, so 0.2 in
+    float32 or float64 is on the edge 3/15 and belongs to the bin below it. A confidence of 0 is in the
+    first bin.
+
+    References
+    ----------
+    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017.
+
+    Examples
+    --------
+    >>> found = reliability([0.2, 0.4, 0.9, 1.0], [0, 1, 1, 1], bins=5)
+    >>> found.count.tolist(), found.accuracy.tolist()
+    ([1, 1, 0, 0, 2], [0.0, 1.0, nan, nan, 1.0])
+    >>> round(found.ece, 12), round(found.mce, 12)
+    (0.225, 0.6)
+    """
+    bins = at_least(bins, "bins", 1)
+    given = to_numpy(confidence, "confidence")
+    values = as_finite_vector(given, "confidence")
+    outcomes = as_outcomes(correct, "correct", length=values.size)
+    outside = (values < 0) | (values > 1)
+    if outside.any():
+        index = int(np.argmax(outside))
+        raise InvalidInput(
+            f"confidence[{index}] is {values[index]:g}; every value must lie in [0, 1]. "
+            "Pass probabilities, not logits."
+        )
+    sums = BinSums(bins)
+    sums.add(values, outcomes, precision=given.dtype if given.dtype.kind == "f" else np.dtype(np.float64))
+    return sums.reliability()
+
+
+def bin_of(confidence: NDArray[Any], bins: int, precision: np.dtype[Any]) -> IntArray:
+    """Which bin, counted from 0, each confidence falls in; the edges are m / bins rounded to ``precision``.
+
+    ``np.linspace`` would not do: it multiplies, and misses the float nearest to m / bins for many m.
+    """
+    upper = (np.arange(1, bins + 1) / bins).astype(precision).astype(np.float64)
+    return np.searchsorted(upper, confidence, side="left")
+
+
+class BinSums:
+    """Running sums per bin, so that a large set can be taken in block by block."""
+
+    def __init__(self, bins: int) -> None:
+        """Start with empty bins."""
+        self.bins = bins
+        self.count = np.zeros(bins, np.int64)
+        self.right = np.zeros(bins, np.int64)
+        self.claimed = np.zeros(bins)
+
+    def add(self, confidence: FloatArray, correct: NDArray[np.bool_], precision: np.dtype[Any]) -> None:
+        """Take in checked values of shape (n,)."""
+        where = bin_of(confidence, self.bins, precision)
+        self.count += np.bincount(where, minlength=self.bins)
+        self.right += np.bincount(where[correct], minlength=self.bins)
+        self.claimed += np.bincount(where, weights=confidence, minlength=self.bins)
+
+    def ece(self) -> float:
+        """Sum over bins of |right - claimed| / n."""
+        return float(np.abs(self.right - self.claimed).sum() / self.count.sum())
+
+    def reliability(self) -> Reliability:
+        """Turn the sums into means; an empty bin has none."""
+        count = np.where(self.count > 0, self.count, np.nan)
+        accuracy, confidence = self.right / count, self.claimed / count
+        return Reliability(
+            edges=np.arange(self.bins + 1) / self.bins,
+            count=self.count.copy(),
+            accuracy=accuracy,
+            confidence=confidence,
+            ece=self.ece(),
+            mce=float(np.nanmax(np.abs(accuracy - confidence))),
+            n=int(self.count.sum()),
+        )

@@ -1,0 +1,235 @@
+"""Temperature scaling: the divisor of the logits that makes their softmax most likely, and ECE against it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normscale._validate import (
+    FloatArray,
+    IntArray,
+    Rows,
+    as_class_indices,
+    as_finite_vector,
+    as_rows,
+    at_least,
+    invalid_row_error,
+    positive,
+    require_rows,
+)
+from normscale.errors import InvalidInput, NumericalWarning
+from normscale.metrics._record import Record
+from normscale.metrics.calibration import BinSums
+
+_BLOCK_ELEMENTS = 1 << 16
+_LARGEST = 1e150
+"""Logits beyond this cannot be squared in float64."""
+
+
+class EceCurve(Record):
+    """ECE against temperature: two arrays of shape (k,), and the temperature with the smallest ECE."""
+
+    temperatures: FloatArray
+    ece: FloatArray
+    best_temperature: float
+    best_ece: float
+
+
+def nll(logits: ArrayLike, labels: ArrayLike, temperature: float = 1.0) -> float:
+    """Mean negative log-likelihood of the labels under ``softmax(logits / temperature)``, in nats.
+
+    Parameters
+    ----------
+    logits : array of shape (n, n_classes)
+    labels : integer array of shape (n,)
+        True class of each row.
+    temperature : float > 0
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(nll([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 6)  # log 2
+    0.693147
+    """
+    rows, classes = _checked(logits, labels)
+    temperature = positive(temperature, "temperature")
+    parts: list[float] = []
+    with np.errstate(over="ignore"):  # a tiny temperature: exp(-inf) is the right 0
+        for below, wanted in _blocks(rows, classes):
+            scaled = below / temperature
+            true = scaled[np.arange(wanted.size), wanted]
+            parts.append(float(np.sum(np.log(np.exp(scaled).sum(axis=1)) - true)))
+    return math.fsum(parts) / len(classes)
+
+
+def fit_temperature(
+    logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float, float] = (1e-2, 1e2)
+) -> float:
+    """Find the temperature T that minimises the negative log-likelihood of ``softmax(logits / T)``.
+
+    In ``b = 1 / T`` the likelihood is convex, with slope ``mean_i (E_p[z_i] - z_i,label)`` and curvature
+    ``mean_i Var_p[z_i]``, p the softmax of ``b * z_i``. Newton's method, kept inside a shrinking bracket,
+    finds the one zero of the slope to 1e-12 relative.
+
+    Parameters
+    ----------
+    logits : array of shape (n, n_classes)
+        Logits of held-out inputs, raw or norm-scaled.
+    labels : integer array of shape (n,)
+        True class of each row.
+    bounds : (float, float)
+        Smallest and largest temperature allowed.
+
+    Returns
+    -------
+    float
+        The temperature: divide logits by it.
+
+    Warns
+    -----
+    NumericalWarning
+        If the optimum is at a bound, or if no temperature is better than another.
+
+    Notes
+    -----
+    Rows are read in blocks; no float64 copy of all logits is made.
+
+    References
+    ----------
+    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017.
+
+    Examples
+    --------
+    Three right and one wrong, always by a margin of 2: the probability should be 3/4, so ``2 / T = log 3``.
+
+    >>> temperature = fit_temperature([[2, 0], [2, 0], [0, 2], [0, 2]], [0, 0, 1, 0])
+    >>> round(temperature * math.log(3), 12)
+    2.0
+    """
+    rows, classes = _checked(logits, labels)
+    coldest, hottest = (positive(bound, "bounds") for bound in bounds)
+    if coldest >= hottest:
+        raise InvalidInput(f"bounds must be (smallest, largest) temperature; got {bounds!r}.")
+    low, high = 1 / hottest, 1 / coldest
+    slope_low, curvature = _slope(rows, classes, low)
+    slope_high, _ = _slope(rows, classes, high)
+    if slope_low == 0 and curvature == 0:
+        _warn("every row of logits is constant, so the likelihood is the same at every temperature")
+        return min(max(1.0, coldest), hottest)
+    if slope_high <= 0:
+        _warn(f"the likelihood still rises at the lower bound {coldest:g}: is every row right?")
+        return coldest
+    if slope_low >= 0:
+        _warn(f"the likelihood still rises at the upper bound {hottest:g}: are the logits worse than chance?")
+        return hottest
+    inverse = min(max(1.0, low), high)
+    step = math.inf
+    for _ in range(200):  # about ten are enough; the bracket alone would need fifty
+        slope, curvature = _slope(rows, classes, inverse)
+        if slope < 0:
+            low = inverse
+        else:
+            high = inverse
+        following = inverse - slope / curvature if curvature > 0 else math.nan
+        if not (low <= following <= high and abs(following - inverse) < 0.5 * step):
+            following = math.sqrt(low * high)
+        step = abs(following - inverse)
+        inverse = following
+        if step <= 1e-13 * inverse:
+            break
+    return 1 / inverse
+
+
+def ece_curve(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, bins: int = 15) -> EceCurve:
+    """Sweep the temperature: the ECE of ``softmax(logits / T)`` for every T given.
+
+    Parameters
+    ----------
+    logits : array of shape (n, n_classes)
+        Raw logits, or norm-scaled ones.
+    labels : integer array of shape (n,)
+        True class of each row.
+    temperatures : array of shape (k,), each > 0
+    bins : int
+        Number of bins, as in :func:`expected_calibration_error`.
+
+    Returns
+    -------
+    EceCurve
+        With the first of the best temperatures, if several are equally good.
+
+    Examples
+    --------
+    Three of four right, always by a margin of 2; confidence meets accuracy at ``T = 2 / log 3 = 1.82``.
+
+    >>> curve = ece_curve([[2, 0], [2, 0], [0, 2], [0, 2]], [0, 0, 1, 0], [1.0, 1.82, 3.0])
+    >>> curve.ece.round(3).tolist(), curve.best_temperature
+    ([0.131, 0.0, 0.089], 1.82)
+    """
+    rows, classes = _checked(logits, labels)
+    sweep = as_finite_vector(temperatures, "temperatures")
+    if sweep.min() <= 0:
+        index = int(np.argmin(sweep))
+        raise InvalidInput(f"temperatures[{index}] is {sweep[index]:g}; every one must be greater than 0.")
+    sums = [BinSums(at_least(bins, "bins", 1)) for _ in sweep]
+    for below, wanted in _blocks(rows, classes):
+        correct = below.argmax(axis=1) == wanted
+        for temperature, total in zip(sweep, sums, strict=True):
+            with np.errstate(over="ignore"):
+                confidence = 1 / np.exp(below / temperature).sum(axis=1)
+            total.add(confidence, correct, np.dtype(np.float64))
+    ece = np.array([total.ece() for total in sums])
+    best = int(np.argmin(ece))
+    return EceCurve(
+        temperatures=sweep.copy(), ece=ece, best_temperature=float(sweep[best]), best_ece=float(ece[best])
+    )
+
+
+def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Rows, IntArray]:
+    """Logits (n, n_classes) with n >= 1, finite, and labels (n,) that fit them."""
+    rows = as_rows(logits)
+    require_rows(rows, "logits")
+    classes = as_class_indices(labels, "labels", length=rows.shape[0], n_classes=rows.shape[1])
+    for start, stop in _bounds(rows):
+        if not float(np.abs(rows[start:stop]).max()) <= _LARGEST:  # NaN fails too
+            raise invalid_row_error(rows[start:stop], "logits", first_row=start)
+    return rows, classes
+
+
+def _bounds(rows: Rows) -> Iterator[tuple[int, int]]:
+    n_rows = max(1, _BLOCK_ELEMENTS // rows.shape[1])
+    for start in range(0, rows.shape[0], n_rows):
+        yield start, min(start + n_rows, rows.shape[0])
+
+
+def _blocks(rows: Rows, classes: IntArray) -> Iterator[tuple[FloatArray, IntArray]]:
+    """Some rows at a time in float64, less their maximum, and the labels of those rows."""
+    for start, stop in _bounds(rows):
+        block = rows[start:stop].astype(np.float64)
+        block -= block.max(axis=1, keepdims=True)
+        yield block, classes[start:stop]
+
+
+def _slope(rows: Rows, classes: IntArray, inverse: float) -> tuple[float, float]:
+    """First and second derivative of the mean negative log-likelihood in the inverse temperature."""
+    slopes, curvatures = [], []
+    for below, wanted in _blocks(rows, classes):
+        weights = np.exp(inverse * below)
+        weights /= weights.sum(axis=1, keepdims=True)
+        mean = np.einsum("ij,ij->i", weights, below)
+        true = below[np.arange(wanted.size), wanted]
+        below -= mean[:, None]
+        slopes.append(float(np.sum(mean - true)))
+        curvatures.append(float(np.einsum("ij,ij,ij->", weights, below, below)))
+    return math.fsum(slopes) / rows.shape[0], math.fsum(curvatures) / rows.shape[0]
+
+
+def _warn(reason: str) -> None:
+    warnings.warn(f"fit_temperature: {reason}.", NumericalWarning, stacklevel=3)

@@ -1,0 +1,127 @@
+"""Where to draw the line: thresholds that accept a given share of in-distribution inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normscale._validate import FloatArray, as_class_indices, as_finite_vector, at_least, exact_share
+from normscale.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+
+def threshold_at(id_scores: ArrayLike, keep: float = 0.95, *, conformal: bool = False) -> float:
+    """Find the threshold that keeps a share of in-distribution inputs; accept iff score <= threshold.
+
+    It is the k-th smallest score, ``k = ceil(keep * n)``: the smallest number such that at least ``keep`` of
+    ``id_scores`` do not exceed it.
+
+    Parameters
+    ----------
+    id_scores : array of shape (n,)
+        Scores of in-distribution inputs that the detector was not fitted on, higher = more OoD.
+    keep : float in (0, 1]
+        Share to accept, taken as the decimal that was typed: 0.55 of 20 are 11.
+    conformal : bool
+        Use ``k = ceil(keep * (n + 1))``. Then a NEW input, exchangeable with ``id_scores``, is accepted
+        with a probability of at least ``keep``, whatever the distribution (split conformal prediction).
+        Without it the share holds for ``id_scores`` themselves, and for new inputs only roughly.
+
+    Returns
+    -------
+    float
+        A score that occurs in ``id_scores``.
+
+    Raises
+    ------
+    InvalidInput
+        If there are no scores, one is not finite, ``keep`` is no share, or, with ``conformal``, there are
+        fewer scores than ``keep / (1 - keep)``.
+
+    References
+    ----------
+    Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", Springer 2005.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> threshold_at(np.arange(1, 21), keep=0.95)
+    19.0
+    >>> threshold_at(np.arange(1, 21), keep=0.95, conformal=True)
+    20.0
+    """
+    scores = as_finite_vector(id_scores, "id_scores")
+    share = exact_share(keep, "keep", allow_one=not conformal)
+    rank = _rank(scores.size, share, conformal)
+    if rank > scores.size:
+        raise InvalidInput(
+            f"id_scores must hold at least {_smallest_n(share, conformal)} scores for a conformal threshold "
+            f"with keep={keep}; got {scores.size}. Pass more scores or a smaller keep."
+        )
+    return float(np.partition(scores, rank - 1)[rank - 1])
+
+
+def thresholds_per_class(
+    id_scores: ArrayLike,
+    id_predicted: ArrayLike,
+    n_classes: int,
+    keep: float = 0.95,
+    *,
+    conformal: bool = False,
+    min_count: int = 1,
+) -> FloatArray:
+    """Find one threshold per predicted class; accept iff score <= threshold of the class predicted.
+
+    Parameters
+    ----------
+    id_scores : array of shape (n,)
+        Scores of in-distribution inputs, higher = more OoD.
+    id_predicted : integer array of shape (n,)
+        Predicted class of each, from 0 to n_classes - 1.
+    n_classes : int
+        Number of classes.
+    keep, conformal
+        As in :func:`threshold_at`, within each class.
+    min_count : int
+        A class with fewer scores than this gets the threshold of all scores together. With ``conformal`` so
+        does a class with too few scores for the guarantee (19 for ``keep=0.95``).
+
+    Returns
+    -------
+    array of shape (n_classes,)
+        Thresholds, each finite.
+
+    Examples
+    --------
+    >>> thresholds_per_class([0.1, 0.2, 0.8, 0.9], [0, 0, 2, 2], n_classes=3).tolist()
+    [0.2, 0.9, 0.9]
+    """
+    scores = as_finite_vector(id_scores, "id_scores")
+    n_classes = at_least(n_classes, "n_classes", 1)
+    min_count = at_least(min_count, "min_count", 1)
+    classes = as_class_indices(id_predicted, "id_predicted", length=scores.size, n_classes=n_classes)
+    share = exact_share(keep, "keep", allow_one=not conformal)
+    thresholds = np.full(n_classes, threshold_at(scores, keep, conformal=conformal))
+    counts = np.bincount(classes, minlength=n_classes)
+    ordered = scores[np.argsort(classes, kind="stable")]
+    enough = max(min_count, _smallest_n(share, conformal))
+    for label, part in enumerate(np.split(ordered, np.cumsum(counts)[:-1])):
+        if part.size >= enough:
+            rank = _rank(part.size, share, conformal)
+            thresholds[label] = np.partition(part, rank - 1)[rank - 1]
+    return thresholds
+
+
+def _rank(n: int, share: Fraction, conformal: bool) -> int:
+    """Which of n scores in rising order, counted from 1, is the threshold; above n if they are too few."""
+    return math.ceil(share * (n + 1 if conformal else n))
+
+
+def _smallest_n(share: Fraction, conformal: bool) -> int:
+    """Fewest scores that have a threshold: ceil(share * (n + 1)) <= n iff n >= share / (1 - share)."""
+    return math.ceil(share / (1 - share)) if conformal else 1
