@@ -85,7 +85,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = ["__version__", *sorted(_HOME_OF)]  # noqa: PLE0604 - strings all
+__all__ = ["__version__", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:

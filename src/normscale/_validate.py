@@ -24,6 +24,9 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 Rows: TypeAlias = NDArray[Any]
 """A 2-D array of real numbers of any numeric dtype, as the caller gave it."""
 
+ON_INVALID = ("raise", "skip")
+"""What to do with a row that holds NaN or infinity."""
+
 
 def to_numpy(value: ArrayLike | Any, name: str) -> NDArray[Any]:
     """Turn whatever the caller has (list, numpy, torch tensor on any device) into a real numeric array."""
@@ -95,9 +98,7 @@ def invalid_row_error(array: Rows, name: str, *, can_skip: bool = False, first_r
         )
     row, column = (int(i) for i in np.argwhere(~finite)[0])
     what = "NaN" if np.isnan(array[row, column]) else "infinity"
-    return InvalidInput(
-        f"{name} row {first_row + row} holds {what} in column {column}; nothing was taken in. {skip}"
-    )
+    return InvalidInput(f"{name} row {first_row + row} holds {what} in column {column}; nothing was taken in. {skip}")
 
 
 def as_finite_vector(value: ArrayLike | Any, name: str, *, allow_empty: bool = False) -> FloatArray:
@@ -127,8 +128,7 @@ def as_score_vector(value: ArrayLike | Any, name: str) -> NDArray[np.float32] | 
     if array.dtype.kind in "iu" and array.dtype.itemsize == 8 and np.abs(vector).max() > 2.0**53:
         index = int(np.argmax(np.abs(vector)))
         raise InvalidInput(
-            f"{name}[{index}] is {array[index]}; whole numbers beyond 2**53 would tie in float64. "
-            "Pass their ranks."
+            f"{name}[{index}] is {array[index]}; whole numbers beyond 2**53 would tie in float64. Pass their ranks."
         )
     return vector
 

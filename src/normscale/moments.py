@@ -43,6 +43,7 @@ class RunningMoments:
     __slots__ = ("state",)
 
     def __init__(self, n_columns: int) -> None:
+        """Start with no rows."""
         width = _validate.at_least(n_columns, "n_columns", 1)
         self.state = BlockState(0.0, np.zeros(width), np.zeros(width))
 
@@ -163,9 +164,7 @@ class RunningMoments:
         if not isinstance(other, RunningMoments):
             return NotImplemented
         return (
-            self.weight == other.weight
-            and np.array_equal(self.mean, other.mean)
-            and np.array_equal(self.m2, other.m2)
+            self.weight == other.weight and np.array_equal(self.mean, other.mean) and np.array_equal(self.m2, other.m2)
         )
 
     __hash__ = None  # type: ignore[assignment]

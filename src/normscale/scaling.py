@@ -16,11 +16,8 @@ from numpy.typing import ArrayLike
 from normscale import _kernels, _validate
 from normscale._kernels import KINDS
 from normscale._validate import FloatArray, Rows
-from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
 from normscale.scores import scaled_scores
-
-ON_INVALID = ("raise", "skip")
 
 
 def scale_factor(moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
@@ -48,9 +45,7 @@ def norm_scale(logits: ArrayLike, moments: RunningMoments, temperature: float = 
     return scaled
 
 
-def frozen_scores(
-    rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1
-) -> FloatArray:
+def frozen_scores(rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1) -> FloatArray:
     """Scores with the moments as they are; shape (n,)."""
     return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
 
@@ -68,15 +63,13 @@ def streamed_scores(
     Returns the scores (n,) and the moments after the last row. ``moments`` is left as it is, so a refused block
     costs nothing. With ``on_invalid="skip"`` a row with NaN or infinity is not taken in and scores NaN.
     """
+    if on_invalid != "raise":
+        _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
     scores = np.empty(rows.shape[0])
     weight, mean, m2 = moments.state
-    state = _kernels.stream_scores(
-        rows, weight, mean, m2, KINDS[kind], 1.0 / temperature, scores, threads
-    )
+    state = _kernels.stream_scores(rows, weight, mean, m2, KINDS[kind], 1.0 / temperature, scores, threads)
     if state is not None:
         return scores, RunningMoments.wrap(state)
-    if on_invalid not in ON_INVALID:
-        raise InvalidInput(f"on_invalid must be 'raise' or 'skip'; got {on_invalid!r}.")
     good = _validate.finite_row_mask(rows)
     if on_invalid == "raise" or good.all():
         raise _validate.invalid_row_error(rows, "logits", can_skip=True)

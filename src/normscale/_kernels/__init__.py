@@ -125,9 +125,7 @@ def _in_threads(work: Callable[[slice], Result], blocks: Iterator[slice], thread
         return list(pool.map(work, blocks))
 
 
-def absorb(
-    rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, threads: int = 1
-) -> BlockState | None:
+def absorb(rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, threads: int = 1) -> BlockState | None:
     """The statistics with rows (n, C) taken in; None when a row holds NaN, infinity or too large a number."""
     kernels = _active()
     width = rows.shape[1]

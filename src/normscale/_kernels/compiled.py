@@ -18,11 +18,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from normscale._kernels.kinds import MAX, MSP, TINY_VARIANCE, WIDE_FROM
-from normscale._kernels.vector_math import EXACT, REDUCE, exp_nonpositive, inverse_sqrt_near_one, larger
+from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive, inverse_sqrt_near_one, larger
 
 Array = Any  # numba reads no annotations; these say what a person needs: float arrays of the shapes below
 
@@ -31,7 +30,7 @@ _SERIES_LIMIT = 2.0**-14  # square of the largest e that inverse_sqrt_near_one t
 _CONFIDENT = 2.0**-6  # below it "sum over all classes, less 1" would lose digits
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _take_in(row: Array, inverse_weight: float, mean: Array, m2: Array, deviation: Array) -> None:
     """Welford's update of every class with one row; four at once."""
     for j in range(mean.shape[0]):
@@ -44,7 +43,7 @@ def _take_in(row: Array, inverse_weight: float, mean: Array, m2: Array, deviatio
         deviation[j] = after
 
 
-@numba.njit(**REDUCE)
+@compiled(REDUCE)
 def _scale_near(inverse_weight: float, m2: Array, anchor: Array, z: Array, inverse_tau: float) -> tuple[float, float]:
     """Divide deviations by sigma, with 1/sigma as a series around its last exact value ``anchor``; four at once.
 
@@ -64,7 +63,7 @@ def _scale_near(inverse_weight: float, m2: Array, anchor: Array, z: Array, inver
     return top, worst
 
 
-@numba.njit(**REDUCE)
+@compiled(REDUCE)
 def _scale_exactly(
     row: Array, inverse_weight: float, mean: Array, m2: Array, anchor: Array, z: Array, inverse_tau: float
 ) -> float:
@@ -79,7 +78,7 @@ def _scale_exactly(
     return top
 
 
-@numba.njit(**REDUCE)
+@compiled(REDUCE)
 def _scale_frozen(row: Array, shift: Array, factor: Array, z: Array) -> tuple[float, float]:
     """Scale one row with fixed statistics; the second result is 0 unless the row holds NaN or infinity."""
     top = -np.inf
@@ -92,7 +91,7 @@ def _scale_frozen(row: Array, shift: Array, factor: Array, z: Array) -> tuple[fl
     return top, trace
 
 
-@numba.njit(**REDUCE)
+@compiled(REDUCE)
 def _sum_exp_below(z: Array, reference: float) -> float:
     """Sum of exp(min(z - reference, 0)); four at once."""
     total = 0.0
@@ -102,7 +101,7 @@ def _sum_exp_below(z: Array, reference: float) -> float:
     return total
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _second_largest(z: Array) -> float:
     top = -np.inf
     second = -np.inf
@@ -115,7 +114,7 @@ def _second_largest(z: Array) -> float:
     return second
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _row_score(z: Array, top: float, kind: int) -> float:
     """Reduce one row of scaled logits to its score."""
     if kind == MAX:
@@ -130,7 +129,7 @@ def _row_score(z: Array, top: float, kind: int) -> float:
     return (second - top) + np.log(_sum_exp_below(z, second) - 1.0)
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _all_finite(mean: Array, m2: Array) -> bool:
     trace = 0.0
     for j in range(mean.shape[0]):
@@ -138,7 +137,7 @@ def _all_finite(mean: Array, m2: Array) -> bool:
     return trace == 0.0
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def absorb(rows: Array, weight: float, mean: Array, m2: Array) -> bool:
     """Take rows (b, C) into ``mean`` and ``m2`` (C,); False, and nothing changed, when a result is not finite."""
     new_mean = mean.copy()
@@ -153,10 +152,8 @@ def absorb(rows: Array, weight: float, mean: Array, m2: Array) -> bool:
     return True
 
 
-@numba.njit(**EXACT)
-def _stream_wide(
-    rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array
-) -> None:
+@compiled(EXACT)
+def _stream_wide(rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array) -> None:
     n_classes = rows.shape[1]
     anchor = np.zeros(n_classes)
     z = np.empty(n_classes)
@@ -169,7 +166,7 @@ def _stream_wide(
         out[i] = _row_score(z, top, kind)
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _scan_four(rows: Array, inverse_weight: Array, mean: Array, m2: Array, deviation: Array, square: Array) -> None:
     """Welford over the rows of four classes, interleaved so that no update waits for the one before."""
     a0, a1, a2, a3 = mean[0], mean[1], mean[2], mean[3]
@@ -198,7 +195,7 @@ def _scan_four(rows: Array, inverse_weight: Array, mean: Array, m2: Array, devia
     m2[0], m2[1], m2[2], m2[3] = q0, q1, q2, q3
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _scan_one(rows: Array, inverse_weight: Array, mean: Array, m2: Array, deviation: Array, square: Array) -> None:
     """Welford over the rows of one class."""
     a, q, d, s = mean[0], m2[0], deviation[0], square[0]
@@ -214,7 +211,7 @@ def _scan_one(rows: Array, inverse_weight: Array, mean: Array, m2: Array, deviat
     m2[0] = q
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _scale_class(z: Array, square: Array, inverse_weight: Array, inverse_tau: float) -> None:
     """Scale the deviations of one class by its sigma at every row; four at once."""
     for r in range(z.shape[0]):
@@ -223,7 +220,7 @@ def _scale_class(z: Array, square: Array, inverse_weight: Array, inverse_tau: fl
         z[r] = z[r] * inverse_tau / np.sqrt(variance)
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _rank_class(z: Array, top: Array, second: Array) -> None:
     """Bring one class into the two largest scaled logits of every row; four at once."""
     for r in range(z.shape[0]):
@@ -235,7 +232,7 @@ def _rank_class(z: Array, top: Array, second: Array) -> None:
         top[r] = scaled if scaled > t else t
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _add_exp_below(z: Array, reference: Array, total: Array) -> None:
     """Add exp(min(z - reference, 0)) of one class to every row's sum; four at once."""
     for r in range(z.shape[0]):
@@ -243,7 +240,7 @@ def _add_exp_below(z: Array, reference: Array, total: Array) -> None:
         total[r] += exp_nonpositive(d if d < 0.0 else 0.0)
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _tile_scores(z: Array, b: int, top: Array, second: Array, total: Array, kind: int, out: Array) -> None:
     """Reduce the first b columns of a turned tile (C, TILE) of scaled logits to the scores of its rows."""
     top[:] = -np.inf
@@ -267,7 +264,7 @@ def _tile_scores(z: Array, b: int, top: Array, second: Array, total: Array, kind
             out[r] = -(top[r] + np.log(total[r]))
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _stream_narrow(
     rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array
 ) -> None:
@@ -296,7 +293,7 @@ def _stream_narrow(
         _tile_scores(deviation, b, work[1, :b], work[2, :b], work[3, :b], kind, out[start : start + b])
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def stream_scores(
     rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array
 ) -> bool:
@@ -318,7 +315,7 @@ def stream_scores(
     return True
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def _turn_scaled(rows: Array, shift: Array, factor: Array, z: Array) -> float:
     """Scale a tile with fixed statistics into its turned form; 0 unless it holds NaN or infinity."""
     trace = 0.0
@@ -334,7 +331,7 @@ def _turn_scaled(rows: Array, shift: Array, factor: Array, z: Array) -> float:
     return trace
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def frozen_scores(rows: Array, shift: Array, factor: Array, kind: int, out: Array) -> bool:
     """Score rows (b, C) as (row - shift) * factor; False when a row holds NaN or infinity."""
     n, n_classes = rows.shape

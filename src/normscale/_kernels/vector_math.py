@@ -6,18 +6,28 @@ the loops of :mod:`normscale._kernels.compiled` become AVX code. Accuracy: ``exp
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numba
 from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _untyped_intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXACT: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
 """Fused multiply-add allowed, nothing reordered: NaN and infinity behave as IEEE 754 says."""
 
 REDUCE: dict[str, Any] = {**EXACT, "fastmath": {"contract", "reassoc", "nsz"}}
 """Sums may also be taken in another order, which is what lets a reduction run in vector registers."""
+
+
+def compiled(options: dict[str, Any]) -> Callable[[Function], Function]:
+    """``numba.njit`` with its type written down; ``options`` is :data:`EXACT` or :data:`REDUCE`."""
+    decorator: Callable[[Function], Function] = numba.njit(**options)
+    return decorator
+
 
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH = 6.93147180369123816490e-01  # its last bits are zero, so n * _LN2_HIGH is exact
@@ -41,7 +51,12 @@ _Q = (
 _Q0, _Q1, _Q2, _Q3, _Q4, _Q5, _Q6, _Q7, _Q8, _Q9 = _Q
 
 
-@intrinsic
+def _intrinsic(build: Callable[..., Any]) -> Any:
+    """numba's decorator; what it makes is called with the arguments after the context."""
+    return _untyped_intrinsic(build)
+
+
+@_intrinsic
 def _as_bits(_context: Any, value: Any) -> Any:
     def build(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.IntType(64))
@@ -49,7 +64,7 @@ def _as_bits(_context: Any, value: Any) -> Any:
     return types.int64(types.float64), build
 
 
-@intrinsic
+@_intrinsic
 def _from_bits(_context: Any, bits: Any) -> Any:
     def build(_target: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
@@ -57,7 +72,7 @@ def _from_bits(_context: Any, bits: Any) -> Any:
     return types.float64(types.int64), build
 
 
-@intrinsic
+@_intrinsic
 def larger(_context: Any, a: Any, b: Any) -> Any:
     """The larger of two float64; undefined for NaN, which is why a max over a loop can be vectorised."""
 
@@ -69,7 +84,7 @@ def larger(_context: Any, a: Any, b: Any) -> Any:
     return types.float64(types.float64, types.float64), build
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def exp_nonpositive(x: float) -> float:
     """exp(x) for x <= 0; below -708 the smallest normal number instead of a denormal."""
     x = x if x > _LOWEST else _LOWEST
@@ -92,7 +107,7 @@ def exp_nonpositive(x: float) -> float:
     return result
 
 
-@numba.njit(**EXACT)
+@compiled(EXACT)
 def inverse_sqrt_near_one(e: float) -> float:
     """(1 - e) ** -0.5 by its series, exact to rounding for |e| <= 2**-7."""
     p = 0.20947265625

@@ -91,7 +91,7 @@ class Detector(ABC):
         self.__dict__.update(learner.__dict__)
         return self
 
-    def score(self, outputs: OutputsLike, *, threads: int = 1) -> FloatArray:
+    def score(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
         """Score each input; nothing changes.
 
         Parameters
@@ -99,27 +99,27 @@ class Detector(ABC):
         outputs : ModelOutputs, or an array of logits (n, C) where only logits matter
         threads : int
             How many threads may share the work.
+        on_invalid : {"raise", "skip"}
+            What to do with a row that holds NaN or infinity: refuse all rows, or give that one the score NaN.
 
         Returns
         -------
         array of shape (n,), float64; higher = more out-of-distribution
         """
-        return self._score(self._rows(outputs), threads)
-
-    def stream(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
-        """Score a live stream: a detector with running statistics takes each row in, then scores it.
-
-        A detector without running statistics scores as :meth:`score` does. With ``on_invalid="skip"`` a row that
-        holds NaN or infinity scores NaN and leaves no trace; by default it is an error and nothing is taken in.
-        """
-        _validate.one_of(on_invalid, "on_invalid", ("raise", "skip"))
         rows = self._rows(outputs)
-        if on_invalid == "raise":
+        if _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID) == "raise":
             return self._score(rows, threads)
         good = _validate.finite_row_mask(rows)
         scores = np.full(rows.shape[0], np.nan)
         scores[good] = self._score(rows[good], threads)
         return scores
+
+    def stream(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
+        """Score a live stream: a detector with running statistics takes each row in, then scores it.
+
+        A detector without running statistics scores as :meth:`score` does.
+        """
+        return self.score(outputs, threads=threads, on_invalid=on_invalid)
 
     def calibrate(
         self,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import Detector, join
-from normscale.metrics import fit_temperature
+from normscale.metrics.temperature import fit_temperature
 from normscale.outputs import ModelOutputs
 from normscale.scores import msp_score
 
@@ -47,9 +47,7 @@ class TemperatureScaling(Detector):
         validation = join(chunks)
         assert validation.labels is not None  # the contract checked it
         known = validation.labels >= 0
-        if not known.all():
-            validation = validation[known]
-        self.temperature_ = fit_temperature(validation.logits, validation.labels)
+        self.temperature_ = fit_temperature(validation.logits[known], validation.labels[known])
 
     def _score(self, rows: Rows, threads: int) -> FloatArray:
         return msp_score(rows, self.temperature_, threads=threads)

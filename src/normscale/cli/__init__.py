@@ -1,0 +1,56 @@
+"""The command line: open inputs, call the library, print. One file per command."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from normscale._version import __version__
+from normscale.cli import doctor, evaluate, fit, score
+from normscale.errors import NormscaleError
+
+app = typer.Typer(
+    name="normscale",
+    help="Tell, for every answer of a classifier, whether the input was one it was trained for.",
+    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv, - for a pipe, or sample:NAME for the embedded "
+    "sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("fit", epilog=fit.EXAMPLE)(fit.fit)
+app.command("score", epilog=score.EXAMPLE)(score.score)
+app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"normscale {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Take the options that come before a command."""
+
+
+def main() -> None:
+    """Run the command line; an error of ours becomes one sentence and exit code 1."""
+    try:
+        app()
+    except NormscaleError as error:
+        typer.echo(f"normscale: {error}", err=True)
+        sys.exit(1)
+    except BrokenPipeError:  # the reader of our pipe has what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        typer.echo(f"normscale: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
+        sys.exit(1)

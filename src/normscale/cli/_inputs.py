@@ -1,0 +1,89 @@
+"""Where a command's rows come from: a file, a pipe, or the embedded sample; with a progress bar on a terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from normscale.errors import InvalidInput
+from normscale.outputs import ModelOutputs
+from normscale.tables import open_table
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Item = TypeVar("Item")
+
+PREFIX = "sample:"
+
+
+class Input:
+    """A table opened for a command: what it is called, how many rows it has if known, and its chunks."""
+
+    def __init__(self, path: str) -> None:
+        """Open ``path``; nothing but the head of a file is read yet."""
+        self.path = path
+        self.class_names: tuple[str, ...] | None
+        if path.startswith(PREFIX):
+            outputs, names = _from_sample(path)
+            self.n_rows: int | None = len(outputs)
+            self.n_classes = outputs.n_classes
+            self.class_names = names
+            self._chunks: Iterable[ModelOutputs] = [outputs]
+        else:
+            table = open_table(path)
+            self.n_rows, self.n_classes, self.class_names = table.n_rows, table.n_classes, table.class_names
+            self._chunks = table.chunks()
+
+    def chunks(self, doing: str) -> Iterator[ModelOutputs]:
+        """The rows, with a bar that says what is being done with them."""
+        with progress() as bar:
+            task = bar.add_task(doing, total=self.n_rows)
+            for chunk in self._chunks:
+                yield chunk
+                bar.advance(task, len(chunk))
+
+    def read(self, doing: str = "reading") -> ModelOutputs:
+        """All rows at once."""
+        parts = list(self.chunks(f"{doing} {self.path}"))
+        if not parts:
+            raise InvalidInput(f"{self.path} holds no rows.")
+        return parts[0] if len(parts) == 1 else ModelOutputs.concatenate(parts)
+
+
+def _from_sample(path: str) -> tuple[ModelOutputs, tuple[str, ...]]:
+    from normscale.sample import load_sample
+
+    sample = load_sample()
+    sets = {"train": sample.train, "validation": sample.validation, "test": sample.test, **sample.ood}
+    name = path.removeprefix(PREFIX)
+    if name not in sets:
+        known = ", ".join(PREFIX + key for key in sets)
+        raise InvalidInput(f"the embedded sample has no set {name!r}; it has {known}.")
+    return sets[name], tuple(sample.class_names)
+
+
+def progress() -> Progress:
+    """A bar with time left on standard error; silent unless that is a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )

@@ -1,0 +1,1 @@
+"""Experiments on detectors: rows in, rows out."""
