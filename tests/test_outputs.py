@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def make(n: int = 6, n_classes: int = 3, n_features: int = 2, seed: int = 0) -> 
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_logits_keep_their_dtype_and_memory(dtype: type) -> None:
+def test_logits_keep_their_dtype_and_memory(dtype: Any) -> None:
     logits, features = np.zeros((4, 3), dtype), np.zeros((4, 2), dtype)
     outputs = ModelOutputs(logits, features)
     assert outputs.logits is logits
@@ -69,7 +71,7 @@ def test_record_is_frozen() -> None:
     with pytest.raises(AttributeError, match="frozen"):
         del outputs.labels
     with pytest.raises(AttributeError):
-        outputs.colour = "red"  # type: ignore[attr-defined]
+        outputs.colour = "red"
 
 
 def test_rows_are_selected_from_all_three_arrays() -> None:
@@ -104,7 +106,7 @@ def test_bad_selections_are_refused() -> None:
 def test_concatenate_undoes_slicing(lengths: list[int]) -> None:
     outputs = make(sum(lengths))
     edges = np.cumsum([0, *lengths])
-    again = ModelOutputs.concatenate(outputs[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    again = ModelOutputs.concatenate(outputs[a:b] for a, b in pairwise(edges))
     np.testing.assert_array_equal(again.logits, outputs.logits)
     np.testing.assert_array_equal(again.features, outputs.features)
     np.testing.assert_array_equal(again.labels, outputs.labels)
@@ -153,7 +155,7 @@ def test_as_outputs_takes_records_arrays_and_mappings() -> None:
     mapped = as_outputs({"logits": outputs.logits, "labels": outputs.labels})
     assert mapped.features is None
     np.testing.assert_array_equal(mapped.labels, outputs.labels)
-    with pytest.raises(InvalidInput, match="must have the key 'logits'.*got 'scores'"):
+    with pytest.raises(InvalidInput, match=r"must have the key 'logits'.*got 'scores'"):
         as_outputs({"scores": np.eye(2)})
     with pytest.raises(InvalidInput, match="'extra'"):
         as_outputs({"logits": np.eye(2), "extra": 1})

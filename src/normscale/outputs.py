@@ -189,9 +189,7 @@ class ModelOutputs:
         )
 
 
-def as_outputs(
-    value: ModelOutputs | Mapping[str, ArrayLike] | ArrayLike | Any, *, at_least: int = 0
-) -> ModelOutputs:
+def as_outputs(value: ModelOutputs | Mapping[str, ArrayLike] | ArrayLike | Any, *, at_least: int = 0) -> ModelOutputs:
     """Turn what a caller may pass into :class:`ModelOutputs`.
 
     Parameters

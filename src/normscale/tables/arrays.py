@@ -41,9 +41,7 @@ def choose_arrays(path: str, names: Iterable[str]) -> tuple[str, str | None, str
     return logits, features, labels
 
 
-def check_shapes(
-    path: str, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype[Any]]
-) -> None:
+def check_shapes(path: str, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype[Any]]) -> None:
     """Check logits (n, n_classes), features (n, d), labels (n,) before a single row is read.
 
     Both mappings have the keys ``logits`` and maybe ``features`` and ``labels``.

@@ -75,14 +75,12 @@ class ColumnLayout:
         return sorted([*self.logits, *self.features, *([] if self.label is None else [self.label])])
 
 
-def without_names(path: str, n_columns: int) -> ColumnLayout:
-    """The layout of a file without a header: every column is a logit."""
-    return ColumnLayout(path, [f"{LOGIT}{i}" for i in range(n_columns)])
+def names_of_logits(n_columns: int) -> list[str]:
+    """The names that a file without a header does not spell out: every column is a logit."""
+    return [f"{LOGIT}{i}" for i in range(n_columns)]
 
 
-def column_names(
-    n_classes: int, n_features: int, has_labels: bool, class_names: Sequence[str] | None
-) -> list[str]:
+def column_names(n_classes: int, n_features: int, has_labels: bool, class_names: Sequence[str] | None) -> list[str]:
     """The header to write, so that :class:`ColumnLayout` reads it back."""
     classes = [str(i) for i in range(n_classes)] if class_names is None else class_names
     names = [LOGIT + name for name in classes] + [f"{FEATURE}{i}" for i in range(n_features)]

@@ -59,9 +59,7 @@ def check_file(path: str) -> None:
     except FileFormatError:
         raise
     except OSError as error:
-        raise FileFormatError(
-            f"cannot read {path}: {error.strerror or error}. Check its permissions."
-        ) from error
+        raise FileFormatError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
 
 
 def damaged(path: str, expected: str, reason: str, *, shown: str) -> FileFormatError:

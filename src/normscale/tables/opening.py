@@ -123,7 +123,5 @@ def _open_pipe(path: str, chunk_rows: int | None) -> TableReader:
     except BaseException:
         os.unlink(file)
         raise
-    reader.release = weakref.finalize(
-        reader, os.unlink, file
-    )  # runs once: on close, or with the reader's end
+    reader.release = weakref.finalize(reader, os.unlink, file)  # runs once: on close, or with the reader's end
     return reader

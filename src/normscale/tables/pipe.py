@@ -42,9 +42,7 @@ class PipeSource(io.BufferedIOBase):
     def start(self) -> None:
         """Note that the rows are being read, which can be done once."""
         if self._started:
-            raise InvalidInput(
-                f"{self.shown} is a pipe and can be read only once; save it to a file to read it again."
-            )
+            raise InvalidInput(f"{self.shown} is a pipe and can be read only once; save it to a file to read it again.")
         self._started = True
 
     def damaged(self, expected: str, reason: str) -> FileFormatError:

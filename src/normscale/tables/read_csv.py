@@ -21,7 +21,7 @@ import numpy as np
 from normscale._validate import FloatArray
 from normscale.errors import FileFormatError
 from normscale.tables.arrow import has_arrow, need_arrow
-from normscale.tables.columns import ColumnLayout, without_names
+from normscale.tables.columns import ColumnLayout, names_of_logits
 from normscale.tables.pipe import PipeSource
 from normscale.tables.reader import Block, TableReader
 
@@ -55,7 +55,10 @@ class CsvReader(TableReader):
         if not text.strip():
             raise self._damaged("there is no line with anything on it")
         self._delimiter = _delimiter(text)
-        fields = [field.strip() for field in _fields(text, self._delimiter)]
+        try:
+            fields = [field.strip() for field in _fields(text, self._delimiter)]
+        except csv.Error as error:
+            raise self._damaged(f"its first line cannot be split ({error})") from None
         self._has_header = not all(_is_number(field) for field in fields) or (
             len(fields) > 2 and fields == [str(i) for i in range(len(fields))]
         )
@@ -63,11 +66,8 @@ class CsvReader(TableReader):
             raise self._layout_error(
                 f"every line must hold at least two numbers, one per class; the first is {text[:60]!r}."
             )
-        if self._has_header:
-            layout = ColumnLayout(self.path, fields)
-        else:
-            layout = without_names(self.path, len(fields))
-        self._layout = layout
+        names = fields if self._has_header else names_of_logits(len(fields))
+        self._layout = layout = ColumnLayout(self.path, names)
         self.n_classes, self.class_names = len(layout.logits), layout.class_names
         self.n_features = len(layout.features) or None
         self.has_labels = layout.label is not None
@@ -111,6 +111,8 @@ class CsvReader(TableReader):
         """The numbers of some whole lines, shape (n_lines, n_used_columns)."""
         if not text.strip():
             return np.empty((0, len(self._layout.used)))
+        if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
+            return self._parse_slowly(text, first_line)  # the quick ones take any for a line break
         quick = self._parse_arrow if seen > _ARROW_PAYS and has_arrow() else self._parse_numpy
         numbers = quick(text)
         return self._parse_slowly(text, first_line) if numbers is None else numbers
@@ -124,9 +126,7 @@ class CsvReader(TableReader):
         try:
             table = arrow_csv.read_csv(
                 arrow.BufferReader(text),
-                read_options=arrow_csv.ReadOptions(
-                    use_threads=False, block_size=len(text) + 1, column_names=names
-                ),
+                read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
                 parse_options=arrow_csv.ParseOptions(delimiter=self._delimiter),
                 convert_options=arrow_csv.ConvertOptions(
                     column_types=dict.fromkeys(used, arrow.float64()), include_columns=used, null_values=[]
@@ -157,7 +157,10 @@ class CsvReader(TableReader):
         for number, line in enumerate(self._text(text).split("\n"), start=first_line):
             if not line.strip():
                 continue
-            fields = _fields(line.rstrip("\r"), self._delimiter)
+            try:
+                fields = _fields(line.rstrip("\r"), self._delimiter)
+            except csv.Error as error:
+                raise FileFormatError(f"{self.path}, line {number}: {error}.") from None
             if len(fields) != self._layout.n_columns:
                 raise FileFormatError(
                     f"{self.path}, line {number}: expected {self._layout.n_columns} fields, got "
@@ -228,6 +231,8 @@ def _delimiter(line: str) -> str:
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
+    if "\r" in line:
+        raise csv.Error("a carriage return stands alone; end lines with a line feed")
     return next(csv.reader([line], delimiter=delimiter), [])
 
 

@@ -44,7 +44,10 @@ class NpyHeader:
             read = npy_format.read_array_header_2_0
         else:
             raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain numbers")
-        self.shape, self.fortran_order, self.dtype = read(stream)
+        try:
+            self.shape, self.fortran_order, self.dtype = read(stream)
+        except Exception as error:  # numpy hands the text to Python's tokenizer, which has errors of its own
+            raise ValueError(f"its header cannot be read ({error})") from error
         if any(length < 0 for length in self.shape):
             raise ValueError(f"its header says shape {self.shape}")
         self.row_bytes = self.dtype.itemsize
@@ -128,9 +131,7 @@ class NpyReader(TableReader):
             size = os.fstat(file.fileno()).st_size
         check_shapes(self.path, {"logits": header.shape}, {"logits": header.dtype})
         if size != self._offset + header.n_bytes:
-            raise ValueError(
-                f"its header says {header.n_bytes} bytes of numbers, but there are {size - self._offset}"
-            )
+            raise ValueError(f"its header says {header.n_bytes} bytes of numbers, but there are {size - self._offset}")
         self._header = header
         self._dtype = header.dtype.newbyteorder("=")
         self.n_rows, self.n_classes = header.shape

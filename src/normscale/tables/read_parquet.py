@@ -84,9 +84,7 @@ class ParquetReader(TableReader):
         if self._features:
             self.n_features = self._list_width(file, "features")
         if self.n_classes < 2:
-            raise self._layout_error(
-                f"logits must be lists of n_classes >= 2 numbers; the first has {self.n_classes}."
-            )
+            raise self._layout_error(f"logits must be lists of n_classes >= 2 numbers; the first has {self.n_classes}.")
 
     def _list_width(self, file: Any, name: str) -> int:
         """The length of the lists: written in the type, or else that of the first."""

@@ -66,9 +66,7 @@ class ScoreWriter(ABC):
         for name, dtype in self.columns.items():
             array = to_numpy(columns[name], name)
             if array.ndim != 1 or (n_rows is not None and array.shape[0] != n_rows):
-                raise InvalidInput(
-                    f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}."
-                )
+                raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
             n_rows = array.shape[0]
             arrays[name] = array.astype(dtype, copy=True)
         if n_rows:
@@ -133,7 +131,7 @@ class ScoreWriter(ABC):
             self.discard()
 
 
-class _Discarded(Exception):  # noqa: N818
+class _Discarded(Exception):
     """Tells the atomic file to go away; never seen by callers."""
 
 
@@ -270,8 +268,7 @@ class _GatheredScores(ScoreWriter):
 
     def _finish(self) -> None:
         arrays = {
-            name: np.concatenate([np.empty(0, self.columns[name]), *parts])
-            for name, parts in self._parts.items()
+            name: np.concatenate([np.empty(0, self.columns[name]), *parts]) for name, parts in self._parts.items()
         }
         if self._kind == "safetensors":
             from safetensors.numpy import save_file

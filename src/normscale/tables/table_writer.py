@@ -98,9 +98,7 @@ def check_folder(path: str) -> None:
     """Raise before any work is done when a file cannot be made there."""
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
-        raise FileFormatError(
-            f"cannot write {path}: there is no folder {os.path.dirname(path)!r}; make it first."
-        )
+        raise FileFormatError(f"cannot write {path}: there is no folder {os.path.dirname(path)!r}; make it first.")
     if os.path.isdir(path):
         raise FileFormatError(f"cannot write {path}: it is a folder; give the name of a file in it.")
     if not os.access(folder, os.W_OK):

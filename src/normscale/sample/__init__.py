@@ -1,0 +1,105 @@
+"""A small real sample inside the package, so that the first steps need no download.
+
+A network that knows the digits 0 to 7 looks at handwritten digits, at the digits 8 and 9 that it never saw, at
+patches of photographs, and at noise. ``README.md`` beside this file says where all of it comes from;
+``tools/make_sample.py`` makes it again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+from normscale.outputs import ModelOutputs
+from normscale.tables import write_table
+
+_FILE = os.path.join(os.path.dirname(__file__), "digits.npz")
+_OOD = ("unseen_digits", "photo_patches", "uniform_noise", "gaussian_noise")
+
+
+class Sample(NamedTuple):
+    """Outputs of one network; features are its last hidden layer of 32 units."""
+
+    train: ModelOutputs
+    """865 digits from 0 to 7 that the network was trained on, with labels."""
+    validation: ModelOutputs
+    """216 more that it was not, with labels."""
+    test: ModelOutputs
+    """362 more, with labels."""
+    ood: dict[str, ModelOutputs]
+    """What the network was not made for: ``unseen_digits`` (near), ``photo_patches``, ``uniform_noise``,
+    ``gaussian_noise`` (far)."""
+    class_names: tuple[str, ...]
+    description: str
+    licence: str
+
+
+def load_sample() -> Sample:
+    """Load the embedded sample.
+
+    Examples
+    --------
+    >>> sample = load_sample()
+    >>> sample.test
+    ModelOutputs(n=362, n_classes=8, logits=float32, features=32, labels)
+    >>> round(sample.test.accuracy, 3)
+    0.981
+    >>> {name: len(outputs) for name, outputs in sample.ood.items()}
+    {'unseen_digits': 354, 'photo_patches': 400, 'uniform_noise': 400, 'gaussian_noise': 400}
+    """
+    with np.load(_FILE, allow_pickle=False) as file:
+
+        def outputs(name: str) -> ModelOutputs:
+            labels = file.get(f"{name}_labels")
+            # the features are stored in half precision to keep the package small
+            return ModelOutputs(file[f"{name}_logits"], file[f"{name}_features"].astype(np.float32), labels)
+
+        return Sample(
+            train=outputs("train"),
+            validation=outputs("validation"),
+            test=outputs("test"),
+            ood={name: outputs(name) for name in _OOD},
+            class_names=tuple("01234567"),
+            description=(
+                "Logits and features of a 64-64-32-8 network trained on the handwritten digits 0 to 7 (8 x 8 "
+                "pixels). Out of distribution: the digits 8 and 9, patches of two photographs, uniform and "
+                "Gaussian noise."
+            ),
+            licence=(
+                "Digits: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
+                "Repository, CC BY 4.0. Photographs: china.jpg and flower.jpg of scikit-learn, CC BY 2.0, by "
+                "flickr.com/photos/danielbuechele and flickr.com/photos/vultilion."
+            ),
+        )
+
+
+def export_sample(folder: str | os.PathLike[str]) -> list[str]:
+    """Write the sample as .npz tables, for the commands to read: train, validation, test and the four others.
+
+    Parameters
+    ----------
+    folder : str or path
+        Made if it does not exist; files of the same names are replaced.
+
+    Returns
+    -------
+    list of str
+        The paths written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> [os.path.basename(path) for path in export_sample(tempfile.mkdtemp())][:4]
+    ['train.npz', 'validation.npz', 'test.npz', 'unseen_digits.npz']
+    """
+    sample = load_sample()
+    os.makedirs(folder, exist_ok=True)
+    tables = {"train": sample.train, "validation": sample.validation, "test": sample.test, **sample.ood}
+    paths = []
+    for name, outputs in tables.items():
+        path = os.path.join(os.fspath(folder), f"{name}.npz")
+        write_table(path, outputs, class_names=sample.class_names)
+        paths.append(path)
+    return paths

@@ -1,0 +1,160 @@
+"""Parquet: columns or lists, nulls, and memory that does not grow with the file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.tables import open_score_writer, open_table, read_table, write_table
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def written(tmp_path: Path, columns: object, **options: object) -> Path:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path, **options)
+    return path
+
+
+def test_float_columns_are_classes(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"cat": [1.0, 2.0], "feature_x": [0.1, 0.2], "dog": [3.0, 4.0], "label": pa.array([1, -1], pa.int8())},
+    )
+    table = open_table(path)
+    assert table.class_names == ("cat", "dog")
+    assert (table.n_rows, table.n_classes, table.n_features) == (2, 2, 1)
+    read = table.read()
+    np.testing.assert_array_equal(read.logits, [[1, 3], [2, 4]])
+    np.testing.assert_array_equal(read.features, [[0.1], [0.2]])
+    np.testing.assert_array_equal(read.labels, [1, -1])
+
+
+def test_marked_columns_leave_all_others_out(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        {"id": ["x", "y"], "logit_b": pa.array([1, 2], pa.int16()), "score": [9.0, 9.0], "logit_a": [0.5, 1.5]},
+    )
+    table = open_table(path)
+    assert table.class_names == ("b", "a")
+    np.testing.assert_array_equal(table.read().logits, [[1, 0.5], [2, 1.5]])
+
+
+def test_columns_of_mixed_width_become_the_widest(tmp_path: Path) -> None:
+    path = written(tmp_path, {"a": pa.array([1.5], pa.float32()), "b": pa.array([0.1], pa.float64())})
+    read = read_table(path)
+    assert read.logits.dtype == np.float64
+    assert read.logits.tolist() == [[1.5, 0.1]]
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_lists_are_rows(tmp_path: Path, fixed: bool, dtype: Any) -> None:
+    logits = np.random.default_rng(0).normal(size=(50, 4)).astype(dtype)
+    features = np.arange(100, dtype=dtype).reshape(50, 2)
+
+    def lists(array: Any) -> object:
+        flat = pa.array(array.reshape(-1))
+        if fixed:
+            return pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
+        return pa.ListArray.from_arrays(np.arange(51, dtype=np.int32) * array.shape[1], flat)
+
+    path = written(
+        tmp_path,
+        {"name": ["x"] * 50, "logits": lists(logits), "features": lists(features), "labels": [0, 1] * 25},
+        row_group_size=7,
+    )
+    for chunk_rows in (1, 3, 49, 100):
+        table = open_table(path, chunk_rows=chunk_rows)
+        assert (table.n_classes, table.n_features, table.has_labels) == (4, 2, True)
+        read = table.read()
+        np.testing.assert_array_equal(read.logits, logits)
+        np.testing.assert_array_equal(read.features, features)
+        np.testing.assert_array_equal(read.labels, [0, 1] * 25)
+        assert read.logits.dtype == dtype
+        sizes = [len(chunk) for chunk in table.chunks()]
+        assert sizes[:-1] == [chunk_rows] * (len(sizes) - 1)  # row groups do not show
+
+
+def test_unequal_lists_name_the_row(tmp_path: Path) -> None:
+    path = written(tmp_path, {"logits": [[1.0, 2.0]] * 5 + [[1.0, 2.0, 3.0]] + [[0.0, 0.0]] * 4})
+    with pytest.raises(InvalidInput, match="logits row 5 has 3 numbers, the first has 2"):
+        list(open_table(path, chunk_rows=4).chunks())
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1.0] * 6 + [None], "b": [0.0] * 7}, "column 'a' is null in row 6"),
+        ({"a": [1.0] * 7, "b": [0.0] * 7, "label": [0] * 5 + [None, 0]}, "column 'label' is null in row 5"),
+        ({"logits": [[1.0, 2.0]] * 4 + [None] * 3}, "column 'logits' is null in row 4"),
+        ({"logits": [[1.0, 2.0]] * 4 + [[1.0, None]] * 3}, "column 'logits' is null in row 4"),
+    ],
+)
+def test_nulls_name_the_row(tmp_path: Path, columns: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        list(open_table(written(tmp_path, columns), chunk_rows=2).chunks())
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"a": [1.0], "b": ["x"]}, "column 'b' holds string, and logits are floating-point"),
+        ({"a": [1.0], "b": [2.0], "count": [7]}, "column 'count' holds int64, and logits are floating-point"),
+        ({"a": [1.0], "b": [2.0], "label": [0.0]}, "column 'label' holds double; labels are whole numbers"),
+        ({"a": [1.0]}, "at least two columns of logits"),
+        ({"logits": [["x", "y"]]}, "lists of string; expected lists of numbers"),
+        ({"logits": [[1.0]]}, "n_classes >= 2 numbers; the first has 1"),
+        ({"logits": pa.array([], pa.list_(pa.float32()))}, "no rows"),
+        ({"index": [1.0], "a": [1.0], "b": [1.0]}, "looks like row numbers"),
+    ],
+)
+def test_other_tables_are_refused(tmp_path: Path, columns: dict[str, object], message: str) -> None:
+    with pytest.raises(FileFormatError, match=message):
+        open_table(written(tmp_path, columns))
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, {"a": [1.0], "b": [2.0]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for action in (
+        lambda: open_table(path),
+        lambda: write_table(tmp_path / "b.parquet", np.eye(2)),
+        lambda: open_score_writer(tmp_path / "b.parquet"),
+    ):
+        with pytest.raises(MissingExtra, match=r"pip install 'normscale\[arrow\]'"):
+            action()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.parquet"]
+
+
+def test_memory_stays_bounded_whatever_the_row_groups(tmp_path: Path) -> None:
+    """One row group of a million rows: 80 MB of numbers, read with a fraction of that."""
+    logits = np.random.default_rng(0).normal(size=(10, 1_000_000))
+    path = written(
+        tmp_path, {f"logit_{i}": column for i, column in enumerate(logits)}, row_group_size=1_000_000,
+        use_dictionary=False, compression=None,
+    )  # fmt: skip
+    code = f"""
+import resource
+import pyarrow.parquet
+from normscale.tables import open_table
+table = open_table({str(path)!r}, chunk_rows=10_000)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+next(table.chunks())  # what Arrow itself needs
+before, total, rows = peak(), 0.0, 0
+for chunk in table.chunks():
+    total, rows = total + float(chunk.logits.sum()), rows + len(chunk)
+print(rows, total, (peak() - before) // 1024)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rows, total, megabytes = run.stdout.split()
+    assert int(rows) == 1_000_000
+    assert float(total) == pytest.approx(logits.sum())
+    assert int(megabytes) < 40
