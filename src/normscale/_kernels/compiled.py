@@ -269,7 +269,7 @@ def _stream_narrow(
     rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array
 ) -> None:
     n, n_classes = rows.shape
-    tile = min(TILE, n)
+    tile = max(1, min(TILE, n))
     deviation = np.empty((n_classes, tile))
     square = np.empty((n_classes, tile))
     work = np.empty((4, tile))
@@ -343,7 +343,7 @@ def frozen_scores(rows: Array, shift: Array, factor: Array, kind: int, out: Arra
             trace += trace_of_row
             out[i] = _row_score(row, top, kind)
         return trace == 0.0
-    tile = min(TILE, n)
+    tile = max(1, min(TILE, n))
     turned = np.empty((n_classes, tile))
     work = np.empty((3, tile))
     for start in range(0, n, tile):

@@ -12,6 +12,7 @@ with. With a start weight w >= 1 no digits are lost that way: the sum of squares
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +100,7 @@ def pieces(n: int, n_classes: int, weight: float) -> list[tuple[int, int]]:
         rest = (n - cuts[-1]) // length * length
         if rest:
             cuts.append(cuts[-1] + rest)
-    return list(zip(cuts, cuts[1:], strict=False))
+    return list(pairwise(cuts))
 
 
 def prefix(

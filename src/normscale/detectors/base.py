@@ -51,8 +51,9 @@ class Detector(ABC):
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         """Learn from checked chunks; assign attributes only once nothing can fail any more."""
-        for _ in chunks:
-            continue
+        for chunk in chunks:
+            if not np.isfinite(chunk.logits).all():
+                raise _validate.invalid_row_error(chunk.logits, "logits")
 
     @abstractmethod
     def _score(self, rows: Rows, threads: int) -> FloatArray:
@@ -62,7 +63,7 @@ class Detector(ABC):
         """Return the fitted arrays, by name."""
         return {}
 
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:  # noqa: B027 - nothing to do is a valid answer
         """Take the fitted arrays back in."""
 
     # -- what everyone calls ---------------------------------------------------------------------------------

@@ -91,7 +91,8 @@ class Mahalanobis(Detector):
         if rank < d:
             warnings.warn(
                 f"the covariance of the features has rank {rank} of {d} ({n} rows): distances are measured in "
-                f'{rank} directions only, and what happens in the others is not seen. Pass shrinkage="oas" or more rows.',
+                f"{rank} directions only, and what happens in the others is not seen. "
+                'Pass shrinkage="oas" or more rows.',
                 NumericalWarning,
                 stacklevel=5,
             )

@@ -1,0 +1,20 @@
+"""Shared by all tests: both kernel back ends, and hypothesis without a deadline (machines are shared and noisy)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from normscale import _kernels
+from normscale._kernels import compiled, reference
+
+settings.register_profile("normscale", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+settings.load_profile("normscale")
+
+
+@pytest.fixture(params=["numba", "numpy"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _kernels.Backend:
+    """Run the test once with each back end."""
+    chosen: _kernels.Backend = {"numba": compiled, "numpy": reference}[request.param]
+    monkeypatch.setattr(_kernels, "_kernels", chosen)
+    return chosen

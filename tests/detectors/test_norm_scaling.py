@@ -1,0 +1,167 @@
+"""Norm-scaling: the paper's method, its prior, its stream, and the end-to-end equality with the oracle."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import normscale as ns
+import oracles
+from normscale import _kernels
+
+
+@pytest.fixture(name="train")
+def _train() -> Any:
+    return np.random.default_rng(0).normal(1.0, 3.0, (500, 10)).astype(np.float32)
+
+
+@pytest.fixture(name="test")
+def _test() -> Any:
+    return np.random.default_rng(1).normal(0.0, 2.0, (300, 10)).astype(np.float32)
+
+
+@pytest.mark.parametrize("prior_weight", (0.5, 1.0, 500.0))
+@pytest.mark.parametrize("score", ("msp", "max", "energy"))
+def test_stream_is_update_then_score(
+    kernels: _kernels.Backend, train: Any, test: Any, prior_weight: float, score: str
+) -> None:
+    detector = ns.NormScaling(score=score, prior_weight=prior_weight, temperature=1.3).fit(train)
+    z = train.astype(np.float64)
+    expected, mean, m2 = oracles.streamed(test, prior_weight, z.mean(0), z.var(0) * prior_weight, score, 1.3)
+    np.testing.assert_allclose(detector.stream(test), expected, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(detector.running_.mean, mean, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(detector.running_.m2, m2, rtol=1e-10)
+    assert detector.n_streamed_ == 300
+
+
+def test_the_training_set_counts_as_one_row_in_the_paper(train: Any) -> None:
+    """Not mu_t = (mu_{t-1} + z)/(t + 1), as printed, but mu_t = (t mu_{t-1} + z)/(t + 1)."""
+    detector = ns.NormScaling().fit(train)
+    row = np.full((1, 10), 7.0)
+    detector.stream(row)
+    np.testing.assert_allclose(detector.running_.mean, (train.astype(np.float64).mean(0) + 7.0) / 2, rtol=1e-12)
+    detector.stream(row)
+    np.testing.assert_allclose(detector.running_.mean, (train.astype(np.float64).mean(0) + 14.0) / 3, rtol=1e-12)
+
+
+def test_statistics_are_over_all_training_rows(train: Any) -> None:
+    detector = ns.NormScaling().fit(train)
+    z = train.astype(np.float64)
+    np.testing.assert_allclose(detector.scale(train), (z - z.mean(0)) / z.std(0), rtol=1e-9, atol=1e-9)
+
+
+def test_infinite_prior_weight_is_frozen(train: Any, test: Any) -> None:
+    frozen = ns.NormScaling(prior_weight=math.inf).fit(train)
+    assert np.array_equal(frozen.stream(test), frozen.score(test))
+    assert frozen.n_streamed_ == 0
+    np.testing.assert_allclose(frozen.score(test), ns.NormScaling().fit(train).score(test), rtol=1e-12)
+
+
+@given(st.lists(st.integers(0, 300), max_size=8), st.integers(1, 3))
+def test_any_split_gives_the_same_stream(cuts: list[int], threads: int) -> None:
+    rows = np.random.default_rng(5).normal(0.0, 2.0, (300, 10)).astype(np.float32)
+    whole = ns.NormScaling().fit(rows[:50] * 2)
+    expected = whole.stream(rows)
+    parts = ns.NormScaling().fit(rows[:50] * 2)
+    edges = [0, *sorted(cuts), 300]
+    got = np.concatenate([parts.stream(rows[a:b], threads=threads) for a, b in pairwise(edges)])
+    np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(parts.running_.m2, whole.running_.m2, rtol=1e-12)
+
+
+def test_permuting_the_classes_changes_nothing(train: Any, test: Any) -> None:
+    order = np.random.default_rng(2).permutation(10)
+    a = ns.NormScaling().fit(train).stream(test)
+    b = ns.NormScaling().fit(train[:, order]).stream(test[:, order])
+    np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+
+
+def test_norm_scaling_undoes_any_shift_and_scale_of_a_class(train: Any, test: Any) -> None:
+    shift, scale = np.linspace(-5, 5, 10), np.geomspace(0.1, 10, 10)
+    a = ns.NormScaling().fit(train.astype(float)).stream(test.astype(float))
+    b = ns.NormScaling().fit(train * scale + shift).stream(test * scale + shift)
+    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_merge_of_two_workers_equals_one_that_saw_both(train: Any, test: Any) -> None:
+    first, second, both = (ns.NormScaling().fit(train) for _ in range(3))
+    first.stream(test[:100])
+    second.stream(test[100:])
+    both.stream(test)
+    merged = first.merge(second)
+    assert merged.n_streamed_ == 300
+    np.testing.assert_allclose(merged.running_.mean, both.running_.mean, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(merged.running_.m2, both.running_.m2, rtol=1e-11)
+    assert first.n_streamed_ == 100, "merging must not change its parts"
+    with pytest.raises(ns.InvalidInput, match="equal training statistics"):
+        first.merge(ns.NormScaling().fit(test))
+
+
+def test_reset_forgets_the_stream(train: Any, test: Any) -> None:
+    detector = ns.NormScaling().fit(train)
+    before = detector.score(test)
+    detector.stream(test)
+    assert not np.allclose(detector.score(test), before)
+    assert np.array_equal(detector.reset().score(test), before)
+
+
+def test_a_loaded_guard_goes_on_where_it_stopped(train: Any, test: Any, tmp_path: Path) -> None:
+    guard = ns.NormScaling().fit(train).calibrate(test, keep=0.9)
+    guard.stream(test[:150])
+    guard.save(tmp_path / "guard.safetensors")
+    loaded = ns.load_detector(tmp_path / "guard.safetensors")
+    assert np.array_equal(loaded.stream(test[150:]), guard.stream(test[150:]))
+    assert np.array_equal(loaded.predict(test), guard.predict(test))
+
+
+def test_calibrating_on_a_stream_moves_no_statistics(train: Any, test: Any) -> None:
+    detector = ns.NormScaling().fit(train)
+    detector.calibrate(test, keep=0.8, stream=True)
+    assert detector.n_streamed_ == 0
+    assert detector.threshold_ is not None
+    assert (detector.stream(test) <= detector.threshold_.value).mean() >= 0.8
+
+
+def test_one_training_row_and_constant_classes_are_defined() -> None:
+    detector = ns.NormScaling().fit([[1.0, 2.0, 3.0]])
+    np.testing.assert_allclose(detector.score([[5.0, -1.0, 0.0]]), [math.log(2)])
+    detector.stream([[5.0, 2.0, 3.0]])
+    assert np.isfinite(detector.stream([[5.0, 2.0, 3.0], [0.0, 2.0, 3.0]])).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        ({"score": "mps"}, "score must be one of 'msp', 'max', 'energy'; got 'mps'"),
+        ({"prior_weight": 0.0}, "prior_weight must be greater than 0"),
+        ({"prior_weight": -1.0}, "prior_weight must be greater than 0"),
+        ({"temperature": math.inf}, "temperature must be finite"),
+    ),
+)
+def test_parameters_are_checked(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ns.InvalidInput, match=message):
+        ns.NormScaling(**arguments)
+
+
+def test_a_nan_is_named_and_leaves_the_running_state_alone(train: Any, test: Any) -> None:
+    detector = ns.NormScaling().fit(train)
+    detector.stream(test[:20])
+    kept = detector.running_.copy()
+    bad = test.copy()
+    bad[17, 3] = np.nan
+    with pytest.raises(
+        ns.InvalidInput,
+        match=r'logits row 17 holds NaN in column 3; nothing was taken in\. Drop the row or pass on_invalid="skip"\.',
+    ):
+        detector.stream(bad)
+    assert detector.running_ == kept
+    with pytest.raises(ns.InvalidInput, match="on_invalid must be one of"):
+        detector.stream(test, on_invalid="ignore")
+    assert detector.running_ == kept

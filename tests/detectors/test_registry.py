@@ -1,0 +1,160 @@
+"""Every registered detector passes the conformance suite; names, files and their errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+import normscale as ns
+from normscale import _kernels
+from normscale._validate import FloatArray, Rows
+from normscale.conformance import CHECKS, check_detector
+from normscale.state import FORMAT, load_state, save_state
+
+VARIANTS: dict[str, Callable[[], ns.Detector]] = {
+    **{name: (lambda name=name: ns.make_detector(name)) for name in ns.list_detectors()},  # type: ignore[misc]
+    "norm_scaling max": lambda: ns.NormScaling(score="max"),
+    "norm_scaling energy heavy": lambda: ns.NormScaling(score="energy", prior_weight=400.0, temperature=0.5),
+    "norm_scaling frozen": lambda: ns.NormScaling(prior_weight=float("inf")),
+    "mahalanobis oas": lambda: ns.Mahalanobis(shrinkage="oas"),
+}
+
+
+@pytest.mark.parametrize("n_classes", (2, 5, 60))
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_conformance(kernels: _kernels.Backend, variant: str, n_classes: int) -> None:
+    assert check_detector(VARIANTS[variant], n_classes=n_classes) == sorted(CHECKS)
+
+
+class Upside(ns.MSP):
+    """Higher for in-distribution inputs: the mistake everyone makes once."""
+
+    name = "upside"
+
+    def _score(self, rows: Rows, threads: int) -> FloatArray:
+        return -super()._score(rows, threads)
+
+
+class Forgetful(ns.MultiThreshold):
+    """Loses its arrays when saved."""
+
+    name = "forgetful"
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {"thresholds": np.zeros_like(self.thresholds_)}
+
+
+class Leaky(ns.NormScaling):
+    """Moves its statistics in ``score``."""
+
+    name = "leaky"
+
+    def _score(self, rows: Rows, threads: int) -> FloatArray:
+        return self.stream(rows)
+
+
+@pytest.mark.parametrize(
+    ("broken", "complaint"),
+    (
+        (Upside, "scores ood higher: no"),
+        (Forgetful, "survives a file: no"),
+        (Leaky, "scores purely: no"),
+    ),
+)
+def test_the_suite_finds_broken_detectors(broken: Callable[[], ns.Detector], complaint: str) -> None:
+    check = complaint.removesuffix(": no").replace(" ", "_")
+    with pytest.raises(AssertionError, match=complaint):
+        check_detector(broken, checks=[check])
+
+
+def test_names() -> None:
+    assert ns.list_detectors() == sorted(ns.list_detectors())
+    assert {"norm_scaling", "msp", "energy", "odin", "mahalanobis", "max_logit"} <= set(ns.list_detectors())
+    assert isinstance(ns.make_detector("Norm-Scaling", prior_weight=2), ns.NormScaling)
+    with pytest.raises(ns.UnknownDetector, match=r"unknown detector 'energi'; known: .* Did you mean 'energy'\?"):
+        ns.make_detector("energi")
+    with pytest.raises(ns.InvalidInput, match="energy has no parameter 'temprature'; its parameters: temperature"):
+        ns.make_detector("energy", temprature=1.0)
+    assert str(ns.UnknownDetector("plain")) == "plain"
+
+
+def saved(tmp_path: Path) -> Path:
+    path = tmp_path / "guard.safetensors"
+    ns.NormScaling().fit(np.random.default_rng(0).normal(size=(20, 3))).save(path)
+    return path
+
+
+def test_a_truncated_file_is_refused_at_every_length(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    data = path.read_bytes()
+    for length in sorted({0, 1, 7, 8, 9, 50, len(data) // 2, len(data) - 1}):
+        path.write_bytes(data[:length])
+        with pytest.raises(ns.FileFormatError, match="damaged or of another kind"):
+            ns.load_detector(path)
+
+
+def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    with pytest.raises(ns.FileFormatError, match="no detector file at"):
+        ns.load_detector(path)
+    save_file({"logits": np.zeros((2, 2))}, path)
+    with pytest.raises(ns.FileFormatError, match="holds no normscale detector"):
+        ns.load_detector(path)
+    header = {"format": FORMAT + 1, "version": "99.0", "detector": "msp"}
+    save_file({"x": np.zeros(1)}, path, metadata={"normscale": json.dumps(header)})
+    with pytest.raises(ns.FileFormatError, match=r"written by normscale 99\.0 .* Upgrade normscale"):
+        ns.load_detector(path)
+    save_file({"x": np.zeros(1)}, path, metadata={"normscale": "{not json"})
+    with pytest.raises(ns.FileFormatError, match=r"header of .* is damaged"):
+        ns.load_detector(path)
+    save_state(path, {"detector": "from_the_future"}, {})
+    with pytest.raises(ns.FileFormatError, match="does not know"):
+        ns.load_detector(path)
+
+
+@pytest.mark.parametrize("missing", ("parameters", "width", "threshold", "class_names"))
+def test_a_header_with_a_hole_is_refused(tmp_path: Path, missing: str) -> None:
+    path = saved(tmp_path)
+    header, tensors = load_state(path)
+    del header[missing]
+    save_state(path, header, tensors)
+    with pytest.raises(ns.FileFormatError, match="damaged"):
+        ns.load_detector(path)
+
+
+@pytest.mark.parametrize("poison", (np.nan, -1.0))
+def test_impossible_statistics_are_refused(tmp_path: Path, poison: float) -> None:
+    path = saved(tmp_path)
+    header, tensors = load_state(path)
+    tensors["running.m2"][1] = poison
+    save_state(path, header, tensors)
+    with pytest.raises(ns.FileFormatError, match="damaged"):
+        ns.load_detector(path)
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path)
+    data = path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        ns.NormScaling().fit(np.eye(3)).save(path)
+    assert path.read_bytes() == data
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_state_spells_infinity(tmp_path: Path) -> None:
+    path = tmp_path / "frozen.safetensors"
+    ns.NormScaling(prior_weight=float("inf")).fit(np.eye(3)).save(path)
+    loaded = ns.load_detector(path)
+    assert loaded.get_params()["prior_weight"] == float("inf")

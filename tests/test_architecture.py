@@ -1,0 +1,165 @@
+"""The house: imports point downwards, the import is light, public names are what the table says."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normscale
+
+PACKAGE = Path(normscale.__file__).parent
+
+ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides itself)
+    "errors": set(),
+    "_version": set(),
+    "_atomic": set(),
+    "_validate": {"errors"},
+    "_kernels": {"errors"},
+    "outputs": {"_validate", "errors"},
+    "state": {"_atomic", "_version", "errors"},
+    "tables": {"outputs", "_validate", "errors", "_atomic"},
+    "sample": {"outputs", "tables", "errors", "_validate"},
+    "moments": {"_kernels", "_validate", "errors"},
+    "scores": {"_kernels", "_validate"},
+    "scaling": {"_kernels", "_validate", "moments", "scores"},
+    "metrics": {"_validate", "errors", "outputs"},
+    "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
+    "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
+    "experiments": {"_validate", "detectors", "errors", "metrics", "outputs", "scores"},
+    "cli": {
+        "_kernels", "_version", "detectors", "errors", "experiments", "metrics", "outputs", "sample", "tables",
+    },
+    "__main__": {"cli"},
+}  # fmt: skip
+
+HEAVY = {
+    "torch",
+    "matplotlib",
+    "numba",
+    "pyarrow",
+    "fastapi",
+    "onnxruntime",
+    "ray",
+    "scipy",
+    "sklearn",
+    "typer",
+    "rich",
+}
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports() -> list[tuple[str, str, Path]]:
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(("normscale", *path.relative_to(PACKAGE).with_suffix("").parts))
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module] if node.module != "normscale" else [f"normscale.{a.name}" for a in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            found += [(module, name, path) for name in names if name.split(".")[0] == "normscale"]
+    return found
+
+
+def test_imports_point_downwards_only() -> None:
+    wrong = []
+    for module, target, _ in imports():
+        here, there = room(module), room(target)
+        if here == "__init__" or here == there:  # the package's own table of public names may point anywhere
+            continue
+        assert here in ALLOWED, f"{here} is a new room: add it to the table and to ARCHITECTURE.md"
+        if there not in ALLOWED[here]:
+            wrong.append(f"{module} imports {target}")
+    assert not wrong
+
+
+def test_the_table_has_no_cycle() -> None:
+    done: set[str] = set()
+    while len(done) < len(ALLOWED):
+        ready = {name for name, below in ALLOWED.items() if name not in done and below <= done}
+        assert ready, f"a cycle among {sorted(set(ALLOWED) - done)}"
+        done |= ready
+
+
+def run(code: str, **environment: str) -> str:
+    import os
+
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("use", ("", "; ns.NormScaling; ns.evaluate; ns.Mahalanobis; ns.list_detectors()"))
+def test_importing_is_light(use: str) -> None:
+    loaded = set(run(f"import sys, normscale as ns{use}; print(*{{m.split('.')[0] for m in sys.modules}})").split())
+    assert not loaded & HEAVY
+
+
+def test_the_numpy_kernels_never_load_numba() -> None:
+    code = "import sys, numpy, normscale as ns; ns.NormScaling().fit(numpy.eye(3)).stream(numpy.eye(3)); "
+    assert run(code + "print('numba' in sys.modules)", NORMSCALE_KERNELS="numpy").strip() == "False"
+    assert run(code + "print('numba' in sys.modules)", NORMSCALE_KERNELS="numba").strip() == "True"
+
+
+def test_without_numba_the_numpy_kernels_take_over() -> None:
+    block = "import sys; sys.modules['numba'] = None; from normscale import _kernels; "
+    assert run(block + "print(_kernels.backend())").strip() == "numpy"
+    code = block + ("import normscale as ns\ntry: _kernels.backend()\nexcept ns.MissingExtra as e: print(e)\n")
+    assert "pip install 'normscale[fast]'" in run(code, NORMSCALE_KERNELS="numba")
+
+
+def test_an_unknown_kernel_name_is_explained() -> None:
+    code = (
+        "import normscale as ns\nfrom normscale import _kernels\n"
+        "try: _kernels.backend()\nexcept ns.InvalidInput as e: print(e)"
+    )
+    assert "must be 'auto', 'numba' or 'numpy'; got 'cuda'" in run(code, NORMSCALE_KERNELS="cuda")
+
+
+def test_public_names_are_declared_once_and_agree() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    declared = {
+        alias.name: str(node.module).removeprefix("normscale.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert declared == normscale._HOME_OF
+    for name in normscale.__all__:
+        assert getattr(normscale, name) is not None
+    assert set(normscale.__all__) <= set(dir(normscale))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        normscale.nonsense  # noqa: B018
+
+
+MODULES = [
+    info.name for info in pkgutil.walk_packages([str(PACKAGE)], "normscale.") if not info.name.endswith("__main__")
+]
+
+
+@pytest.mark.parametrize("module", ["normscale", *MODULES])
+def test_examples_in_docstrings_run(module: str) -> None:
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_no_pickle_anywhere() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        text = path.read_text()
+        assert "allow_pickle=True" not in text, path
+        if path.name != "conformance.py":
+            assert "import pickle" not in text, path
