@@ -82,7 +82,7 @@ def require_rows(array: Rows, name: str, at_least: int = 1) -> None:
 
 def finite_row_mask(array: Rows) -> BoolArray:
     """Which rows hold only finite numbers; shape (n,)."""
-    mask: BoolArray = np.isfinite(array).reshape(array.shape[0], -1).all(axis=1)
+    mask: BoolArray = np.asarray(np.isfinite(array).all(axis=1))
     return mask
 
 

@@ -91,6 +91,7 @@ def test_shrinkage_is_checked(shrinkage: Any) -> None:
 def test_temperature_scaling_uses_the_fitted_temperature() -> None:
     validation, test = outputs(seed=3), outputs(40, seed=4)
     detector = ns.TemperatureScaling().fit(validation)
+    assert validation.labels is not None
     assert detector.temperature_ == pytest.approx(ns.fit_temperature(validation.logits, validation.labels))
     np.testing.assert_allclose(detector.score(test), ns.msp_score(test.logits, detector.temperature_))
 

@@ -124,7 +124,7 @@ def absorb(rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray) 
     """Take rows (b, C) into ``mean`` and ``m2`` (C,); False, and nothing changed, when a result is not finite."""
     new_mean, new_m2 = mean.copy(), m2.copy()
     with np.errstate(all="ignore"):
-        for a, b in pieces(*rows.shape, weight):
+        for a, b in pieces(rows.shape[0], rows.shape[1], weight):
             deviation = rows[a:b].astype(np.float64)
             deviation -= new_mean
             total = weight + b
@@ -152,7 +152,7 @@ def stream_scores(
     run_axis = 3 - class_axis
     new_mean, new_m2 = mean.copy(), m2.copy()
     with np.errstate(all="ignore"):
-        for a, b in pieces(*rows.shape, weight):
+        for a, b in pieces(rows.shape[0], rows.shape[1], weight):
             inverse_weights, moved, squares, z = prefix_cubes(rows[a:b], weight + a, new_mean, new_m2)
             new_m2 = np.maximum(squares[-1].take(-1, axis=run_axis - 1), 0.0)
             new_mean = new_mean + moved[-1].take(-1, axis=run_axis - 1)
@@ -170,7 +170,7 @@ def stream_scores(
 def frozen_scores(rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray) -> bool:
     """Score rows (b, C) as (row - shift) * factor; False when a row holds NaN or infinity."""
     with np.errstate(all="ignore"):
-        for a, b in pieces(*rows.shape, 1.0):
+        for a, b in pieces(rows.shape[0], rows.shape[1], 1.0):
             if not np.isfinite(rows[a:b]).all():
                 return False
             z = _cube(rows[a:b])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from typing import TextIO
 
 import typer
 
 from normscale._version import __version__
 from normscale.cli import doctor, evaluate, fit, score
-from normscale.errors import NormscaleError
+from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
     name="normscale",
@@ -41,8 +43,22 @@ def options(
     """Take the options that come before a command."""
 
 
+def _say_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning of ours as a sentence, without the line of code it came from."""
+    text = warnings.formatwarning(message, category, filename, lineno, line)
+    typer.echo(f"normscale: note: {message}" if issubclass(category, NumericalWarning) else text, err=True)
+
+
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 1."""
+    warnings.showwarning = _say_warning
     try:
         app()
     except NormscaleError as error:

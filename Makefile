@@ -1,0 +1,49 @@
+# Two commands matter: `make run` and `make test`. Each makes its own .venv when needed and does the whole job on
+# a machine with Python 3.11 or newer and nothing else.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+BENCH_INSTALLED := .venv/.bench-installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: run test check bench docs clean
+
+run: $(INSTALLED)  ## fit, score and compare on the embedded sample
+	$(BIN)/normscale doctor
+	mkdir -p run
+	$(BIN)/normscale fit sample:train -o run/guard.safetensors --calibrate sample:validation --keep 0.95
+	$(BIN)/normscale score run/guard.safetensors sample:test -o run/test_scores.csv
+	$(BIN)/normscale score run/guard.safetensors sample:unseen_digits -o run/unseen_scores.csv
+	$(BIN)/normscale eval --train sample:train --validation sample:validation --id sample:test \
+	    --ood sample:unseen_digits --ood sample:photo_patches --ood sample:uniform_noise --ood sample:gaussian_noise
+	@echo "guard and scores are in run/"
+
+test: $(INSTALLED)  ## the whole test suite
+	$(BIN)/python -m pytest -n 2
+
+check: $(INSTALLED)  ## ruff and mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(BENCH_INSTALLED)  ## speed and memory against the peers, each a ratio within one run
+	$(BIN)/python benchmarks/run.py
+
+docs: $(INSTALLED)  ## write docs/cli.md anew from --help
+	$(BIN)/python tools/write_cli_reference.py
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --upgrade "pip>=25.1"
+	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow]"
+	touch $@
+
+$(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirements-no-deps.txt
+	$(PIP) install --constraint constraints.txt torch
+	$(PIP) install --constraint constraints.txt --requirement benchmarks/requirements.txt
+	$(PIP) install --no-deps --requirement benchmarks/requirements-no-deps.txt
+	touch $@
+
+clean:
+	rm -rf .venv run .pytest_cache .mypy_cache .ruff_cache .hypothesis
