@@ -49,11 +49,8 @@ def test_an_edge_belongs_to_the_bin_below_it(dtype: Any, bins: int) -> None:
     edges = np.array([float(Fraction(m, bins)) for m in range(1, bins + 1)]).astype(dtype)
     assert reliability(edges, np.ones(bins), bins).count.tolist() == [1] * bins
     above = np.nextafter(edges[:-1], dtype(2))
-    assert (
-        reliability(above, np.ones(bins - 1), bins).count.tolist() == [0] + [1] * (bins - 1)
-        if bins > 1
-        else True
-    )
+    if bins > 1:
+        assert reliability(above, np.ones(bins - 1), bins).count.tolist() == [0] + [1] * (bins - 1)
 
 
 def test_both_ends_are_counted() -> None:
@@ -82,9 +79,7 @@ def test_reliability_reports_every_bin() -> None:
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_every_dtype_gives_the_same_answer(dtype: Any) -> None:
     confidence = np.array([0.25, 0.5, 0.75, 1.0], dtype)
-    assert expected_calibration_error(confidence, [0, 1, 1, 1], 4) == pytest.approx(
-        (0.25 + 0.5 + 0.25 + 0) / 4
-    )
+    assert expected_calibration_error(confidence, [0, 1, 1, 1], 4) == pytest.approx((0.25 + 0.5 + 0.25 + 0) / 4)
     assert expected_calibration_error([0, 1], [0, 1]) == 0.0
 
 

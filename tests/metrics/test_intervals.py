@@ -20,9 +20,7 @@ quick = settings(deadline=None, max_examples=60)
 
 
 def slow_auroc(inside: Sequence[float], outside: Sequence[float]) -> Fraction:
-    won = sum(
-        Fraction(1) if o > i else Fraction(1, 2) if o == i else Fraction(0) for o in outside for i in inside
-    )
+    won = sum(Fraction(1) if o > i else Fraction(1, 2) if o == i else Fraction(0) for o in outside for i in inside)
     return Fraction(won) / (len(inside) * len(outside))
 
 
@@ -44,9 +42,7 @@ scores = st.lists(st.integers(-4, 4).map(float), min_size=2, max_size=12)
 
 @quick
 @given(scores, scores, st.sampled_from([0.5, 0.9, 0.95, 0.999]))
-def test_delong_matches_the_pairwise_variance(
-    inside: list[float], outside: list[float], level: float
-) -> None:
+def test_delong_matches_the_pairwise_variance(inside: list[float], outside: list[float], level: float) -> None:
     auroc = float(slow_auroc(inside, outside))
     assume(0 < auroc < 1)
     variance = float(slow_delong_variance(inside, outside))

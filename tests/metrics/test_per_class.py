@@ -13,7 +13,7 @@ from normscale.metrics._ranking_sums import METRICS
 
 quick = settings(deadline=None, max_examples=60)
 
-rows = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([0, 1, 5, 70_000])), min_size=1, max_size=30)
+rows = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([0, 1, 5, 65_537])), min_size=1, max_size=30)
 
 
 @quick

@@ -24,9 +24,7 @@ quick = settings(deadline=None, max_examples=60)
 
 
 def slow_auroc(inside: Sequence[float], outside: Sequence[float]) -> Fraction:
-    won = sum(
-        Fraction(1) if o > i else Fraction(1, 2) if o == i else Fraction(0) for o in outside for i in inside
-    )
+    won = sum(Fraction(1) if o > i else Fraction(1, 2) if o == i else Fraction(0) for o in outside for i in inside)
     return Fraction(won) / (len(inside) * len(outside))
 
 
@@ -54,9 +52,7 @@ def negated(scores: Iterable[float]) -> list[float]:
     return [-s for s in scores]
 
 
-def slow_metrics(
-    inside: Sequence[float], outside: Sequence[float], level: str = "0.95"
-) -> dict[str, Fraction]:
+def slow_metrics(inside: Sequence[float], outside: Sequence[float], level: str = "0.95") -> dict[str, Fraction]:
     inside, outside = [float(s) for s in inside], [float(s) for s in outside]
     return {
         "auroc": slow_auroc(inside, outside),
@@ -131,6 +127,15 @@ def test_extremes_of_the_number_format(inside: list[float], outside: list[float]
     assert_matches_oracle(evaluate(a, b), a.tolist(), b.tolist())
     curve = roc_curve(a, b)
     assert curve.thresholds[1:].tolist() == sorted({*a.tolist(), *b.tolist()}, reverse=True)
+
+
+def test_ordinary_scores_need_no_wider_keys() -> None:
+    scores = np.array([-0.0, 0.0, 1.0, -1.0, 1e-3, -1e-3, 50.0, -50.0])
+    for dtype, key in ((np.float32, np.uint32), (np.float64, np.uint64)):
+        merged = _tie_groups.merge(scores.astype(dtype), scores[::-1].astype(dtype))
+        assert merged.keys.dtype == key
+        assert merged.decode(merged.keys >> key(1)).dtype == dtype  # codes of bits, not dense ranks of float64
+        assert merged.keys.max() > 2 * scores.size
 
 
 def random_scores(seed: int, dtype: Any, decimals: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -362,8 +367,7 @@ def test_a_record_takes_its_own_fields_and_no_others() -> None:
 def test_rows_of_counts_may_have_empty_groups(inside: list[float], outside: list[float]) -> None:
     grid = range(-5, 6)  # groups at both ends, and maybe in the middle, are empty
     edges = [
-        np.r_[0.0, np.cumsum([side.count(v) for v in grid])][None, :].repeat(2, axis=0)
-        for side in (inside, outside)
+        np.r_[0.0, np.cumsum([side.count(v) for v in grid])][None, :].repeat(2, axis=0) for side in (inside, outside)
     ]
     caught = [math.ceil(Fraction(95, 100) * len(side)) for side in (outside, inside)]
     rows = five_metrics_rows(edges[0], edges[1], caught[0], caught[1])

@@ -28,9 +28,7 @@ def slow_nll(logits: Sequence[Sequence[float]], labels: Sequence[int], temperatu
     return total / len(labels)
 
 
-def sample(
-    seed: int, n: int = 300, classes: int = 5, scale: float = 3.0
-) -> tuple[NDArray[Any], NDArray[Any]]:
+def sample(seed: int, n: int = 300, classes: int = 5, scale: float = 3.0) -> tuple[NDArray[Any], NDArray[Any]]:
     """Labels drawn from softmax(z), logits handed out as scale * z: the temperature is about scale."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, classes)) * 2
@@ -66,9 +64,7 @@ def test_matches_the_closed_form(margin: float) -> None:
 def test_scaling_the_logits_scales_the_temperature(seed: int, scale: float) -> None:
     logits, labels = sample(seed, n=60)
     found = fit_temperature(logits, labels, bounds=(1e-6, 1e6))
-    assert fit_temperature(scale * logits, labels, bounds=(1e-6, 1e6)) == pytest.approx(
-        scale * found, rel=1e-11
-    )
+    assert fit_temperature(scale * logits, labels, bounds=(1e-6, 1e6)) == pytest.approx(scale * found, rel=1e-11)
 
 
 def test_shifting_a_row_changes_nothing() -> None:
@@ -90,6 +86,8 @@ def test_blocks_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_row_right_ends_at_the_lower_bound_with_a_reason() -> None:
     with pytest.warns(NumericalWarning, match=r"lower bound 0.01: is every row right"):
         assert fit_temperature([[3.0, 0.0], [0.0, 1.0]], [0, 1]) == 1e-2
+    with pytest.warns(NumericalWarning, match="lower bound"):  # so right that the slope underflows to 0
+        assert fit_temperature([[30.0, 0.0], [0.0, 30.0]], [0, 1]) == 1e-2
 
 
 def test_worse_than_chance_ends_at_the_upper_bound_with_a_reason() -> None:
@@ -112,9 +110,7 @@ def test_constant_rows_leave_the_temperature_open() -> None:
 
 def test_extreme_logits_stay_finite() -> None:
     rows = [[1e140, 0.0], [1e140, 0.0], [0.0, 1e140], [0.0, 1e140]]
-    assert fit_temperature(rows, [0, 0, 1, 0], bounds=(1e130, 1e150)) == pytest.approx(
-        1e140 / math.log(3), rel=1e-9
-    )
+    assert fit_temperature(rows, [0, 0, 1, 0], bounds=(1e130, 1e150)) == pytest.approx(1e140 / math.log(3), rel=1e-9)
     assert nll([[1e4, 0.0]], [1]) == 1e4
     assert nll([[1.0, 0.0]], [1], 1e-320) == math.inf
     assert nll([[1.0, 0.0]], [0], 1e-320) == 0.0

@@ -55,9 +55,7 @@ def test_conformal_coverage_is_at_least_what_it_says() -> None:
     # exchangeable ranks: leave each of n + 1 scores out once; a share of at least keep must be accepted
     scores = np.random.default_rng(0).permutation(21).astype(float)
     for keep in (0.5, 0.8, 0.9, 0.95):
-        accepted = [
-            scores[i] <= threshold_at(np.delete(scores, i), keep, conformal=True) for i in range(scores.size)
-        ]
+        accepted = [scores[i] <= threshold_at(np.delete(scores, i), keep, conformal=True) for i in range(scores.size)]
         assert np.mean(accepted) >= keep
     plain = [scores[i] <= threshold_at(np.delete(scores, i), 0.95) for i in range(scores.size)]
     assert np.mean(plain) < 0.95  # what conformal is for
@@ -67,6 +65,9 @@ def test_conformal_says_how_many_scores_it_needs() -> None:
     with pytest.raises(InvalidInput, match=r"at least 19 scores .* keep=0.95; got 18"):
         threshold_at(np.arange(18), conformal=True)
     assert threshold_at(np.arange(19), conformal=True) == 18
+    with pytest.raises(InvalidInput, match="at least 14 scores"):  # 0.93 / 0.07 = 13.3
+        threshold_at(np.arange(13), 0.93, conformal=True)
+    assert threshold_at(np.arange(14), 0.93, conformal=True) == 13
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])

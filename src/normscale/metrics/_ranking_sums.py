@@ -57,9 +57,7 @@ def five_metrics(merged: Merged, caught_out: int, caught_in: int) -> FiveMetrics
     )
 
 
-def five_metrics_rows(
-    id_edges: FloatArray, ood_edges: FloatArray, caught_out: int, caught_in: int
-) -> FloatArray:
+def five_metrics_rows(id_edges: FloatArray, ood_edges: FloatArray, caught_out: int, caught_in: int) -> FloatArray:
     """Compute all five for each row of counts (b, g + 1); shape (b, 5), columns in the order of ``METRICS``.
 
     A group may be empty, on one side or on both: a bootstrap resample leaves many groups out.

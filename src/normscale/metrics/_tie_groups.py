@@ -13,7 +13,7 @@ place of the codes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ Keys: TypeAlias = NDArray[Any]
 
 BLOCK = 15_000
 """Scores per block: temporaries stay in cache, and below the 128 KB from which malloc maps fresh pages."""
+
+_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 
 
 class Merged(NamedTuple):
@@ -59,8 +61,8 @@ def merge(id_scores: Scores, ood_scores: Scores) -> Merged:
         fold = _Fold.of(sides)
         if fold.n_codes <= 1 << (8 * dtype.itemsize - 1):
             keys = np.empty(id_scores.size + ood_scores.size, fold.unsigned)
-            fold.encode_into(keys[: id_scores.size], sides[0], label=0)
-            fold.encode_into(keys[id_scores.size :], sides[1], label=1)
+            fold.encode_into(keys[: id_scores.size], label=0)
+            fold.encode_into(keys[id_scores.size :], label=1)
             keys.sort()
             return Merged(keys, fold.decode, id_scores.size, ood_scores.size)
     distinct, ranks = np.unique(np.concatenate(sides), return_inverse=True)
@@ -86,8 +88,14 @@ def blocks(merged: Merged) -> Iterator[tuple[FloatArray, FloatArray, NDArray[np.
     start = ood_before = 0
     while start < keys.size:
         stop = min(start + BLOCK, keys.size)
-        if stop < keys.size:  # carry on to the end of the group
-            stop = int(np.searchsorted(keys, keys[stop - 1] | one, side="right"))
+        if stop < keys.size:  # leave the group of the next key, which may have begun, to the next block
+            stop = int(np.searchsorted(keys, keys[stop] & ~one, side="left"))
+        if stop == start:  # a group larger than a block: the labels in it are sorted, so two searches count them
+            middle, stop = (int(np.searchsorted(keys, keys[start] | one, side=side)) for side in _SIDES)
+            ood_edges = np.array([ood_before, ood_before + stop - middle], np.float64)
+            yield np.array([start, stop]) - ood_edges, ood_edges, np.array([stop - 1])
+            start, ood_before = stop, ood_before + stop - middle
+            continue
         block = keys[start:stop]
         is_edge = np.ones(block.size + 1, np.bool_)
         np.greater(block[1:] ^ block[:-1], one, out=is_edge[1:-1])
@@ -96,7 +104,7 @@ def blocks(merged: Merged) -> Iterator[tuple[FloatArray, FloatArray, NDArray[np.
         np.cumsum(block & one, out=ood_counts[1:])
         if edges.size < ood_counts.size:
             ood_counts = ood_counts[edges]
-        ood_edges: FloatArray = np.add(ood_counts, float(ood_before), dtype=np.float64)
+        ood_edges = np.add(ood_counts, float(ood_before), dtype=np.float64)
         id_edges: FloatArray = edges + float(start) - ood_edges
         yield id_edges, ood_edges, edges[1:] + (start - 1)
         start, ood_before = stop, ood_before + int(ood_counts[-1])
@@ -127,7 +135,8 @@ class _Fold(NamedTuple):
 
     Read as unsigned integers, non-negative floats go up from ``low`` and negative ones, sign bit set, go up
     in size to ``deepest``. Codes run from the deepest negative number to the shallowest, then on through
-    the non-negative ones; the unused patterns around zero, most of them all, are left out.
+    the non-negative ones; the unused patterns around zero, most of them all, are left out. ``sides`` are the
+    scores without any minus zero.
     """
 
     unsigned: np.dtype[Any]
@@ -135,7 +144,7 @@ class _Fold(NamedTuple):
     deepest: int
     n_negative: int
     n_codes: int
-    minus_zero: bool
+    sides: tuple[Scores, Scores]
 
     @classmethod
     def of(cls, sides: tuple[Scores, Scores]) -> _Fold:
@@ -147,19 +156,17 @@ class _Fold(NamedTuple):
         deepest = max(int(side.view(unsigned).max()) for side in sides)
         high = max(int(side.view(signed).max()) for side in sides)
         shallowest = min(int(side.view(signed).min()) for side in sides) % (2 * sign)
-        minus_zero = shallowest == sign
-        if minus_zero:
-            low, high = 0, max(high, 0)
+        if shallowest == sign:  # minus zero, which adding zero makes plus zero: it must not split a tie
+            return cls.of((sides[0] + 0.0, sides[1] + 0.0))
         n_negative = deepest - shallowest + 1 if deepest >= sign else 0
         n_other = high - low + 1 if low < sign else 0
-        return cls(unsigned, low, deepest, n_negative, n_negative + n_other, minus_zero)
+        return cls(unsigned, low, deepest, n_negative, n_negative + n_other, sides)
 
-    def encode_into(self, keys: Keys, scores: Scores, *, label: int) -> None:
-        """Write ``2 * code + label`` of each score; all arithmetic is modulo the word size."""
+    def encode_into(self, keys: Keys, *, label: int) -> None:
+        """Write ``2 * code + label`` of each score of one side; all arithmetic is modulo the word size."""
+        scores = self.sides[label]
         word = self.unsigned.type
         size = 8 * self.unsigned.itemsize
-        if self.minus_zero:
-            scores = scores + 0.0  # which is 0.0
         bits = scores.view(self.unsigned)
         signed = scores.view(f"i{size // 8}")
         modulus = 1 << size

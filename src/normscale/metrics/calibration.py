@@ -103,8 +103,7 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> Re
     if outside.any():
         index = int(np.argmax(outside))
         raise InvalidInput(
-            f"confidence[{index}] is {values[index]:g}; every value must lie in [0, 1]. "
-            "Pass probabilities, not logits."
+            f"confidence[{index}] is {values[index]:g}; every value must lie in [0, 1]. Pass probabilities, not logits."
         )
     sums = BinSums(bins)
     sums.add(values, outcomes, precision=given.dtype if given.dtype.kind == "f" else np.dtype(np.float64))

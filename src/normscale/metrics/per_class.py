@@ -113,17 +113,14 @@ def evaluate_per_class(
             found = five_metrics(
                 merge(inside, outside), math.ceil(share * outside.size), math.ceil(share * inside.size)
             )
-            per_class[label] = RankingResult(
-                **found._asdict(), n_id=inside.size, n_ood=outside.size, tpr=float(tpr)
-            )
+            per_class[label] = RankingResult(**found._asdict(), n_id=inside.size, n_ood=outside.size, tpr=float(tpr))
     if not per_class:
         raise InvalidInput(
             f"id_predicted and ood_predicted have no class in common ({len(skipped)} are on one side only), "
             "so no group can be evaluated. Use evaluate for one threshold over all classes."
         )
     means = {
-        name: math.fsum(getattr(result, name) for result in per_class.values()) / len(per_class)
-        for name in METRICS
+        name: math.fsum(getattr(result, name) for result in per_class.values()) / len(per_class) for name in METRICS
     }
     return PerClassResult(
         **means,

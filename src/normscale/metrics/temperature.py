@@ -69,9 +69,7 @@ def nll(logits: ArrayLike, labels: ArrayLike, temperature: float = 1.0) -> float
     return math.fsum(parts) / len(classes)
 
 
-def fit_temperature(
-    logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float, float] = (1e-2, 1e2)
-) -> float:
+def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float, float] = (1e-2, 1e2)) -> float:
     """Find the temperature T that minimises the negative log-likelihood of ``softmax(logits / T)``.
 
     In ``b = 1 / T`` the likelihood is convex, with slope ``mean_i (E_p[z_i] - z_i,label)`` and curvature
@@ -187,9 +185,7 @@ def ece_curve(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, bin
             total.add(confidence, correct, np.dtype(np.float64))
     ece = np.array([total.ece() for total in sums])
     best = int(np.argmin(ece))
-    return EceCurve(
-        temperatures=sweep.copy(), ece=ece, best_temperature=float(sweep[best]), best_ece=float(ece[best])
-    )
+    return EceCurve(temperatures=sweep.copy(), ece=ece, best_temperature=float(sweep[best]), best_ece=float(ece[best]))
 
 
 def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Rows, IntArray]:
