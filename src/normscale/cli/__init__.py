@@ -60,7 +60,7 @@ def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 1."""
     warnings.showwarning = _say_warning
     try:
-        app()
+        app(prog_name="normscale")
     except NormscaleError as error:
         typer.echo(f"normscale: {error}", err=True)
         sys.exit(1)

@@ -122,7 +122,7 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float
         _warn("every row of logits is constant, so the likelihood is the same at every temperature")
         return min(max(1.0, coldest), hottest)
     if slope_high <= 0:
-        _warn(f"the likelihood still rises at the lower bound {coldest:g}: is every row right?")
+        _warn(f"the likelihood still rises at the lower bound {coldest:g}: perhaps every row is right")
         return coldest
     if slope_low >= 0:
         _warn(f"the likelihood still rises at the upper bound {hottest:g}: are the logits worse than chance?")

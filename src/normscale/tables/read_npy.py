@@ -87,7 +87,7 @@ class NpyStream:
         return native(array)
 
     def finish(self) -> None:
-        """Check that nothing follows; a zip member also compares its checksum when it is read to the end."""
+        """Check that nothing follows."""
         if self._stream.read(1):
             raise ValueError("more bytes follow than its header says")
 
@@ -102,7 +102,6 @@ class NpyStream:
                     raise EOFError(f"it ends {missing} bytes too early")
                 file.write(piece)
                 missing -= len(piece)
-            file.flush()
             return np.memmap(file, self._header.dtype, "r", shape=self._header.shape, order="F")
 
 

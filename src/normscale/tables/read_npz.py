@@ -82,8 +82,6 @@ class NpzReader(TableReader):
                 count = min(self.chunk_rows, n_rows - start)
                 rows: dict[str, Any] = {role: stream.rows(count) for role, stream in streams.items()}
                 yield rows["logits"], rows.get("features"), rows.get("labels")
-            for stream in streams.values():
-                stream.finish()
 
 
 def _open(archive: zipfile.ZipFile, member: str) -> zipfile.ZipExtFile:

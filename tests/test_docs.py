@@ -1,0 +1,50 @@
+"""Documentation is executed, and says what the program says."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import normscale
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples_run(page: Path) -> None:
+    assert doctest.testfile(str(page), module_relative=False).failed == 0
+
+
+@pytest.mark.parametrize("page", [*PAGES, *ROOT.glob("*.md"), ROOT / "benchmarks" / "README.md"], ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_command_reference_is_what_help_prints() -> None:
+    path = ROOT / "tools" / "write_cli_reference.py"
+    spec = importlib.util.spec_from_file_location("write_cli_reference", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = tool
+    spec.loader.exec_module(tool)
+    assert tool.TARGET.read_text() == tool.reference(), "run `make docs`"
+
+
+def test_the_readme_fits_and_names_the_version() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert f"## {normscale.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_every_command_and_detector_is_in_the_documentation() -> None:
+    text = " ".join(page.read_text() for page in PAGES)
+    for name in normscale.list_detectors():
+        assert name in text, f"{name} is not documented"
