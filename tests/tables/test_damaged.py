@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import zipfile
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy_format
 
 from normscale.errors import FileFormatError, NormscaleError
 from normscale.outputs import ModelOutputs
@@ -72,6 +74,29 @@ def test_the_checksum_of_an_npz_is_compared(tmp_path: Path) -> None:
     path.write_bytes(bytes(data))
     with pytest.raises(FileFormatError, match="CRC"):
         read_table(path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_the_checksum_is_compared_at_the_end_of_the_rows(tmp_path: Path, compressed: bool) -> None:
+    """A checksum that is wrong in the archive's directory, where nothing else gives it away."""
+    path = tmp_path / "a.npz"
+    (np.savez_compressed if compressed else np.savez)(path, logits=np.arange(4000.0).reshape(-1, 4))
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 16] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(FileFormatError, match="CRC"):
+        read_in_chunks(path)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2), (99999999, 2)])
+def test_an_npz_whose_header_does_not_fit_is_refused_at_once(tmp_path: Path, shape: tuple[int, int]) -> None:
+    path = tmp_path / "a.npz"
+    header = io.BytesIO()
+    npy_format.write_array_header_1_0(header, {"shape": shape, "fortran_order": False, "descr": "<f8"})
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("logits.npy", header.getvalue() + bytes(2 * 2 * 8))
+    with pytest.raises(FileFormatError, match=r"the size of logits\.npy is not what its header says"):
+        open_table(path)
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -116,6 +116,23 @@ def test_a_writer_that_dies(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutpu
     assert left <= before
 
 
+def test_a_pipe_that_breaks_leaves_no_temporary_file(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs) -> None:
+    raw = stdin(monkeypatch, data_of("npz", outputs), 100)
+    original = raw.readinto
+
+    def broken(buffer: memoryview) -> int:
+        if raw.taken > 500:
+            raise OSError("the disk is gone")
+        return original(buffer)
+
+    monkeypatch.setattr(raw, "readinto", broken)
+    before = set(os.listdir(tempfile.gettempdir()))
+    with pytest.raises(OSError, match="the disk is gone"):
+        open_table("-")
+    left = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("normscale-")}
+    assert left <= before
+
+
 def test_trailing_bytes_and_silence(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs) -> None:
     stdin(monkeypatch, data_of("npy", outputs) + b"x")
     with pytest.raises(FileFormatError, match="more bytes follow"):
@@ -143,21 +160,31 @@ def test_named_pipe(tmp_path: Path, outputs: ModelOutputs) -> None:
 def test_rows_come_out_while_the_writer_still_writes(tmp_path: Path) -> None:
     """A slow program writes a row, and writes the next only when it saw the first come back."""
     code = (
-        "from normscale.tables import open_table\n"
-        "with open_table('-', chunk_rows=1) as table:\n"
+        "from normscale.tables import open_score_writer, open_table\n"
+        "with open_table('-', chunk_rows=1) as table, open_score_writer('-') as writer:\n"
         "    for chunk in table.chunks():\n"
-        "        print(chunk.logits.sum(), flush=True)\n"
+        "        writer.append(score=chunk.logits.sum(axis=1))\n"
     )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     child = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
+    watchdog = threading.Timer(20, child.kill)  # a row that is held back would be waited for without end
+    watchdog.start()
     assert child.stdin is not None
     assert child.stdout is not None
     for i in range(4):
         child.stdin.write(f"{i},0.5\n")
         child.stdin.flush()
+        if i == 0:
+            assert child.stdout.readline() == "score\n"
         assert child.stdout.readline() == f"{i + 0.5}\n"
     child.stdin.close()
     assert child.stdout.read() == ""
     child.stdout.close()
     assert child.wait() == 0
+    watchdog.cancel()
