@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from normscale.errors import NormscaleError as NormscaleError
     from normscale.errors import NotFitted as NotFitted
     from normscale.errors import NumericalWarning as NumericalWarning
+    from normscale.errors import TrainingDiverged as TrainingDiverged
     from normscale.errors import UnknownDetector as UnknownDetector
     from normscale.metrics.calibration import expected_calibration_error as expected_calibration_error
     from normscale.metrics.calibration import reliability as reliability
@@ -69,7 +70,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "detectors.norm_scaling": "NormScaling",
     "detectors.registry": "list_detectors load_detector make_detector",
     "detectors.temperature_scaling": "TemperatureScaling",
-    "errors": "FileFormatError InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning UnknownDetector",
+    "errors": "FileFormatError InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning TrainingDiverged UnknownDetector",
     "metrics.calibration": "expected_calibration_error reliability",
     "metrics.intervals": "bootstrap_intervals delong_interval",
     "metrics.per_class": "evaluate_per_class",

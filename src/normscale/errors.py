@@ -38,5 +38,9 @@ class MissingExtra(NormscaleError, ImportError):
     """A feature needs an optional dependency that is not installed."""
 
 
+class TrainingDiverged(NormscaleError, ArithmeticError):
+    """The loss became NaN or infinite."""
+
+
 class NumericalWarning(UserWarning):
     """A result is defined and exact but probably not what the caller hoped for."""

@@ -1,0 +1,301 @@
+"""Train a classifier: deterministic for a seed on a CPU, killed and resumed at any moment with the same weights at the end.
+
+The order and augmentation of epoch i depend on the seed and i alone, so that a resumed training needs no more than the
+weights, the momentum and where it stood. Several processes started by ``torchrun`` share every batch and average their
+gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from normscale.errors import InvalidInput, TrainingDiverged
+from normscale.nn.checkpoint import load_checkpoint, save_checkpoint
+from normscale.nn.recipes import Recipe
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.jsonl"
+
+
+class EpochBatches(Protocol):
+    """What a training reads: the batches of an epoch, the same each time it is asked for that epoch."""
+
+    def __len__(self) -> int:
+        """How many batches an epoch has."""
+
+    def epoch(self, index: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """Images (b, c, h, w), normalised, and labels (b,)."""
+
+
+class EpochLog(NamedTuple):
+    """What one epoch came to; a line of the log."""
+
+    epoch: int
+    loss: float
+    accuracy: float
+    validation_accuracy: float | None
+    learning_rate: float
+    images_per_second: float
+    seconds: float
+
+
+class Position(NamedTuple):
+    """Where a training stands: steps of the epoch taken, and the sums of its log so far."""
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    n_correct: int = 0
+    n_images: int = 0
+    seconds: float = 0.0
+
+
+class Ranks:
+    """The processes that train together; one unless ``torchrun`` started more."""
+
+    def __init__(self) -> None:
+        """Join the group that the environment names."""
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self._joined_here = self.world_size > 1 and not torch.distributed.is_initialized()
+        if self._joined_here:
+            torch.distributed.init_process_group("gloo")
+
+    def share(self, batch: Tensor) -> Tensor:
+        """This process's part of a batch."""
+        return batch[self.rank :: self.world_size] if self.world_size > 1 else batch
+
+    def total(self, *numbers: float) -> list[float]:
+        """Sums over all processes."""
+        if self.world_size == 1:
+            return list(numbers)
+        sums = torch.tensor(numbers, dtype=torch.float64)
+        torch.distributed.all_reduce(sums)
+        return [float(value) for value in sums]
+
+    def leave(self) -> None:
+        """Leave the group, if it was joined here."""
+        if self._joined_here:
+            torch.distributed.destroy_process_group()
+
+
+def train(
+    model: nn.Module,
+    batches: EpochBatches,
+    recipe: Recipe,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    validation: EpochBatches | None = None,
+    settings: dict[str, Any] | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> list[EpochLog]:
+    """Train ``model`` in place and return the log of every epoch.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Takes images (b, c, h, w), gives logits (b, C).
+    batches : EpochBatches
+        Training batches, e.g. :class:`normscale.data.Batches`.
+    recipe : Recipe
+    folder : path, optional
+        Where the checkpoint and the log live. If a checkpoint is there, the training goes on from it.
+    validation : EpochBatches, optional
+        Its accuracy is taken after every epoch; it never influences the training.
+    settings : dict, optional
+        What the run is; a checkpoint of other settings is refused.
+    checkpoint_seconds : float
+        Time between checkpoints within an epoch; one is also written at its end.
+    """
+    ranks = Ranks()
+    try:
+        return _Training(model, batches, recipe, ranks, folder, validation, settings or {}).run(checkpoint_seconds)
+    finally:
+        ranks.leave()
+
+
+class _Training:
+    """One training: the optimiser, the position, and the files."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batches: EpochBatches,
+        recipe: Recipe,
+        ranks: Ranks,
+        folder: str | os.PathLike[str] | None,
+        validation: EpochBatches | None,
+        settings: dict[str, Any],
+    ) -> None:
+        self.model, self.batches, self.recipe, self.ranks = model, batches, recipe, ranks
+        self.validation = validation
+        self.settings = {**settings, "recipe": recipe._asdict(), "steps_per_epoch": len(batches)}
+        self.total_steps = recipe.epochs * len(batches)
+        if self.total_steps == 0:
+            raise InvalidInput("there are no batches to train on; is the training set empty?")
+        self.optimiser = torch.optim.SGD(
+            model.parameters(),
+            lr=recipe.learning_rate,
+            momentum=recipe.momentum,
+            nesterov=recipe.nesterov,
+            weight_decay=recipe.weight_decay,
+        )
+        self.position = Position()
+        self.log: list[EpochLog] = []
+        self.folder = None if folder is None else os.fspath(folder)
+        if self.folder is not None:
+            os.makedirs(self.folder, exist_ok=True)
+            if os.path.exists(os.path.join(self.folder, CHECKPOINT)):
+                self._resume(self.folder)
+
+    def _resume(self, folder: str) -> None:
+        header = load_checkpoint(os.path.join(folder, CHECKPOINT), self.model, self.optimiser)
+        then, now = header["settings"], json.loads(json.dumps(self.settings))
+        if then != now:
+            changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+            raise InvalidInput(
+                f"{folder} holds a training with other settings ({', '.join(changed)} differ). "
+                "Use another folder, or delete this one to start anew."
+            )
+        self.position = Position(*header["position"])
+        self.log = [EpochLog(*line) for line in header["log"]]
+
+    def run(self, checkpoint_seconds: float) -> list[EpochLog]:
+        parallel: nn.Module = self.model
+        if self.ranks.world_size > 1:
+            parallel = nn.parallel.DistributedDataParallel(self.model)
+        with _progress(self.ranks.rank == 0) as bar:
+            task = bar.add_task("training", total=self.total_steps)
+            while self.position.epoch < self.recipe.epochs:
+                self._epoch(parallel, bar, task, checkpoint_seconds)
+        return self.log
+
+    def _epoch(self, parallel: nn.Module, bar: Progress, task: Any, checkpoint_seconds: float) -> None:
+        epoch = self.position.epoch
+        parallel.train()
+        started, before = time.monotonic(), self.position.seconds
+        saved_at = started
+        rate = 0.0
+        for images, labels in islice(self.batches.epoch(epoch), self.position.step, None):
+            rate = self.recipe.learning_rate_at(epoch * len(self.batches) + self.position.step, self.total_steps)
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            self._step(parallel, self.ranks.share(images), self.ranks.share(labels))
+            now = time.monotonic()
+            self.position = self.position._replace(seconds=before + now - started)
+            self._show(bar, task)
+            if now - saved_at > checkpoint_seconds:
+                self._save()
+                saved_at = now
+        self._finish_epoch(rate)
+
+    def _step(self, parallel: nn.Module, images: Tensor, labels: Tensor) -> None:
+        self.optimiser.zero_grad(set_to_none=True)
+        logits = parallel(images)
+        loss = functional.cross_entropy(logits, labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise TrainingDiverged(
+                f"the loss is {value} in epoch {self.position.epoch + 1}, step {self.position.step + 1}, at learning "
+                f"rate {self.optimiser.param_groups[0]['lr']:g}. Try a smaller learning rate, or look for NaN in the "
+                "images; the last checkpoint is from before."
+            )
+        was = self.position
+        self.position = was._replace(
+            step=was.step + 1,
+            loss_sum=was.loss_sum + value * len(labels),
+            n_correct=was.n_correct + int((logits.detach().argmax(1) == labels).sum()),
+            n_images=was.n_images + len(labels),
+        )
+
+    def _finish_epoch(self, rate: float) -> None:
+        loss_sum, n_correct, n_images = self.ranks.total(*self.position[2:5])
+        seconds = self.position.seconds
+        self.log.append(
+            EpochLog(
+                epoch=self.position.epoch + 1,
+                loss=loss_sum / max(1.0, n_images),
+                accuracy=n_correct / max(1.0, n_images),
+                validation_accuracy=None if self.validation is None else accuracy(self.model, self.validation),
+                learning_rate=rate,
+                images_per_second=n_images / max(seconds, 1e-9),
+                seconds=seconds,
+            )
+        )
+        self.position = Position(epoch=self.position.epoch + 1)
+        self._save()
+
+    def _show(self, bar: Progress, task: Any) -> None:
+        at = self.position
+        bar.update(
+            task,
+            completed=at.epoch * len(self.batches) + at.step,
+            description=(
+                f"epoch {at.epoch + 1}/{self.recipe.epochs}  loss {at.loss_sum / at.n_images:.3f}  "
+                f"accuracy {at.n_correct / at.n_images:.1%}  {at.n_images / max(at.seconds, 1e-9):.0f} images/s"
+            ),
+        )
+
+    def _save(self) -> None:
+        if self.folder is None or self.ranks.rank != 0:
+            return
+        header = {"settings": self.settings, "position": list(self.position), "log": [list(line) for line in self.log]}
+        save_checkpoint(os.path.join(self.folder, CHECKPOINT), self.model, self.optimiser, header)
+        with open(
+            os.path.join(self.folder, LOG), "w"
+        ) as file:  # the checkpoint's log is the true one; this is for people
+            file.writelines(json.dumps(line._asdict()) + "\n" for line in self.log)
+
+
+@torch.inference_mode()
+def accuracy(model: nn.Module, batches: EpochBatches) -> float:
+    """Share of images whose predicted class is the label."""
+    with evaluating(model):
+        n_correct = n_images = 0
+        for images, labels in batches.epoch(0):
+            n_correct += int((model(images).argmax(1) == labels).sum())
+            n_images += len(labels)
+    return n_correct / max(1, n_images)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, whatever it was outside."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def _progress(wanted: bool) -> Progress:
+    import sys
+
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        disable=not (wanted and sys.stderr.isatty()),
+    )
