@@ -1,7 +1,7 @@
 """Everything a training needs to go on, in one safetensors file with a JSON header; no pickle.
 
-A checkpoint holds the network, the optimiser's momentum, the state of the random generator, and where the training stands.
-It is written beside the old one and moved into its place, so that a kill at any moment leaves a whole file.
+A checkpoint holds the network, the optimiser's momentum, the state of the random generator, and where the training
+stands. It is written beside the old one and moved into its place, so that a kill at any moment leaves a whole file.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from normscale.errors import InvalidInput
 class Recipe(NamedTuple):
     """Stochastic gradient descent with momentum, and how the learning rate moves.
 
-    ``schedule`` is ``"steps"`` (divide by ten at 60 % and 80 % of the epochs) or ``"triangle"`` (linear warm-up over the
-    first ``warm_up`` share of the steps, then linearly down to zero). No label smoothing: logits stay comparable.
+    ``schedule`` is ``"steps"`` (divide by ten at 60 % and 80 % of the epochs) or ``"triangle"`` (linear warm-up over
+    the first ``warm_up`` share of the steps, then linearly down to zero). No label smoothing: logits stay comparable.
     """
 
     name: str
