@@ -70,7 +70,10 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "detectors.norm_scaling": "NormScaling",
     "detectors.registry": "list_detectors load_detector make_detector",
     "detectors.temperature_scaling": "TemperatureScaling",
-    "errors": "FileFormatError InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning TrainingDiverged UnknownDetector",
+    "errors": (
+        "FileFormatError InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning TrainingDiverged "
+        "UnknownDetector"
+    ),
     "metrics.calibration": "expected_calibration_error reliability",
     "metrics.intervals": "bootstrap_intervals delong_interval",
     "metrics.per_class": "evaluate_per_class",

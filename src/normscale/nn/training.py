@@ -1,4 +1,4 @@
-"""Train a classifier: deterministic for a seed on a CPU; killed and resumed at any moment, it ends with the same weights.
+"""Train a classifier: deterministic for a seed on a CPU; killed and resumed at any moment, it ends the same.
 
 The order and augmentation of epoch i depend on the seed and i alone, so that a resumed training needs no more than the
 weights, the momentum and where it stood. Several processes started by ``torchrun`` share every batch and average their
