@@ -144,6 +144,20 @@ def test_a_class_that_never_varied_scales_to_zero(kernels: _kernels.Backend, wid
     np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("width", (10, 64))
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slow_sigma_goes_through_the_series(kernels: _kernels.Backend, width: int, kind: str) -> None:
+    """With a heavy prior sigma hardly moves, and the wide kernel never leaves its series for 1/sigma."""
+    rows = make_rows(100, width)
+    mean, m2 = start(width)
+    m2 *= 20_000.0
+    expected, _, expected_m2 = oracles.streamed(rows, 20_000.0, mean, m2, kind, temperature=0.7)
+    out = np.empty(len(rows))
+    assert kernels.stream_scores(rows, 20_000.0, mean, m2, KINDS[kind], 1.0 / 0.7, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(m2, expected_m2, rtol=1e-12)
+
+
 def test_a_sudden_jump_is_scaled_exactly(kernels: _kernels.Backend) -> None:
     """The wide kernel takes 1/sigma from a series around its last value; a jump must not use it."""
     rows = make_rows(300, 64)
