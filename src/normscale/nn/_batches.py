@@ -1,0 +1,227 @@
+"""Any source of images as a run of batches: tensors, arrays, data sets, loaders, or batches already made."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from normscale import _validate
+from normscale.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+ImageSource: TypeAlias = "Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
+"""What :func:`source_of` understands."""
+
+_QUIET_SECONDS = 2.0  # work that is over by then needs no bar
+_SAMPLED_ROWS = 16
+
+
+class Batch(NamedTuple):
+    """Some images, and their labels where the source has any."""
+
+    images: Tensor
+    labels: Tensor | None
+
+
+class Source:
+    """Images in a fixed order, in batches; ``n_rows`` is None where only the end will tell."""
+
+    def __init__(self, data: ImageSource, batch_size: int) -> None:
+        """Find out what kind of source it is; nothing but a first batch is read."""
+        self.batch_size = _validate.at_least(batch_size, "batch_size", 1)
+        self.n_rows: int | None = None
+        self._columns: tuple[Any, ...] | None = None
+        self._loader: Iterable[Any] = ()
+        if isinstance(data, TensorDataset):
+            data = data.tensors
+        if _is_array(data) or _is_pair(data):
+            self._columns = data if isinstance(data, tuple) else (data,)
+            lengths = {len(column) for column in self._columns}
+            if len(lengths) > 1:
+                raise InvalidInput(f"images and labels must have equal lengths; got {sorted(lengths)}.")
+            self.n_rows = lengths.pop()
+        elif isinstance(data, Dataset):
+            self._loader = DataLoader(data, batch_size=self.batch_size)
+            self.n_rows = _rows_of(self._loader)
+        elif isinstance(data, DataLoader):
+            self._loader = data
+            self.n_rows = _rows_of(data)
+        elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, dict)):
+            self._loader = data
+        else:
+            raise InvalidInput(
+                "data must be a tensor or array of images, a torch Dataset or DataLoader, or an iterable of "
+                f"(images, labels) batches; got {type(data).__name__}."
+            )
+
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether a second look would show another order."""
+        return isinstance(self._loader, DataLoader) and isinstance(
+            self._loader.sampler, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+        )
+
+    def batches(self, first_row: int = 0) -> Iterator[Batch]:
+        """The rows from ``first_row`` on."""
+        if self._columns is not None:
+            assert self.n_rows is not None
+            for a in range(first_row, self.n_rows, self.batch_size):
+                yield _as_batch([column[a : a + self.batch_size] for column in self._columns], a)
+            return
+        position = 0
+        for item in self._loader:
+            images, labels = batch = _as_batch(item, position)
+            position += len(images)
+            late = position - first_row  # rows of this batch that are still wanted
+            if late >= len(images):
+                yield batch
+            elif late > 0:
+                yield Batch(images[-late:], None if labels is None else labels[-late:])
+
+    def first(self) -> Batch:
+        """The first batch, which is not lost: an iterator is put together again."""
+        if self._columns is None and isinstance(self._loader, Iterator):
+            item = next(self._loader, None)
+            if item is not None:
+                self._loader = chain([item], self._loader)
+                return _as_batch(item, 0)
+        else:
+            for batch in self.batches():
+                return batch
+        raise InvalidInput("data holds no images; at least one is needed.")
+
+    def fingerprint(self) -> str:
+        """A hash that tells two sources apart: the number of rows, and some images spread over them.
+
+        Of a source without random access only the first image is looked at.
+        """
+        digest = hashlib.sha256(f"rows {self.n_rows}".encode())
+        if self._columns is not None and self.n_rows:
+            for row in sorted({int(r) for r in np.linspace(0, self.n_rows - 1, _SAMPLED_ROWS)}):
+                _take_in(digest, _as_batch([self._columns[0][row : row + 1]], row).images)
+        else:
+            _take_in(digest, self.first().images[:1])
+        return digest.hexdigest()
+
+
+def announced(
+    batches: Iterable[Batch], doing: str, *, total: int | None, done: int = 0, show: bool = True
+) -> Iterator[Batch]:
+    """Pass batches on; once it takes longer than two seconds, a terminal gets a bar with the time left."""
+    if not (show and sys.stderr.isatty()):
+        yield from batches
+        return
+    started = time.monotonic()
+    bar: Progress | None = None
+    try:
+        for batch in batches:
+            yield batch
+            done += len(batch.images)
+            if bar is None and time.monotonic() - started > _QUIET_SECONDS:
+                bar = _progress()
+                bar.start()
+                task = bar.add_task(doing, total=total)
+            if bar is not None:
+                bar.update(task, completed=done)
+    finally:
+        if bar is not None:
+            bar.stop()
+
+
+def _progress() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+
+
+def _rows_of(loader: DataLoader[Any]) -> int | None:
+    """How many rows a loader will give, where that is certain."""
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or loader.drop_last:
+        return None
+    return len(loader.sampler) if isinstance(loader.sampler, Sized) else None
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (Tensor, np.ndarray))
+
+
+def _is_pair(value: Any) -> bool:
+    """Images and labels as two arrays; two batches of images would both have more than one axis."""
+    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_array, value)) and value[1].ndim == 1
+
+
+def _as_batch(item: Any, row: int) -> Batch:
+    """Images and labels out of what a source yields."""
+    if _is_array(item):
+        parts = [item]
+    elif isinstance(item, (tuple, list)) and item and _is_array(item[0]):
+        parts = list(item[:2])
+    else:
+        raise InvalidInput(
+            f"a batch must be images or (images, labels); at row {row} the data gave {type(item).__name__}. "
+            "Turn it into that: ((batch['image'], batch['label']) for batch in data)."
+        )
+    images = _tensor(parts[0])
+    if images.ndim < 2:
+        raise InvalidInput(
+            f"images must come in batches, (n, channels, height, width); at row {row} the data gave shape "
+            f"{tuple(images.shape)}."
+        )
+    if images.dtype == torch.uint8:
+        raise InvalidInput(
+            "images must be normalised as in training; got uint8 pixels. For example: "
+            "(images.float() / 255 - mean) / std."
+        )
+    if len(parts) == 1:
+        return Batch(images, None)
+    labels = _tensor(parts[1]) if _is_array(parts[1]) else torch.as_tensor(parts[1])
+    if labels.shape != (len(images),):
+        raise InvalidInput(
+            f"labels must have shape ({len(images)},), one class number per image; at row {row} the data gave "
+            f"shape {tuple(labels.shape)}."
+        )
+    return Batch(images, labels)
+
+
+def _tensor(value: Tensor | NDArray[Any]) -> Tensor:
+    # copied: torch warns of arrays that may not be written to, such as memory maps
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
+
+
+def _take_in(digest: Any, images: Tensor) -> None:
+    digest.update(f"{images.dtype} {tuple(images.shape)}".encode())
+    digest.update(bytes_of(images))
+
+
+def bytes_of(tensor: Tensor) -> Any:
+    """The memory of a tensor of any dtype, for a hash."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()

@@ -1,0 +1,181 @@
+"""Outputs on disk, part by part, so that work that was killed can go on; in the end one .safetensors table.
+
+Beside the table ``outputs.safetensors`` a folder ``outputs.safetensors.parts`` holds what is done: numbered parts and a
+manifest that says of which model and data. When all rows are there, the parts are copied into the table, array by
+array, and the folder goes. Every file appears whole or not at all, so a kill at any moment costs at most a part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from normscale._atomic import atomic_path
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.outputs import ModelOutputs
+
+PART_SECONDS = 20.0
+"""How much work a kill may cost."""
+PART_BYTES = 64 << 20
+"""How much memory waits for it."""
+
+_KEY = "normscale.extraction"
+_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
+
+
+class PartStore:
+    """Rows that are kept under ``path``, begun here or in an earlier run with the same ``about``."""
+
+    def __init__(self, path: str | os.PathLike[str], about: Mapping[str, Any]) -> None:
+        """Open what is there; refuse what was made from something else."""
+        self.path = Path(path)
+        if self.path.suffix != ".safetensors":
+            raise InvalidInput(f"path must end in .safetensors; got {os.fspath(path)!r}.")
+        if not self.path.absolute().parent.is_dir():
+            raise InvalidInput(
+                f"path lies in a folder that does not exist: {os.fspath(path)!r}. Make the folder first."
+            )
+        self.folder = self.path.with_name(self.path.name + ".parts")
+        self.about = dict(about)
+        self.finished = self.path.exists()
+        if self.finished:
+            self._compare(_about_table(self.path), self.path)
+        elif self.folder.exists():
+            self._compare(_about_parts(self.folder), self.folder)
+        else:
+            self.folder.mkdir()
+            with atomic_path(self.folder / "manifest.json") as temporary:
+                Path(temporary).write_text(json.dumps(self.about))
+        self._waiting: list[ModelOutputs] = []
+        self._last_write = time.monotonic()
+        self.n_rows = sum(stop - start for start, stop, _ in self._parts())
+
+    def _compare(self, there: dict[str, Any] | None, where: Path) -> None:
+        """Raise when ``where`` holds something else than what is asked for."""
+        if there is None:
+            raise InvalidInput(f"{where} exists and was not made by extract. Delete it or choose another path.")
+        differing = [key for key in sorted({*there, *self.about}) if there.get(key) != self.about.get(key)]
+        if differing:
+            raise InvalidInput(
+                f"{where} was made with another {' and another '.join(differing)}. "
+                "Delete it to start again, or choose another path."
+            )
+
+    def add(self, outputs: ModelOutputs) -> None:
+        """Keep the rows that follow; they reach the disk within :data:`PART_SECONDS`, or on :meth:`flush`."""
+        self._waiting.append(outputs)
+        n_bytes = sum(array.nbytes for part in self._waiting for array in _arrays(part).values())
+        if n_bytes >= PART_BYTES or time.monotonic() - self._last_write >= PART_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        if not self._waiting:
+            return
+        rows = ModelOutputs.concatenate(self._waiting)
+        stop = self.n_rows + len(rows)
+        with atomic_path(self.folder / f"{self.n_rows:012d}-{stop:012d}.safetensors") as temporary:
+            save_file(_arrays(rows), temporary)
+        self.n_rows = stop
+        self._waiting = []
+        self._last_write = time.monotonic()
+
+    def finish(self) -> ModelOutputs:
+        """Put the table together and read it, mapped into memory."""
+        if not self.finished:
+            self.flush()
+            if self.n_rows == 0:
+                raise InvalidInput("data holds no images; at least one is needed.")
+            with atomic_path(self.path) as temporary:
+                self._write_table(temporary)
+            self.finished = True
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return _mapped(self.path)
+
+    def _parts(self) -> list[tuple[int, int, Path]]:
+        """The parts that follow each other from row 0 on."""
+        there: dict[int, tuple[int, Path]] = {}
+        for file in sorted(self.folder.glob("[0-9]*-[0-9]*.safetensors")):
+            start, stop = map(int, file.stem.split("-"))
+            there[start] = (stop, file)
+        chain, position = [], 0
+        while position in there:
+            stop, file = there[position]
+            chain.append((position, stop, file))
+            position = stop
+        return chain
+
+    def _write_table(self, path: str) -> None:
+        """Copy one array after the other out of the parts; never more than a part is held in memory."""
+        files = [file for _, _, file in self._parts()]
+        try:
+            header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(self.about)}}
+            offset = 0
+            with safe_open(files[0], framework="np") as first:
+                # eight-byte numbers first, so that every array lies at a multiple of its own size
+                names = sorted(first.keys(), key=lambda name: (name != "labels", name))
+                for name in names:
+                    dtype = first.get_slice(name).get_dtype()
+                    shape = [self.n_rows, *first.get_slice(name).get_shape()[1:]]
+                    end = offset + int(np.prod(shape)) * _DTYPES[dtype].itemsize
+                    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
+                    offset = end
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            with open(path, "wb") as table:
+                table.write(len(text).to_bytes(8, "little") + text)
+                for name in names:
+                    for file in files:
+                        table.write(np.ascontiguousarray(load_file(file)[name]).data)
+        except (SafetensorError, OSError, KeyError) as error:
+            raise FileFormatError(
+                f"a part in {self.folder} is damaged ({error}). Delete the folder and start again."
+            ) from error
+
+
+def _arrays(outputs: ModelOutputs) -> dict[str, NDArray[Any]]:
+    fields = {"logits": outputs.logits, "features": outputs.features, "labels": outputs.labels}
+    return {name: np.ascontiguousarray(array) for name, array in fields.items() if array is not None}
+
+
+def _about_table(path: Path) -> dict[str, Any] | None:
+    """What a finished table says it was made of; None if it does not."""
+    try:
+        with safe_open(path, framework="np") as file:
+            about = json.loads((file.metadata() or {})[_KEY])
+    except (SafetensorError, OSError, KeyError, ValueError):
+        return None
+    return about if isinstance(about, dict) else None
+
+
+def _about_parts(folder: Path) -> dict[str, Any] | None:
+    try:
+        about = json.loads((folder / "manifest.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return about if isinstance(about, dict) else None
+
+
+def _mapped(path: Path) -> ModelOutputs:
+    """A finished table, read from disk as it is used; changes to the arrays stay in memory."""
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    arrays = {
+        name: np.asarray(
+            np.memmap(path, _DTYPES[entry["dtype"]], "c", 8 + length + entry["data_offsets"][0], tuple(entry["shape"]))
+        )
+        for name, entry in header.items()
+    }
+    return ModelOutputs(**arrays)
