@@ -1,0 +1,45 @@
+"""Data sets: by name with their official sources, downloads, formats, noise, your own pictures, and batches.
+
+``load`` and ``list_sets`` need numpy alone; picture files need Pillow, :class:`Batches` needs torch
+(``pip install 'normscale[torch]'`` brings both).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from normscale.data.download import DownloadFailed, RemoteFile
+from normscale.data.image_set import ImageSet, channel_moments
+from normscale.data.loading import data_root, get, is_here, load
+from normscale.data.own_data import from_folder, from_npz, from_torch
+from normscale.data.sources import Source, find_source, list_sets
+
+if TYPE_CHECKING:
+    from normscale.data.batches import Batches
+
+__all__ = [
+    "Batches",
+    "DownloadFailed",
+    "ImageSet",
+    "RemoteFile",
+    "Source",
+    "channel_moments",
+    "data_root",
+    "find_source",
+    "from_folder",
+    "from_npz",
+    "from_torch",
+    "get",
+    "is_here",
+    "list_sets",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load torch only when batches are asked for."""
+    if name == "Batches":
+        from normscale.data.batches import Batches
+
+        return Batches
+    raise AttributeError(f"module 'normscale.data' has no attribute {name!r}")
