@@ -29,6 +29,7 @@ SEED = 0
 N_TEST_PER_CLASS = 50
 N_FASHION_PER_CLASS = 100
 N_PHOTO_PATCHES = 250  # of each photograph
+MIN_CONTRAST = 10.0  # standard deviation of a patch, of 255
 
 # Greek letters that no reader would take for a digit at 8 x 8 pixels (no omicron, iota, beta, zeta, sigma, ...)
 LETTERS = "ΓΔΛΞΠΣΥΦΧΨΩΗΚΜΝαγηκλμνξπτυφχψω"
@@ -46,11 +47,10 @@ def blocks(images: np.ndarray) -> np.ndarray:
     return np.rint(means).astype(np.uint8)[..., None]
 
 
-def squares(image: np.ndarray) -> np.ndarray:
-    """Cut a grey image into (n, 32, 32) squares that do not overlap."""
-    rows, columns = image.shape[0] // 32, image.shape[1] // 32
-    cut = image[: rows * 32, : columns * 32].reshape(rows, 32, columns, 32)
-    return cut.swapaxes(1, 2).reshape(-1, 32, 32)
+def squares(image: np.ndarray, step: int = 32) -> np.ndarray:
+    """Cut a grey image into (n, 32, 32) squares, one every ``step`` pixels."""
+    windows = np.lib.stride_tricks.sliding_window_view(image, (32, 32))
+    return windows[::step, ::step].reshape(-1, 32, 32)
 
 
 def digits(rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -86,7 +86,8 @@ def fashion(rng: np.random.Generator, archive: Path) -> tuple[np.ndarray, np.nda
 def photos(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     images, labels = [], []
     for k, photograph in enumerate(load_sample_images().images):
-        patches = squares(photograph.astype(np.float64) @ [0.299, 0.587, 0.114])
+        patches = squares(photograph.astype(np.float64) @ [0.299, 0.587, 0.114], step=16)
+        patches = patches[patches.std(axis=(1, 2)) >= MIN_CONTRAST]  # no empty sky
         images.append(patches[np.sort(rng.choice(len(patches), N_PHOTO_PATCHES, replace=False))])
         labels.append(np.full(N_PHOTO_PATCHES, k))
     return blocks(np.concatenate(images)), np.concatenate(labels)

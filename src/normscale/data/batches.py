@@ -120,7 +120,7 @@ class Batches:
         at_least(index, "index", 0)
         at_least(ranks, "ranks", 1)
         if not 0 <= rank < ranks <= self.batch_size:
-            raise InvalidInput(f"rank must be from 0 to ranks - 1, and ranks at most batch_size; got {rank} of {ranks}.")
+            raise InvalidInput(f"rank must be from 0 to ranks - 1, ranks at most batch_size; got {rank} of {ranks}.")
         order, down, right, mirrored = self._draw(index)
         for number in range(start, len(self)):
             chosen = slice(number * self.batch_size, min((number + 1) * self.batch_size, self.n_images))
@@ -155,7 +155,7 @@ class Batches:
         means, stds = mean or image_set.mean, std or image_set.std
         if means is None or stds is None:
             raise InvalidInput(
-                f"{self.name!r} has no mean and std of its own; pass mean= and std= of the set the network was trained on."
+                f"{self.name!r} has no mean and std of its own; pass those of the set the network was trained on."
             )
         if len(means) != self.channels or len(stds) != self.channels or min(stds) <= 0:
             raise InvalidInput(
@@ -168,7 +168,8 @@ class Batches:
             scale, shift = np.tile(scale, self.width), np.tile(shift, self.width)
         else:
             scale, shift = scale.reshape(-1, 1, 1), shift.reshape(-1, 1, 1)
-        return tuple(torch.from_numpy(array.astype(np.float32)).to(device) for array in (scale, shift))  # type: ignore[return-value]
+        as_tensor = [torch.from_numpy(array.astype(np.float32)).to(device) for array in (scale, shift)]
+        return as_tensor[0], as_tensor[1]
 
     def _draw(self, index: int) -> tuple[torch.Tensor, ...]:
         """Order, offsets and flips of an epoch, drawn on the CPU so that every device sees the same."""

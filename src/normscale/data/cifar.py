@@ -16,8 +16,8 @@ _PIXELS = 3 * 32 * 32
 
 def read_cifar10(request: Request) -> Content:
     """CIFAR-10: five training files and one test file in ``cifar-10-batches-bin/``."""
-    train = [f"data_batch_{number}.bin" for number in range(1, 6)]
-    files = _read_files(request.path("cifar-10-binary.tar.gz"), train if request.split == "train" else ["test_batch.bin"])
+    batches = [f"data_batch_{number}.bin" for number in range(1, 6)] if request.split == "train" else ["test_batch.bin"]
+    files = _read_files(request.path("cifar-10-binary.tar.gz"), batches)
     images, labels = zip(*(_records(file, data, label_bytes=1) for file, data in files.items()), strict=True)
     return Content(np.concatenate(images), np.concatenate(labels))
 
@@ -39,7 +39,7 @@ def _read_files(archive: Path, wanted: list[str]) -> dict[str, bytes]:
             found[name] = member.read()
     missing = [name for name in wanted if name not in found]
     if missing:
-        raise FileFormatError(f"{archive} lacks {', '.join(missing)}; it is cut off or no CIFAR archive in binary form.")
+        raise FileFormatError(f"{archive} lacks {', '.join(missing)}; it is cut off or no binary CIFAR archive.")
     return {name: found[name] for name in wanted}
 
 

@@ -26,7 +26,7 @@ def pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
-        raise MissingExtra("picture files need Pillow; pip install 'normscale[torch]' (or pip install Pillow).") from None
+        raise MissingExtra("picture files need Pillow; pip install 'normscale[torch]'.") from None
     return Image
 
 

@@ -121,8 +121,9 @@ def _reach(url: str) -> None:
     host = parts.hostname or ""
     if urllib.request.getproxies().get(parts.scheme) and not urllib.request.proxy_bypass(host):
         return  # the proxy finds the host
+    port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        socket.create_connection((host, parts.port or (443 if parts.scheme == "https" else 80)), CONNECT_SECONDS).close()
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
     except socket.gaierror:
         raise ConnectionError("the name is not known (no network?)") from None
     except OSError as error:
@@ -217,4 +218,3 @@ def _drop(part: Path, advance: Advance) -> None:
         size = part.stat().st_size
         part.unlink()
         advance(-size)
-

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from normscale._validate import IntArray, as_labels
 from normscale.data.resize import as_grey, resize
 from normscale.errors import InvalidInput
 
-Images = NDArray[np.uint8] | NDArray[np.float32]
+Images: TypeAlias = NDArray[Any]
+"""Shape (n, height, width, channels): uint8 pixels, or float32 in normalised space."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +67,7 @@ class ImageSet:
             )
         kind = np.float32 if self.normalised else np.uint8
         if images.dtype != kind:
-            hint = "" if self.normalised else " Pictures with values from 0 to 1: np.rint(images * 255).astype('uint8')."
+            hint = "" if self.normalised else " For values from 0 to 1: np.rint(images * 255).astype('uint8')."
             raise InvalidInput(
                 f"images of {self.name!r} must be {kind.__name__} with normalised={self.normalised}; "
                 f"got {images.dtype}.{hint}"
@@ -151,7 +152,7 @@ class ImageSet:
         return replace(self, images=images, mean=None, std=None)
 
 
-def channel_moments(images: NDArray[np.uint8]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and population standard deviation of each channel, in 0..1; exact, by counting.
 
     Examples

@@ -120,7 +120,7 @@ def _load(
         return name
     if not isinstance(name, str):
         if not (hasattr(name, "__len__") and hasattr(name, "__getitem__")):
-            raise InvalidInput(f"name must be a data set's name, an ImageSet or a torch Dataset; got {type(name).__name__}.")
+            raise InvalidInput(f"name must be a data set's name, an ImageSet or a torch Dataset; got {type(name)}.")
         return from_torch(name)
     if split is not None and split not in ("train", "test"):
         raise InvalidInput(f"split must be 'train' or 'test'; got {split!r}.")
@@ -156,7 +156,7 @@ def _embedded(source: Source, split: str) -> ImageSet:
     mean = std = None
     if "train" in source.images:
         train = images if split == "train" else read_embedded(source.name, "train")[0]
-        mean, std = channel_moments(train.view(np.uint8))
+        mean, std = channel_moments(train)
     return ImageSet(source.name, images, labels, source.class_names, mean, std)
 
 
@@ -169,7 +169,9 @@ def _prepared(source: Source, split: str, folder: Path, size: tuple[int, int], *
     if path.exists():
         return _read_prepared(path)
     if not download and not _files_are_here(source, split, folder):
-        raise InvalidInput(f"{source.name} is not in {folder} and download=False; run: normscale data get {source.name}")
+        raise InvalidInput(
+            f"{source.name} is not in {folder}; run `normscale data get {source.name}` or pass download=True."
+        )
     with _alone(folder):
         if path.exists():  # made by another process while this one waited
             return _read_prepared(path)
@@ -227,10 +229,11 @@ def _fetch_files(source: Source, split: str, folder: Path) -> None:
 def _no_mirror(source: Source, split: str, folder: Path, failures: list[str]) -> DownloadFailed:
     """What happened at each mirror, and what a person can do."""
     lines = [f"{source.name} could not be fetched:", *(f"  - {failure}" for failure in failures), "By hand:"]
-    for file in _files(source, split):
-        if not (folder / file.name).exists():
+    for file in source.files:
+        if not file.optional and not (folder / file.name).exists():
+            needed = "" if split in file.splits else f", only for {' and '.join(file.splits)}"
             lines += [f"  fetch {file.urls[0]}", *(f"     or {url}" for url in file.urls[1:])]
-            lines += [f"  ({file.describe()})", f"  to    {folder / file.name}"]
+            lines += [f"        ({file.describe()}{needed})", f"     to {folder / file.name}"]
     lines.append(f"then run: normscale data get {source.name}")
     return DownloadFailed("\n".join(lines))
 

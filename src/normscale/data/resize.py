@@ -20,15 +20,17 @@ def weights(source: int, target: int) -> NDArray[np.float32]:
 
     Examples
     --------
-    >>> weights(4, 2).round(3).tolist()
-    [[0.429, 0.429, 0.143, 0.0], [0.0, 0.143, 0.429, 0.429]]
+    >>> weights(4, 2).round(3)
+    array([[0.429, 0.429, 0.143, 0.   ],
+           [0.   , 0.143, 0.429, 0.429]], dtype=float32)
     """
     step = source / target
     reach = max(step, 1.0)
     centres = (np.arange(target) + 0.5) * step
     distance = np.abs(np.arange(source) + 0.5 - centres[:, None]) / reach
     triangle = np.maximum(1.0 - distance, 0.0)
-    return (triangle / triangle.sum(axis=1, keepdims=True)).astype(np.float32)
+    matrix: NDArray[np.float32] = (triangle / triangle.sum(axis=1, keepdims=True)).astype(np.float32)
+    return matrix
 
 
 def resize(images: NDArray[Any], height: int, width: int) -> NDArray[np.uint8]:

