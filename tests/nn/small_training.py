@@ -27,10 +27,13 @@ class Digits:
     def __len__(self) -> int:
         return 12
 
-    def epoch(self, index: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, index: int, *, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(600, generator=torch.Generator().manual_seed(1000 * self.seed + index))
-        for rows in order.split(50):
-            yield self.images[rows], self.labels[rows]
+        for rows in order.split(50)[start:]:
+            yield self.images[rows[rank::ranks]], self.labels[rows[rank::ranks]]
+
+    def plain(self) -> Iterator[tuple[Tensor, Tensor]]:
+        yield self.images, self.labels
 
 
 RECIPE: Recipe = RECIPES["fast"]._replace(epochs=3, learning_rate=0.05)

@@ -117,8 +117,8 @@ def test_a_damaged_or_newer_checkpoint_is_refused(tmp_path: Path) -> None:
 class Poisoned(Digits):
     """One image with NaN in the second epoch."""
 
-    def epoch(self, index: int) -> Iterator[tuple[Tensor, Tensor]]:
-        for images, labels in super().epoch(index):
+    def epoch(self, index: int, **share: int) -> Iterator[tuple[Tensor, Tensor]]:
+        for images, labels in super().epoch(index, **share):
             yield (images * math.nan if index == 1 else images), labels
 
 

@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 
 from normscale._version import __version__
-from normscale.cli import doctor, evaluate, fit, score
+from normscale.cli import doctor, evaluate, fit, score, train
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("fit", epilog=fit.EXAMPLE)(fit.fit)
 app.command("score", epilog=score.EXAMPLE)(score.score)
 app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("train", epilog=train.EXAMPLE)(train.train)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

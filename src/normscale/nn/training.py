@@ -11,9 +11,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normscale.errors import InvalidInput, TrainingDiverged
+from normscale.nn._activations import evaluating
 from normscale.nn.checkpoint import load_checkpoint, save_checkpoint
 from normscale.nn.recipes import Recipe
 
@@ -37,8 +36,11 @@ class EpochBatches(Protocol):
     def __len__(self) -> int:
         """How many batches an epoch has."""
 
-    def epoch(self, index: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """Images (b, c, h, w), normalised, and labels (b,)."""
+    def epoch(self, index: int, *, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterable[tuple[Tensor, Tensor]]:
+        """Images (b, c, h, w), normalised, and labels (b,), from batch ``start`` on; of each this process's share."""
+
+    def plain(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Every image once, as it is, for evaluation."""
 
 
 class EpochLog(NamedTuple):
@@ -70,14 +72,15 @@ class Ranks:
     def __init__(self) -> None:
         """Join the group that the environment names."""
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        self.rank = int(os.environ.get("RANK", "0"))
+        self.rank = self.rank_here()
         self._joined_here = self.world_size > 1 and not torch.distributed.is_initialized()
         if self._joined_here:
             torch.distributed.init_process_group("gloo")
 
-    def share(self, batch: Tensor) -> Tensor:
-        """This process's part of a batch."""
-        return batch[self.rank :: self.world_size] if self.world_size > 1 else batch
+    @staticmethod
+    def rank_here() -> int:
+        """This process's number, from 0."""
+        return int(os.environ.get("RANK", "0"))
 
     def total(self, *numbers: float) -> list[float]:
         """Sums over all processes."""
@@ -190,11 +193,12 @@ class _Training:
         started, before = time.monotonic(), self.position.seconds
         saved_at = started
         rate = 0.0
-        for images, labels in islice(self.batches.epoch(epoch), self.position.step, None):
+        share = {"rank": self.ranks.rank, "ranks": self.ranks.world_size}
+        for images, labels in self.batches.epoch(epoch, start=self.position.step, **share):
             rate = self.recipe.learning_rate_at(epoch * len(self.batches) + self.position.step, self.total_steps)
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-            self._step(parallel, self.ranks.share(images), self.ranks.share(labels))
+            self._step(parallel, images, labels)
             now = time.monotonic()
             self.position = self.position._replace(seconds=before + now - started)
             self._show(bar, task)
@@ -268,21 +272,10 @@ def accuracy(model: nn.Module, batches: EpochBatches) -> float:
     """Share of images whose predicted class is the label."""
     with evaluating(model):
         n_correct = n_images = 0
-        for images, labels in batches.epoch(0):
+        for images, labels in batches.plain():
             n_correct += int((model(images).argmax(1) == labels).sum())
             n_images += len(labels)
     return n_correct / max(1, n_images)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, whatever it was outside."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
 
 
 def _progress(wanted: bool) -> Progress:

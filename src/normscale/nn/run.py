@@ -1,0 +1,183 @@
+"""From a data set's name to a trained network: load, split, train, test, and read its outputs.
+
+A run is a folder. ``checkpoint.safetensors`` and ``log.jsonl`` grow while it trains; at the end come
+``network.safetensors``, ``result.json``, and the network's outputs on its own training, validation and test set and on
+any OoD set asked for, as tables that ``normscale fit`` and ``normscale eval`` read. Started again, a run goes on where
+it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from normscale._atomic import atomic_path
+from normscale._version import __version__
+from normscale.data import Batches, ImageSet, load
+from normscale.errors import InvalidInput, NormscaleError
+from normscale.nn.extraction import extract
+from normscale.nn.network_file import NetworkInfo, save_network
+from normscale.nn.recipes import find_recipe
+from normscale.nn.resnet import ResidualNetwork
+from normscale.nn.training import EpochLog, Ranks, accuracy, train
+
+VALIDATION_SHARE = 0.1
+_UNFLIPPABLE = {"digits", "svhn"}  # a mirrored 2 is no 2
+
+
+class RunResult(NamedTuple):
+    """What a run came to."""
+
+    folder: str
+    network: ResidualNetwork
+    info: NetworkInfo
+    log: list[EpochLog]
+    missing: dict[str, str]
+    """OoD sets that could not be had, and why."""
+
+
+def split_validation(images: ImageSet, seed: int, share: float = VALIDATION_SHARE) -> tuple[ImageSet, ImageSet]:
+    """A training and a validation part, drawn by the seed; the paper's 90/10.
+
+    Examples
+    --------
+    >>> train, validation = split_validation(load("digits"), seed=0)
+    >>> len(train), len(validation)
+    (1167, 130)
+    """
+    order = np.random.default_rng(seed).permutation(len(images))
+    n_validation = round(share * len(images))
+    return images[np.sort(order[n_validation:])], images[np.sort(order[:n_validation])]
+
+
+def train_network(
+    folder: str | os.PathLike[str],
+    data: str = "digits",
+    *,
+    network: str = "resnet18",
+    width: int = 64,
+    recipe: str = "paper",
+    epochs: int | None = None,
+    seed: int = 0,
+    ood: Sequence[str] = (),
+    root: str | os.PathLike[str] | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> RunResult:
+    """Train a network on a data set, or go on with it, and write everything a comparison needs to ``folder``.
+
+    Parameters
+    ----------
+    folder : path
+        Where the run lives.
+    data : str
+        A name of :func:`normscale.data.list_sets`, ``npz:PATH`` or ``folder:PATH``.
+    network, width : str, int
+        ``resnet18``, ``resnet20`` or ``wide_resnet40_2``, and the width of its first stage.
+    recipe, epochs : str, int
+        ``paper`` or ``fast``; the epochs, if not the recipe's own.
+    seed : int
+        Of the weights, the split, the order and the augmentation.
+    ood : names of sets
+        The network's outputs on these are written too. One that cannot be had is reported, not fatal.
+    root : path, optional
+        Where data sets are kept.
+    say : callable
+        Told in a sentence what is done.
+    """
+    steps = find_recipe(recipe).with_epochs(epochs)
+    everything = load(data, "train", root=root)
+    test = load(data, "test", root=root, like=everything)
+    if everything.mean is None or everything.std is None:
+        raise InvalidInput(f"{data} has no mean and std to normalise by; is it a training set?")
+    training, validation = split_validation(everything, seed)
+    height, breadth, channels = everything.shape
+    info = NetworkInfo(
+        network, everything.n_classes, width, channels, (height, breadth), everything.mean, everything.std,
+        everything.class_names, data, seed,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = info.build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sizes = f"{len(training)} images to train on, {len(validation)} to validate, {len(test)} to test"
+    say(f"{sizes}; {network}, width {width}")
+    batches = Batches(
+        training,
+        steps.batch_size,
+        flip=data not in _UNFLIPPABLE,
+        padding=max(1, height // 8),
+        seed=seed,
+        channels_last=True,
+        drop_last=len(training) > steps.batch_size,
+    )
+    plain = {
+        "train": _plain(training, info),
+        "validation": _plain(validation, info),
+        "test": _plain(test, info),
+    }
+    settings = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training)}
+    log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings)
+    info = info._replace(test_accuracy=accuracy(model, plain["test"]))
+    say(f"test accuracy {info.test_accuracy:.2%}")
+    missing: dict[str, str] = {}
+    if Ranks.rank_here() == 0:
+        missing = _write(Path(folder), model, info, log, settings, plain, ood, test, root, say)
+    return RunResult(os.fspath(folder), model, info, log, missing)
+
+
+def _plain(images: ImageSet, info: NetworkInfo) -> Batches:
+    return Batches(images, 500, augment=False, mean=info.mean, std=info.std, channels_last=True)
+
+
+def _write(
+    folder: Path,
+    model: nn.Module,
+    info: NetworkInfo,
+    log: list[EpochLog],
+    settings: dict[str, Any],
+    plain: dict[str, Batches],
+    ood: Sequence[str],
+    test: ImageSet,
+    root: str | os.PathLike[str] | None,
+    say: Callable[[str], None],
+) -> dict[str, str]:
+    """Write the network, its outputs and the result; returns the OoD sets that could not be had."""
+    save_network(folder / "network.safetensors", model, info)
+    (folder / "outputs").mkdir(exist_ok=True)
+    for name, batches in plain.items():
+        extract(model, _images(batches), path=folder / "outputs" / f"{name}.safetensors")
+    missing: dict[str, str] = {}
+    for name in ood:
+        try:
+            images = load(name, "test", root=root, like=test, seed=info.seed or 0)
+        except NormscaleError as error:
+            missing[name] = str(error)
+            say(f"{name} could not be had: {error}")
+            continue
+        path = folder / "outputs" / f"{name.replace(':', '_').replace('/', '_')}.safetensors"
+        extract(model, _images(_plain(images, info)), ood=True, path=path)
+    result = {
+        **settings,
+        "test_accuracy": info.test_accuracy,
+        "log": [line._asdict() for line in log],
+        "missing": missing,
+        "version": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+    }
+    with atomic_path(folder / "result.json") as temporary:
+        Path(temporary).write_text(json.dumps(result, indent=1) + "\n")
+    return missing
+
+
+def _images(batches: Batches) -> tuple[torch.Tensor, torch.Tensor]:
+    """All images of a set as the network takes them."""
+    parts = list(batches.plain())
+    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
