@@ -21,7 +21,10 @@ from normscale.moments import RunningMoments
 _BLOCK_ROWS = 1 << 14  # bounds the memory of a call, and the digits that a running sum of squares can lose
 
 Moments = tuple[Tensor, Tensor, Tensor]
-"""Count (), mean (C,) and M2 (C,)."""
+"""Count (1,), mean (C,) and M2 (C,).
+
+The count has an axis because torch.compile (2.13) loses in-place changes of float64 tensors without one.
+"""
 
 
 class NormScalingHead(nn.Module):
@@ -50,7 +53,7 @@ class NormScalingHead(nn.Module):
 
     Attributes
     ----------
-    count, mean, m2 : buffers (), (C,), (C,)
+    count, mean, m2 : buffers (1,), (C,), (C,)
         Of the prior and every streamed row, in float64 whatever ``to`` is asked for (devices without float64, such
         as MPS, cannot hold them).
 
@@ -97,7 +100,7 @@ class NormScalingHead(nn.Module):
         self.check = check
         # training: what fit saw. shared: where all ranks stood when they last synchronised.
         for part in ("", "training_", "shared_"):
-            self.register_buffer(f"{part}count", torch.zeros((), dtype=torch.float64))
+            self.register_buffer(f"{part}count", torch.zeros(1, dtype=torch.float64))
             self.register_buffer(f"{part}mean", torch.zeros(n_classes, dtype=torch.float64))
             self.register_buffer(f"{part}m2", torch.zeros(n_classes, dtype=torch.float64))
 
@@ -120,7 +123,7 @@ class NormScalingHead(nn.Module):
         tensors: dict[str, FloatArray] = {}
         for part, prefix in (("running", ""), ("training", "training_")):
             count, mean, m2 = (tensor.detach().cpu().numpy() for tensor in self._get(prefix))
-            tensors |= {f"{part}.weight": count.reshape(1), f"{part}.mean": mean.copy(), f"{part}.m2": m2.copy()}
+            tensors |= {f"{part}.weight": count.copy(), f"{part}.mean": mean.copy(), f"{part}.m2": m2.copy()}
         self._require_fitted()
         parameters = {"score": self.score_kind, "prior_weight": self.prior_weight, "temperature": self.temperature}
         header = {"parameters": parameters, "width": len(self.mean), "threshold": None, "class_names": None}
@@ -185,21 +188,21 @@ class NormScalingHead(nn.Module):
         if not (distributed.is_available() and distributed.is_initialized()) or math.isinf(self.prior_weight):
             return self
         width = len(self.mean)
-        own = torch.cat([tensor.reshape(-1) for part in ("", "shared_") for tensor in self._get(part)])
+        own = torch.cat([tensor for part in ("", "shared_") for tensor in self._get(part)])
         gathered = [torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
         distributed.all_gather(gathered, own, group=group)
         starts = (0, 1, 1 + width, 1 + 2 * width, 2 + 2 * width, 2 + 3 * width, 2 + 4 * width)
         states = [[state[a:b] for a, b in pairwise(starts)] for state in gathered]
         shared = self._get("shared_")
         for rank, state in enumerate(states):
-            if any(not torch.equal(a.reshape(-1), b) for a, b in zip(shared, state[3:], strict=True)):
+            if any(not torch.equal(a, b) for a, b in zip(shared, state[3:], strict=True)):
                 raise InvalidInput(
                     f"rank {rank} started from other statistics than this one; load the same head in every rank, "
                     "and let all ranks synchronise together."
                 )
         total = shared
         for count, mean, m2, *_ in states:  # in the order of the ranks, so that all end with the same bits
-            total = _merge(total, _without((count.reshape(()), mean, m2), shared))
+            total = _merge(total, _without((count, mean, m2), shared))
         self._set("", total)
         self._set("shared_", total)
         return self
@@ -247,7 +250,7 @@ class NormScalingHead(nn.Module):
 
 
 def _tensors(moments: RunningMoments) -> Moments:
-    count = torch.tensor(moments.weight, dtype=torch.float64)
+    count = torch.tensor([moments.weight], dtype=torch.float64)
     return count, torch.from_numpy(moments.mean.copy()), torch.from_numpy(moments.m2.copy())
 
 
@@ -259,18 +262,17 @@ def _stream_block(rows: Tensor, before: Moments, kind: str, temperature: float) 
     """
     count, mean, m2 = before
     first = rows[:1]
-    count1 = count + 1.0
-    mean1 = mean + (first - mean) / count1
+    counts = count + torch.arange(1.0, len(rows) + 1.0, dtype=torch.float64, device=rows.device)[:, None]
+    mean1 = mean + (first - mean) / counts[0]
     m2_1 = m2 + (first - mean) * (first - mean1)
     deviation = rows - mean1  # (n, C)
     later = deviation[1:]
-    counts = count1 + torch.arange(len(rows), dtype=torch.float64, device=rows.device)[:, None]
     zero = torch.zeros_like(first)
     moved = torch.cat([zero, later.cumsum(0)]) / counts
     squares = m2_1 + torch.cat([zero, (later * later).cumsum(0)]) - counts * moved * moved
     squares = squares.clamp_min(0.0)
     scaled = (deviation - moved) / (squares / counts).clamp_min(TINY_VARIANCE).sqrt() / temperature
-    return _score(scaled, kind), (counts[-1, 0], mean1[0] + moved[-1], squares[-1])
+    return _score(scaled, kind), (counts[-1], mean1[0] + moved[-1], squares[-1])
 
 
 def _score(scaled: Tensor, kind: str) -> Tensor:
