@@ -6,6 +6,9 @@ data set could need. The first offence ends the reading with a sentence.
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import lzma
 import os
 import re
 import shutil
@@ -17,9 +20,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from normscale.errors import FileFormatError
+
+_MAX_PADDING = 1 << 20  # tar archives end with zeros, usually up to 10 kB
 
 
 @dataclass(frozen=True)
@@ -38,21 +43,25 @@ class Member:
 
     name: str
     size: int
+    _archive: Path
     _stream: IO[bytes]
 
     def read(self) -> bytes:
         """All bytes of the member."""
-        data = self._stream.read(self.size + 1)
-        if len(data) != self.size:
-            raise FileFormatError(f"member {self.name!r} has not the {self.size} bytes that the archive promises.")
+        with _damage_explained(self._archive):
+            data = self._stream.read(self.size + 1)
+            self._check_size(len(data))
         return data
 
     def copy_to(self, path: Path) -> None:
         """Write the member to a new file; an existing one, or a link in its place, is refused."""
-        with open(path, "xb") as file:
+        with open(path, "xb") as file, _damage_explained(self._archive):
             shutil.copyfileobj(self._stream, file, 1 << 20)
-            if file.tell() != self.size:
-                raise FileFormatError(f"member {self.name!r} has not the {self.size} bytes that the archive promises.")
+            self._check_size(file.tell())
+
+    def _check_size(self, size: int) -> None:
+        if size != self.size:
+            raise EOFError(f"member {self.name!r} has {size} bytes instead of {self.size}")
 
 
 class _Guard:
@@ -115,8 +124,8 @@ def unpack(path: str | os.PathLike[str], folder: str | os.PathLike[str], limits:
     try:
         for member in members(path, limits):
             name = Path(*re.split(r"[/\\]+", member.name))
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
             try:
+                (work / name).parent.mkdir(parents=True, exist_ok=True)
                 member.copy_to(work / name)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
                 raise FileFormatError(f"{path} is refused: member {member.name!r} appears twice.") from None
@@ -139,6 +148,7 @@ def _damage_explained(path: Path) -> Iterator[None]:
         tarfile.TarError,
         zipfile.BadZipFile,
         zlib.error,
+        lzma.LZMAError,
         EOFError,
         NotImplementedError,
         RuntimeError,
@@ -152,7 +162,8 @@ def _damage_explained(path: Path) -> Iterator[None]:
 
 
 def _tar_members(path: Path, guard: _Guard) -> Iterator[Member]:
-    with tarfile.open(path, "r|*") as archive:  # as a stream: the archive is read once, front to back
+    # Python's modules for the compressions verify their checksums, which tarfile's own "r|gz" does not
+    with _decompressed(path) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
         for info in archive:
             special = ""
             if info.issym() or info.islnk():
@@ -161,9 +172,24 @@ def _tar_members(path: Path, guard: _Guard) -> Iterator[Member]:
                 special = "a device or pipe"
             guard.check(info.name, info.size, special=special)
             if info.isreg():
-                stream = archive.extractfile(info)
-                assert stream is not None
-                yield Member(info.name, info.size, stream)
+                content = archive.extractfile(info)
+                assert content is not None
+                yield Member(info.name, info.size, path, content)
+        if len(stream.read(_MAX_PADDING + 1)) > _MAX_PADDING:  # to the end, where the checksum is
+            raise tarfile.ReadError("there is more after its end")
+
+
+def _decompressed(path: Path) -> IO[bytes]:
+    """The tar archive inside a file, whatever it is compressed with."""
+    with open(path, "rb") as file:
+        magic = file.read(6)
+    if magic.startswith(b"\x1f\x8b"):
+        return cast(IO[bytes], gzip.open(path))
+    if magic.startswith(b"BZh"):
+        return cast(IO[bytes], bz2.open(path))
+    if magic == b"\xfd7zXZ\x00":
+        return cast(IO[bytes], lzma.open(path))
+    return open(path, "rb")
 
 
 def _zip_members(path: Path, guard: _Guard) -> Iterator[Member]:
@@ -178,4 +204,4 @@ def _zip_members(path: Path, guard: _Guard) -> Iterator[Member]:
             guard.check(info.filename, info.file_size, special=special)
             if not info.is_dir():
                 with archive.open(info) as stream:
-                    yield Member(info.filename, info.file_size, stream)
+                    yield Member(info.filename, info.file_size, path, stream)

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale._validate import IntArray, as_labels
+from normscale._validate import IntArray, as_labels, to_numpy
 from normscale.data.resize import as_grey, resize
 from normscale.errors import InvalidInput
 
@@ -25,7 +25,7 @@ class ImageSet:
     name : str
     images : array of shape (n, height, width, channels)
         uint8; or float32 with ``normalised=True``, for noise that is drawn in the network's input space.
-    labels : array of shape (n,)
+    labels : array or list of shape (n,)
         Class numbers; -1 stands for "not known". Kept as int64.
     class_names : tuple of str, optional
     mean, std : one number from 0 to 1 per channel, optional
@@ -73,7 +73,7 @@ class ImageSet:
                 f"got {images.dtype}.{hint}"
             )
         names = None if self.class_names is None else tuple(str(name) for name in self.class_names)
-        labels = np.asarray(self.labels)
+        labels = to_numpy(self.labels, "labels")
         n_classes = len(names) if names else (int(labels.max()) + 1 if labels.size else 0)
         object.__setattr__(self, "images", images)
         object.__setattr__(self, "class_names", names)

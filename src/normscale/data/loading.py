@@ -7,8 +7,6 @@ Below the root every set has a folder with the files as published and, once read
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +21,7 @@ from normscale.data.embedded_sets import read_embedded
 from normscale.data.image_set import ImageSet, channel_moments
 from normscale.data.noise import draw_noise
 from normscale.data.npm_mirror import NpmFailed
+from normscale.data.npz_file import read_npz
 from normscale.data.own_data import TorchDataset, from_folder, from_npz, from_torch
 from normscale.data.reading import Content, Request
 from normscale.data.sources import Source, find_source
@@ -251,12 +250,9 @@ def _write_prepared(path: Path, content: Content) -> None:
 
 
 def _read_prepared(path: Path) -> Content:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            names = tuple(file["class_names"].tolist()) if "class_names" in file else None
-            return Content(file["images"], file["labels"], names)
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError) as error:
-        raise FileFormatError(f"{path} is damaged ({error}). Delete it; it will be made again.") from error
+    file = read_npz(path, "Delete it; it will be made again.")
+    names = tuple(file["class_names"].tolist()) if "class_names" in file else None
+    return Content(file["images"], file["labels"], names)
 
 
 @contextmanager

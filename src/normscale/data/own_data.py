@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
-import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,8 +14,9 @@ from normscale._validate import to_numpy
 from normscale.data._progress import bar
 from normscale.data.decode import Picture, decode_all
 from normscale.data.image_set import ImageSet, channel_moments
+from normscale.data.npz_file import read_npz
 from normscale.data.resize import as_grey
-from normscale.errors import FileFormatError, InvalidInput
+from normscale.errors import InvalidInput
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -45,22 +44,11 @@ def from_npz(path: str | os.PathLike[str], split: str | None = None) -> ImageSet
         raise InvalidInput(
             f"there is no file {path}; npz: takes an .npz file, or a folder with train.npz and test.npz."
         )
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray) or "images" not in file:
-                keys = "one array" if isinstance(file, np.ndarray) else ", ".join(file) or "nothing"
-                raise InvalidInput(
-                    f"{path} must hold 'images' of shape (n, height, width, channels), uint8, and may hold 'labels'; "
-                    f"it holds {keys}."
-                )
-            images = file["images"]
-            labels = file["labels"] if "labels" in file else np.full(len(images), -1)
-            names = tuple(file["class_names"].tolist()) if "class_names" in file else None
-            normalised = bool(file["normalised"]) if "normalised" in file else False
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise FileFormatError(f"{path} is damaged or no .npz file of plain arrays ({error}).") from error
+    file = read_npz(path, "Write it by numpy.savez(path, images=..., labels=...).")
+    images = file["images"]
+    labels = file.get("labels", np.full(len(images) if images.ndim else 0, -1))
+    names = tuple(file["class_names"].tolist()) if "class_names" in file else None
+    normalised = bool(np.all(file.get("normalised", False)))
     return _with_moments(ImageSet(path.stem, images, labels, names, normalised=normalised))
 
 
