@@ -67,7 +67,7 @@ def test_it_is_frozen_and_sliced() -> None:
 )
 def test_what_does_not_fit_is_explained(images: Any, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
-        ImageSet("bad", images, [0, 1, 2, -1], **fields)
+        ImageSet("bad", images, np.array([0, 1, 2, -1]), **fields)
 
 
 def test_moments_are_those_of_the_pixels() -> None:
@@ -227,6 +227,7 @@ def test_the_digits_are_scikit_learns() -> None:
         assert keys[np.rint(image * 255 / 16).astype(np.uint8).tobytes()] == label
     assert np.bincount(test.labels).tolist() == [50] * 10
     assert test.mean == train.mean  # normalised alike
+    assert train.mean is not None
     assert_allclose(train.mean, (train.images / 255).mean(), rtol=1e-12)
 
 

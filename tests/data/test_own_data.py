@@ -29,6 +29,7 @@ def test_npz(tmp_path: Path) -> None:
     assert_array_equal(mine.images, IMAGES)
     assert_array_equal(mine.labels, LABELS)
     assert (mine.name, mine.class_names) == ("mine", ("a", "b", "c", "d"))
+    assert mine.mean is not None
     assert_allclose(mine.mean, (IMAGES / 255).mean(axis=(0, 1, 2)))
     assert load(f"npz:{path}", like=load("digits")).shape == (8, 8, 1)
 
@@ -68,7 +69,7 @@ def test_npz_errors(tmp_path: Path, arrays: dict[str, Any], error: type[Exceptio
 
 
 def test_npz_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="there is no file .*missing"):
+    with pytest.raises(InvalidInput, match=r"there is no file .*missing"):
         load(f"npz:{tmp_path / 'missing.npz'}")
     with pytest.raises(InvalidInput, match=r"there is no file .*test\.npz"):
         load(f"npz:{tmp_path}", "test")
@@ -79,11 +80,11 @@ def test_npz_that_is_none(tmp_path: Path) -> None:
     damaged[len(whole) // 2] ^= 1
     for content in (b"", b"nonsense", whole[:-100], bytes(damaged)):
         path.write_bytes(content)
-        with pytest.raises(FileFormatError, match="is damaged or no .npz file"):
+        with pytest.raises(FileFormatError, match=r"is damaged or no \.npz file"):
             load(f"npz:{path}")
     np.save(tmp_path / "b.npy", IMAGES)
     (tmp_path / "b.npy").rename(path)
-    with pytest.raises((InvalidInput, FileFormatError), match="one array|damaged"):
+    with pytest.raises(FileFormatError, match="damaged"):
         load(f"npz:{path}")
 
 
@@ -147,7 +148,7 @@ def test_a_photograph_is_turned_upright(tmp_path: Path) -> None:
 
 
 def test_folder_errors(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="there is no folder .*none"):
+    with pytest.raises(InvalidInput, match=r"there is no folder .*none"):
         load(f"folder:{tmp_path / 'none'}")
     (tmp_path / "a").mkdir()
     with pytest.raises(InvalidInput, match="holds no pictures"):
