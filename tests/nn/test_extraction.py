@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -299,6 +300,33 @@ def test_an_interrupted_extraction_goes_on(kind: str, tmp_path: Path, monkeypatc
     same(extract(model, data(), batch_size=6, path=path), expected)
     assert calls == [2, 6, 6, 6, 2, 6, 5]
     handle.remove()
+
+
+def test_it_may_go_on_in_batches_of_another_size(tmp_path: Path) -> None:
+    model, path = convolutional(), tmp_path / "outputs.safetensors"
+    expected = extract(model, (IMAGES, LABELS))
+
+    def failing() -> Iterator[tuple[Tensor, Tensor]]:
+        yield IMAGES[:6], LABELS[:6]
+        yield IMAGES[6:12], LABELS[6:12]
+        raise OSError("the disk is gone")
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        extract(model, failing(), path=path)
+    outputs = extract(model, ((IMAGES[a : a + 5], LABELS[a : a + 5]) for a in range(0, 23, 5)), path=path)
+    np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-5, atol=1e-6)
+    assert outputs.labels is not None
+    assert outputs.labels.tolist() == LABELS.tolist()
+
+
+def test_arrays_lie_in_the_file_as_processors_like_them(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Linear(5, 3))
+    extract(model, (IMAGES, LABELS.clamp_max(2)), path=tmp_path / "odd.safetensors")
+    content = (tmp_path / "odd.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    for name, size in (("logits", 4), ("features", 4), ("labels", 8)):
+        assert (8 + length + header[name]["data_offsets"][0]) % size == 0
 
 
 def test_what_was_begun_with_something_else_is_refused(tmp_path: Path) -> None:

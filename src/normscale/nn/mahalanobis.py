@@ -159,7 +159,7 @@ class MahalanobisLayers:
         *,
         fgsm_epsilon: float = 0.05,
         ridge: float = 1.0,
-        batch_size: int = 512,
+        batch_size: int = 128,
         progress: bool = True,
     ) -> Self:
         """Weights by logistic regression of held-out in-distribution images against attacks on them.
@@ -202,7 +202,7 @@ class MahalanobisLayers:
         return self.with_weights(weights)
 
     def distances(
-        self, model: nn.Module, data: ImageSource, *, batch_size: int = 512, progress: bool = True
+        self, model: nn.Module, data: ImageSource, *, batch_size: int = 128, progress: bool = True
     ) -> FloatArray:
         """Squared distance to the nearest class mean in each layer; shape (n, n_layers)."""
         network = unwrapped(model)
@@ -219,7 +219,7 @@ class MahalanobisLayers:
                 row += len(part)
         return np.concatenate(parts) if parts else np.empty((0, len(self.names)))
 
-    def score(self, model: nn.Module, data: ImageSource, *, batch_size: int = 512, progress: bool = True) -> FloatArray:
+    def score(self, model: nn.Module, data: ImageSource, *, batch_size: int = 128, progress: bool = True) -> FloatArray:
         """The weighted sum of the distances; shape (n,), higher = more out-of-distribution."""
         scores: FloatArray = self.distances(model, data, batch_size=batch_size, progress=progress) @ self.weights
         return scores

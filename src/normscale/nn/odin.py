@@ -41,7 +41,7 @@ def odin_logits(
     temperature: float = 1000.0,
     epsilon: float = EPSILON,
     std: Sequence[float] | Tensor | None = None,
-    batch_size: int = 512,
+    batch_size: int = 128,
     progress: bool = True,
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Logits of perturbed images, for ``normscale.ODIN(temperature).score``.
@@ -64,6 +64,7 @@ def odin_logits(
         The standard deviation the images were divided by: the authors' code divides the step by it, so that every
         channel's pixels move alike. By default 1, a step in normalised space.
     batch_size : int
+        Images at a time; a gradient keeps all their activations in memory.
     progress : bool
 
     Returns
@@ -112,7 +113,7 @@ def choose_epsilon(
     *,
     temperature: float = 1000.0,
     std: Sequence[float] | Tensor | None = None,
-    batch_size: int = 512,
+    batch_size: int = 128,
     progress: bool = True,
 ) -> EpsilonChoice:
     """Choose the step on held-out in-distribution images alone: the one that makes their mean score largest.
@@ -219,7 +220,7 @@ def _plain_normalisation(model: nn.Module) -> Iterator[None]:
     """Batch normalisation as the affine map that it is in evaluation mode.
 
     Its own backward pass sums over all maps for gradients nobody asked for; that of ``x * factor + offset`` is one
-    multiplication. It makes an ODIN pass over a residual network about a seventh shorter.
+    multiplication. That saves 5 to 7 % of an ODIN pass over a residual network.
     """
     with ExitStack() as stack:
         for module in model.modules():
