@@ -50,18 +50,18 @@ def frozen_scores(rows: Rows, moments: RunningMoments, kind: str, temperature: f
     return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
 
 
-def streamed_scores(
-    rows: Rows,
+def stream_into(
     moments: RunningMoments,
+    rows: Rows,
     kind: str,
     temperature: float,
     threads: int = 1,
     on_invalid: str = "raise",
-) -> tuple[FloatArray, RunningMoments]:
-    """Take each row in, then score it with the moments that include it.
+) -> FloatArray:
+    """Take each row into ``moments``, then score it with the moments that include it; scores (n,).
 
-    Returns the scores (n,) and the moments after the last row. ``moments`` is left as it is, so a refused block
-    costs nothing. With ``on_invalid="skip"`` a row with NaN or infinity is not taken in and scores NaN.
+    A refused block leaves ``moments`` as they are. With ``on_invalid="skip"`` a row with NaN or infinity is not taken
+    in and scores NaN.
     """
     if on_invalid != "raise":
         _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
@@ -69,10 +69,11 @@ def streamed_scores(
     weight, mean, m2 = moments.state
     state = _kernels.stream_scores(rows, weight, mean, m2, KINDS[kind], 1.0 / temperature, scores, threads)
     if state is not None:
-        return scores, RunningMoments.wrap(state)
+        moments.state = state
+        return scores
     good = _validate.finite_row_mask(rows)
     if on_invalid == "raise" or good.all():
         raise _validate.invalid_row_error(rows, "logits", can_skip=True)
     scores[~good] = np.nan
-    scores[good], after = streamed_scores(rows[good], moments, kind, temperature, threads)
-    return scores, after
+    scores[good] = stream_into(moments, rows[good], kind, temperature, threads)
+    return scores

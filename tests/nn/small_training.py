@@ -29,7 +29,7 @@ class Digits:
 
     def epoch(self, index: int, *, start: int = 0, rank: int = 0, ranks: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         order = torch.randperm(600, generator=torch.Generator().manual_seed(1000 * self.seed + index))
-        for rows in order.split(50)[start:]:
+        for rows in torch.split(order, 50)[start:]:
             yield self.images[rows[rank::ranks]], self.labels[rows[rank::ranks]]
 
     def plain(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -47,6 +47,20 @@ class Backend(Protocol):
     ) -> bool:
         """Take rows in and score them."""
 
+    def stream_row(
+        self,
+        row: NDArray[Any],
+        weight: float,
+        mean: FloatArray,
+        m2: FloatArray,
+        kind: int,
+        inverse_tau: float,
+        new_mean: FloatArray,
+        new_m2: FloatArray,
+        out: FloatArray,
+    ) -> bool:
+        """Take one row in and score it."""
+
     def frozen_scores(
         self, rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray
     ) -> bool:
@@ -165,11 +179,11 @@ def stream_scores(
     block starts from, then the blocks' scores. None when a row cannot be taken in; nothing given is changed.
     """
     kernels = _kernels or _active()
-    if rows.size <= _BLOCK_ELEMENTS and rows.dtype.char in "fd" and rows.flags.c_contiguous:
-        mean, m2 = mean.copy(), m2.copy()  # one block, as it stands: the quick way for a row at a time
-        if not kernels.stream_scores(rows, weight, mean, m2, kind, inverse_tau, out):
-            return None
-        return BlockState(weight + rows.shape[0], mean, m2)
+    if rows.shape[0] == 1 and rows.dtype.char in "fd" and rows.flags.c_contiguous:  # a live stream, row by row
+        new_mean, new_m2 = np.empty_like(mean), np.empty_like(m2)
+        if kernels.stream_row(rows, weight, mean, m2, kind, inverse_tau, new_mean, new_m2, out):
+            return BlockState(weight + 1.0, new_mean, new_m2)
+        return None
     blocks = list(_blocks(rows))
     if threads == 1 or len(blocks) < 2:
         mean, m2 = mean.copy(), m2.copy()

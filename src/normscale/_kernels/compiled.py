@@ -25,9 +25,10 @@ from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonposit
 
 Array = Any  # numba reads no annotations; these say what a person needs: float arrays of the shapes below
 
+FOLDED_WIDTH = 128  # numbers that _take_in should see at a time
 TILE = 128  # rows: a tile of ten classes and its statistics fill the first-level cache
 _SERIES_LIMIT = 2.0**-14  # square of the largest e that inverse_sqrt_near_one takes
-_CONFIDENT = 2.0**-6  # below it "sum over all classes, less 1" would lose digits
+_UNDERFLOW = 1e-290  # below it terms may have been cut off by the smallest number exp_nonpositive returns
 
 
 @compiled(EXACT)
@@ -92,13 +93,16 @@ def _scale_frozen(row: Array, shift: Array, factor: Array, z: Array) -> tuple[fl
 
 
 @compiled(REDUCE)
-def _sum_exp_below(z: Array, reference: float) -> float:
-    """Sum of exp(min(z - reference, 0)); four at once."""
-    total = 0.0
+def _sums_of_exp(z: Array, top: float) -> tuple[float, float]:
+    """Sums of exp(z - top) over all classes, and over those below the top; four at once."""
+    every = 0.0
+    below = 0.0
     for j in range(z.shape[0]):
-        d = z[j] - reference
-        total += exp_nonpositive(d if d < 0.0 else 0.0)
-    return total
+        d = z[j] - top
+        term = exp_nonpositive(d)
+        every += term
+        below += term if d < 0.0 else 0.0
+    return every, below
 
 
 @compiled(EXACT)
@@ -119,14 +123,18 @@ def _row_score(z: Array, top: float, kind: int) -> float:
     """Reduce one row of scaled logits to its score."""
     if kind == MAX:
         return -top
-    total = _sum_exp_below(z, top)
+    every, below = _sums_of_exp(z, top)
     if kind != MSP:
-        return -(top + np.log(total))
-    others = total - 1.0
-    if others > _CONFIDENT:
+        return -(top + np.log(every))
+    others = below + (np.round(every - below) - 1.0)  # equals of the largest count 1 each, it itself does not
+    if others > _UNDERFLOW:
         return np.log(others)
-    second = _second_largest(z)  # relative to the runner-up the sum is at least 1: nothing underflows or cancels
-    return (second - top) + np.log(_sum_exp_below(z, second) - 1.0)
+    second = _second_largest(z)  # relative to the runner-up the sum is at least 1: nothing underflows
+    total = 0.0
+    for j in range(z.shape[0]):
+        if z[j] <= second:
+            total += exp_nonpositive(z[j] - second)
+    return (second - top) + np.log(total)
 
 
 @compiled(EXACT)
@@ -139,12 +147,35 @@ def _all_finite(mean: Array, m2: Array) -> bool:
 
 @compiled(EXACT)
 def absorb(rows: Array, weight: float, mean: Array, m2: Array) -> bool:
-    """Take rows (b, C) into ``mean`` and ``m2`` (C,); False, and nothing changed, when a result is not finite."""
+    """Take rows (b, C) into ``mean`` and ``m2`` (C,); False, and nothing changed, when a result is not finite.
+
+    Rows of few classes are read as fewer, longer ones, ``fold`` rows side by side, so that the registers are full; the
+    ``fold`` statistics that come out are then combined.
+    """
+    n, n_classes = rows.shape
     new_mean = mean.copy()
     new_m2 = m2.copy()
-    scratch = np.empty(mean.shape[0])
-    for i in range(rows.shape[0]):
-        _take_in(rows[i], 1.0 / (weight + i + 1.0), new_mean, new_m2, scratch)
+    fold = max(1, FOLDED_WIDTH // n_classes)
+    n_long = n // fold
+    long_rows = rows[: n_long * fold].reshape(n_long, fold * n_classes)
+    own_mean = np.zeros(fold * n_classes)
+    own_m2 = np.zeros(fold * n_classes)
+    scratch = np.empty(fold * n_classes)
+    for i in range(n_long):
+        _take_in(long_rows[i], 1.0 / (i + 1.0), own_mean, own_m2, scratch)
+    total = weight
+    if n_long > 0:
+        for part in range(fold):
+            share = n_long / (total + n_long)
+            for j in range(n_classes):
+                k = part * n_classes + j
+                delta = own_mean[k] - new_mean[j]
+                new_mean[j] += delta * share
+                new_m2[j] += own_m2[k] + delta * delta * (total * share)
+            total += n_long
+    for i in range(n_long * fold, n):
+        total += 1.0
+        _take_in(rows[i], 1.0 / total, new_mean, new_m2, scratch[:n_classes])
     if not _all_finite(new_mean, new_m2):
         return False
     mean[:] = new_mean
@@ -313,6 +344,43 @@ def stream_scores(
     mean[:] = new_mean
     m2[:] = new_m2
     return True
+
+
+@compiled(EXACT)
+def stream_row(
+    row: Array,
+    weight: float,
+    mean: Array,
+    m2: Array,
+    kind: int,
+    inverse_tau: float,
+    new_mean: Array,
+    new_m2: Array,
+    out: Array,
+) -> bool:
+    """One row (1, C), taken in and scored: :func:`stream_scores` without its preparations.
+
+    ``mean`` and ``m2`` stay; the statistics with the row go to ``new_mean`` and ``new_m2``.
+    """
+    n_classes = mean.shape[0]
+    inverse_weight = 1.0 / (weight + 1.0)
+    z = np.empty(n_classes)
+    top = -np.inf
+    trace = 0.0
+    for j in range(n_classes):
+        x = np.float64(row[0, j])
+        before = x - mean[j]
+        a = mean[j] + before * inverse_weight
+        q = m2[j] + before * (x - a)
+        new_mean[j] = a
+        new_m2[j] = q
+        trace += a * 0.0 + q * 0.0
+        variance = q * inverse_weight
+        variance = variance if variance > TINY_VARIANCE else TINY_VARIANCE
+        z[j] = (x - a) * inverse_tau / np.sqrt(variance)
+        top = z[j] if z[j] > top else top
+    out[0] = _row_score(z, top, kind)
+    return trace == 0.0
 
 
 @compiled(EXACT)

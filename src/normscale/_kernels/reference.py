@@ -12,6 +12,7 @@ with. With a start weight w >= 1 no digits are lost that way: the sum of squares
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,33 +24,25 @@ from normscale._kernels.kinds import MAX, MSP, TINY_VARIANCE, WIDE_FROM
 FloatArray = NDArray[np.float64]
 
 LENGTH = 16
-_BLOCK_ELEMENTS = 1 << 15  # 256 KB per temporary: what is worked on stays in the second-level cache
+_BLOCK_ELEMENTS = 1 << 16  # half a megabyte per cube (measured: smaller pieces pay more for calls than caches give)
+_FEW_RUNS = 64
+_NO_OVERFLOW = 300.0
 _CONFIDENT = 2.0**-6  # below it "sum over all classes, less 1" would lose digits
 
 
 class Prefix(NamedTuple):
-    """Statistics after every row of a block, as cubes; ``inverse_weights`` broadcasts against the others."""
+    """Statistics after every row of a piece, as cubes."""
 
-    inverse_weights: FloatArray
     moved: FloatArray
-    """How far the mean has gone from the mean before the block."""
-    m2: FloatArray
-    """Sum of squared deviations; a true zero may come out a rounding error below zero."""
+    """How far the mean has gone from the mean before the piece."""
+    mean_square: FloatArray
+    """Of the deviations from the mean before the piece; less the square of ``moved`` it is the variance."""
     deviation: FloatArray
-    """The row less the mean before the block."""
+    """The row less the mean before the piece."""
 
 
 def _class_axis(n_classes: int) -> int:
     return 1 if n_classes < WIDE_FROM else 2
-
-
-def _cube(block: NDArray[Any]) -> FloatArray:
-    """A contiguous block (b, C) as a float64 cube, (step, class, run) or (step, run, class)."""
-    b, n_classes = block.shape
-    length = LENGTH if b % LENGTH == 0 else 1
-    runs = block.reshape(b // length, length, n_classes)
-    axes = (1, 2, 0) if _class_axis(n_classes) == 1 else (1, 0, 2)
-    return np.array(runs.transpose(axes), dtype=np.float64, order="C")
 
 
 def _per_class(values: FloatArray) -> FloatArray:
@@ -57,42 +50,77 @@ def _per_class(values: FloatArray) -> FloatArray:
     return values[:, None] if _class_axis(values.shape[0]) == 1 else values
 
 
-def _running_sum(cube: FloatArray, run_axis: int) -> None:
-    """Sum over the rows up to and with each row, in place."""
-    for step in range(1, cube.shape[0]):
-        cube[step] += cube[step - 1]
-    if cube.shape[run_axis] > 1:
-        ends = np.cumsum(cube[-1], axis=run_axis - 1)
-        if run_axis == 2:
-            cube[:, :, 1:] += ends[:, :-1]
-        else:
-            cube[:, 1:] += ends[:-1]
+def _cube(block: NDArray[Any], out: FloatArray | None = None) -> FloatArray:
+    """A contiguous block (b, C) as a float64 cube, (step, class, run) or (step, run, class)."""
+    b, n_classes = block.shape
+    length = LENGTH if b % LENGTH == 0 else 1
+    runs = block.reshape(b // length, length, n_classes)
+    turned = runs.transpose((1, 2, 0) if _class_axis(n_classes) == 1 else (1, 0, 2))
+    if out is None:
+        return np.array(turned, dtype=np.float64, order="C")
+    cube = out[: block.size].reshape(turned.shape)
+    np.copyto(cube, turned)
+    return cube
 
 
-def prefix_cubes(block: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray) -> Prefix:
-    """Statistics after every row of one piece (see :func:`pieces`)."""
+@lru_cache(maxsize=8)
+def _earlier_runs(n_runs: int) -> FloatArray:
+    """The matrix that sums, for each run, all runs before it."""
+    return np.tri(n_runs, k=-1)
+
+
+def _before_runs(totals: FloatArray, run_axis: int) -> FloatArray:
+    """Sums over all earlier runs; of few runs by a matrix product, because numpy's cumsum is slow."""
+    n_runs = totals.shape[run_axis - 1]
+    if n_runs <= _FEW_RUNS:
+        earlier = _earlier_runs(n_runs)
+        return earlier @ totals if run_axis == 1 else totals @ earlier.T
+    sums: FloatArray = np.cumsum(totals, axis=run_axis - 1)
+    sums -= totals
+    return sums
+
+
+def _running_sum(terms: FloatArray, run_axis: int, start: FloatArray | None, out: FloatArray) -> None:
+    """Sum over the rows up to and with each row, beginning at ``start``; ``out`` may be ``terms``."""
+    before = _before_runs(terms.sum(axis=0), run_axis)
+    if start is not None:
+        before += _per_class(start)
+    np.add(terms[0], before, out=out[0])
+    for step in range(1, terms.shape[0]):
+        np.add(terms[step], out[step - 1], out=out[step])
+
+
+def workspace(n: int, n_classes: int) -> FloatArray:
+    """Memory for the three cubes of :func:`prefix_cubes`, to be used again for every piece."""
+    return np.empty((3, min(n, _step(n_classes)) * n_classes))
+
+
+def prefix_cubes(block: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, work: FloatArray) -> Prefix:
+    """Statistics after every row of one piece (see :func:`pieces`), in the memory of ``work``."""
     class_axis = _class_axis(block.shape[1])
     run_axis = 3 - class_axis
-    deviation = _cube(block)
+    deviation = _cube(block, work[0])
     deviation -= _per_class(mean)
+    moved, mean_square = (memory[: block.size].reshape(deviation.shape) for memory in work[1:])
     length, n_runs = deviation.shape[0], deviation.shape[run_axis]
     rows_taken = 1.0 + np.arange(length)[:, None] + length * np.arange(n_runs)
     inverse_weights = np.expand_dims(1.0 / (weight + rows_taken), class_axis)
-    sums = deviation.copy()
-    _running_sum(sums, run_axis)
-    squares = deviation * deviation
-    first = squares[0, :, 0] if run_axis == 2 else squares[0, 0]
-    first += m2
-    _running_sum(squares, run_axis)
-    moved = sums * inverse_weights
-    sums *= moved
-    squares -= sums
-    return Prefix(inverse_weights, moved, squares, deviation)
+    _running_sum(deviation, run_axis, None, out=moved)
+    np.multiply(deviation, deviation, out=mean_square)
+    _running_sum(mean_square, run_axis, m2, out=mean_square)
+    moved *= inverse_weights
+    mean_square *= inverse_weights
+    return Prefix(moved, mean_square, deviation)
+
+
+def _step(n_classes: int) -> int:
+    """Rows of a full piece."""
+    return max(LENGTH, _BLOCK_ELEMENTS // n_classes // LENGTH * LENGTH)
 
 
 def pieces(n: int, n_classes: int, weight: float) -> list[tuple[int, int]]:
     """Cut n rows into pieces that :func:`prefix_cubes` takes whole and without losing digits."""
-    step = max(LENGTH, _BLOCK_ELEMENTS // n_classes // LENGTH * LENGTH)
+    step = _step(n_classes)
     cuts = [0, 1] if weight < 1.0 and n > 1 else [0]
     while n - cuts[-1] >= step:
         cuts.append(cuts[-1] + step)
@@ -110,12 +138,14 @@ def prefix(
     n, n_classes = rows.shape
     weights = weight + np.arange(1.0, n + 1.0)
     means, squares = np.empty((n, n_classes)), np.empty((n, n_classes))
+    work = workspace(n, n_classes)
     back = (2, 0, 1) if _class_axis(n_classes) == 1 else (1, 0, 2)
     with np.errstate(all="ignore"):
         for a, b in pieces(n, n_classes, weight):
-            state = prefix_cubes(rows[a:b], weight + a, mean, m2)
+            state = prefix_cubes(rows[a:b], weight + a, mean, m2, work)
             means[a:b] = mean + state.moved.transpose(back).reshape(b - a, n_classes)
-            squares[a:b] = np.maximum(state.m2, 0.0).transpose(back).reshape(b - a, n_classes)
+            variance = np.maximum(state.mean_square - state.moved**2, 0.0).transpose(back).reshape(b - a, n_classes)
+            squares[a:b] = variance * weights[a:b, None]
             mean, m2 = means[b - 1], squares[b - 1]
     return weights, means, squares
 
@@ -151,20 +181,42 @@ def stream_scores(
     class_axis = _class_axis(rows.shape[1])
     run_axis = 3 - class_axis
     new_mean, new_m2 = mean.copy(), m2.copy()
+    work = workspace(*rows.shape)
     with np.errstate(all="ignore"):
         for a, b in pieces(rows.shape[0], rows.shape[1], weight):
-            inverse_weights, moved, squares, z = prefix_cubes(rows[a:b], weight + a, new_mean, new_m2)
-            new_m2 = np.maximum(squares[-1].take(-1, axis=run_axis - 1), 0.0)
-            new_mean = new_mean + moved[-1].take(-1, axis=run_axis - 1)
+            moved, variance, z = prefix_cubes(rows[a:b], weight + a, new_mean, new_m2, work)
             z -= moved
-            squares *= inverse_weights
-            np.maximum(squares, TINY_VARIANCE, out=squares)
-            np.sqrt(squares, out=squares)
-            z /= squares
+            new_mean = new_mean + moved[-1].take(-1, axis=run_axis - 1)
+            np.multiply(moved, moved, out=moved)
+            variance -= moved
+            last_variance = variance[-1].take(-1, axis=run_axis - 1)
+            # M2 never falls, so where it was clearly above rounding error before, the variance is positive after
+            if not new_m2.min() > 1e-6 * (weight + b) * last_variance.max():
+                np.maximum(variance, TINY_VARIANCE, out=variance)
+            new_m2 = np.maximum(last_variance, 0.0) * (weight + b)
+            np.sqrt(variance, out=variance)
+            z /= variance
             if inverse_tau != 1.0:
                 z *= inverse_tau
-            _score_cube(z, class_axis, kind, out[a:b], scratch=squares)
+            _score_cube(z, class_axis, kind, out[a:b], scratch=variance)
     return _commit(mean, m2, new_mean, new_m2)
+
+
+def stream_row(
+    row: NDArray[Any],
+    weight: float,
+    mean: FloatArray,
+    m2: FloatArray,
+    kind: int,
+    inverse_tau: float,
+    new_mean: FloatArray,
+    new_m2: FloatArray,
+    out: FloatArray,
+) -> bool:
+    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``."""
+    new_mean[:] = mean
+    new_m2[:] = m2
+    return stream_scores(row, weight, new_mean, new_m2, kind, inverse_tau, out)
 
 
 def frozen_scores(rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray) -> bool:
@@ -186,22 +238,27 @@ def _score_cube(z: FloatArray, class_axis: int, kind: int, out: FloatArray, scra
     if kind == MAX:
         scores = -top
     else:
-        z -= top
-        total = np.exp(z, out=scratch).sum(axis=class_axis, keepdims=True)
-        scores = -(top + np.log(total)) if kind != MSP else _log_odds(z, class_axis, total)
+        lift = top  # exp(z - top) sums safely; where no exp(z) can overflow, one pass is spared by dividing afterwards
+        if np.abs(top).max(initial=0.0) < _NO_OVERFLOW:
+            total = np.exp(z, out=scratch).sum(axis=class_axis, keepdims=True) * np.exp(-top)
+        else:
+            z -= top
+            lift = np.zeros_like(top)
+            total = np.exp(z, out=scratch).sum(axis=class_axis, keepdims=True)
+        scores = -(top + np.log(total)) if kind != MSP else _log_odds(z, lift, class_axis, total)
     scores = scores.squeeze(class_axis)
     out.reshape(scores.shape[1], scores.shape[0])[...] = scores.T
 
 
-def _log_odds(below_top: FloatArray, class_axis: int, total: FloatArray) -> FloatArray:
-    """Log of the sum over all classes but the largest, from z - max z and the sum over all."""
+def _log_odds(z: FloatArray, top: FloatArray, class_axis: int, total: FloatArray) -> FloatArray:
+    """Log of the sum of exp(z - top) over all classes but the largest; ``total`` is the sum over all."""
     others = total - 1.0
     confident = (others <= _CONFIDENT).squeeze(class_axis)
     if not confident.any():
         return np.log(others)
     others[np.expand_dims(confident, class_axis)] = 1.0
     scores: FloatArray = np.log(others)
-    rest = np.moveaxis(below_top, class_axis, -1)[confident]
+    rest = np.moveaxis(z - top, class_axis, -1)[confident]
     rest[np.arange(rest.shape[0]), rest.argmax(axis=1)] = -np.inf
     second = rest.max(axis=1, keepdims=True)  # relative to it the sum is at least 1: nothing underflows or cancels
     exact = second[:, 0] + np.log(np.exp(rest - second).sum(axis=1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
@@ -16,7 +17,7 @@ from normscale.detectors.base import Detector, OutputsLike
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
-from normscale.scaling import frozen_scores, norm_scale, streamed_scores
+from normscale.scaling import frozen_scores, norm_scale, stream_into
 
 
 class NormScaling(Detector):
@@ -117,10 +118,15 @@ class NormScaling(Detector):
         if self.prior_weight == math.inf:
             return super().stream(outputs, threads=threads, on_invalid=on_invalid)
         rows = self._rows(outputs)
-        scores, self.running_ = streamed_scores(
-            rows, self.running_, self.score_kind, self.temperature, threads, on_invalid
-        )
-        return scores
+        return stream_into(self.running_, rows, self.score_kind, self.temperature, threads, on_invalid)
+
+    def __copy__(self) -> Self:
+        """A detector that may stream on by itself: the running statistics are its own."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        if self.is_fitted:
+            twin.running_ = self.running_.copy()
+        return twin
 
     @property
     def n_streamed_(self) -> int:
@@ -151,8 +157,7 @@ class NormScaling(Detector):
                 "only norm-scaling detectors with equal parameters and equal training statistics can be merged; "
                 "fit once, save, and load that file in every worker. (To join training sets, use fit_chunks.)"
             )
-        merged = type(self)(**self.get_params())
-        merged.__dict__.update(self.__dict__)
+        merged = copy.copy(self)
         if not math.isinf(self.prior_weight):
             merged.running_ = self.running_.merge(other.running_.without(self._prior()))
         return merged

@@ -36,7 +36,7 @@ class Recipe(NamedTuple):
         """
         if self.schedule == "steps":
             passed = (10 * step >= 6 * total_steps) + (10 * step >= 8 * total_steps)
-            return self.learning_rate / 10**passed
+            return self.learning_rate / (1.0, 10.0, 100.0)[passed]
         rising = max(1.0, self.warm_up * total_steps)
         if step < rising:
             return self.learning_rate * (step + 1) / rising
