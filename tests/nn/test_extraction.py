@@ -22,6 +22,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import normscale as ns
 from normscale import InvalidInput, ModelOutputs
+from normscale.data.batches import Batches
+from normscale.data.image_set import ImageSet
 from normscale.nn import _batches, _parts, resnet20, wide_resnet40_2
 from normscale.nn.extraction import extract
 
@@ -105,6 +107,20 @@ def batches() -> Iterator[tuple[Tensor, list[int]]]:
 def test_every_source_gives_the_same(data: Any) -> None:
     model = convolutional()
     check(extract(model, data, batch_size=5), model, model.eval()[:-1](IMAGES))
+
+
+def test_our_own_batches_are_read_in_order_and_not_augmented(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (23, 8, 8, 3), dtype=np.uint8)
+    pictures = Batches(
+        ImageSet("own", pixels, LABELS.numpy(), ("a", "b", "c", "d")), 5, mean=(0.5,) * 3, std=(0.25,) * 3
+    )
+    model = convolutional()
+    expected = extract(model, torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255 * 4 - 2)
+    for path in (None, tmp_path / "outputs.safetensors"):
+        outputs = extract(model, pictures, path=path)
+        np.testing.assert_allclose(outputs.logits, expected.logits, rtol=1e-4, atol=1e-5)
+        assert outputs.labels is not None
+        assert outputs.labels.tolist() == LABELS.tolist()
 
 
 def test_images_alone_have_no_labels() -> None:

@@ -24,13 +24,14 @@ from torch.utils.data import (
 )
 
 from normscale import _validate
+from normscale.data.batches import Batches
 from normscale.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-ImageSource: TypeAlias = "Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
-"""What :func:`source_of` understands."""
+ImageSource: TypeAlias = "Tensor | NDArray[Any] | Batches | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
+"""What :class:`Source` understands."""
 
 _QUIET_SECONDS = 2.0  # work that is over by then needs no bar
 _SAMPLED_ROWS = 16
@@ -41,6 +42,16 @@ class Batch(NamedTuple):
 
     images: Tensor
     labels: Tensor | None
+
+
+class _Plain:
+    """Our own batches as they are for evaluation: in order, and not augmented."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self._batches.plain()
 
 
 class Source:
@@ -60,6 +71,9 @@ class Source:
             if len(lengths) > 1:
                 raise InvalidInput(f"images and labels must have equal lengths; got {sorted(lengths)}.")
             self.n_rows = lengths.pop()
+        elif isinstance(data, Batches):
+            self._loader = _Plain(data)
+            self.n_rows = data.n_images
         elif isinstance(data, Dataset):
             self._loader = DataLoader(data, batch_size=self.batch_size)
             self.n_rows = _rows_of(self._loader)
@@ -70,8 +84,8 @@ class Source:
             self._loader = data
         else:
             raise InvalidInput(
-                "data must be a tensor or array of images, a torch Dataset or DataLoader, or an iterable of "
-                f"(images, labels) batches; got {type(data).__name__}."
+                "data must be a tensor or array of images, normscale.data.Batches, a torch Dataset or DataLoader, or "
+                f"an iterable of (images, labels) batches; got {type(data).__name__}."
             )
 
     @property
@@ -199,7 +213,7 @@ def _as_batch(item: Any, row: int) -> Batch:
     if images.dtype == torch.uint8:
         raise InvalidInput(
             "images must be normalised as in training; got uint8 pixels. For example: "
-            "(images.float() / 255 - mean) / std."
+            "(images.float() / 255 - mean) / std, or normscale.data.Batches(image_set)."
         )
     if len(parts) == 1:
         return Batch(images, None)

@@ -51,7 +51,7 @@ def extract(
     ----------
     model : torch.nn.Module
         Any classifier that maps images to logits (n, C).
-    data : tensor, array, (images, labels), Dataset, DataLoader, or iterable of batches
+    data : tensor, array, (images, labels), normscale.data.Batches, Dataset, DataLoader, or iterable of batches
         Images normalised as in training, shape (n, channels, height, width), or whatever else the model takes. The
         items of a data set are (image, label) or an image; batches are (images, labels) or images.
     layer : str, optional
@@ -63,7 +63,7 @@ def extract(
         The images are out-of-distribution, so their labels number other classes than the model's: all become -1,
         "not known". Otherwise a label that is no class of the model is an error.
     batch_size : int
-        Images per pass; a DataLoader or an iterable brings its own.
+        Images per pass; where the data comes in batches, theirs counts.
     device : str or torch.device, optional
         Where to run; by default where the model is. The model goes back afterwards.
     mixed_precision : bool, optional
