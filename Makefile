@@ -36,11 +36,11 @@ docs: $(INSTALLED)  ## write docs/cli.md anew from --help
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
-	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow]"
+	$(PIP) install --constraint constraints.txt torch  # first, so that nothing else chooses its build
+	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch]"
 	touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirements-no-deps.txt
-	$(PIP) install --constraint constraints.txt torch
 	$(PIP) install --constraint constraints.txt --requirement benchmarks/requirements.txt
 	$(PIP) install --no-deps --requirement benchmarks/requirements-no-deps.txt
 	touch $@

@@ -32,11 +32,14 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "metrics": {"_validate", "errors", "outputs"},
     "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
     "data": {"_atomic", "_validate", "errors"},
-    "nn": {"_atomic", "_kernels", "_validate", "_version", "data", "detectors", "errors", "moments", "outputs", "scaling"},
+    "nn": {
+        "_atomic", "_kernels", "_validate", "_version", "data", "detectors", "errors", "moments", "outputs", "scaling",
+    },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {"_validate", "detectors", "errors", "metrics", "outputs", "scores"},
     "cli": {
-        "_kernels", "_version", "data", "detectors", "errors", "experiments", "metrics", "nn", "outputs", "sample", "tables",
+        "_atomic", "_kernels", "_version", "data", "detectors", "errors", "experiments", "metrics", "nn", "outputs",
+        "sample", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -25,18 +25,22 @@ def help_of(*command: str) -> str:
     return "\n".join(line.rstrip() for line in result.stdout.strip("\n").splitlines())
 
 
-def commands() -> list[str]:
+def commands() -> list[tuple[str, ...]]:
+    """Every command, and every command of a group."""
     import typer.main
 
     from normscale.cli import app
 
-    group = typer.main.get_command(app)
-    return list(group.commands)  # type: ignore[attr-defined]
+    found: list[tuple[str, ...]] = []
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        inner = getattr(command, "commands", None)
+        found += [(name,)] if inner is None else [(name, part) for part in inner]
+    return found
 
 
 def reference() -> str:
     parts = [HEAD, f"```text\n{help_of()}\n```\n"]
-    parts += [f"## normscale {name}\n\n```text\n{help_of(name)}\n```\n" for name in commands()]
+    parts += [f"## normscale {' '.join(command)}\n\n```text\n{help_of(*command)}\n```\n" for command in commands()]
     return "\n".join(parts)
 
 

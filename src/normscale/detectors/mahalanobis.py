@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +65,20 @@ class Mahalanobis(Detector):
         self.shrinkage: float | str = shrinkage
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        sums = _ClassSums()
+        sums = ClassSums()
         for chunk in chunks:
             assert chunk.features is not None  # the contract checked both
             assert chunk.labels is not None
             sums.add(chunk.features, chunk.labels, chunk.n_classes)
-        if sums.n == 0:
-            return
+        if sums.n:
+            self.fit_sums(sums)
+
+    def fit_sums(self, sums: ClassSums) -> Self:
+        """Learn from sums that were gathered elsewhere, such as over the layers of a network."""
         self.classes_, self.means_, self.covariance_, scale = sums.result()
         self._whiten(sums.n, scale)
+        self.width_ = self.means_.shape[1]
+        return self
 
     def _whiten(self, n: int, scale: float) -> None:
         """Take the covariance apart; ``scale`` is the size below which an eigenvalue is rounding error."""
@@ -96,7 +101,7 @@ class Mahalanobis(Detector):
                 f"{rank} directions only, and what happens in the others is not seen. "
                 'Pass shrinkage="oas" or more rows.',
                 NumericalWarning,
-                stacklevel=5,
+                stacklevel=6,
             )
         self.shrinkage_ = amount
         self.rank_ = rank
@@ -158,7 +163,7 @@ class Mahalanobis(Detector):
         self._finish(tensors["whitening"])
 
 
-class _ClassSums:
+class ClassSums:
     """Counts, sums and scatter of features by class, in one pass over chunks.
 
     Everything is taken relative to the first chunk's mean, so that subtracting "between the classes" from "in
@@ -169,6 +174,7 @@ class _ClassSums:
         self.n = 0
 
     def add(self, features: Rows, labels: IntArray, n_classes: int) -> None:
+        """Take features (b, d) and their classes (b,) in."""
         if labels.size and labels.min() < 0:
             raise InvalidInput(
                 f"labels[{int(np.argmin(labels))}] is -1 (unknown); Mahalanobis needs the class of every training row."

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.mahalanobis import Mahalanobis, _ClassSums
+from normscale.detectors.mahalanobis import ClassSums, Mahalanobis
 from normscale.errors import InvalidInput
 from normscale.nn._activations import (
     by_name,
@@ -118,7 +118,7 @@ class MahalanobisLayers:
         template = Mahalanobis(shrinkage)
         source = Source(data, batch_size)
         names: tuple[str, ...] = ()
-        sums: list[_ClassSums] = []
+        sums: list[ClassSums] = []
         row = 0
         with evaluating(network):
             where, dtype = device_and_dtype(network)
@@ -129,7 +129,7 @@ class MahalanobisLayers:
                 with torch.inference_mode():
                     if not names:
                         names = layer_names(network, layers, inputs[:2])
-                        sums = [_ClassSums() for _ in names]
+                        sums = [ClassSums() for _ in names]
                     logits, activations = _forward(network, inputs, names)
                 classes = _validate.as_labels(
                     labels.cpu().numpy(), f"labels from row {row} on", length=len(images), n_classes=logits.shape[1]
@@ -139,7 +139,7 @@ class MahalanobisLayers:
                 row += len(images)
         if not sums:
             raise InvalidInput("data holds no images; at least one is needed.")
-        detectors = tuple(_fitted(template, total) for total in sums)
+        detectors = tuple(Mahalanobis(template.shrinkage).fit_sums(total) for total in sums)
         weights = np.full(len(names), 1.0 / len(names))
         return cls(
             names, detectors, weights, not_negative(epsilon, "epsilon"), None if std is None else tuple(map(float, std))
@@ -298,11 +298,3 @@ def _loss_gradient(model: nn.Module, inputs: Tensor, labels: Tensor | None) -> T
         return log_odds(logits, target).sum()  # its gradient has the sign of cross-entropy's, and does not saturate
 
     return input_gradient(model, inputs, loss)
-
-
-def _fitted(template: Mahalanobis, sums: _ClassSums) -> Mahalanobis:
-    detector = Mahalanobis(template.shrinkage)
-    detector.classes_, detector.means_, detector.covariance_, scale = sums.result()
-    detector._whiten(sums.n, scale)
-    detector.width_ = detector.means_.shape[1]
-    return detector

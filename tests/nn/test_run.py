@@ -1,0 +1,114 @@
+"""A whole run: from a data set's name to a network, its file, and tables that fit and eval read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import normscale as ns
+from normscale.data import load
+from normscale.nn import load_network, save_network
+from normscale.nn.checkpoint import write_tensors
+from normscale.nn.run import RunResult, split_validation, train_network
+
+
+@pytest.fixture(name="run", scope="module")
+def _run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("run")
+    return train_network(
+        folder, "digits", width=8, recipe="fast", epochs=6, seed=1, ood=("uniform", "fashion", "npz:nowhere.npz")
+    )
+
+
+def test_the_network_learns_and_its_file_brings_it_back(run: RunResult) -> None:
+    assert run.info.test_accuracy is not None
+    assert run.info.test_accuracy > 0.9
+    model, info = load_network(Path(run.folder) / "network.safetensors")
+    assert info == run.info
+    assert not model.training
+    images = torch.randn(3, 1, 8, 8)
+    with torch.inference_mode():
+        assert torch.equal(model(images), run.network.eval()(images))
+
+
+def test_its_outputs_are_tables_of_its_own_sets(run: RunResult) -> None:
+    outputs = Path(run.folder) / "outputs"
+    train, validation, test = (
+        ns.read_table(outputs / f"{name}.safetensors") for name in ("train", "validation", "test")
+    )
+    assert (len(train), len(validation), len(test)) == (1167, 130, 500)
+    assert test.accuracy == run.info.test_accuracy
+    assert train.features is not None
+    detector = ns.NormScaling().fit(train)
+    noise = ns.read_table(outputs / "uniform.safetensors")
+    assert noise.labels is None or (noise.labels == -1).all()
+    assert ns.evaluate(detector.score(test), detector.score(noise)).n_ood == 500
+    assert ns.Mahalanobis(shrinkage="oas").fit(train).score(test).shape == (500,)
+
+
+def test_a_set_that_cannot_be_had_is_reported_and_not_fatal(run: RunResult) -> None:
+    assert list(run.missing) == ["npz:nowhere.npz"]
+    result = json.loads((Path(run.folder) / "result.json").read_text())
+    assert "nowhere.npz" in result["missing"]["npz:nowhere.npz"]
+    assert result["test_accuracy"] == run.info.test_accuracy
+    assert [line["epoch"] for line in result["log"]] == [1, 2, 3, 4, 5, 6]
+
+
+def test_started_again_it_does_nothing_twice(run: RunResult) -> None:
+    weights = (Path(run.folder) / "network.safetensors").read_bytes()
+    again = train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1)
+    assert again.log == run.log
+    assert (Path(run.folder) / "network.safetensors").read_bytes() == weights
+    with pytest.raises(ns.InvalidInput, match="seed differ"):
+        train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=2)
+
+
+def test_the_split_is_the_seeds_and_loses_nothing() -> None:
+    digits = load("digits")
+    first, second = split_validation(digits, 0), split_validation(digits, 1)
+    assert not np.array_equal(first[1].labels, second[1].labels)
+    assert len(first[0]) + len(first[1]) == len(digits)
+    pixels = np.concatenate([part.images.reshape(len(part), -1) for part in first])
+    assert sorted(map(bytes, pixels)) == sorted(map(bytes, digits.images.reshape(len(digits), -1)))
+
+
+def test_a_file_of_something_else_is_no_network(run: RunResult, tmp_path: Path) -> None:
+    path = tmp_path / "network.safetensors"
+    write_tensors(path, {"x": torch.zeros(1)}, {})
+    with pytest.raises(ns.FileFormatError, match="holds no network"):
+        load_network(path)
+    save_network(path, run.network, run.info._replace(network="transformer"))
+    with pytest.raises(ns.FileFormatError, match="unknown network 'transformer'; known: resnet18"):
+        load_network(path)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "normscale", "train", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1", "COLUMNS": "120"},
+        )
+
+    done = command("-o", tmp_path / "run", "--width", 4, "--recipe", "fast", "--epochs", 1)
+    assert done.returncode == 0, done.stderr
+    assert "test accuracy" in done.stderr
+    assert (tmp_path / "run" / "outputs" / "test.safetensors").exists()
+    for mistake, message in (
+        (("--data", "cifar11"), "cifar11"),
+        (("--recipe", "slow"), "unknown recipe 'slow'"),
+        (("--network", "vgg"), "unknown network 'vgg'"),
+    ):
+        refused = command("-o", tmp_path / "other", *mistake)
+        assert refused.returncode == 1
+        assert message in " ".join(refused.stderr.split())
+        assert "Traceback" not in refused.stderr
