@@ -30,7 +30,7 @@ def _run(tmp_path_factory: pytest.TempPathFactory) -> RunResult:
 
 def test_the_network_learns_and_its_file_brings_it_back(run: RunResult) -> None:
     assert run.info.test_accuracy is not None
-    assert run.info.test_accuracy > 0.9
+    assert run.info.test_accuracy > 0.8
     model, info = load_network(Path(run.folder) / "network.safetensors")
     assert info == run.info
     assert not model.training
