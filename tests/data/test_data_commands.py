@@ -48,7 +48,7 @@ def test_get_says_what_needs_no_fetching_and_checks_names_first() -> None:
     said = run("get", "digits", "uniform").stdout
     assert "digits is part of the package; nothing to fetch." in said
     assert "uniform is drawn when it is loaded" in said
-    with pytest.raises(InvalidInput, match="unknown data set 'svnh'.* Did you mean 'svhn'"):
+    with pytest.raises(InvalidInput, match=r"unknown data set 'svnh'.* Did you mean 'svhn'"):
         run("get", "digits", "svnh")
 
 

@@ -303,9 +303,9 @@ def test_places365_with_and_without_its_list(tmp_path: Path) -> None:
 
 
 # --- LSUN -----------------------------------------------------------------------------------------------------------
-# lsun_small_lmdb.zip was written by py-lmdb 1.7: 40 entries on a tree of two levels, some on overflow pages, and a
-# second transaction that adds and deletes. The key of entry i is the SHA-1 of str(i); the value is a picture of the
-# colour (6 i, 255 - 6 i, 40), 48 x 36 or 96 x 72, as WebP where i is odd and as JPEG where it is even.
+# lsun_small_lmdb.zip was written by py-lmdb: 40 entries on a tree of two levels, some on overflow pages, 25 of them in
+# one transaction and 15 in the next, which also adds and deletes one. The key of entry i is the SHA-1 of str(i); the
+# value is a picture of the colour (6 i, 255 - 6 i, 40), as WebP where i is odd and as JPEG where it is even.
 
 KEYS = {hashlib.sha1(str(number).encode()).hexdigest().encode(): number for number in range(40)}
 
@@ -341,6 +341,32 @@ def test_damaged_lmdb_is_refused_and_never_hangs(tmp_path: Path) -> None:
         except FileFormatError:
             refused += 1
     assert refused > 0
+
+
+def page(kind: int, nodes: list[bytes]) -> bytes:
+    """An LMDB page of 4096 bytes."""
+    body, pointers, upper = b"", [], 4096
+    for node in nodes:
+        upper -= len(node)
+        pointers.append(upper)
+        body = node + body
+    head = struct.pack("<QHHHH", 0, 0, kind, 16 + 2 * len(nodes), upper)
+    return (head + struct.pack(f"<{len(nodes)}H", *pointers)).ljust(upper, b"\0") + body
+
+
+@pytest.mark.parametrize("leads_to", ["itself", "the next page, fifty times"])
+def test_an_lmdb_tree_without_end_is_refused_soon(tmp_path: Path, leads_to: str) -> None:
+    database = struct.pack("<IHHQQQQQ", 0, 0, 0, 0, 0, 0, 5, 2)  # five entries, the root is page 2
+    free = struct.pack("<I", 4096).ljust(48, b"\0")
+    meta = (bytes(16) + struct.pack("<IIQQ", 0xBEEFC0DE, 1, 0, 0) + free + database).ljust(4096, b"\0")
+    pages = [meta, meta]
+    for number in range(2, 22):
+        child = number if leads_to == "itself" else number + 1
+        pages.append(page(1, [struct.pack("<HHHH", child, 0, 0, 0)] * 50))
+    pages.append(page(2, []))
+    (tmp_path / "data.mdb").write_bytes(b"".join(pages))
+    with pytest.raises(FileFormatError, match="its tree goes in circles"):
+        list(read_lmdb(tmp_path / "data.mdb"))
 
 
 def test_lsun(tmp_path: Path) -> None:

