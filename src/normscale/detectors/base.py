@@ -216,12 +216,16 @@ class Detector(ABC):
 
     def _rows(self, outputs: OutputsLike) -> Rows:
         """Pick the rows scores come from, checked for shape."""
-        if self.width_ is None:
-            self._require_fitted()
-        if self.reads == "logits" and (
-            type(outputs) is np.ndarray  # asked first: the quick way for one row at a time
-            or not isinstance(outputs, (ModelOutputs, Mapping))
+        if (
+            type(outputs) is np.ndarray
+            and self.reads == "logits"
+            and outputs.ndim == 2
+            and outputs.shape[1] == self.width_
+            and outputs.dtype.char in "fde"
         ):
+            return outputs  # nothing to find out: the quick way for one row at a time
+        self._require_fitted()
+        if self.reads == "logits" and not isinstance(outputs, (ModelOutputs, Mapping)):
             return _validate.as_rows(outputs, width=self.width_)
         record = as_outputs(outputs)
         rows = getattr(record, self.reads)

@@ -21,7 +21,7 @@ from torch import nn
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
-from normscale.data import Batches, ImageSet, load
+from normscale.data import Batches, ImageSet, find_source, load
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.nn.extraction import extract
 from normscale.nn.network_file import NetworkInfo, save_network
@@ -30,7 +30,6 @@ from normscale.nn.resnet import ResidualNetwork
 from normscale.nn.training import EpochLog, Ranks, accuracy, train
 
 VALIDATION_SHARE = 0.1
-_UNFLIPPABLE = {"digits", "svhn"}  # a mirrored 2 is no 2
 
 
 class RunResult(NamedTuple):
@@ -110,7 +109,7 @@ def train_network(
     batches = Batches(
         training,
         steps.batch_size,
-        flip=data not in _UNFLIPPABLE,
+        flip=":" in data or find_source(data).flip,
         padding=max(1, height // 8),
         seed=seed,
         channels_last=True,
