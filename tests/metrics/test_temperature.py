@@ -84,7 +84,7 @@ def test_blocks_give_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_row_right_ends_at_the_lower_bound_with_a_reason() -> None:
-    with pytest.warns(NumericalWarning, match=r"lower bound 0.01: is every row right"):
+    with pytest.warns(NumericalWarning, match=r"lower bound 0.01: perhaps every row is right"):
         assert fit_temperature([[3.0, 0.0], [0.0, 1.0]], [0, 1]) == 1e-2
     with pytest.warns(NumericalWarning, match="lower bound"):  # so right that the slope underflows to 0
         assert fit_temperature([[30.0, 0.0], [0.0, 30.0]], [0, 1]) == 1e-2
