@@ -216,9 +216,9 @@ def test_large_blocks_of_other_dtypes_are_converted_piece_by_piece(kernels: _ker
     b = _kernels.stream_scores(rows.astype(np.float32), 1.0, mean, m2, 0, 1.0, expected)
     assert a is not None
     assert b is not None
-    assert np.array_equal(out, expected)
+    np.testing.assert_allclose(out, expected, rtol=1e-11, atol=1e-11)
     strided = np.zeros((60_000, 24), np.float32)[:, ::2]
     strided[:] = rows
     c = _kernels.stream_scores(strided, 1.0, mean, m2, 0, 1.0, out)
     assert c is not None
-    assert np.array_equal(out, expected)
+    np.testing.assert_allclose(out, expected, rtol=1e-11, atol=1e-11)

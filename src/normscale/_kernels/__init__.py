@@ -11,7 +11,7 @@ when a kernel is first needed, so ``import normscale`` stays light.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -125,12 +125,15 @@ def _native(rows: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(rows, dtype=dtype.newbyteorder("="))
 
 
-def _blocks(rows: NDArray[Any]) -> Iterator[slice]:
+def _blocks(rows: NDArray[Any], threads: int) -> list[slice]:
+    """Cut rows into blocks, to convert or to share them; what one thread can read as it stands is left whole."""
+    if threads == 1 and rows.dtype.char in "fd" and rows.dtype.isnative and rows.flags.c_contiguous:
+        return [slice(0, rows.shape[0])] if rows.shape[0] else []
     step = max(256, _BLOCK_ELEMENTS // rows.shape[1])
-    return (slice(a, a + step) for a in range(0, rows.shape[0], step))
+    return [slice(a, a + step) for a in range(0, rows.shape[0], step)]
 
 
-def _in_threads(work: Callable[[slice], Result], blocks: Iterator[slice], threads: int) -> list[Result]:
+def _in_threads(work: Callable[[slice], Result], blocks: list[slice], threads: int) -> list[Result]:
     if threads == 1:
         return [work(block) for block in blocks]
     from concurrent.futures import ThreadPoolExecutor
@@ -145,7 +148,7 @@ def absorb(rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, 
     width = rows.shape[1]
     if threads == 1:
         mean, m2 = mean.copy(), m2.copy()
-        for block in _blocks(rows):
+        for block in _blocks(rows, threads):
             if not kernels.absorb(_native(rows[block]), weight + block.start, mean, m2):
                 return None
         return BlockState(weight + rows.shape[0], mean, m2)
@@ -156,7 +159,7 @@ def absorb(rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, 
         return state if kernels.absorb(part, 0.0, state.mean, state.m2) else None
 
     total = BlockState(weight, mean.copy(), m2.copy())
-    for part in _in_threads(own, _blocks(rows), threads):
+    for part in _in_threads(own, _blocks(rows, threads), threads):
         if part is None:
             return None
         total = combine(total, part)
@@ -185,7 +188,7 @@ def stream_scores(
         if kernels.stream_row(rows, weight, mean, m2, kind, inverse_tau, new_mean, new_m2, out):
             return tuple.__new__(BlockState, (weight + 1.0, new_mean, new_m2))  # half the time of BlockState(...)
         return None
-    blocks = list(_blocks(rows))
+    blocks = _blocks(rows, threads)
     if threads == 1 or len(blocks) < 2:
         mean, m2 = mean.copy(), m2.copy()
         for block in blocks:
@@ -203,7 +206,7 @@ def stream_scores(
 
     starts: dict[int, BlockState] = {}
     total = BlockState(weight, mean, m2)
-    for block, part in zip(blocks, _in_threads(own, iter(blocks), threads), strict=True):
+    for block, part in zip(blocks, _in_threads(own, blocks, threads), strict=True):
         if part is None:
             return None
         starts[block.start] = total
@@ -216,7 +219,7 @@ def stream_scores(
             part, before.weight, before.mean.copy(), before.m2.copy(), kind, inverse_tau, out[block]
         )
 
-    return total if all(_in_threads(score, iter(blocks), threads)) and np.isfinite(total.m2).all() else None
+    return total if all(_in_threads(score, blocks, threads)) and np.isfinite(total.m2).all() else None
 
 
 def frozen_scores(
@@ -228,4 +231,4 @@ def frozen_scores(
     def score(block: slice) -> bool:
         return kernels.frozen_scores(_native(rows[block]), shift, factor, kind, out[block])
 
-    return all(_in_threads(score, _blocks(rows), threads))
+    return all(_in_threads(score, _blocks(rows, threads), threads))
