@@ -165,7 +165,8 @@ def _write(
             missing[name] = str(error)
             say(f"{name} could not be had: {error}")
             continue
-        path = folder / "outputs" / f"{name.replace(':', '_').replace('/', '_')}.safetensors"
+        short = Path(name.partition(":")[2]).stem if ":" in name else name
+        path = folder / "outputs" / f"{short}.safetensors"
         extract(model, _images(_plain(images, info)), ood=True, path=path)
     result = {
         **settings,
