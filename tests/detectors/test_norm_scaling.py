@@ -165,3 +165,10 @@ def test_a_nan_is_named_and_leaves_the_running_state_alone(train: Any, test: Any
     with pytest.raises(ns.InvalidInput, match="on_invalid must be one of"):
         detector.stream(test, on_invalid="ignore")
     assert detector.running_ == kept
+
+
+@pytest.mark.parametrize("dtype", (">f4", ">f8", np.float16, np.int64))
+def test_a_single_row_of_any_dtype_streams(kernels: _kernels.Backend, train: Any, dtype: Any) -> None:
+    row = np.round(train[:1]).astype(dtype)
+    expected = ns.NormScaling().fit(train).stream(row.astype(np.float64))
+    np.testing.assert_allclose(ns.NormScaling().fit(train).stream(row), expected, rtol=1e-12)

@@ -142,10 +142,21 @@ def _in_threads(work: Callable[[slice], Result], blocks: list[slice], threads: i
         return list(pool.map(work, blocks))
 
 
+def _moments_of_blocks(rows: NDArray[Any], blocks: list[slice], threads: int) -> list[BlockState | None]:
+    """Every block's own statistics; None for a block that cannot be taken in."""
+    kernels, width = _active(), rows.shape[1]
+
+    def own(block: slice) -> BlockState | None:
+        part = _native(rows[block])
+        state = BlockState(float(part.shape[0]), np.zeros(width), np.zeros(width))
+        return state if kernels.absorb(part, 0.0, state.mean, state.m2) else None
+
+    return _in_threads(own, blocks, threads)
+
+
 def absorb(rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, threads: int = 1) -> BlockState | None:
     """The statistics with rows (n, C) taken in; None when a row holds NaN, infinity or too large a number."""
     kernels = _active()
-    width = rows.shape[1]
     if threads == 1:
         mean, m2 = mean.copy(), m2.copy()
         for block in _blocks(rows, threads):
@@ -153,13 +164,8 @@ def absorb(rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray, 
                 return None
         return BlockState(weight + rows.shape[0], mean, m2)
 
-    def own(block: slice) -> BlockState | None:
-        part = _native(rows[block])
-        state = BlockState(float(part.shape[0]), np.zeros(width), np.zeros(width))
-        return state if kernels.absorb(part, 0.0, state.mean, state.m2) else None
-
     total = BlockState(weight, mean.copy(), m2.copy())
-    for part in _in_threads(own, _blocks(rows, threads), threads):
+    for part in _moments_of_blocks(rows, _blocks(rows, threads), threads):
         if part is None:
             return None
         total = combine(total, part)
@@ -182,7 +188,8 @@ def stream_scores(
     block starts from, then the blocks' scores. None when a row cannot be taken in; nothing given is changed.
     """
     kernels = _kernels or _active()
-    if rows.shape[0] == 1 and rows.dtype.char in "fd" and rows.flags.c_contiguous:  # a live stream, row by row
+    dtype = rows.dtype
+    if rows.shape[0] == 1 and dtype.char in "fd" and dtype.isnative and rows.flags.c_contiguous:  # a row at a time
         width = rows.shape[1]
         new_mean, new_m2 = np.empty(width), np.empty(width)
         if kernels.stream_row(rows, weight, mean, m2, kind, inverse_tau, new_mean, new_m2, out):
@@ -197,16 +204,9 @@ def stream_scores(
                 return None
         return BlockState(weight + rows.shape[0], mean, m2)
 
-    width = rows.shape[1]
-
-    def own(block: slice) -> BlockState | None:
-        part = _native(rows[block])
-        state = BlockState(float(part.shape[0]), np.zeros(width), np.zeros(width))
-        return state if kernels.absorb(part, 0.0, state.mean, state.m2) else None
-
     starts: dict[int, BlockState] = {}
     total = BlockState(weight, mean, m2)
-    for block, part in zip(blocks, _in_threads(own, blocks, threads), strict=True):
+    for block, part in zip(blocks, _moments_of_blocks(rows, blocks, threads), strict=True):
         if part is None:
             return None
         starts[block.start] = total
