@@ -23,8 +23,8 @@ from normscale.detectors.multi_threshold import MultiThreshold
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import list_detectors, make_detector
 from normscale.errors import InvalidInput
-from normscale.metrics.per_class import evaluate_per_class
-from normscale.metrics.ranking import evaluate
+from normscale.metrics.per_class import PerClassResult, evaluate_per_class
+from normscale.metrics.ranking import RankingResult, evaluate
 from normscale.outputs import ModelOutputs
 from normscale.scores import msp_score
 
@@ -111,14 +111,14 @@ def compare(
                 started = time.perf_counter()
                 if setting == "frozen":
                     id_scores = fitted.score(id_test) if id_scores is None else id_scores
-                    numbers = _numbers(id_scores, fitted.score(ood))
+                    result: RankingResult | PerClassResult = evaluate(id_scores, fitted.score(ood))
                 elif setting == "stream":
-                    numbers = _numbers(*_shuffled_stream(fitted, id_test, ood, seed))
+                    result = evaluate(*_shuffled_stream(fitted, id_test, ood, seed))
                 else:
-                    per_class = evaluate_per_class(
+                    result = evaluate_per_class(
                         msp_score(id_test.logits), id_test.predicted, msp_score(ood.logits), ood.predicted
                     )
-                    numbers = [getattr(per_class, metric) for metric in METRICS]
+                numbers = [getattr(result, metric) for metric in METRICS]
                 sizes = (len(id_test), len(ood), time.perf_counter() - started)
                 settings = (fitted.get_params(), seed if setting == "stream" else None)
                 rows.append(ComparisonRow._make((fitted.name, setting, name, *numbers, *sizes, *settings)))
@@ -145,11 +145,6 @@ def _settings(detector: Detector) -> Iterator[str]:
         yield "stream"
     if isinstance(detector, MultiThreshold):
         yield "per class"
-
-
-def _numbers(id_scores: FloatArray, ood_scores: FloatArray) -> list[float]:
-    result = evaluate(id_scores, ood_scores)
-    return [getattr(result, metric) for metric in METRICS]
 
 
 def _shuffled_stream(

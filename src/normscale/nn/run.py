@@ -156,7 +156,7 @@ def _write(
     save_network(folder / "network.safetensors", model, info)
     (folder / "outputs").mkdir(exist_ok=True)
     for name, batches in plain.items():
-        extract(model, _images(batches), path=folder / "outputs" / f"{name}.safetensors")
+        extract(model, batches, path=folder / "outputs" / f"{name}.safetensors")
     missing: dict[str, str] = {}
     for name in ood:
         try:
@@ -167,7 +167,7 @@ def _write(
             continue
         short = Path(name.partition(":")[2]).stem if ":" in name else name
         path = folder / "outputs" / f"{short}.safetensors"
-        extract(model, _images(_plain(images, info)), ood=True, path=path)
+        extract(model, _plain(images, info), ood=True, path=path)
     result = {
         **settings,
         "test_accuracy": info.test_accuracy,
@@ -181,9 +181,3 @@ def _write(
     with atomic_path(folder / "result.json") as temporary:
         Path(temporary).write_text(json.dumps(result, indent=1) + "\n")
     return missing
-
-
-def _images(batches: Batches) -> tuple[torch.Tensor, torch.Tensor]:
-    """All images of a set as the network takes them."""
-    parts = list(batches.plain())
-    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
