@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "errors": set(),
     "_version": set(),
     "_atomic": set(),
+    "_progress": set(),
     "_validate": {"errors"},
     "_kernels": {"errors"},
     "outputs": {"_validate", "errors"},
@@ -31,15 +32,16 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "scaling": {"_kernels", "_validate", "moments", "scores"},
     "metrics": {"_validate", "errors", "outputs"},
     "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
-    "data": {"_atomic", "_validate", "errors"},
+    "data": {"_atomic", "_progress", "_validate", "errors"},
     "nn": {
-        "_atomic", "_kernels", "_validate", "_version", "data", "detectors", "errors", "moments", "outputs", "scaling",
+        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "moments",
+        "outputs", "scaling",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {"_validate", "detectors", "errors", "metrics", "outputs", "scores"},
     "cli": {
-        "_atomic", "_kernels", "_version", "data", "detectors", "errors", "experiments", "metrics", "nn", "outputs",
-        "sample", "tables",
+        "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "metrics",
+        "nn", "outputs", "sample", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

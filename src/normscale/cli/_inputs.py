@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from normscale._progress import bar
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 from normscale.tables import open_table
@@ -38,11 +39,10 @@ class Input:
 
     def chunks(self, doing: str) -> Iterator[ModelOutputs]:
         """The rows, with a bar that says what is being done with them."""
-        with progress() as bar:
-            task = bar.add_task(doing, total=self.n_rows)
+        with bar(doing, self.n_rows) as line:
             for chunk in self._chunks:
                 yield chunk
-                bar.advance(task, len(chunk))
+                line.advance(len(chunk))
 
     def read(self, doing: str = "reading") -> ModelOutputs:
         """All rows at once."""

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
+from normscale._progress import bar
 from normscale._version import __version__
-from normscale.cli._inputs import Input, progress
+from normscale.cli._inputs import Input
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.experiments.comparison import ComparisonRow, compare, default_methods
@@ -56,8 +57,7 @@ def evaluate(
     if detector or not detectors:
         names = detector or default_methods(train_outputs, validation_outputs)
         detectors += [make_detector(name) for name in names]
-    with progress() as bar:
-        task = bar.add_task("comparing", total=len(detectors) * len(ood_sets))
+    with bar("comparing", len(detectors) * len(ood_sets)) as line:
         rows = compare(
             id_test,
             ood_sets,
@@ -65,7 +65,7 @@ def evaluate(
             validation=validation_outputs,
             detectors=detectors,
             seed=seed,
-            tick=lambda what: bar.update(task, advance=1, description=what),
+            tick=lambda what: line.advance(doing=what),
         )
     {Format.TABLE: print_table, Format.CSV: print_csv, Format.JSON: print_json}[format](rows)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from normscale.data._progress import Advance, bar
+from normscale._progress import Bar, bar
 from normscale.errors import NormscaleError
 
 CONNECT_SECONDS = 3.0
@@ -94,16 +94,16 @@ def fetch(file: RemoteFile, folder: str | os.PathLike[str]) -> tuple[Path, list[
     part = path.with_name(path.name + ".part")
     failures: list[str] = []
     silent: set[str] = set()  # hosts that do not answer; another address there will not either
-    with bar(file.name, file.size, unit_bytes=True) as advance:
+    with bar(file.name, file.size, unit="bytes") as line:
         if part.exists():
-            advance(part.stat().st_size)
+            line.advance(part.stat().st_size)
         for url in file.urls:
             host = urllib.parse.urlsplit(url).hostname or url
             if host in silent:
                 continue
             try:
                 _reach(url)
-                _from_mirror(url, file, part, advance)
+                _from_mirror(url, file, part, line)
             except ConnectionError as error:
                 silent.add(host)
                 failures.append(f"{host}: {error}")
@@ -130,18 +130,18 @@ def _reach(url: str) -> None:
         raise ConnectionError(f"no answer ({error.strerror or error})") from None
 
 
-def _from_mirror(url: str, file: RemoteFile, part: Path, advance: Advance) -> None:
+def _from_mirror(url: str, file: RemoteFile, part: Path, line: Bar) -> None:
     """Fill ``part`` from one mirror until it is the whole, checked file."""
     failures = 0
     started_over = False
     while True:
         before = part.stat().st_size if part.exists() else 0
         if file.size is not None and before > file.size:
-            _drop(part, advance)
+            _drop(part, line)
             before = 0
         try:
             if file.size is None or before < file.size:
-                _transfer(url, file, part, advance)
+                _transfer(url, file, part, line)
         except _BrokeOff as error:
             after = part.stat().st_size if part.exists() else 0
             failures = 1 if after > before else failures + 1
@@ -156,13 +156,13 @@ def _from_mirror(url: str, file: RemoteFile, part: Path, advance: Advance) -> No
             failures += 1  # the mirror called it complete; ask once more for the rest
             if failures < ATTEMPTS:
                 continue
-        _drop(part, advance)
+        _drop(part, line)
         if started_over or before == 0:
             raise _MirrorFailed(f"it sent something else: {wrong}")
         started_over = True  # the first half may have come from elsewhere
 
 
-def _transfer(url: str, file: RemoteFile, part: Path, advance: Advance) -> None:
+def _transfer(url: str, file: RemoteFile, part: Path, line: Bar) -> None:
     """One request: append to ``part`` what it lacks, or start it anew when the mirror cannot resume."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"User-Agent": _AGENT, "Accept-Encoding": "identity"}
@@ -173,13 +173,13 @@ def _transfer(url: str, file: RemoteFile, part: Path, advance: Advance) -> None:
             resumes = response.status == 206 and _first_byte(response.headers.get("Content-Range")) == have
             if have and not resumes:
                 if response.status == 206:  # not the part that was asked for
-                    _drop(part, advance)
+                    _drop(part, line)
                     raise _BrokeOff("it sent another part of the file than asked for")
-                advance(-have)
+                line.advance(-have)
             with open(part, "ab" if resumes else "wb") as target:
                 while block := response.read1(_BLOCK):
                     target.write(block)
-                    advance(len(block))
+                    line.advance(len(block))
                     if file.size is not None and target.tell() > file.size:
                         target.truncate(0)
                         raise _MirrorFailed(f"it sends more than the {file.size} bytes of the file")
@@ -191,7 +191,7 @@ def _transfer(url: str, file: RemoteFile, part: Path, advance: Advance) -> None:
         error.close()
         if error.code == 416:  # nothing after what we have: the part is whole, or not from here
             if file.size is None or have != file.size:
-                _drop(part, advance)
+                _drop(part, line)
                 raise _BrokeOff("it has fewer bytes than were already there") from None
             return
         if error.code in (408, 425, 429) or error.code >= 500:
@@ -213,8 +213,8 @@ def _first_byte(content_range: str | None) -> int | None:
     return None
 
 
-def _drop(part: Path, advance: Advance) -> None:
+def _drop(part: Path, line: Bar) -> None:
     with suppress(FileNotFoundError):
         size = part.stat().st_size
         part.unlink()
-        advance(-size)
+        line.advance(-size)

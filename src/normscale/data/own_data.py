@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale._progress import bar
 from normscale._validate import to_numpy
-from normscale.data._progress import bar
 from normscale.data.decode import Picture, decode_all
 from normscale.data.image_set import ImageSet, channel_moments
 from normscale.data.npz_file import read_npz
@@ -74,8 +74,8 @@ def from_folder(
         raise InvalidInput(f"{path} holds no pictures ({', '.join(SUFFIXES)}), neither in folders nor by themselves.")
     pictures: list[Picture] = [(str(file), str(file)) for file, _ in files]
     height, width, channels = size or (None, None, None)
-    with bar(f"reading {path.name}", len(files)) as done:
-        arrays = list(decode_all(pictures, height, width, done=done))
+    with bar(f"reading {path.name}", len(files)) as line:
+        arrays = list(decode_all(pictures, height, width, done=line.advance))
     for (file, _), array in zip(files, arrays, strict=True):
         if array.shape[:2] != arrays[0].shape[:2]:
             raise InvalidInput(

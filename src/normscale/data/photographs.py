@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from normscale.data._progress import bar
+from normscale._progress import bar
 from normscale.data.archives import members, unpack
 from normscale.data.decode import Picture, decode_all, stack_colour
 from normscale.data.image_set import Images
@@ -150,8 +150,8 @@ def _decoded(archive: Path, pictures: Iterator[Picture], request: Request) -> Im
     """Decode and stack pictures while their number is still unknown, with a bar."""
     shape = (request.height, request.width)
     parts: list[Images] = []
-    with bar(f"decoding {archive.name}", None) as done:
-        arrays = decode_all(pictures, *shape, done=done)
+    with bar(f"decoding {archive.name}", None) as line:
+        arrays = decode_all(pictures, *shape, done=line.advance)
         while True:
             part = stack_colour((pixels for _, pixels in zip(range(4096), arrays, strict=False)), shape, 4096)
             if not len(part):

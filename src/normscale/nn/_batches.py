@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import sys
-import time
 from collections.abc import Iterable, Iterator, Sized
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -24,16 +22,13 @@ from torch.utils.data import (
 )
 
 from normscale import _validate
+from normscale._progress import QUIET_SECONDS, bar
 from normscale.data.batches import Batches
 from normscale.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 ImageSource: TypeAlias = "Tensor | NDArray[Any] | Batches | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
 """What :class:`Source` understands."""
 
-_QUIET_SECONDS = 2.0  # work that is over by then needs no bar
 _SAMPLED_ROWS = 16
 
 
@@ -142,39 +137,11 @@ def announced(
     batches: Iterable[Batch], doing: str, *, total: int | None, done: int = 0, show: bool = True
 ) -> Iterator[Batch]:
     """Pass batches on; once it takes longer than two seconds, a terminal gets a bar with the time left."""
-    if not (show and sys.stderr.isatty()):
-        yield from batches
-        return
-    started = time.monotonic()
-    bar: Progress | None = None
-    try:
+    with bar(doing, total, quiet_seconds=QUIET_SECONDS, wanted=show) as line:
+        line.at(done)
         for batch in batches:
             yield batch
-            done += len(batch.images)
-            if bar is None and time.monotonic() - started > _QUIET_SECONDS:
-                bar = _progress()
-                bar.start()
-                task = bar.add_task(doing, total=total)
-            if bar is not None:
-                bar.update(task, completed=done)
-    finally:
-        if bar is not None:
-            bar.stop()
-
-
-def _progress() -> Progress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+            line.advance(len(batch.images))
 
 
 def _rows_of(loader: DataLoader[Any]) -> int | None:

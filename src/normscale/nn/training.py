@@ -11,20 +11,18 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from normscale._progress import Bar, bar
 from normscale.errors import InvalidInput, TrainingDiverged
 from normscale.nn._activations import evaluating
 from normscale.nn.checkpoint import load_checkpoint, save_checkpoint
 from normscale.nn.recipes import Recipe
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
@@ -105,6 +103,7 @@ def train(
     validation: EpochBatches | None = None,
     settings: dict[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
+    tick: Callable[[int], None] = lambda _: None,
 ) -> list[EpochLog]:
     """Train ``model`` in place and return the log of every epoch.
 
@@ -123,10 +122,13 @@ def train(
         What the run is; a checkpoint of other settings is refused.
     checkpoint_seconds : float
         Time between checkpoints within an epoch; one is also written at its end.
+    tick : callable
+        Told after every step how many images it took.
     """
     ranks = Ranks()
     try:
-        return _Training(model, batches, recipe, ranks, folder, validation, settings or {}).run(checkpoint_seconds)
+        training = _Training(model, batches, recipe, ranks, folder, validation, settings or {}, tick)
+        return training.run(checkpoint_seconds)
     finally:
         ranks.leave()
 
@@ -143,7 +145,9 @@ class _Training:
         folder: str | os.PathLike[str] | None,
         validation: EpochBatches | None,
         settings: dict[str, Any],
+        tick: Callable[[int], None],
     ) -> None:
+        self.tick = tick
         self.model, self.batches, self.recipe, self.ranks = model, batches, recipe, ranks
         self.validation = validation
         self.settings = {**settings, "recipe": recipe._asdict(), "steps_per_epoch": len(batches)}
@@ -181,13 +185,12 @@ class _Training:
         parallel: nn.Module = self.model
         if self.ranks.world_size > 1:
             parallel = nn.parallel.DistributedDataParallel(self.model)
-        with _progress(self.ranks.rank == 0) as bar:
-            task = bar.add_task("training", total=self.total_steps)
+        with bar("training", self.total_steps, unit="share", wanted=self.ranks.rank == 0) as line:
             while self.position.epoch < self.recipe.epochs:
-                self._epoch(parallel, bar, task, checkpoint_seconds)
+                self._epoch(parallel, line, checkpoint_seconds)
         return self.log
 
-    def _epoch(self, parallel: nn.Module, bar: Progress, task: Any, checkpoint_seconds: float) -> None:
+    def _epoch(self, parallel: nn.Module, line: Bar, checkpoint_seconds: float) -> None:
         epoch = self.position.epoch
         parallel.train()
         started, before = time.monotonic(), self.position.seconds
@@ -201,7 +204,8 @@ class _Training:
             self._step(parallel, images, labels)
             now = time.monotonic()
             self.position = self.position._replace(seconds=before + now - started)
-            self._show(bar, task)
+            self._show(line)
+            self.tick(len(images))
             if now - saved_at > checkpoint_seconds:
                 self._save()
                 saved_at = now
@@ -245,15 +249,12 @@ class _Training:
         self.position = Position(epoch=self.position.epoch + 1)
         self._save()
 
-    def _show(self, bar: Progress, task: Any) -> None:
+    def _show(self, line: Bar) -> None:
         at = self.position
-        bar.update(
-            task,
-            completed=at.epoch * len(self.batches) + at.step,
-            description=(
-                f"epoch {at.epoch + 1}/{self.recipe.epochs}  loss {at.loss_sum / at.n_images:.3f}  "
-                f"accuracy {at.n_correct / at.n_images:.1%}  {at.n_images / max(at.seconds, 1e-9):.0f} images/s"
-            ),
+        line.at(
+            at.epoch * len(self.batches) + at.step,
+            f"epoch {at.epoch + 1}/{self.recipe.epochs}  loss {at.loss_sum / at.n_images:.3f}  "
+            f"accuracy {at.n_correct / at.n_images:.1%}  {at.n_images / max(at.seconds, 1e-9):.0f} images/s",
         )
 
     def _save(self) -> None:
@@ -276,19 +277,3 @@ def accuracy(model: nn.Module, batches: EpochBatches) -> float:
             n_correct += int((model(images).argmax(1) == labels).sum())
             n_images += len(labels)
     return n_correct / max(1, n_images)
-
-
-def _progress(wanted: bool) -> Progress:
-    import sys
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        disable=not (wanted and sys.stderr.isatty()),
-    )
