@@ -1,0 +1,218 @@
+"""How a test stream is put together from in-distribution (ID) and out-of-distribution (OoD) rows.
+
+Three things are chosen: which share of the stream is OoD, how the ID rows are spread over the classes, and in which
+order the rows come. Rows are drawn without replacement. The share is exact, and the stream is as long as the sets
+allow: with a share of p/q there are k*p OoD and k*(q - p) ID rows, for the largest k that both sets suffice for. So
+10 000 ID and 10 000 OoD rows give 10 000 + 10 000 at 50 %, 9 990 + 10 at 0.1 %, 3 333 + 9 999 at 75 %.
+
+The rows depend on the seed, the share, the balance and the draw, never on the order: a detector without running
+statistics sees the same rows in every order.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from normscale._validate import BoolArray, IntArray, as_class_indices, at_least, exact_share, one_of
+from normscale.errors import InvalidInput
+from normscale.outputs import ModelOutputs
+
+ORDERS = ("shuffled", "bursts", "ID first", "OoD first")
+BALANCES = ("balanced", "one class 80 %", "one class missing", "two classes missing")
+BURST = 200
+"""Rows of one kind that come together in the order "bursts"."""
+FEWEST = 20
+"""A stream with fewer ID rows, or an OoD set with fewer rows, measures nothing."""
+ENOUGH_OOD = 200
+"""A stream with fewer OoD rows than that is drawn again until so many have been seen."""
+
+
+class Stream(NamedTuple):
+    """Rows in the order in which they come; ``rows`` counts through the ID set and on through the OoD set."""
+
+    rows: IntArray
+    is_ood: BoolArray
+
+
+class Sizes(NamedTuple):
+    """How long a stream is, how often it is drawn, or why it cannot be made."""
+
+    n_id: int
+    n_ood: int
+    draws: int
+    skipped: str = ""
+
+
+def stream_classes(outputs: ModelOutputs) -> IntArray:
+    """The class of every ID row: its label where that is known, else the predicted class; shape (n,)."""
+    if outputs.labels is None:
+        return outputs.predicted
+    return np.where(outputs.labels >= 0, outputs.labels, outputs.predicted)
+
+
+class ClassBalance:
+    """The ID rows, spread over the classes in one of the ways of ``BALANCES``.
+
+    * ``balanced``: every class equally often, as often as the median class occurs; a rarer one with all its rows.
+    * ``one class 80 %``: four of five rows are of one class, the others as equal as their rows allow.
+    * ``one class missing``, ``two classes missing``: balanced, without them.
+
+    Parameters
+    ----------
+    classes : array of shape (n,)
+        The class of every ID row, see :func:`stream_classes`.
+    balance : str
+        One of ``BALANCES``.
+    seed : int
+        Draws the dominant or missing classes, among those that are not rarer than the median class.
+
+    Attributes
+    ----------
+    chosen : tuple of int
+        The dominant class, or the missing ones; empty when balanced.
+    capacity : int
+        The most rows it can be made with.
+
+    Examples
+    --------
+    >>> one = ClassBalance(np.repeat([0, 1, 2], 40), "one class 80 %", seed=0)
+    >>> one.capacity, np.bincount(one.classes[one.draw(50, np.random.default_rng(0))])[list(one.chosen)]
+    (50, array([40]))
+    """
+
+    def __init__(self, classes: ArrayLike, balance: str, seed: int) -> None:
+        """Count the classes and draw the special ones."""
+        self.classes = as_class_indices(classes, "classes")
+        self.balance = one_of(balance, "balance", BALANCES)
+        counts = np.bincount(self.classes, minlength=1)
+        present = np.sort(counts[counts > 0])
+        median = int(present[(present.size - 1) // 2]) if present.size else 0
+        common = np.flatnonzero((counts >= median) & (counts > 0))
+        wanted = {"balanced": 0, "two classes missing": 2}.get(balance, 1)
+        rng = np.random.default_rng([at_least(seed, "seed", 0), BALANCES.index(balance)])
+        drawn = rng.permutation(common)[:wanted]
+        self.chosen: tuple[int, ...] = tuple(sorted(drawn.tolist()))
+        self._dominant = balance == "one class 80 %" and bool(self.chosen)
+        self._others = counts.copy()
+        self._others[drawn] = 0
+        if self._dominant:
+            self.capacity = min(5 * int(counts[drawn[0]]) // 4, 5 * int(self._others.sum()))
+        else:
+            self.capacity = int(np.minimum(self._others, median).sum())
+
+    def draw(self, total: int, rng: np.random.Generator) -> IntArray:
+        """Rows in random order, none twice; shape (total,), total <= capacity."""
+        if total > self.capacity:
+            raise InvalidInput(f"total must be at most {self.capacity} with {self.balance!r}; got {total}.")
+        quota = np.zeros_like(self._others)
+        if self._dominant:
+            quota[self.chosen[0]] = (4 * total + 2) // 5
+        quota += _as_equal_as_possible(self._others, total - int(quota.sum()), rng)
+        by_class = np.lexsort((rng.random(self.classes.size), self.classes))  # each class in random order
+        sorted_classes = self.classes[by_class]
+        place_in_class = np.arange(self.classes.size) - np.searchsorted(sorted_classes, sorted_classes)
+        rows: IntArray = rng.permutation(by_class[place_in_class < quota[sorted_classes]])
+        return rows
+
+
+def _as_equal_as_possible(counts: IntArray, total: int, rng: np.random.Generator) -> IntArray:
+    """How many rows to take of each class, at most ``counts``, so that the largest differ by one at most."""
+    level = bisect_right(range(int(counts.max(initial=0)) + 1), total, key=lambda k: int(np.minimum(counts, k).sum()))
+    quota = np.minimum(counts, level - 1)
+    rest = rng.permutation(np.flatnonzero(counts > quota))[: total - int(quota.sum())]
+    quota[rest] += 1
+    return quota
+
+
+def stream_sizes(balance: ClassBalance, n_ood: int, share: float) -> Sizes:
+    """The longest stream with exactly this share of OoD rows, or the reason why there is none.
+
+    Examples
+    --------
+    >>> balanced = ClassBalance(np.arange(1000) % 10, "balanced", seed=0)
+    >>> stream_sizes(balanced, 500, 0.25)
+    Sizes(n_id=999, n_ood=333, draws=1, skipped='')
+    """
+    exact = exact_share(share, "share")
+    p, q = exact.numerator, exact.denominator
+    k = min(balance.capacity // (q - p), n_ood // p)
+    n_id_rows, n_ood_rows = k * (q - p), k * p
+    if n_ood < FEWEST:
+        return Sizes(0, 0, 0, f"the OoD set has {n_ood} rows; at least {FEWEST} are needed")
+    if k == 0 or n_id_rows < FEWEST:
+        needed = max(q - p, FEWEST)
+        if balance.capacity < needed:
+            what = f"{needed} ID rows, and the ID set suffices for {balance.capacity} ({balance.balance})"
+        else:
+            what = f"{max(p, math.ceil(FEWEST * p / (q - p)))} OoD rows, and the OoD set has {n_ood}"
+        return Sizes(0, 0, 0, f"an OoD share of {100 * share:g} % needs {what}")
+    return Sizes(n_id_rows, n_ood_rows, math.ceil(ENOUGH_OOD / n_ood_rows))
+
+
+def draw_rows(
+    balance: ClassBalance, n_ood: int, share: float, *, seed: int = 0, draw: int = 0
+) -> tuple[IntArray, IntArray]:
+    """Which ID rows and which OoD rows take part; none twice, in random order.
+
+    Parameters
+    ----------
+    balance : ClassBalance
+    n_ood : int
+        Rows of the OoD set.
+    share : float in (0, 1)
+        Of OoD rows in the stream.
+    seed, draw : int
+        Another draw gives other rows of the same classes.
+    """
+    sizes = stream_sizes(balance, n_ood, share)
+    if sizes.skipped:
+        raise InvalidInput(f"no such stream: {sizes.skipped}.")
+    rng = np.random.default_rng(_key(balance, share, seed, draw))
+    id_rows = balance.draw(sizes.n_id, rng)
+    return id_rows, rng.permutation(n_ood)[: sizes.n_ood]
+
+
+def _key(balance: ClassBalance, share: float, seed: int, draw: int) -> list[int]:
+    exact = exact_share(share, "share")
+    return [at_least(seed, "seed", 0), BALANCES.index(balance.balance), exact.numerator, exact.denominator, draw]
+
+
+def arrange(id_rows: IntArray, ood_rows: IntArray, order: str, *, n_id: int, seed: int = 0, draw: int = 0) -> Stream:
+    """Put drawn rows in order.
+
+    Parameters
+    ----------
+    id_rows, ood_rows : arrays of shape (n,) and (m,)
+        Rows in random order, as :func:`draw_rows` gives them.
+    order : str
+        ``shuffled``; ``bursts`` of 200 rows of one kind, in random order; ``ID first``; ``OoD first``.
+    n_id : int
+        Rows of the whole ID set: where the rows of the OoD set begin.
+    seed, draw : int
+        Of the shuffled order and of the bursts.
+
+    Examples
+    --------
+    >>> arrange(np.array([3, 1]), np.array([0]), "OoD first", n_id=5)
+    Stream(rows=array([5, 3, 1]), is_ood=array([ True, False, False]))
+    """
+    one_of(order, "order", ORDERS)
+    rows = np.concatenate([id_rows, n_id + ood_rows])
+    is_ood = np.arange(rows.size) >= id_rows.size
+    rng = np.random.default_rng([seed, ORDERS.index(order), draw])
+    if order == "shuffled":
+        position = rng.permutation(rows.size)
+    elif order == "bursts":
+        starts = [*range(0, id_rows.size, BURST), *range(id_rows.size, rows.size, BURST)]
+        bursts = np.split(np.arange(rows.size), starts[1:])
+        position = np.concatenate([bursts[i] for i in rng.permutation(len(bursts))])
+    elif order == "ID first":
+        position = np.arange(rows.size)
+    else:
+        position = np.roll(np.arange(rows.size), ood_rows.size)
+    return Stream(rows[position], is_ood[position])
