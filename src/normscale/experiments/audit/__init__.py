@@ -1,0 +1,1 @@
+"""The audit: what the paper claims, recomputed."""
