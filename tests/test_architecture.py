@@ -35,7 +35,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "data": {"_atomic", "_progress", "_validate", "errors"},
     "nn": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "moments",
-        "outputs", "scaling",
+        "outputs", "scaling", "state",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {"_validate", "detectors", "errors", "metrics", "outputs", "scores"},

@@ -1,8 +1,8 @@
-"""Detector state in a file: safetensors with a JSON header. No pickle, ever.
+"""State in a file: named arrays and one JSON document, as safetensors. No pickle, ever.
 
-The tensors are the fitted arrays. The header, one JSON document under the metadata key ``normscale``, names the
-detector, its parameters, the version that wrote it, the threshold and the class names. Files are written to a
-temporary name and moved into place, so a crash leaves the old file or the new one, never half of one.
+Detectors, networks, checkpoints and results are stored alike; the metadata key of the document tells the kinds apart.
+Files are written to a temporary name and moved into place, so a crash leaves the old file or the new one, never half
+of one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,28 +23,48 @@ from normscale.errors import FileFormatError
 FORMAT = 1
 """Grows when a file can no longer be read by older versions."""
 
-_KEY = "normscale"
+
+class Kind(NamedTuple):
+    """What a file holds, and what to say when it does not; ``{path}`` stands for its name."""
+
+    key: str
+    """Where in the metadata the document stands."""
+    noun: str
+    when_absent: str
+    when_damaged: str
+    when_foreign: str = "It is of another kind; choose another file."
 
 
-def save_state(path: str | os.PathLike[str], header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> None:
+DETECTOR = Kind(
+    "normscale",
+    "detector",
+    "Make one with `normscale fit ... -o {path}`.",
+    "restore it from a copy or fit the detector again.",
+    "Is it a table of logits? Then fit a detector on it first.",
+)
+
+
+def save_state(
+    path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], kind: Kind = DETECTOR
+) -> None:
     """Write a header and named arrays to ``path`` atomically."""
     from safetensors.numpy import save
 
     document = {"format": FORMAT, "version": __version__, **_spell(header)}
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    arrays.setdefault("_", np.zeros(0))  # a detector without arrays still needs one tensor to be a valid file
-    data = save(arrays, metadata={_KEY: json.dumps(document, allow_nan=False)})
+    arrays.setdefault("_", np.zeros(0))  # without arrays, one tensor is still needed to be a valid file
+    data = save(arrays, metadata={kind.key: json.dumps(document, allow_nan=False)})
     with atomic_path(path) as temporary, open(temporary, "wb") as file:
         file.write(data)
 
 
-def load_state(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+def load_state(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read back what :func:`save_state` wrote; a damaged, foreign or newer file is a :class:`FileFormatError`."""
     from safetensors import SafetensorError, safe_open
 
     name = os.fspath(path)
     if not os.path.isfile(name):
-        raise FileFormatError(f"no detector file at {name!r}. Make one with `normscale fit ... -o {name}`.")
+        raise FileFormatError(f"no {kind.noun} file at {name!r}. {kind.when_absent.format(path=name)}")
     try:
         with safe_open(name, framework="np") as file:
             metadata = file.metadata() or {}
@@ -51,18 +72,18 @@ def load_state(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     except (SafetensorError, OSError, ValueError) as error:
         raise FileFormatError(
             f"{name!r} is not a readable safetensors file ({error}). It is damaged or of another kind; "
-            "restore it from a copy or fit the detector again."
+            f"{kind.when_damaged}"
         ) from error
-    if _KEY not in metadata:
+    if kind.key not in metadata:
         raise FileFormatError(
-            f"{name!r} is a safetensors file but holds no normscale detector (no {_KEY!r} in its metadata). "
-            "Is it a table of logits? Then fit a detector on it first."
+            f"{name!r} is a safetensors file but holds no normscale {kind.noun} (no {kind.key!r} in its metadata). "
+            f"{kind.when_foreign}"
         )
     try:
-        header = json.loads(metadata[_KEY])
+        header = json.loads(metadata[kind.key])
         written_as = int(header["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"the header of {name!r} is damaged ({error!r}); fit the detector again.") from error
+        raise FileFormatError(f"the header of {name!r} is damaged ({error!r}); {kind.when_damaged}") from error
     if written_as > FORMAT:
         raise FileFormatError(
             f"{name!r} was written by normscale {header.get('version', '?')} in format {written_as}; this version, "
@@ -74,7 +95,7 @@ def load_state(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
 
 def _spell(value: Any) -> Any:
     """Replace what JSON has no word for: infinity becomes {"float": "inf"}."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(key): _spell(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_spell(item) for item in value]

@@ -6,19 +6,22 @@ stands. It is written beside the old one and moved into its place, so that a kil
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscale._atomic import atomic_path
-from normscale._version import __version__
 from normscale.errors import FileFormatError
+from normscale.state import Kind, load_state, save_state
 
-FORMAT = 1
-_KEY = "normscale.training"
+CHECKPOINT = Kind(
+    "normscale.training",
+    "checkpoint or network",
+    "Make one with `normscale train`.",
+    "delete it to start the training anew.",
+    "Is it a detector, or a table of logits?",
+)
 
 
 def save_checkpoint(
@@ -35,37 +38,13 @@ def save_checkpoint(
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
     """Write named tensors and a header atomically."""
-    from safetensors.torch import save
-
-    document = json.dumps({"format": FORMAT, "version": __version__, **header}, allow_nan=False)
-    data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, {_KEY: document})
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(data)
+    save_state(path, header, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}, CHECKPOINT)
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what :func:`write_tensors` wrote; a damaged, foreign or newer file is a :class:`FileFormatError`."""
-    from safetensors import SafetensorError, safe_open
-
-    name = os.fspath(path)
-    if not os.path.isfile(name):
-        raise FileFormatError(f"no checkpoint at {name!r}; make one with `normscale train`.")
-    try:
-        with safe_open(name, framework="pt") as file:
-            metadata = file.metadata() or {}
-            header: dict[str, Any] = json.loads(metadata[_KEY])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
-            written_as = int(header["format"])
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(
-            f"{name!r} is not a checkpoint of normscale or is damaged ({error}). Delete it to start the training anew."
-        ) from error
-    if written_as > FORMAT:
-        raise FileFormatError(
-            f"{name!r} was written by normscale {header.get('version', '?')} in format {written_as}; "
-            f"{__version__} reads up to {FORMAT}. Upgrade normscale."
-        )
-    return tensors, header
+    header, arrays = load_state(path, CHECKPOINT)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, header
 
 
 def load_checkpoint(
