@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "_version": set(),
     "_atomic": set(),
     "_progress": set(),
+    "_lock": {"errors"},
     "_validate": {"errors"},
     "_kernels": {"errors"},
     "outputs": {"_validate", "errors"},
@@ -32,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "scaling": {"_kernels", "_validate", "moments", "scores"},
     "metrics": {"_validate", "errors", "outputs"},
     "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
-    "data": {"_atomic", "_progress", "_validate", "errors"},
+    "data": {"_atomic", "_lock", "_progress", "_validate", "errors"},
     "nn": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "moments",
         "outputs", "scaling", "state",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from normscale.detectors.registry import make_detector as make_detector
     from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
     from normscale.errors import FileFormatError as FileFormatError
+    from normscale.errors import FolderInUse as FolderInUse
     from normscale.errors import InvalidInput as InvalidInput
     from normscale.errors import MissingExtra as MissingExtra
     from normscale.errors import NormscaleError as NormscaleError
@@ -71,8 +72,8 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "detectors.registry": "list_detectors load_detector make_detector",
     "detectors.temperature_scaling": "TemperatureScaling",
     "errors": (
-        "FileFormatError InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning TrainingDiverged "
-        "UnknownDetector"
+        "FileFormatError FolderInUse InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning "
+        "TrainingDiverged UnknownDetector"
     ),
     "metrics.calibration": "expected_calibration_error reliability",
     "metrics.intervals": "bootstrap_intervals delong_interval",

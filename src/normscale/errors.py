@@ -34,6 +34,10 @@ class FileFormatError(NormscaleError, OSError):
     """A file is damaged, newer than this version, or not what it claims to be."""
 
 
+class FolderInUse(NormscaleError, OSError):
+    """Another process is at work in that folder."""
+
+
 class MissingExtra(NormscaleError, ImportError):
     """A feature needs an optional dependency that is not installed."""
 

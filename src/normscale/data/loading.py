@@ -7,14 +7,13 @@ Below the root every set has a folder with the files as published and, once read
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from normscale._atomic import atomic_path
+from normscale._lock import locked
 from normscale._validate import at_least
 from normscale.data.download import DownloadFailed, RemoteFile, fetch
 from normscale.data.embedded_sets import read_embedded
@@ -85,7 +84,7 @@ def get(name: str, split: str | None = None, *, root: str | os.PathLike[str] | N
         if source.shape is not None:
             _prepared(source, one, folder, source.shape[:2], download=True)
         else:
-            with _alone(folder):
+            with locked(folder):
                 _fetch_files(source, one, folder)
     return folder
 
@@ -171,7 +170,7 @@ def _prepared(source: Source, split: str, folder: Path, size: tuple[int, int], *
         raise InvalidInput(
             f"{source.name} is not in {folder}; run `normscale data get {source.name}` or pass download=True."
         )
-    with _alone(folder):
+    with locked(folder):
         if path.exists():  # made by another process while this one waited
             return _read_prepared(path)
         contents = _obtain(source, split, folder, size)
@@ -253,17 +252,3 @@ def _read_prepared(path: Path) -> Content:
     file = read_npz(path, "Delete it; it will be made again.")
     names = tuple(file["class_names"].tolist()) if "class_names" in file else None
     return Content(file["images"], file["labels"], names)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time fetch and prepare a set; the others wait and find it done."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            import fcntl
-        except ImportError:  # Windows: two processes would only do the work twice
-            yield
-            return
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, even by kill -9
-        yield
