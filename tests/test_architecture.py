@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "outputs", "scaling", "state",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
-    "experiments": {"_validate", "detectors", "errors", "metrics", "outputs", "scores"},
+    "experiments": {"_validate", "detectors", "errors", "metrics", "outputs", "sample", "scores"},
     "cli": {
         "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "metrics",
         "nn", "outputs", "sample", "tables",
