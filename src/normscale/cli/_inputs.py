@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -50,6 +51,19 @@ class Input:
         if not parts:
             raise InvalidInput(f"{self.path} holds no rows.")
         return parts[0] if len(parts) == 1 else ModelOutputs.concatenate(parts)
+
+
+def read_named(items: Iterable[str]) -> dict[str, ModelOutputs]:
+    """Read tables given as ``NAME=PATH`` or ``PATH``; without a name the file's own serves."""
+    found: dict[str, ModelOutputs] = {}
+    for item in items:
+        name, equals, path = item.partition("=")
+        if not equals:
+            path, name = item, os.path.splitext(os.path.basename(item.removeprefix(PREFIX)))[0]
+        if name in found:
+            raise InvalidInput(f"two tables are called {name!r}; name one of them: OTHER={path}.")
+        found[name] = Input(path).read()
+    return found
 
 
 def _from_sample(path: str) -> tuple[ModelOutputs, tuple[str, ...]]:

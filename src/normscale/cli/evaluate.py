@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import sys
 from enum import StrEnum
 from typing import Annotated
@@ -13,7 +12,7 @@ import typer
 
 from normscale._progress import bar
 from normscale._version import __version__
-from normscale.cli._inputs import Input
+from normscale.cli._inputs import Input, read_named
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.experiments.comparison import ComparisonRow, compare, default_methods
@@ -46,11 +45,7 @@ def evaluate(
 ) -> None:
     """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named."""
     id_test = Input(id_table).read()
-    ood_sets = {}
-    for item in ood_tables:
-        name, equals, path = item.partition("=")
-        path = path if equals else item
-        ood_sets[name if equals else _short(path)] = Input(path).read()
+    ood_sets = read_named(ood_tables)
     train_outputs = Input(train).read() if train else None
     validation_outputs = Input(validation).read() if validation else None
     detectors: list[Detector] = [load_detector(path) for path in guard or []]
@@ -68,10 +63,6 @@ def evaluate(
             tick=lambda what: line.advance(doing=what),
         )
     {Format.TABLE: print_table, Format.CSV: print_csv, Format.JSON: print_json}[format](rows)
-
-
-def _short(path: str) -> str:
-    return os.path.splitext(os.path.basename(path.removeprefix("sample:")))[0]
 
 
 def print_table(rows: list[ComparisonRow]) -> None:
