@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 
 from normscale._version import __version__
-from normscale.cli import data, doctor, evaluate, fit, score, train
+from normscale.cli import audit, data, doctor, evaluate, fit, score, train
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app = typer.Typer(
 app.command("fit", epilog=fit.EXAMPLE)(fit.fit)
 app.command("score", epilog=score.EXAMPLE)(score.score)
 app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("audit", epilog=audit.EXAMPLE)(audit.audit_claims)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

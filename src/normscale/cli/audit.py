@@ -1,0 +1,131 @@
+"""``normscale audit``: what the paper claims, recomputed, with a verdict on each claim."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import groupby
+from typing import Annotated, Any
+
+import typer
+
+from normscale._progress import bar
+from normscale._version import __version__
+from normscale.cli._inputs import Input, read_named
+from normscale.errors import InvalidInput
+from normscale.experiments.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
+from normscale.outputs import ModelOutputs
+
+EXAMPLE = (
+    "Example: [bold]normscale audit --train sample:train --id sample:test --ood sample:unseen_digits "
+    "--ood noise=sample:uniform_noise[/bold]"
+)
+ON_THE_SAMPLE = "Measured on the embedded sample; give --train, --id and --ood to audit a network of yours."
+_WIDEST = 110
+_COLOURS = {HOLDS: "green", DIFFERS: "yellow"}
+
+
+class Format(StrEnum):
+    """How findings are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+def audit_claims(
+    train: Annotated[str | None, typer.Option(help="Outputs on the training set.")] = None,
+    id_table: Annotated[str | None, typer.Option("--id", help="Outputs on in-distribution test inputs.")] = None,
+    ood_tables: Annotated[
+        list[str] | None, typer.Option("--ood", help="Outputs on OoD inputs; NAME=PATH names the set.")
+    ] = None,
+    in_set: Annotated[
+        str | None,
+        typer.Option(help="The paper's set that the network was trained on, to compare with its figures: cifar10, ..."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
+    details: Annotated[bool, typer.Option("--details", help="Show the numbers behind every finding.")] = False,
+    format: Annotated[Format, typer.Option("--format", "-f", help="How to print the findings.")] = Format.TABLE,
+) -> None:
+    """Recompute the paper's claims from its tables and on a network's outputs; by default the embedded sample's."""
+    outputs = _outputs(train, id_table, ood_tables)
+    with bar("auditing", STEPS) as line:
+        findings = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
+    if format is Format.JSON:
+        print_json(findings)
+        return
+    (print_markdown if format is Format.MARKDOWN else print_blocks)(findings, details)
+    typer.echo("\n" + " ".join([*([] if outputs else [ON_THE_SAMPLE]), summary(findings)]))
+
+
+def _outputs(
+    train: str | None, id_table: str | None, ood_tables: Sequence[str] | None
+) -> tuple[ModelOutputs, ModelOutputs, dict[str, ModelOutputs]] | tuple[()]:
+    """The tables given, or nothing for the embedded sample."""
+    if train is None and id_table is None and not ood_tables:
+        return ()
+    if train is None or id_table is None or not ood_tables:
+        raise InvalidInput("--train, --id and --ood go together; give all three, or none for the embedded sample.")
+    return Input(train).read(), Input(id_table).read(), read_named(ood_tables)
+
+
+def print_blocks(findings: Sequence[Finding], details: bool) -> None:
+    """Under each point its findings: claim, what was recomputed, verdict."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
+        console.width = _WIDEST
+    console.width = min(console.width, _WIDEST)
+    for point, group in groupby(findings, key=lambda finding: finding.point):
+        console.print(Text(f"\n{point}. {POINTS[point]}", style="bold"))
+        for i, finding in enumerate(group):
+            block = Table.grid(padding=(0, 1, 0, 0))
+            block.add_column(width=13, justify="right", no_wrap=True)
+            block.add_column()
+            if i:
+                block.add_row()
+            block.add_row("claim", Text(finding.claim))
+            block.add_row("recomputed", Text(finding.recomputed))
+            verdict = Text(finding.verdict, style=_COLOURS.get(finding.verdict, "dim"))
+            block.add_row("verdict", verdict + Text(f": {finding.reason}"))
+            console.print(block)
+            if details and finding.details:
+                table = Table(*finding.details[0], box=SIMPLE_HEAD)
+                for row in finding.details:
+                    table.add_row(*map(_cell, row.values()))
+                console.print(table)
+
+
+def print_markdown(findings: Sequence[Finding], details: bool) -> None:
+    """One table of all findings, and with details one more for each."""
+    rows = [[f.point, f.claim, f.recomputed, f"**{f.verdict}**: {f.reason}"] for f in findings]
+    typer.echo(_markdown_table(["point", "claim", "recomputed", "verdict"], rows))
+    for finding in findings if details else ():
+        if finding.details:
+            typer.echo(f"\n{finding.point}. {finding.claim}\n")
+            typer.echo(_markdown_table(list(finding.details[0]), [list(row.values()) for row in finding.details]))
+
+
+def _markdown_table(header: list[str], rows: list[list[Any]]) -> str:
+    lines = [header, ["---"] * len(header), *([_cell(value) for value in row] for row in rows)]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
+
+
+def print_json(findings: Sequence[Finding]) -> None:
+    """One JSON object per line, with the point's title and the version."""
+    for finding in findings:
+        record = {**finding._asdict(), "title": POINTS[finding.point], "version": __version__}
+        typer.echo(json.dumps(record, ensure_ascii=False))
