@@ -1,32 +1,24 @@
 """Compare detectors on the same outputs: one in-distribution test set, any number of OoD sets.
 
 Every row says which class its numbers count as positive, how many inputs of each side there were, and in which
-setting the scores were made:
-
-* ``frozen``: the detector as fitted;
-* ``stream``: running statistics over the shuffled mixture of both test sets, as in the paper;
-* ``per class``: one ranking per predicted class, averaged (the paper's multi-threshold protocol).
+setting (:mod:`normscale.experiments.protocol`) the scores were made.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.multi_threshold import MultiThreshold
-from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import list_detectors, make_detector
 from normscale.errors import InvalidInput
-from normscale.metrics.per_class import PerClassResult, evaluate_per_class
-from normscale.metrics.ranking import RankingResult, evaluate
+from normscale.experiments.protocol import FROZEN, STREAM, ScoredPair, score_pair, settings_of
 from normscale.outputs import ModelOutputs
-from normscale.scores import msp_score
 
 METRICS = ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in")
 
@@ -102,31 +94,30 @@ def compare(
         detectors = [make_detector(name) for name in default_methods(train, validation)]
     rows: list[ComparisonRow] = []
     for detector in detectors:
-        fitted = _fitted(detector, train, validation)
+        fitted = fit_on(detector, train, validation)
         id_scores: FloatArray | None = None
         for name, ood in ood_sets.items():
             if not len(ood) or not len(id_test):
                 raise InvalidInput(f"both sides need rows; got {len(id_test)} in-distribution, {len(ood)} of {name}.")
-            for setting in _settings(fitted):
+            for setting in settings_of(fitted):
                 started = time.perf_counter()
-                if setting == "frozen":
-                    id_scores = fitted.score(id_test) if id_scores is None else id_scores
-                    result: RankingResult | PerClassResult = evaluate(id_scores, fitted.score(ood))
-                elif setting == "stream":
-                    result = evaluate(*_shuffled_stream(fitted, id_test, ood, seed))
+                if setting == FROZEN and id_scores is not None:  # frozen scores of the test set serve every OoD set
+                    pair = ScoredPair(id_scores, fitted.score(ood))
                 else:
-                    result = evaluate_per_class(
-                        msp_score(id_test.logits), id_test.predicted, msp_score(ood.logits), ood.predicted
-                    )
+                    pair = score_pair(fitted, setting, id_test, ood, seed=seed)
+                if setting == FROZEN:
+                    id_scores = pair.id_scores
+                result = pair.evaluate()
                 numbers = [getattr(result, metric) for metric in METRICS]
                 sizes = (len(id_test), len(ood), time.perf_counter() - started)
-                settings = (fitted.get_params(), seed if setting == "stream" else None)
+                settings = (fitted.get_params(), seed if setting == STREAM else None)
                 rows.append(ComparisonRow._make((fitted.name, setting, name, *numbers, *sizes, *settings)))
             tick(f"{fitted.name} on {name}")
     return rows
 
 
-def _fitted(detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None) -> Detector:
+def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None) -> Detector:
+    """The detector fitted on what it may be fitted on: labelled validation outputs or training outputs."""
     if detector.width_ is not None:
         return detector
     source = _training_set(detector, train, validation)
@@ -137,24 +128,3 @@ def _fitted(detector: Detector, train: ModelOutputs | None, validation: ModelOut
     if not detector.needs_fit and train is None:
         return detector
     return copy.copy(detector).fit(source)
-
-
-def _settings(detector: Detector) -> Iterator[str]:
-    yield "frozen"
-    if isinstance(detector, NormScaling) and np.isfinite(detector.prior_weight):
-        yield "stream"
-    if isinstance(detector, MultiThreshold):
-        yield "per class"
-
-
-def _shuffled_stream(
-    detector: Detector, id_test: ModelOutputs, ood: ModelOutputs, seed: int
-) -> tuple[FloatArray, FloatArray]:
-    """Scores of both sides when they come in one shuffled stream."""
-    mixture = ModelOutputs.concatenate(
-        [ModelOutputs(id_test.logits, id_test.features), ModelOutputs(ood.logits, ood.features)]
-    )
-    order = np.random.default_rng(seed).permutation(len(mixture))
-    scores = np.empty(len(mixture))
-    scores[order] = copy.copy(detector).stream(mixture[order])
-    return scores[: len(id_test)], scores[len(id_test) :]
