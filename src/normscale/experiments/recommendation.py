@@ -96,8 +96,9 @@ class _View:
         _, score, prior = method.split()
         if prior == "frozen":
             return f"frozen norm-scaling ({score})"
-        weight = self.weights[method] or float(prior.removeprefix("w="))
-        return f"running norm-scaling ({score}, prior weight {weight:g})"
+        weight = self.weights[method]
+        shown = f"{weight:g}" if weight else prior.removeprefix("w=")
+        return f"running norm-scaling ({score}, prior weight {shown})"
 
 
 def _advice(view: _View) -> str:
@@ -127,8 +128,8 @@ def _advice(view: _View) -> str:
     closest = max(others, key=view.mean)
     if best in RIVALS and view.mean(closest) <= view.mean(best):
         text += (
-            f", and no form of norm-scaling comes out ahead of it (closest is {view.called(closest)}, with a mean AUROC "
-            f"of {view.mean(closest):.3f} against {view.mean(best):.3f})"
+            f", and no form of norm-scaling comes out ahead of it (closest is {view.called(closest)}, with a mean "
+            f"AUROC of {view.mean(closest):.3f} against {view.mean(best):.3f})"
         )
     return f"{text}."
 
@@ -160,8 +161,8 @@ def _balanced(view: _View) -> str:
     here = view.cells[where]
     wins, low = view.wins_at(RUNNING, FROZEN), min(gains.values())
     text = (
-        f"In balanced, shuffled streams running statistics beat frozen ones at an OoD share of {wins}, by {gain:.3f} at "
-        f"{_percent(where.share)} ({here[RUNNING].auroc:.3f} against {here[FROZEN].auroc:.3f})"
+        f"In balanced, shuffled streams running statistics beat frozen ones at an OoD share of {wins}, by {gain:.3f} "
+        f"at {_percent(where.share)} ({here[RUNNING].auroc:.3f} against {here[FROZEN].auroc:.3f})"
     )
     return f"{text}; elsewhere they lose up to {-low:.3f}." if low < -TOLERANCE else f"{text}."
 
@@ -210,11 +211,9 @@ def _priors(view: _View) -> str:
     for name in names:
         if name in view.moving and len(view.moving) > 1:
             gains = view.gains(name, FROZEN)
-            weight = view.weights[name]
-            parts.append(
-                f"{'the training set' if name.endswith('train') else 'weight'} {weight:g}: {max(gains.values()):+.3f} "
-                f"at best, {min(gains.values()):+.3f} at worst"
-            )
+            rows = "rows, the training set's size" if name.endswith("train") else "rows"
+            best, worst = max(gains.values()), min(gains.values())
+            parts.append(f"{view.weights[name]:g} {rows}: {best:+.3f} at best, {worst:+.3f} at worst")
     return _sentence("Prior weight, against frozen statistics", parts, "; ")
 
 

@@ -1,0 +1,126 @@
+"""The stress grid as a picture: where running statistics gain on frozen ones, where they lose, and what is left."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from normscale._atomic import atomic_path
+from normscale._validate import FloatArray
+from normscale.errors import InvalidInput
+from normscale.experiments.stress import FROZEN, RUNNING
+from normscale.experiments.stress_result import Cell, StressResult
+
+SUFFIXES = (".png", ".svg", ".pdf")
+_DEEPEST = 0.2
+"""Differences beyond this have the deepest colour: one bad cell should not make all others pale."""
+
+
+def draw_stress(result: StressResult, running: str = RUNNING, against: str = FROZEN) -> Figure:
+    """Draw two heat maps, with a column for every OoD share and a row for every class balance and order.
+
+    Parameters
+    ----------
+    result : StressResult
+        Averaged over its OoD sets.
+    running, against : str
+        The method that is drawn, and the one it is held against.
+
+    Returns
+    -------
+    matplotlib Figure
+        Left: AUROC of ``running`` minus that of ``against``, blue for a gain, red for a loss, white for neither.
+        Right: AUROC of ``running``. Cells that were skipped are grey.
+
+    Examples
+    --------
+    >>> from normscale.experiments.stress_result import StressRow
+    >>> rows = [StressRow("noise", 0.5, "shuffled", "balanced", (), name, {}, auroc, 0.2, 500, 500, 1, 0, "")
+    ...         for name, auroc in ((RUNNING, 0.95), (FROZEN, 0.8))]
+    >>> [text.get_text() for axes in draw_stress(StressResult(rows)).axes[:2] for text in axes.texts]
+    ['+.150', 'balanced', '.950']
+    """
+    for name in (running, against):
+        if name not in result.methods:
+            raise InvalidInput(f"the grid has no method {name!r}; it has {', '.join(result.methods)}.")
+    lines = [(balance, order) for balance in result.balances for order in result.orders]
+    own, other = (_table(result, name, lines) for name in (running, against))
+    difference = own - other
+    depth = min(_DEEPEST, float(np.nanmax(np.abs(difference), initial=0.01)))
+
+    figure = Figure(figsize=(4.4 + 1.05 * len(result.shares), 1.7 + 0.33 * len(lines)), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, sharey=True)
+    _heat_map(left, difference, "RdBu", Normalize(-depth, depth), "+.3f")
+    _heat_map(right, own, "cividis", Normalize(0.5, 1.0), ".3f")
+    left.set_title(f"AUROC of {_called(running)} minus {_called(against)}", fontsize=9)
+    right.set_title(f"AUROC of {_called(running)}", fontsize=9)
+    for axes in (left, right):
+        axes.set_xticks(range(len(result.shares)), [f"{100 * share:g} %" for share in result.shares])
+        axes.set_xlabel("share of OoD rows in the stream", fontsize=8)
+        for edge in range(len(result.orders), len(lines), len(result.orders)):
+            axes.axhline(edge - 0.5, color="white", linewidth=4)
+    left.set_yticks(range(len(lines)), [order for _, order in lines])
+    for number, balance in enumerate(result.balances):
+        centre = (number + 0.5) * len(result.orders) - 0.5
+        left.annotate(
+            balance, (0, centre), (-66, 0), ("axes fraction", "data"), "offset points", rotation=90,
+            ha="center", va="center", fontweight="bold", fontsize=8, annotation_clip=False,
+        )  # fmt: skip
+    sets = result.ood_sets
+    figure.suptitle(sets[0] if len(sets) == 1 else f"mean of {len(sets)} OoD sets", fontsize=11)
+    return figure
+
+
+def save_stress_map(result: StressResult, path: str | os.PathLike[str]) -> None:
+    """Write :func:`draw_stress` as .png, .svg or .pdf."""
+    check_suffix(path)
+    with atomic_path(path) as temporary:
+        draw_stress(result).savefig(temporary)
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Refuse a picture of another kind: before the work, not after it."""
+    if os.path.splitext(os.fspath(path))[1].lower() not in SUFFIXES:
+        raise InvalidInput(f"a picture's name must end in {', '.join(SUFFIXES)}; got {os.fspath(path)!r}.")
+
+
+def _table(result: StressResult, method: str, lines: list[tuple[str, str]]) -> FloatArray:
+    """AUROC by line and share; NaN where a cell was skipped."""
+    cells = result.cells()
+    table = np.full((len(lines), len(result.shares)), np.nan)
+    for i, (balance, order) in enumerate(lines):
+        for j, share in enumerate(result.shares):
+            if (cell := Cell(share, order, balance)) in cells:
+                table[i, j] = cells[cell][method].auroc
+    return table
+
+
+def _heat_map(axes: Axes, table: FloatArray, colours: str, norm: Normalize, form: str) -> None:
+    palette = colormaps[colours].with_extremes(bad="0.85")
+    image = axes.imshow(np.ma.masked_invalid(table), cmap=palette, norm=norm, aspect="auto")
+    axes.tick_params(length=0, labelsize=8)
+    axes.spines[:].set_visible(False)
+    for (i, j), value in np.ndenumerate(table):
+        red, green, blue, _ = palette(norm(value)) if np.isfinite(value) else (1.0, 1.0, 1.0, 1.0)
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        text = format(value, form).replace("0.", ".", 1).replace("-", "−") if np.isfinite(value) else "skipped"
+        axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+    low, high = np.nanmin(table, initial=np.inf), np.nanmax(table, initial=-np.inf)
+    below, above = low < (norm.vmin or 0.0), high > (norm.vmax or 0.0)
+    bar = axes.figure.colorbar(
+        image, ax=axes, extend="both" if below and above else "min" if below else "max" if above else "neither",
+        aspect=45, pad=0.02,
+    )  # fmt: skip
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=7)
+
+
+def _called(method: str) -> str:
+    return {RUNNING: "running", FROZEN: "frozen"}.get(method, method)
