@@ -1,7 +1,7 @@
 """What a stress grid means for a user's own logits, in sentences.
 
 Every statement is read off the grid's numbers. The first sentence is the advice; the others say what it rests on.
-Differences of AUROC up to 0.005 are taken for none.
+Differences of AUROC up to 0.005 are taken for none, and a gain of 0.01 is not worth a risk.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from normscale.errors import InvalidInput
 from normscale.experiments.stress import FROZEN, PRIORS, RIVALS, RUNNING, norm_scaling_name
 from normscale.experiments.stress_result import Cell, Numbers, StressResult
 from normscale.experiments.stress_summary import TOLERANCE
+
+WORTH = 0.01
+"""The AUROC gain above which running statistics are worth advising: the best of many always gains a little."""
 
 _PEOPLE = {"msp": "MSP", "max_logit": "MaxLogit", "energy": "Energy"}
 
@@ -81,13 +84,13 @@ class _View:
         """The gains in balanced, shuffled streams, by rising share."""
         return dict(sorted(self.gains(method, over, order="shuffled", balance="balanced").items()))
 
-    def wins_at(self, method: str, over: str) -> str:
-        """At which OoD shares it wins in balanced, shuffled streams: "at least 5 %", "10 %, 25 %", or nothing."""
+    def wins_at(self, method: str, over: str, margin: float) -> str:
+        """At which OoD shares it wins in balanced, shuffled streams: "at least 5 %", "10 % or 25 %", or nothing."""
         gains = self.paper_like(method, over)
-        won = [cell.share for cell, gain in gains.items() if gain > TOLERANCE]
+        won = [cell.share for cell, gain in gains.items() if gain > margin]
         if won and won == [cell.share for cell in gains][-len(won) :]:
             return f"at least {_percent(won[0])}"
-        return ", ".join(map(_percent, won))
+        return " or ".join(map(_percent, won))
 
     def called(self, method: str) -> str:
         """The method's name in a sentence."""
@@ -106,7 +109,7 @@ def _advice(view: _View) -> str:
     safe = [
         method
         for method in view.moving
-        if min(view.gains(method, best).values()) >= -TOLERANCE and max(view.gains(method, best).values()) > TOLERANCE
+        if min(view.gains(method, best).values()) >= -TOLERANCE and max(view.gains(method, best).values()) > WORTH
     ]
     if safe:
         method = max(safe, key=view.mean)
@@ -114,16 +117,19 @@ def _advice(view: _View) -> str:
             f"Use {view.called(method)}: against {view.called(best)}, the best without running statistics, it gains up "
             f"to {max(view.gains(method, best).values()):.3f} AUROC and never loses more than {TOLERANCE:g}."
         )
-    winners = [method for method in view.moving if view.wins_at(method, best)]
+    winners = [method for method in view.moving if view.wins_at(method, best, WORTH)]
     if winners:
         method = max(winners, key=lambda name: max(view.paper_like(name, best).values()))
+        gain, loss = max(view.paper_like(method, best).values()), -min(view.gains(method, best).values())
         return (
             f"Use {view.called(best)} unless you know your stream. Let statistics run only if its classes come evenly, "
-            f"its rows are well mixed and {view.wins_at(method, best)} of them are OoD: there {view.called(method)} "
-            f"gains up to {max(view.paper_like(method, best).values()):.3f} AUROC, while in other streams it loses up "
-            f"to {-min(view.gains(method, best).values()):.3f}."
+            f"its rows are well mixed and {view.wins_at(method, best, WORTH)} of them are OoD: there "
+            f"{view.called(method)} gains up to {gain:.3f} AUROC, while in other streams it loses up to {loss:.3f}."
         )
-    text = f"Use {view.called(best)}: even in balanced, shuffled streams nothing with running statistics beats it"
+    text = (
+        f"Use {view.called(best)}: even in balanced, shuffled streams nothing with running statistics gains more than "
+        f"{WORTH:g} AUROC on it"
+    )
     others = [name for name in (*view.moving, *view.static) if name not in RIVALS]
     closest = max(others, key=view.mean)
     if best in RIVALS and view.mean(closest) <= view.mean(best):
@@ -159,7 +165,7 @@ def _balanced(view: _View) -> str:
             f"AUROC, at an OoD share of {_percent(where.share)})."
         )
     here = view.cells[where]
-    wins, low = view.wins_at(RUNNING, FROZEN), min(gains.values())
+    wins, low = view.wins_at(RUNNING, FROZEN, TOLERANCE), min(gains.values())
     text = (
         f"In balanced, shuffled streams running statistics beat frozen ones at an OoD share of {wins}, by {gain:.3f} "
         f"at {_percent(where.share)} ({here[RUNNING].auroc:.3f} against {here[FROZEN].auroc:.3f})"
@@ -201,7 +207,7 @@ def _orders(view: _View) -> str:
         if costs:
             share = min(costs, key=lambda one: costs[one])
             cost = f"up to {-costs[share]:.3f} (at {_percent(share)} OoD)" if costs[share] < -TOLERANCE else "nothing"
-            parts.append(f"{order} costs {cost}")
+            parts.append(f"{order} cost{'' if order == 'bursts' else 's'} {cost}")
     return _sentence("Order, against a shuffled stream", parts)
 
 
@@ -211,9 +217,9 @@ def _priors(view: _View) -> str:
     for name in names:
         if name in view.moving and len(view.moving) > 1:
             gains = view.gains(name, FROZEN)
-            rows = "rows, the training set's size" if name.endswith("train") else "rows"
+            size = " (the training set's size)" if name.endswith("train") else ""
             best, worst = max(gains.values()), min(gains.values())
-            parts.append(f"{view.weights[name]:g} {rows}: {best:+.3f} at best, {worst:+.3f} at worst")
+            parts.append(f"{view.weights[name]:g}{size} gains {best:+.3f} at best and {worst:+.3f} at worst")
     return _sentence("Prior weight, against frozen statistics", parts, "; ")
 
 
@@ -239,7 +245,7 @@ def _skipped(result: StressResult) -> str:
     skipped = result.skipped()
     if not skipped:
         return ""
-    return f"{sum(skipped.values())} streams could not be made: {'; '.join(skipped)}."
+    return f"{sum(skipped.values())} streams could not be made for want of rows; for example, {next(iter(skipped))}."
 
 
 def _sentence(head: str, parts: Iterable[str], separator: str = ", ") -> str:

@@ -1,0 +1,229 @@
+"""``normscale stress``: on which streams running statistics may be trusted, for the user's own logits."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import sys
+import textwrap
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normscale._progress import bar
+from normscale.cli._inputs import Input, read_named
+from normscale.cli.evaluate import Format
+from normscale.errors import InvalidInput, MissingExtra
+from normscale.experiments.recommendation import recommend
+from normscale.experiments.stress import FROZEN, PRESETS, RIVALS, RUNNING, steps, stress, stress_methods
+from normscale.experiments.stress_result import Cell, Numbers, StressResult, StressRow
+from normscale.experiments.stress_summary import TOLERANCE, summarise
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLE = (
+    "Example: [bold]normscale stress --train sample:train --id sample:test --ood sample:unseen_digits "
+    "--picture map.png[/bold]; without tables it runs on these."
+)
+SAMPLE = ("sample:train", "sample:test", ["sample:unseen_digits"])
+
+
+class Preset(StrEnum):
+    """Which streams and which detectors."""
+
+    PAPER = "paper"
+    ROBUST = "robust"
+
+
+def command(
+    id_table: Annotated[str | None, typer.Option("--id", help="Outputs on in-distribution test inputs.")] = None,
+    ood_tables: Annotated[
+        list[str] | None, typer.Option("--ood", help="Outputs on OoD inputs; NAME=PATH names the set; may be repeated.")
+    ] = None,
+    train: Annotated[str | None, typer.Option(help="Outputs on the training set.")] = None,
+    preset: Annotated[
+        Preset, typer.Option(help="paper: all prior weights and scores; robust: harder streams, a few detectors.")
+    ] = Preset.PAPER,
+    seed: Annotated[int, typer.Option(min=0, help="Draws rows, orders, and dominant or missing classes.")] = 0,
+    format: Annotated[
+        Format, typer.Option("--format", "-f", help="A summary with advice, or every row.")
+    ] = Format.TABLE,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="Write every row to this .json file.")] = None,
+    picture: Annotated[str | None, typer.Option(help="Draw a map: .png, .svg or .pdf.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
+) -> None:
+    """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use."""
+    for path in (output, picture):
+        _check_folder(path)
+    if output is not None and not output.endswith(".json"):
+        raise InvalidInput(f"--output must end in .json; got {output!r}.")
+    if picture is not None:
+        try:
+            from normscale.report.stress_map import check_suffix, save_stress_map
+        except ImportError as error:
+            raise MissingExtra(f"--picture needs matplotlib ({error}). Run: pip install 'normscale[report]'") from error
+        check_suffix(picture)
+    train_path, id_path, ood_paths = _tables(train, id_table, ood_tables)
+    train_outputs, id_test, ood_sets = Input(train_path).read(), Input(id_path).read(), read_named(ood_paths)
+    methods = stress_methods(train_outputs, preset)
+    grid = PRESETS[preset]
+    with bar("streams", steps(grid, len(ood_sets))) as line:
+        result = stress(
+            id_test,
+            ood_sets,
+            methods,
+            grid=grid,
+            seed=seed,
+            threads=threads,
+            tick=lambda what: line.advance(doing=what),
+        )
+    if output is not None:
+        result.save(output)
+    if picture is not None:
+        save_stress_map(result, picture)
+    if format is Format.TABLE:
+        print_summary(result, preset)
+    else:
+        (print_csv if format is Format.CSV else print_json)(result)
+    for path in (output, picture):
+        if path is not None:
+            typer.echo(f"written: {path}", err=True)
+
+
+def _tables(train: str | None, id_table: str | None, ood: list[str] | None) -> tuple[str, str, list[str]]:
+    """The tables to read: the sample's if none is given, and all three kinds otherwise."""
+    given = {"--train": train, "--id": id_table, "--ood": ood}
+    if not any(given.values()):
+        train_path, id_path, ood_paths = SAMPLE
+        typer.echo(
+            f"no tables given: this is the sample (--train {train_path} --id {id_path} --ood {ood_paths[0]})", err=True
+        )
+        return SAMPLE
+    if not train or not id_table or not ood:
+        missing = " and ".join(name for name, value in given.items() if not value)
+        raise InvalidInput(f"{missing} missing: stress needs --train, --id and --ood, or none of them for the sample.")
+    return train, id_table, ood
+
+
+def _check_folder(path: str | None) -> None:
+    """A folder that does not exist should not be found out after the work."""
+    folder = os.path.dirname(path or "")
+    if folder and not os.path.isdir(folder):
+        raise InvalidInput(f"cannot write {path}: there is no folder {folder!r}. Make it first.")
+
+
+def print_summary(result: StressResult, preset: str = "paper") -> None:
+    """A line for each balance and order, a column for each share, then the advice."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    _print_cells(console, result)
+    if preset == "robust" and result.cells():
+        _print_methods(console, result)
+    console.print("\n[bold]What this means for these logits[/bold]")
+    for number, sentence in enumerate(recommend(result)):
+        console.print(_wrapped(sentence, console.width), style="bold" if number == 0 else None, soft_wrap=True)
+
+
+def _print_cells(console: Console, result: StressResult) -> None:
+    from rich.table import Table
+
+    cells = result.cells()
+    sets = result.ood_sets
+    what = sets[0] if len(sets) == 1 else f"mean of {len(sets)} OoD sets"
+    console.print(f"[bold]{what}[/bold]: AUROC/FPR95 (in %), OoD positive, by share of OoD rows in the stream\n")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for share in result.shares:
+        table.add_column(f"{100 * share:g} %", justify="right", no_wrap=True)
+    for balance in result.balances:
+        table.add_row(f"[bold]{balance}[/bold]")
+        columns = [cells.get(Cell(share, result.orders[0], balance)) for share in result.shares]
+        table.add_row(
+            "  best rival", *(_cell(None if numbers is None else _best_rival(numbers)) for numbers in columns)
+        )
+        table.add_row("  frozen", *(_cell(None if numbers is None else numbers[FROZEN]) for numbers in columns))
+        for order in result.orders:
+            here = [cells.get(Cell(share, order, balance)) for share in result.shares]
+            table.add_row(f"  running, {order}", *(_running_cell(numbers) for numbers in here))
+    console.print(table)
+    console.print(
+        f"\nrunning: {RUNNING}, the paper's; frozen: the same with the training statistics; best rival: the best of "
+        f"{', '.join(RIVALS)}. The order matters to running statistics only. [green]Green[/green], [red]red[/red]: "
+        f"more than {TOLERANCE:g} above, below the better of frozen and best rival; -: too few rows."
+    )
+
+
+def _best_rival(numbers: dict[str, Numbers]) -> Numbers:
+    return max(numbers[name] for name in RIVALS)
+
+
+def _running_cell(numbers: dict[str, Numbers] | None) -> str:
+    if numbers is None:
+        return "-"
+    difference = numbers[RUNNING].auroc - max(numbers[FROZEN].auroc, _best_rival(numbers).auroc)
+    text = _cell(numbers[RUNNING])
+    colour = "green" if difference > TOLERANCE else "red" if difference < -TOLERANCE else None
+    return f"[{colour}]{text}[/{colour}]" if colour else text
+
+
+def _cell(numbers: Numbers | None) -> str:
+    if numbers is None:
+        return "-"
+    return f"{numbers.auroc:.3f}".removeprefix("0") + f"/{100 * numbers.fpr95_out:.0f}"
+
+
+def _print_methods(console: Console, result: StressResult) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("method", "worst against\nbest static", "cells\nbelow", "gain\nkept", "mean\nAUROC", "mean\nFPR95"):
+        table.add_column(heading, justify="left" if heading == "method" else "right", vertical="bottom")
+    summaries = summarise(result)
+    for one in summaries:
+        kept = "-" if math.isnan(one.gain_kept) else f"{one.gain_kept:.2f}"
+        means = (f"{one.mean_auroc:.3f}", f"{one.mean_fpr95_out:.3f}")
+        table.add_row(one.method, f"{one.worst:+.3f}", f"{one.cells_below}", kept, *means)
+    console.print()
+    console.print(table)
+    console.print(
+        f"\n{summaries[0].n_cells} cells. Worst, cells below: AUROC against the best method without running statistics "
+        f"in the same cell, and how often it is more than {TOLERANCE:g} under it. Gain kept: AUROC gain over Energy in "
+        "the paper's setting (balanced, shuffled, 50 %), as a share of running norm-scaling's."
+    )
+
+
+def _wrapped(sentence: str, width: int) -> str:
+    """A bullet with a hanging indent; a number stays with its per cent sign."""
+    joined = sentence.replace(" %", "\N{NO-BREAK SPACE}%")
+    text = textwrap.fill(joined, width, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
+    return text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def print_csv(result: StressResult) -> None:
+    """One line per row; OoD is the positive class of fpr95_out."""
+    writer = csv.writer(sys.stdout)
+    writer.writerow(StressRow._fields)
+    for row in result.rows:
+        values = row._asdict() | {
+            "classes": " ".join(map(str, row.classes)),
+            "parameters": json.dumps(_plain(row.parameters)),
+        }
+        writer.writerow(values.values())
+
+
+def print_json(result: StressResult) -> None:
+    """One JSON object per line, with the version and what is positive."""
+    for row in result.rows:
+        record = {**row._asdict(), "positive": "OoD", "version": result.version}
+        record |= {"parameters": _plain(row.parameters)}
+        record |= {key: None for key in ("auroc", "fpr95_out") if row.skipped}
+        typer.echo(json.dumps(record))
+
+
+def _plain(parameters: dict[str, object]) -> dict[str, object]:
+    return {key: "inf" if value == math.inf else value for key, value in parameters.items()}
