@@ -23,7 +23,7 @@ EXAMPLE = (
     "Example: [bold]normscale audit --train sample:train --id sample:test --ood sample:unseen_digits "
     "--ood noise=sample:uniform_noise[/bold]"
 )
-ON_THE_SAMPLE = "Measured on the embedded sample; give --train, --id and --ood to audit a network of yours."
+ON_THE_SAMPLE = "Measured on the embedded sample; give --train, --id, --ood for your network."
 _WIDEST = 110
 _COLOURS = {HOLDS: "green", DIFFERS: "yellow"}
 
@@ -58,7 +58,7 @@ def audit_claims(
         print_json(findings)
         return
     (print_markdown if format is Format.MARKDOWN else print_blocks)(findings, details)
-    typer.echo("\n" + " ".join([*([] if outputs else [ON_THE_SAMPLE]), summary(findings)]))
+    typer.echo(f"\n{summary(findings)}" if outputs else f"\n{ON_THE_SAMPLE}\n{summary(findings)}")
 
 
 def _outputs(

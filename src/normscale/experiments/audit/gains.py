@@ -44,7 +44,7 @@ def gains_over_rivals(tables: Tables) -> Iterator[Finding]:
         from_rows = relative_change(summed, theirs)
         recomputed = (
             f"{_percent(change)} against the best average, {TITLES[rival]}'s {theirs:.4f}; "
-            f"{_percent(from_rows)} with its own summed from its rows, {summed:.4f}."
+            f"{_percent(from_rows)} with {TITLES[OURS]}'s own summed from its rows, {summed:.4f}."
         )
         sources = [] if holds else list(_other_sources(tables, column, claimed))
         if holds:

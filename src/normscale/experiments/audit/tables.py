@@ -26,6 +26,8 @@ from normscale.experiments.paper import (
 RARE = 0.01
 """The share of OoD inputs that a deployed classifier may well see; more is an attack or a fault."""
 
+NO_READING = "no reading fits"
+
 
 def audit_tables(results: Iterable[PaperRow] | None = None, main: Iterable[MainRow] | None = None) -> list[Finding]:
     """Check what the paper's tables say against themselves and against the text.
@@ -175,7 +177,7 @@ def spread_over_in_sets(tables: Tables) -> Finding:
         # a sample deviation of four passes on a little more of the rows' rounding than a population's
         fits = [name for name, value in readings.items() if agrees(printed, value, 1.1 if "sample" in name else 1.0)]
         details.append(
-            {"method": TITLES[method], "column": column, "printed": printed, "reading": listed(fits) or "none"}
+            {"method": TITLES[method], "column": column, "printed": printed, "reading": listed(fits) or NO_READING}
         )
     groups: dict[str, list[str]] = {}
     for row in details:
@@ -185,8 +187,8 @@ def spread_over_in_sets(tables: Tables) -> Finding:
         5,
         "The ± of the comparison's last row means the same in every column.",
         f"{text[0].upper()}{text[1:]}.",
-        verdict_of(len(groups) == 1 and "none" not in groups),
-        "It does." if len(groups) == 1 else "Norm-Scaling's ± is of another kind than its rivals'.",
+        verdict_of(len(groups) == 1 and NO_READING not in groups),
+        "It does." if len(groups) == 1 else "The ± of different methods are of different kinds.",
         details,
     )
 
