@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "_lock": {"errors"},
     "_validate": {"errors"},
     "_kernels": {"errors"},
+    "_provenance": {"_kernels", "_version"},
     "outputs": {"_validate", "errors"},
     "state": {"_atomic", "_version", "errors"},
     "tables": {"outputs", "_validate", "errors", "_atomic"},
@@ -35,13 +36,13 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
     "data": {"_atomic", "_lock", "_progress", "_validate", "errors"},
     "nn": {
-        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "moments",
-        "outputs", "scaling", "state",
+        "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "errors",
+        "moments", "outputs", "scaling", "state",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {
-        "_atomic", "_kernels", "_lock", "_progress", "_validate", "_version", "data", "detectors", "errors", "metrics",
-        "moments", "nn", "outputs", "sample", "scaling", "scores", "state", "tables",
+        "_atomic", "_kernels", "_lock", "_progress", "_provenance", "_validate", "_version", "data", "detectors",
+        "errors", "metrics", "moments", "nn", "outputs", "sample", "scaling", "scores", "state", "tables",
     },
     "report": {
         "_atomic", "_progress", "_validate", "_version", "detectors", "errors", "experiments", "metrics", "outputs",

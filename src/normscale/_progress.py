@@ -25,6 +25,7 @@ class _Display:
 
     lock: ClassVar[threading.Lock] = threading.Lock()
     progress: ClassVar[Progress | None] = None
+    silent: ClassVar[bool] = False
 
     @classmethod
     def add(cls, doing: str, total: float | None, unit: str) -> tuple[Progress, TaskID]:
@@ -50,7 +51,7 @@ class Bar:
         """Nothing is shown before ``quiet_seconds`` have passed."""
         self._doing, self._total, self._unit, self._done = doing, total, unit, 0.0
         self._show_at = time.monotonic() + quiet_seconds
-        self._wanted = sys.stderr.isatty()
+        self._wanted = sys.stderr.isatty() and not _Display.silent
         self._shown: tuple[Progress, TaskID] | None = None
         self._update()
 
@@ -110,6 +111,11 @@ def bar(
         yield line
     finally:
         line.close()
+
+
+def silence() -> None:
+    """Show no bar in this process: it works for another, which shows one."""
+    _Display.silent = True
 
 
 def _new_display() -> Progress:

@@ -12,7 +12,7 @@ from normscale.data.download import DownloadFailed, RemoteFile
 from normscale.data.image_set import ImageSet, channel_moments
 from normscale.data.loading import data_root, get, is_here, load
 from normscale.data.own_data import from_folder, from_npz, from_torch
-from normscale.data.sources import Source, find_source, list_sets
+from normscale.data.sources import Source, find_source, list_sets, short_name
 
 if TYPE_CHECKING:
     from normscale.data.batches import Batches
@@ -33,6 +33,7 @@ __all__ = [
     "is_here",
     "list_sets",
     "load",
+    "short_name",
 ]
 
 

@@ -352,3 +352,15 @@ def find_source(name: str) -> Source:
         raise InvalidInput(
             f"unknown data set {name!r}; known: {', '.join(SOURCES)}, npz:PATH, folder:PATH.{hint}"
         ) from None
+
+
+def short_name(source: str) -> str:
+    """What a data set is called in files and tables.
+
+    Examples
+    --------
+    >>> short_name("npz:packs/svhn_test.npz"), short_name("svhn")
+    ('svhn_test', 'svhn')
+    """
+    _, colon, path = source.partition(":")
+    return Path(path).stem if colon else source

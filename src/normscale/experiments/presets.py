@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from normscale.data.sources import short_name
 from normscale.errors import InvalidInput
 from normscale.experiments.methods import PAPER_METHODS
 
@@ -68,18 +68,6 @@ def find_preset(name: str) -> Plan:
     if name not in PRESETS:
         raise InvalidInput(f"unknown preset {name!r}; known: {', '.join(PRESETS)}.")
     return PRESETS[name]
-
-
-def short_name(source: str) -> str:
-    """What a data set is called in files and tables.
-
-    Examples
-    --------
-    >>> short_name("npz:packs/svhn_test.npz"), short_name("svhn")
-    ('svhn_test', 'svhn')
-    """
-    _, colon, path = source.partition(":")
-    return Path(path).stem if colon else source
 
 
 def named_source(item: str) -> tuple[str, str]:

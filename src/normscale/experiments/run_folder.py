@@ -9,6 +9,7 @@
     networks/seed0/missing.json              OoD sets that could not be had, and why
     cells/seed0/OOD/METHOD.safetensors       scores of both sides and their metrics: a finished cell
     results.jsonl                            all cells, one line per metric
+    stress.json                              the stress grid on the first network's outputs
 
 A cell is a method on an OoD set with one network. Its file appears whole or not at all; deleted, it is made again.
 """
@@ -22,10 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normscale._atomic import atomic_path
+from normscale._provenance import environment
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.experiments.presets import Plan
 from normscale.experiments.protocol import ScoredPair
-from normscale.experiments.provenance import environment
 from normscale.outputs import ModelOutputs
 from normscale.state import Kind, load_state, save_state
 from normscale.tables import read_table
@@ -214,8 +215,8 @@ class RunFolder:
                 "value": result["test_accuracy"],
                 "n_id": result.get("n_test"),
                 "seconds": sum(line["seconds"] for line in result["log"]),
-                "version": result["version"],
-                "commit": result.get("commit"),
+                "version": result.get("version"),
+                "commit": result.get("environment", {}).get("commit"),
             }
 
 

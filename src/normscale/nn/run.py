@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,15 +19,17 @@ import torch
 from torch import nn
 
 from normscale._atomic import atomic_path
+from normscale._provenance import environment
 from normscale._version import __version__
-from normscale.data import Batches, ImageSet, find_source, load
+from normscale.data import Batches, ImageSet, find_source, load, short_name
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.nn.extraction import extract
-from normscale.nn.network_file import NetworkInfo, save_network
+from normscale.nn.network_file import NetworkInfo, load_network, save_network
 from normscale.nn.recipes import find_recipe
 from normscale.nn.resnet import ResidualNetwork
 from normscale.nn.training import EpochLog, Ranks, accuracy, train
 
+NETWORK = "network.safetensors"
 VALIDATION_SHARE = 0.1
 SAFE_CHANNELS = 8
 """With fewer channels, the weight gradient of a strided 1 x 1 convolution in channels-last layout writes beyond its
@@ -72,6 +73,7 @@ def train_network(
     ood: Sequence[str] = (),
     root: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda _: None,
+    tick: Callable[[float], None] = lambda _: None,
 ) -> RunResult:
     """Train a network on a data set, or go on with it, and write everything a comparison needs to ``folder``.
 
@@ -93,6 +95,8 @@ def train_network(
         Where data sets are kept.
     say : callable
         Told in a sentence what is done.
+    tick : callable
+        Told after every step which share of an epoch it was.
     """
     steps = find_recipe(recipe).with_epochs(epochs)
     everything = load(data, "train", root=root)
@@ -122,62 +126,89 @@ def train_network(
         drop_last=len(training) > steps.batch_size,
     )
     plain = {
-        "train": _plain(training, info),
-        "validation": _plain(validation, info),
-        "test": _plain(test, info),
+        "train": plain_batches(training, info),
+        "validation": plain_batches(validation, info),
+        "test": plain_batches(test, info),
     }
     settings = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training)}
-    log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings)
-    info = info._replace(test_accuracy=accuracy(model, plain["test"]))
+    log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings, tick=tick)
+    info = info._replace(test_accuracy=_known_accuracy(Path(folder), info))
+    if info.test_accuracy is None:
+        info = info._replace(test_accuracy=accuracy(model, plain["test"]))
     say(f"test accuracy {info.test_accuracy:.2%}")
     missing: dict[str, str] = {}
     if Ranks.rank_here() == 0:
-        missing = _write(Path(folder), model, info, log, settings, plain, ood, test, root, say)
+        save_network(Path(folder) / NETWORK, model, info)
+        for name, batches in plain.items():
+            extract(model, batches, path=_outputs(folder, name))
+        missing = extract_sets(folder, model, info, {short_name(one): one for one in ood}, test, root=root, say=say)
+        _write_result(Path(folder), info, log, {**settings, "n_test": len(test), "recipe": steps._asdict()}, missing)
     return RunResult(os.fspath(folder), model, info, log, missing)
 
 
-def _plain(images: ImageSet, info: NetworkInfo) -> Batches:
-    return Batches(images, 500, augment=False, mean=info.mean, std=info.std, channels_last=True)
-
-
-def _write(
-    folder: Path,
+def extract_sets(
+    folder: str | os.PathLike[str],
     model: nn.Module,
     info: NetworkInfo,
-    log: list[EpochLog],
-    settings: dict[str, Any],
-    plain: dict[str, Batches],
-    ood: Sequence[str],
-    test: ImageSet,
-    root: str | os.PathLike[str] | None,
-    say: Callable[[str], None],
+    sets: Mapping[str, str],
+    like: ImageSet,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
-    """Write the network, its outputs and the result; returns the OoD sets that could not be had."""
-    save_network(folder / "network.safetensors", model, info)
-    (folder / "outputs").mkdir(exist_ok=True)
-    for name, batches in plain.items():
-        extract(model, batches, path=folder / "outputs" / f"{name}.safetensors")
+    """Write a network's outputs on OoD sets to its run's folder; returns those that could not be had, and why.
+
+    Parameters
+    ----------
+    sets : mapping of name to source
+        Under which name the outputs are written, and where the set comes from.
+    like : ImageSet
+        The network's own test set: pictures are made of its size, and noise is drawn of its size and length.
+    """
     missing: dict[str, str] = {}
-    for name in ood:
+    for name, source in sets.items():
+        if _outputs(folder, name).exists():
+            continue
         try:
-            images = load(name, "test", root=root, like=test, seed=info.seed or 0)
+            images = load(source, "test", root=root, like=like, seed=info.seed or 0)
         except NormscaleError as error:
             missing[name] = str(error)
             say(f"{name} could not be had: {error}")
             continue
-        short = Path(name.partition(":")[2]).stem if ":" in name else name
-        path = folder / "outputs" / f"{short}.safetensors"
-        extract(model, _plain(images, info), ood=True, path=path)
+        extract(model, plain_batches(images, info), ood=True, path=_outputs(folder, name))
+    return missing
+
+
+def plain_batches(images: ImageSet, info: NetworkInfo) -> Batches:
+    """Pictures as the network takes them: normalised, not augmented, in their order."""
+    return Batches(images, 500, augment=False, mean=info.mean, std=info.std, channels_last=True)
+
+
+def _outputs(folder: str | os.PathLike[str], name: str) -> Path:
+    path = Path(folder) / "outputs" / f"{name}.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def _known_accuracy(folder: Path, info: NetworkInfo) -> float | None:
+    """The test accuracy of the same network, if it was written before."""
+    if not (folder / NETWORK).exists():
+        return None
+    before = load_network(folder / NETWORK)[1]
+    return before.test_accuracy if before._replace(test_accuracy=None) == info else None
+
+
+def _write_result(
+    folder: Path, info: NetworkInfo, log: list[EpochLog], settings: dict[str, Any], missing: dict[str, str]
+) -> None:
     result = {
         **settings,
         "test_accuracy": info.test_accuracy,
         "log": [line._asdict() for line in log],
         "missing": missing,
         "version": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
+        "environment": environment(),
         "threads": torch.get_num_threads(),
     }
     with atomic_path(folder / "result.json") as temporary:
         Path(temporary).write_text(json.dumps(result, indent=1) + "\n")
-    return missing

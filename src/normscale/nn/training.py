@@ -103,7 +103,7 @@ def train(
     validation: EpochBatches | None = None,
     settings: dict[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
-    tick: Callable[[int], None] = lambda _: None,
+    tick: Callable[[float], None] = lambda _: None,
 ) -> list[EpochLog]:
     """Train ``model`` in place and return the log of every epoch.
 
@@ -123,7 +123,7 @@ def train(
     checkpoint_seconds : float
         Time between checkpoints within an epoch; one is also written at its end.
     tick : callable
-        Told after every step how many images it took.
+        Told after every step which share of an epoch it was.
     """
     ranks = Ranks()
     try:
@@ -145,7 +145,7 @@ class _Training:
         folder: str | os.PathLike[str] | None,
         validation: EpochBatches | None,
         settings: dict[str, Any],
-        tick: Callable[[int], None],
+        tick: Callable[[float], None],
     ) -> None:
         self.tick = tick
         self.model, self.batches, self.recipe, self.ranks = model, batches, recipe, ranks
@@ -205,7 +205,7 @@ class _Training:
             now = time.monotonic()
             self.position = self.position._replace(seconds=before + now - started)
             self._show(line)
-            self.tick(len(images))
+            self.tick(1.0 / len(self.batches))
             if now - saved_at > checkpoint_seconds:
                 self._save()
                 saved_at = now

@@ -25,7 +25,7 @@ def commit() -> str | None:
             return None
         head = subprocess.run([*inside, "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10, check=True)
         changed = subprocess.run(
-            [*inside, "status", "--porcelain", "--untracked-files=no", "--", str(folder.parent)],
+            [*inside, "status", "--porcelain", "--untracked-files=no", "--", str(folder)],
             capture_output=True,
             text=True,
             timeout=10,

@@ -1,0 +1,72 @@
+"""``normscale bench``: the paper's comparison, from training to report."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from normscale.errors import MissingExtra
+
+EXAMPLE = (
+    "Examples: [bold]normscale bench[/bold] (embedded digits, no network needed), or [bold]normscale bench --preset "
+    "cifar10-small --ood svhn=npz:packs/svhn_test.npz --ood gaussian --workers 2[/bold]"
+)
+
+
+def bench(
+    preset: Annotated[
+        str, typer.Option(help="digits, cifar10-small (two cores), cifar10, cifar100, svhn or tinyimagenet (a GPU).")
+    ] = "digits",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="Folder of the run; default: runs/PRESET. A run goes on.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1; default: five.")] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(help="OoD sets instead of the preset's: NAME, npz:PATH, folder:PATH, or NAME=any of them."),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", "-m", help="Methods instead of the preset's: detectors, or NAME_frozen."),
+    ] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the preset's.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Networks prepared at once, a process each.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of torch in each.")] = 1,
+    report: Annotated[bool, typer.Option(help="Write report.html, tables and figures at the end.")] = True,
+) -> None:
+    """Train, extract, score and compare: networks x OoD sets x methods. Killed at any moment, it goes on."""
+    from normscale.experiments.bench import bench as run_bench
+    from normscale.experiments.presets import find_preset, named_source
+
+    plan = find_preset(preset)
+    plan = plan._replace(
+        seeds=plan.seeds if seeds is None else tuple(range(seeds)),
+        ood=plan.ood if not ood else dict(map(named_source, ood)),
+        methods=tuple(method) if method else plan.methods,
+        width=width or plan.width,
+        epochs=epochs or plan.epochs,
+    )
+    try:
+        import torch  # noqa: F401 - said before anything is written
+    except ImportError as error:
+        raise MissingExtra(f"a benchmark trains networks ({error}). Run: pip install 'normscale[torch]'") from error
+    folder = output or f"runs/{preset}"
+    command = " ".join(["normscale", *sys.argv[1:]]) if sys.argv[1:2] == ["bench"] else ""
+    result = run_bench(
+        folder,
+        plan,
+        workers=workers,
+        threads=threads,
+        command=command,
+        say=lambda text: typer.echo(text, err=True),
+    )
+    for name, why in result.missing.items():
+        typer.echo(f"{name} was left out: {why}", err=True)
+    typer.echo(f"{result.n_new} cells computed, {result.n_kept} were there: {folder}/results.jsonl", err=True)
+    if report:
+        from normscale.cli.report import report as write_report
+
+        write_report(folder)
