@@ -1,0 +1,118 @@
+"""``normscale audit`` as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import normscale as ns
+from normscale.experiments.audit import POINTS, audit, summary
+
+
+def run(*arguments: object, columns: int | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NORMSCALE_KERNELS": "numpy", "NO_COLOR": "1"}
+    environment.pop("COLUMNS", None)
+    if columns is not None:
+        environment["COLUMNS"] = str(columns)
+    return subprocess.run(
+        [sys.executable, "-m", "normscale", "audit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.mark.parametrize(("columns", "width"), [(80, 80), (110, 110), (200, 110), (None, 110)])
+def test_every_point_is_numbered_and_fits_the_terminal(columns: int | None, width: int) -> None:
+    result = run(columns=columns)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    lines = result.stdout.splitlines()
+    headings = [line for line in lines if re.match(r"\d\. ", line)]
+    assert headings == [f"{point}. {title}" for point, title in POINTS.items()]
+    assert max(map(len, lines)) <= max(width, 86), "the last two sentences are left to the terminal"
+    assert all(len(line) <= width for line in lines[:-2])
+    assert lines[-1] == summary(audit())
+
+
+def test_claims_numbers_and_verdicts_are_the_librarys() -> None:
+    text = " ".join(run(columns=110).stdout.split())
+    for finding in audit():
+        words = f"claim {finding.claim} recomputed {finding.recomputed} verdict {finding.verdict}: {finding.reason}"
+        assert " ".join(words.split()) in text
+
+
+def test_json_is_one_finding_a_line() -> None:
+    records = [json.loads(line) for line in run("--format", "json").stdout.splitlines()]
+    findings = audit()
+    assert len(records) == len(findings)
+    for record, finding in zip(records, findings, strict=True):
+        assert record["title"] == POINTS[finding.point]
+        assert record["version"] == ns.__version__
+        for field in ("point", "claim", "recomputed", "verdict", "reason"):
+            assert record[field] == getattr(finding, field)
+        assert record["details"] == [dict(row) for row in finding.details]
+
+
+def test_markdown_is_a_table() -> None:
+    lines = run("-f", "markdown").stdout.splitlines()
+    findings = audit()
+    assert lines[0] == "| point | claim | recomputed | verdict |"
+    assert [line.split(" | ")[0] for line in lines[2 : 2 + len(findings)]] == [f"| {f.point}" for f in findings]
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 5 for line in lines[: 2 + len(findings)])
+    assert lines[-1] == summary(findings)
+
+
+@pytest.mark.parametrize("kind", ("table", "markdown"))
+def test_details_show_the_numbers(kind: str) -> None:
+    text = run("--details", "-f", kind).stdout
+    (row,) = (r for f in audit() for r in f.details if r.get("ood_set") == "unseen_digits" and "as_printed" in r)
+    shown = next(line for line in text.splitlines() if "unseen_digits" in line and str(row["as_printed"]) in line)
+    assert all(str(value) in shown for value in row.values())
+    assert str(row["as_printed"]) not in run("-f", kind).stdout
+
+
+def test_tables_of_ones_own_with_names(tmp_path: Path) -> None:
+    sample = ns.load_sample()
+    for name, outputs in (("train", sample.train), ("test", sample.test), ("digits", sample.ood["unseen_digits"])):
+        ns.write_table(tmp_path / f"{name}.npz", outputs)
+    tables = [
+        "--train",
+        tmp_path / "train.npz",
+        "--id",
+        tmp_path / "test.npz",
+        "--ood",
+        f"svhn={tmp_path / 'digits.npz'}",
+    ]
+    arguments = [*tables, "--ood", "sample:uniform_noise", "--in-set", "cifar10", "--seed", "3"]
+    records = [json.loads(line) for line in run(*arguments, "-f", "json").stdout.splitlines()]
+    ood = {"svhn": sample.ood["unseen_digits"], "uniform_noise": sample.ood["uniform_noise"]}
+    findings = audit(sample.train, sample.test, ood, in_set="cifar10", seed=3)
+    assert [record["recomputed"] for record in records] == [finding.recomputed for finding in findings]
+    assert "embedded sample" not in run(*arguments).stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--train", "sample:train"], "--train, --id and --ood go together; give all three, or none"),
+        (["--ood", "sample:uniform_noise"], "--train, --id and --ood go together"),
+        (["--in-set", "mnist"], "in_set must be one of 'cifar10', 'cifar100', 'svhn', 'tinyimagenet'; got 'mnist'"),
+        (["--train", "sample:train", "--id", "sample:test", "--ood", "sample:test", "--ood", "test=sample:train"],
+         "two tables are called 'test'; name one of them: OTHER=sample:train."),
+        (["--train", "sample:train", "--id", "nowhere.npz", "--ood", "sample:test"], "nowhere.npz"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_explained(arguments: list[str], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.returncode == 1
+    assert result.stderr.startswith("normscale: ")
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
