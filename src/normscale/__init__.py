@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from normscale.metrics.calibration import reliability as reliability
     from normscale.metrics.intervals import bootstrap_intervals as bootstrap_intervals
     from normscale.metrics.intervals import delong_interval as delong_interval
+    from normscale.metrics.paired import paired_bootstrap as paired_bootstrap
     from normscale.metrics.per_class import evaluate_per_class as evaluate_per_class
     from normscale.metrics.ranking import evaluate as evaluate
     from normscale.metrics.ranking import precision_recall_curve as precision_recall_curve
@@ -77,6 +78,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     ),
     "metrics.calibration": "expected_calibration_error reliability",
     "metrics.intervals": "bootstrap_intervals delong_interval",
+    "metrics.paired": "paired_bootstrap",
     "metrics.per_class": "evaluate_per_class",
     "metrics.ranking": "evaluate precision_recall_curve roc_curve",
     "metrics.temperature": "ece_curve fit_temperature nll",

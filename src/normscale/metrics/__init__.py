@@ -2,6 +2,7 @@
 
 from normscale.metrics.calibration import Reliability, expected_calibration_error, reliability
 from normscale.metrics.intervals import Interval, Intervals, bootstrap_intervals, delong_interval
+from normscale.metrics.paired import PairedComparison, paired_bootstrap
 from normscale.metrics.per_class import PerClassResult, evaluate_per_class
 from normscale.metrics.ranking import (
     PrecisionRecallCurve,
@@ -18,6 +19,7 @@ __all__ = [
     "EceCurve",
     "Interval",
     "Intervals",
+    "PairedComparison",
     "PerClassResult",
     "PrecisionRecallCurve",
     "RankingResult",
@@ -31,6 +33,7 @@ __all__ = [
     "expected_calibration_error",
     "fit_temperature",
     "nll",
+    "paired_bootstrap",
     "precision_recall_curve",
     "reliability",
     "roc_curve",
