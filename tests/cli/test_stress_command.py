@@ -1,0 +1,131 @@
+"""``normscale stress``, run as a person runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import normscale as ns
+from normscale.experiments.stress import PRESETS, RUNNING, stress, stress_methods
+from normscale.experiments.stress_result import load_stress
+
+
+def outputs(n: int, seed: int, shift: float) -> ns.ModelOutputs:
+    labels = np.arange(n) % 3
+    logits = np.random.default_rng(seed).normal(size=(n, 3)) + shift * np.eye(3)[labels]
+    return ns.ModelOutputs(logits, labels=labels)
+
+
+TABLES = {"train": outputs(150, 0, 3.0), "test": outputs(60, 1, 3.0), "odd": outputs(60, 2, 1.0)}
+
+
+@pytest.fixture(name="folder", scope="module")
+def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    for name, table in TABLES.items():
+        ns.write_table(folder / f"{name}.npz", table)
+    return folder
+
+
+def normscale(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "normscale", *map(str, arguments)]
+    environment = {**os.environ, "NORMSCALE_KERNELS": "numpy", "COLUMNS": "120", "NO_COLOR": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "strange=odd.npz", "--preset", "robust")
+
+
+def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
+    run = normscale(*ARGUMENTS, "-o", "rows.json", "--picture", "map.svg", "--seed", 3, "--threads", 2, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    expected = stress(
+        TABLES["test"],
+        {"strange": TABLES["odd"]},
+        stress_methods(TABLES["train"], "robust"),
+        grid=PRESETS["robust"],
+        seed=3,
+    )
+    saved = load_stress(folder / "rows.json")
+    assert saved.settings == expected.settings
+    assert [(r.method, r.share, r.skipped) for r in saved.rows] == [
+        (r.method, r.share, r.skipped) for r in expected.rows
+    ]
+    np.testing.assert_allclose([r.auroc for r in saved.rows], [r.auroc for r in expected.rows], rtol=1e-9)
+    assert "<svg" in (folder / "map.svg").read_text()
+    assert run.stderr.splitlines() == ["written: rows.json", "written: map.svg"]
+
+    lines = run.stdout.splitlines()
+    assert max(map(len, lines)) <= 110
+    assert len(lines) < 60, "a page, not a list of rows"
+    row = next(row for row in expected.rows if row[1:4] == (0.5, "OoD first", "balanced") and row.method == RUNNING)
+    cell = f"{row.auroc:.3f}".removeprefix("0") + f"/{100 * row.fpr95_out:.0f}"
+    line = next(line for line in lines if line.startswith("  running, OoD first"))
+    assert line.split()[-2] == cell, "the columns are the shares, 50 % the last but one"
+    assert line.split()[3] == "-", "0.1 % needs 999 rows"
+    text = " ".join(run.stdout.split())
+    assert "What this means for these logits * Use " in text
+    assert "gain kept" in text or "Gain kept" in text
+
+
+def test_rows_as_csv_and_json(folder: Path) -> None:
+    as_csv = normscale(*ARGUMENTS, "-f", "csv", cwd=folder)
+    as_json = normscale(*ARGUMENTS, "-f", "json", cwd=folder)
+    assert as_csv.returncode == as_json.returncode == 0, as_csv.stderr + as_json.stderr
+    table = list(csv.DictReader(as_csv.stdout.splitlines()))
+    records = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert len(table) == len(records) == 84 * 6
+    for row, record in zip(table, records, strict=True):
+        assert (row["method"], row["order"], float(row["share"])) == (
+            record["method"],
+            record["order"],
+            record["share"],
+        )
+        assert json.loads(row["parameters"]) == record["parameters"]
+        assert record["positive"] == "OoD"
+        if record["skipped"]:
+            assert record["auroc"] is None
+        else:
+            assert float(row["auroc"]) == record["auroc"]
+    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, "inf", None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        (("--id", "test.npz"), "--train and --ood missing: stress needs --train, --id and --ood, or none of them"),
+        (("--train", "train.npz", "--id", "test.npz", "--ood", "nowhere.npz"), "no such file: nowhere.npz"),
+        (("--train", "train.npz", "--id", "flat.npy", "--ood", "odd.npz"), "flat.npy"),
+        (("--train", "train.npz", "--id", "wrong.npz", "--ood", "odd.npz"), "labels[5] is 7"),
+        (("--train", "train.npz", "--id", "test.npz", "--ood", "wide.npz"), "wide has 5 classes and the ID set has 3"),
+        (("--train", "wide.npz", "--id", "test.npz", "--ood", "odd.npz"), "logits must have 5 columns, as in fit"),
+        (("--train", "train.npz", "--id", "test.npz", "--ood", "odd.npz", "--ood", "odd.npz"), "odd"),
+        (("--picture", "map.gif"), "a picture's name must end in .png, .svg, .pdf; got 'map.gif'"),
+        (("--output", "rows.txt"), "--output must end in .json; got 'rows.txt'"),
+        (("--output", "no/where/rows.json"), "there is no folder 'no/where'"),
+    ),
+)
+def test_mistakes_are_answered_with_a_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    np.save(folder / "flat.npy", np.zeros(12))
+    np.savez(folder / "wrong.npz", logits=np.zeros((40, 3)), labels=np.r_[np.zeros(5), 7, np.zeros(34)].astype(int))
+    ns.write_table(folder / "wide.npz", ns.ModelOutputs(np.random.default_rng(0).normal(size=(50, 5))))
+    before = sorted(folder.iterdir())
+    run = normscale("stress", *arguments, cwd=folder)
+    assert run.returncode == 1
+    assert message in " ".join(run.stderr.split())
+    assert "Traceback" not in run.stderr
+    assert run.stdout == ""
+    assert sorted(folder.iterdir()) == before
+
+
+def test_help_has_an_example() -> None:
+    run = normscale("stress", "--help")
+    assert run.returncode == 0
+    assert "normscale stress" in " ".join(run.stdout.split("Example:")[1].split())
