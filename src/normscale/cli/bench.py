@@ -35,6 +35,7 @@ def bench(
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the preset's.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Networks prepared at once, a process each.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch in each.")] = 1,
+    stress: Annotated[bool, typer.Option(help="Also run the stress grid on the first network's outputs.")] = True,
     report: Annotated[bool, typer.Option(help="Write report.html, tables and figures at the end.")] = True,
 ) -> None:
     """Train, extract, score and compare: networks x OoD sets x methods. Killed at any moment, it goes on."""
@@ -60,6 +61,7 @@ def bench(
         plan,
         workers=workers,
         threads=threads,
+        with_stress=stress,
         command=command,
         say=lambda text: typer.echo(text, err=True),
     )

@@ -49,6 +49,7 @@ def bench(
     root: str | os.PathLike[str] | None = None,
     workers: int = 1,
     threads: int = 1,
+    with_stress: bool = True,
     command: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Bench:
@@ -69,6 +70,8 @@ def bench(
         Networks prepared at once, each in a process of its own.
     threads : int
         Threads of torch in each of them.
+    with_stress : bool
+        Also run the stress grid on the first network's outputs.
     command : str
         The command that asked for it, for the record.
     say : callable
@@ -93,7 +96,8 @@ def bench(
                     run.write_results()
             finally:
                 run.write_results()
-        _stress_first_network(run, plan, workers)
+        if with_stress:
+            _stress_first_network(run, plan, workers)
         n_all = len(jobs) * len(plan.ood) * len(methods)
         return Bench(run, n_new, n_all - n_new - len(_absent(run, plan)), run.missing())
 
