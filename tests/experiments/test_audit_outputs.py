@@ -219,10 +219,14 @@ def test_which_fpr95_the_paper_has_is_told_by_distance(swapped: bool) -> None:
     result = ns.evaluate(ns.energy_score(test.logits), ns.energy_score(ood.logits))
     near = result.fpr95_in if swapped else result.fpr95_out
     assert near == pytest.approx(flagged / n)
-    rows = check_positive(Given(test, test, {"svhn": ood}, in_set="cifar10"))[1].details
-    (energy,) = (row for row in rows if row["method"] == "energy")
+    finding = check_positive(Given(test, test, {"svhn": ood}, in_set="cifar10"))[1]
+    energy, streaming = finding.details
+    assert (energy["method"], streaming["method"]) == ("energy", "norm_scaling")
     assert (energy["fpr95_out"], energy["fpr95_in"]) == (round(result.fpr95_out, 4), round(result.fpr95_in, 4))
     assert (abs(energy["fpr95_out"] - paper.mean) < abs(energy["fpr95_in"] - paper.mean)) is not swapped
+    out, inside_out = (sum(abs(r[k] - r["paper"]) for r in finding.details) for k in ("fpr95_out", "fpr95_in"))
+    assert finding.verdict == (HOLDS if out < inside_out else DIFFERS)
+    assert finding.verdict == (DIFFERS if swapped else HOLDS)
 
 
 @pytest.mark.parametrize(("tau", "verdict"), [(1.0, HOLDS), (0.3, DIFFERS), (3.0, DIFFERS)])
@@ -241,6 +245,18 @@ def test_the_best_temperature_is_the_one_the_labels_were_drawn_at(tau: float, ve
     confidence = 1 / (1 + np.exp(-np.abs(margin)))
     ece = ns.expected_calibration_error(confidence, (margin < 0) == labels)
     assert scaled["ece_at_1"] == pytest.approx(ece, abs=1e-5)
+
+
+def test_the_temperature_of_norm_scaled_logits_is_in_training_deviations() -> None:
+    """With a training deviation of 10, z' = z / 10: the best tau is a tenth of that of raw logits."""
+    rng = np.random.default_rng(1)
+    margin = rng.uniform(-6, 6, 5000)
+    labels = (rng.random(5000) > 1 / (1 + np.exp(-margin))).astype(int)
+    test = ns.ModelOutputs(np.c_[margin / 2, -margin / 2], labels=labels)
+    wide = ns.ModelOutputs(10.0 * UNIT_TRAIN.logits)
+    scaled, raw = check_calibration(Given(wide, test, {"any": test}))[0].details
+    assert scaled["best_tau"] == pytest.approx(raw["best_tau"] / 10, abs=1e-4), "forty steps of the sweep"
+    assert raw["best_tau"] == pytest.approx(1.0, rel=0.15)
 
 
 def test_calibration_needs_labels_and_leaves_unknown_ones_out(sample: Given) -> None:
