@@ -98,11 +98,11 @@ def _one_other_row(four: list[float], mean: float, std: float) -> str:
         others = four[:i] + four[i + 1 :]
         needed = round(4 * mean - sum(others), 4)
         for steps in range(-2, 3):  # four half units of rounding in the sum
-            value = needed + steps * UNIT
-            rows = [*others, value]
+            rows = [*others, needed + steps * UNIT]
             if agrees(mean, statistics.fmean(rows), 0.5) and agrees(std, statistics.stdev(rows), 0.5):
-                found.append(f"{value:.4f} instead of {four[i]:.4f} on {TITLES[in_set]}")
-    return found[0] if found else ""
+                found.append(f"{rows[-1]:.4f} instead of {four[i]:.4f} on {TITLES[in_set]}")
+                break
+    return " or ".join(found)
 
 
 def main_against_expanded(tables: Tables) -> Finding:
