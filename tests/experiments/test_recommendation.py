@@ -167,3 +167,12 @@ def test_another_detector_can_be_what_is_advised() -> None:
 def test_without_running_and_frozen_there_is_no_advice() -> None:
     with pytest.raises(ns.InvalidInput, match=f"missing: {FROZEN}"):
         recommend(grid({"energy": 0.9, RUNNING: 0.8}))
+
+
+def test_no_claim_is_made_that_the_means_contradict() -> None:
+    def running(cell: Cell) -> float:
+        return 0.80 if cell.balance == "one class 80 %" else 0.85 if is_paper_like(cell) else 0.95
+
+    advice = recommend(grid({"energy": 0.85, FROZEN: 0.84, RUNNING: running}))
+    assert advice[0].startswith("Use Energy: even in balanced, shuffled streams nothing with running statistics gains")
+    assert "no form of norm-scaling" not in advice[0]
