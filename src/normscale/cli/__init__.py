@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 
 from normscale._version import __version__
-from normscale.cli import audit, bench, data, doctor, evaluate, fit, score, stress, train
+from normscale.cli import audit, bench, data, doctor, evaluate, fit, report, score, stress, train
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
 app.command("audit", epilog=audit.EXAMPLE)(audit.audit_claims)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("stress", epilog=stress.EXAMPLE)(stress.command)
+app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

@@ -1,0 +1,162 @@
+"""Is norm-scaling better than its rivals? A paired bootstrap on every OoD set, with a verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from normscale._validate import FloatArray
+from normscale.experiments.methods import title_of
+from normscale.experiments.run_folder import RunFolder
+from normscale.metrics.paired import resampled_auroc
+from normscale.report.scoreboard import Scoreboard
+from normscale.report.table import Column, Row, Section, Table
+
+SUBJECT = "norm_scaling"
+ALL_SETS = "mean of all sets"
+
+BETTER, WORSE = "better", "worse"
+BETTER_NOT_ALL, WORSE_NOT_ALL = "better on average, not with every network", "worse on average, not with every network"
+NO_DIFFERENCE = "no difference shown"
+
+
+class Comparison(NamedTuple):
+    """Norm-scaling against one rival on one OoD set, averaged over the networks that have both."""
+
+    ood_set: str
+    rival: str
+    auroc: float
+    rival_auroc: float
+    low: float
+    high: float
+    wins: float
+    """Share of resamples in which norm-scaling has the higher AUROC."""
+    networks_won: int
+    n_networks: int
+
+    @property
+    def difference(self) -> float:
+        """AUROC of norm-scaling minus the rival's."""
+        return self.auroc - self.rival_auroc
+
+    @property
+    def verdict(self) -> str:
+        """In words: a side is better if the interval leaves 0 out and every network agrees."""
+        if self.low > 0:
+            return BETTER if self.networks_won == self.n_networks else BETTER_NOT_ALL
+        if self.high < 0:
+            return WORSE if self.networks_won == 0 else WORSE_NOT_ALL
+        return NO_DIFFERENCE
+
+
+def compare_all(
+    run: RunFolder,
+    board: Scoreboard,
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    tick: Callable[[str], None] = lambda _: None,
+) -> list[Comparison]:
+    """Compare norm-scaling with every other method on every OoD set, and on all sets of the block together.
+
+    The rows of a resample are the same for both methods and for all networks, and the in-distribution rows also for
+    all OoD sets. What is resampled is the mean over networks, so the interval speaks of these networks on other
+    inputs, not of other networks; how many of the networks agree is counted beside it.
+
+    Parameters
+    ----------
+    run, board : RunFolder, Scoreboard
+    resamples, level, seed : int, float, int
+        As in :func:`normscale.metrics.paired.paired_bootstrap`.
+    tick : callable
+        Told the OoD set after each (set, network) pair.
+    """
+    rivals = [name for name in board.methods if name != SUBJECT]
+    if SUBJECT not in board.methods:
+        return []
+    found: list[Comparison] = []
+    drawn: dict[tuple[str, str], dict[int, FloatArray]] = {}
+    for name in board.ood_sets:
+        for network in board.seeds_of(SUBJECT, name):
+            there = [method for method in (SUBJECT, *rivals) if network in board.seeds_of(method, name)]
+            pairs = [run.load_cell(network, name, method)[1] for method in there]
+            rows = dict(zip(there, resampled_auroc(pairs, resamples, seed), strict=True))
+            for rival in there[1:]:
+                drawn.setdefault((name, rival), {})[network] = rows[SUBJECT] - rows[rival]
+            tick(name)
+        found += [
+            _comparison(board, name, [name], rival, drawn[name, rival], level)
+            for rival in rivals
+            if (name, rival) in drawn
+        ]
+    block = board.block
+    if SUBJECT in block.methods and len(block.ood_sets) > 1:
+        for rival in (one for one in rivals if one in block.methods):
+            by_network = {
+                network: np.mean([drawn[name, rival][network] for name in block.ood_sets], axis=0)
+                for network in block.seeds
+            }
+            found.append(_comparison(board, ALL_SETS, block.ood_sets, rival, by_network, level))
+    return found
+
+
+def _comparison(
+    board: Scoreboard, name: str, sets: Sequence[str], rival: str, drawn: dict[int, FloatArray], level: float
+) -> Comparison:
+    def auroc(method: str, network: int) -> float:
+        return fmean(board.value("auroc", method, one, network) for one in sets)
+
+    ours, theirs = ([auroc(method, network) for network in drawn] for method in (SUBJECT, rival))
+    differences = np.mean(list(drawn.values()), axis=0)
+    differences = differences[np.isfinite(differences)]  # a resample may leave a class of Multi-Threshold empty
+    low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2]).tolist()
+    return Comparison(
+        name,
+        rival,
+        fmean(ours),
+        fmean(theirs),
+        low,
+        high,
+        wins=float(np.mean(differences > 0)),
+        networks_won=sum(a > b for a, b in zip(ours, theirs, strict=True)),
+        n_networks=len(drawn),
+    )
+
+
+def better_than_table(comparisons: Sequence[Comparison], *, resamples: int = 1000, level: float = 0.95) -> Table | None:
+    """The comparisons as a table; None if there are none."""
+    if not comparisons:
+        return None
+    columns = [
+        Column("OoD set"),
+        Column("Against"),
+        Column("Norm-Scaling", "value"),
+        Column("Rival", "value"),
+        Column("Difference", "difference"),
+        Column("from", "difference"),
+        Column("to", "difference"),
+        Column("Resamples won", "percent"),
+        Column("Networks won"),
+        Column("Norm-Scaling is"),
+    ]
+    rows: list[Row] = [
+        (
+            one.ood_set, title_of(one.rival), one.auroc, one.rival_auroc, one.difference, one.low, one.high, one.wins,
+            f"{one.networks_won} of {one.n_networks}", one.verdict,
+        )
+        for one in comparisons
+    ]  # fmt: skip
+    notes = [
+        f"AUROC. From, to: the {100 * level:g} % interval of the difference from {resamples:,} resamples of the test "
+        "rows, the same rows for both methods and all networks (paired bootstrap).",
+        "The difference is the mean over networks. Only rows are resampled, so the interval speaks of these networks "
+        "on other inputs; how many networks agree is counted beside it. "
+        "Scores are taken as they are: another order of the stream is not part of the interval.",
+        f'"{BETTER.capitalize()}" or "{WORSE}": the interval leaves 0 out and every network agrees.',
+        "Many comparisons are made at once: about one in twenty would leave 0 out by chance.",
+    ]
+    return Table("better_than", "Is Norm-Scaling better?", columns, [Section("", rows)], notes)

@@ -1,0 +1,44 @@
+"""The paper's second figure: histograms of the softmax confidence with and without norm-scaling."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from normscale._validate import FloatArray
+from normscale.report.figures.style import INSIDE, OUTSIDE, new_figure
+from normscale.scores import confidence
+
+BINS = 25
+
+
+def draw_confidences(
+    plain: tuple[FloatArray, FloatArray], scaled: tuple[FloatArray, FloatArray], ood_set: str
+) -> Figure:
+    """Draw two histograms above each other: MSP on the logits as they are, and on norm-scaled ones.
+
+    Parameters
+    ----------
+    plain, scaled : pairs of arrays of shape (n_id,) and (n_ood,)
+        Log-odds scores of the in-distribution and the OoD inputs; they are drawn as probabilities.
+    ood_set : str
+        Its name.
+    """
+    figure = new_figure(4.4, 3.6)
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    edges = np.linspace(0.0, 1.0, BINS + 1)
+    for axes, (inside, outside), title in (
+        (upper, plain, "without norm-scaling"),
+        (lower, scaled, "with norm-scaling"),
+    ):
+        for scores, colour, name in ((inside, INSIDE, "in-distribution"), (outside, OUTSIDE, ood_set)):
+            counts, _ = np.histogram(confidence(scores), bins=edges)
+            share = counts / len(scores)
+            axes.stairs(share, edges, color=colour, fill=True, alpha=0.3)
+            axes.stairs(share, edges, color=colour, label=name, linewidth=1.4)
+        axes.set_title(title)
+        axes.set_ylabel("share of inputs")
+    upper.legend(loc="upper left")
+    lower.set_xlabel("maximum softmax probability")
+    lower.set_xlim(0.0, 1.0)
+    return figure

@@ -1,0 +1,129 @@
+"""How every figure looks: size, colours, saving. No pyplot: figures are objects, and nothing global is left changed."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from normscale._atomic import atomic_path
+
+INK = "#1a1c1f"
+"""Of text and axes; in a page it becomes the page's own text colour."""
+GRID = "#8c9196"
+INSIDE, OUTSIDE = "#0072b2", "#d55e00"
+"""In-distribution and OoD."""
+
+_COLOURS = {
+    "norm_scaling": "#d55e00",
+    "msp": "#0072b2",
+    "energy": "#009e73",
+    "odin": "#b8860b",
+    "mahalanobis": "#cc79a7",
+    "max_logit": "#56b4e9",
+    "multi_threshold": "#7f7f7f",
+    "temperature_scaling": "#7b61c4",
+    "robust_norm_scaling": "#a6761d",
+}
+"""After Okabe and Ito: told apart with any colour vision, and visible on light and dark ground."""
+_OTHERS = ("#e377c2", "#17a2a2", "#8c564b", "#6b8e23")
+_DASHES = {"energy": (5, 1.5), "odin": (2, 1.2), "mahalanobis": (6, 1.5, 1.5, 1.5), "max_logit": (3, 1)}
+
+_SETTINGS: Any = {
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.25,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK
+    ),
+    "text.parse_math": False,  # a data set may have dollars in its name
+    "svg.fonttype": "none",  # text stays text: small, searchable, and in the page's own font
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw and save in here; everything is as before afterwards."""
+    with mpl.rc_context(_SETTINGS):
+        yield
+
+
+def new_figure(width: float = 4.4, height: float = 3.3) -> Figure:
+    """A figure in inches; narrow, because a page puts several beside each other, or one on a telephone."""
+    figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def one_axes(title: str, width: float = 4.4, height: float = 3.3) -> tuple[Figure, Axes]:
+    """A figure with one pair of axes."""
+    figure = new_figure(width, height)
+    axes = figure.add_subplot()
+    axes.set_title(title)
+    return figure, axes
+
+
+def colour_of(method: str, others: tuple[str, ...] = _OTHERS) -> str:
+    """A method's colour; a frozen form has that of the running one."""
+    base = method.removesuffix("_frozen")
+    return _COLOURS.get(base) or others[sum(map(ord, base)) % len(others)]
+
+
+def dashes_of(method: str) -> tuple[float, ...]:
+    """A method's dashes, so that lines can be told apart without colour; empty for a solid line."""
+    return (1, 1) if method.endswith("_frozen") else _DASHES.get(method, ())
+
+
+def width_of(method: str) -> float:
+    """Norm-scaling's line is thicker: the report is about it."""
+    return 2.2 if method == "norm_scaling" else 1.3
+
+
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
+    """Write a figure on white as .png, .svg or .pdf; equal numbers give equal files."""
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    undated = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix)
+    salt: Any = {"svg.hashsalt": os.path.basename(os.fspath(path))}
+    with atomic_path(path) as temporary, styled(), mpl.rc_context(salt):
+        figure.savefig(temporary, facecolor="white", metadata=undated)
+
+
+def inline_svg(figure: Figure, name: str, label: str = "") -> str:
+    """A figure as an SVG element for a page: transparent, in the page's text colour and font, with short numbers."""
+    file = io.StringIO()
+    with styled(), mpl.rc_context({"svg.hashsalt": name}):
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    text = file.getvalue()
+    (view_box,) = re.findall(r'viewBox="([^"]+)"', text)
+    inner = text[text.index(">", text.index("<svg")) + 1 :]
+    inner = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", inner, flags=re.DOTALL)
+    inner = re.sub(r'\b(d|x|y|width|height|points|transform)="[^"]*"', _with_short_numbers, inner)
+    inner = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", inner)
+    # the names of parts are only unique within a figure, and a page holds many
+    inner = re.sub(r'\bid="', f'id="{name}-', inner)
+    inner = re.sub(r"url\(#", f"url(#{name}-", inner)
+    inner = inner.replace('xlink:href="#', f'href="#{name}-').replace("xlink:href", "href")
+    inner = re.sub(r"\s*\n\s*", " ", inner.replace(INK, "currentColor"))
+    return f'<svg viewBox="{view_box}" role="img" aria-label="{escape(label, quote=True)}">{inner}'
+
+
+def _with_short_numbers(attribute: re.Match[str]) -> str:
+    return re.sub(r"-?\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}", attribute[0])

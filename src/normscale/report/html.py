@@ -1,0 +1,184 @@
+"""The report as one HTML file: no network, no other file; whatever comes from a run is escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib import resources
+from string import Template
+from typing import Any, NamedTuple
+
+from normscale._version import __version__
+from normscale.experiments.presets import Plan
+from normscale.experiments.run_folder import RunFolder
+from normscale.report.html_table import to_html
+from normscale.report.table import Table
+from normscale.report.tables import count
+
+
+class Picture(NamedTuple):
+    """A figure ready for the page."""
+
+    group: str
+    """Where it belongs; see :mod:`normscale.report.gallery`."""
+    markup: str
+    """An ``<svg>`` in the page's own colours, or something on white."""
+    caption: str
+    wide: bool = False
+
+
+class Contents(NamedTuple):
+    """Everything a page shows."""
+
+    run: RunFolder
+    sentences: Sequence[str]
+    tables: Mapping[str, Table]
+    pictures: Sequence[Picture]
+    advice: Sequence[str]
+    """Of the stress grid."""
+    notes: Sequence[str] = ()
+    """What could not be shown, and why."""
+
+
+class _Part(NamedTuple):
+    anchor: str
+    title: str
+    markup: str
+
+
+def render(contents: Contents) -> str:
+    """The page."""
+    plan = contents.run.plan
+    parts = [part for part in _parts(contents) if part.markup]
+    links = "".join(f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in parts)
+    body = "".join(
+        f'<section id="{part.anchor}"><h2>{escape(part.title)}</h2>{part.markup}</section>' for part in parts
+    )
+    page = resources.files("normscale.report").joinpath("page")
+    return Template(page.joinpath("template.html").read_text("utf-8")).substitute(
+        version=escape(__version__),
+        title=escape(f"OoD detection on {plan.in_set}"),
+        heading=escape(f"OoD detection on {plan.in_set}"),
+        facts=escape(_facts(plan)),
+        contents=links,
+        style=page.joinpath("style.css").read_text("utf-8"),
+        script=page.joinpath("sort.js").read_text("utf-8"),
+        body=body,
+        footer=escape(f"Made by normscale {__version__} from the run's own files."),
+    )
+
+
+def _parts(contents: Contents) -> list[_Part]:
+    tables, run = contents.tables, contents.run
+
+    def table(*names: str) -> str:
+        return "".join(to_html(tables[name]) for name in names if name in tables)
+
+    def pictures(group: str) -> str:
+        return _figures([one for one in contents.pictures if one.group == group])
+
+    expanded = table("expanded")
+    if expanded:
+        expanded = (
+            f"<details><summary>Every method on every OoD set, one metric after the other</summary>{expanded}</details>"
+        )
+    return [
+        _Part("found", "What was found", _sentences(contents.sentences, contents.notes)),
+        _Part("comparison", "All methods", table("comparison")),
+        _Part("per-set", "Every OoD set", table("per_set")),
+        _Part("better", "Is Norm-Scaling better?", table("better_than")),
+        _Part("thresholds", "Thresholds", table("thresholds")),
+        _Part("figures", "Figures", _per_set_figures(contents)),
+        _Part("calibration", "Calibration", pictures("calibration")),
+        _Part("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
+        _Part("networks", "Networks", table("accuracy") + pictures("training")),
+        _Part("sets", "OoD sets", table("ood_sets")),
+        _Part("expanded", "Expanded results", expanded),
+        _Part("settings", "Settings", _settings(run.plan) + table("methods")),
+        _Part("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
+        _Part("repeat", "How to repeat it", _repeat(run)),
+    ]
+
+
+def _facts(plan: Plan) -> str:
+    epochs = f"{count(plan.epochs, 'epoch')} of" if plan.epochs else "all epochs of"
+    return (
+        f"{count(len(plan.seeds), 'network')} ({plan.network}, width {plan.width}, {epochs} recipe {plan.recipe}), "
+        f"{count(len(plan.ood), 'OoD set')}, {count(len(plan.methods), 'method')} planned"
+    )
+
+
+def _sentences(sentences: Sequence[str], notes: Sequence[str]) -> str:
+    first, *others = sentences or ("There is nothing to say yet.",)
+    items = "".join(f"<li>{escape(text)}</li>" for text in (*others, *notes))
+    return f'<p class="lead">{escape(first)}</p>' + (f'<ul class="found">{items}</ul>' if items else "")
+
+
+def _figures(pictures: Sequence[Picture]) -> str:
+    items = ""
+    for one in pictures:
+        kind = ' class="wide"' if one.wide else ""
+        items += f"<figure{kind}>{one.markup}<figcaption>{escape(one.caption)}</figcaption></figure>"
+    return f'<div class="figures">{items}</div>' if items else ""
+
+
+def _per_set_figures(contents: Contents) -> str:
+    groups = dict.fromkeys(one.group for one in contents.pictures if one.group.startswith("ood:"))
+    blocks = []
+    for number, group in enumerate(groups):
+        own = [one for one in contents.pictures if one.group == group]
+        summary = f"{escape(group.removeprefix('ood:'))} <small>{count(len(own), 'figure')}</small>"
+        blocks.append(f"<details{'' if number else ' open'}><summary>{summary}</summary>{_figures(own)}</details>")
+    return "".join(blocks)
+
+
+def _streams(advice: Sequence[str], pictures: str) -> str:
+    if not advice and not pictures:
+        return ""
+    first, *others = advice or ("",)
+    items = "".join(f"<li>{escape(text)}</li>" for text in others)
+    intro = (
+        "<p>The comparison above mixes both test sets evenly in one shuffled stream. Running statistics depend on that "
+        "mixture: this is what becomes of them in other streams.</p>"
+    )
+    words = f'<p class="lead">{escape(first)}</p><ul class="found">{items}</ul>' if first else ""
+    return intro + words + pictures
+
+
+def _settings(plan: Plan) -> str:
+    values: dict[str, Any] = {
+        "preset": plan.name,
+        "in-distribution set": plan.data,
+        "network": f"{plan.network}, width {plan.width}",
+        "recipe": plan.recipe,
+        "epochs": plan.epochs if plan.epochs is not None else "the recipe's own",
+        "seeds": ", ".join(map(str, plan.seeds)),
+        "OoD sets": ", ".join(name if name == source else f"{name} = {source}" for name, source in plan.ood.items()),
+    }
+    return _definitions(values)
+
+
+def _definitions(values: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
+    items = "".join(
+        f"<dt>{escape(str(name))}</dt><dd>{escape('not known' if value is None else str(value))}</dd>"
+        for name, value in values.items()
+        if name not in leave_out
+    )
+    return f"<dl>{items}</dl>" if items else ""
+
+
+def _repeat(run: RunFolder) -> str:
+    command = str(run.made_by.get("command") or "")
+    if not command:
+        return (
+            "<p>The run was started from Python; <code>settings.json</code> in its folder holds the plan. This page is "
+            f"made again by</p><pre>{escape(f'normscale report {run.path}')}</pre>"
+        )
+    version = escape(str(run.made_by.get("normscale", "?")))
+    commit = run.made_by.get("commit")
+    at = f", commit <code>{escape(re.sub('[+]changes$', ' with changes', str(commit)))}</code>" if commit else ""
+    return (
+        f"<p>With normscale {version}{at}; started again, the command goes on where it stopped:</p>"
+        f"<pre>{escape(command)}</pre><p>This page alone:</p><pre>{escape(f'normscale report {run.path}')}</pre>"
+    )

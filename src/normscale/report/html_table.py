@@ -1,0 +1,61 @@
+"""A table as HTML: every section a table of its own, whose columns sort by click or key."""
+
+from __future__ import annotations
+
+from html import escape
+
+from normscale.report.better_than import BETTER, BETTER_NOT_ALL, NO_DIFFERENCE, WORSE, WORSE_NOT_ALL
+from normscale.report.table import Column, Section, Table, Value
+
+_LONG = 24
+"""Texts beyond this many characters may wrap, but not into a narrow column."""
+_VERDICTS = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", NO_DIFFERENCE: ""}
+
+
+def to_html(table: Table) -> str:
+    """The sections of a table beside or below each other, and its notes."""
+    sections = [_section(table, i) for i in range(len(table.sections))]
+    notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
+    return f'<div class="tables">{"".join(sections)}</div>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
+
+
+def _section(table: Table, number: int) -> str:
+    section, shown = table.sections[number], table.shown()[number]
+    label = f"{table.title}: {section.title}" if section.title else table.title
+    caption = section.title or table.title
+    kind = ' class="{}"'
+    head = "".join(
+        f'<th scope="col" aria-sort="none"{kind.format("number") if column.is_number else ""}>'
+        f'<button type="button">{escape(column.title)}</button></th>'
+        for column in table.columns
+    )
+    rows = "".join(
+        "<tr>" + "".join(_cell(table.columns[j], section, i, j, text) for j, text in enumerate(texts)) + "</tr>"
+        for i, texts in enumerate(shown)
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label, quote=True)}">'
+        f'<table class="sortable" id="table-{escape(table.name, quote=True)}-{number}">'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _cell(column: Column, section: Section, i: int, j: int, text: str) -> str:
+    value = section.rows[i][j]
+    classes = [
+        *(["number"] if column.is_number else []),
+        *(["best"] if (i, j) in section.best else []),
+        *(["long"] if not column.is_number and len(text) > _LONG else []),
+        *([_VERDICTS[text]] if _VERDICTS.get(text) else []),
+    ]
+    attributes = f' class="{" ".join(classes)}"' if classes else ""
+    if column.is_number:
+        attributes += f' data-value="{_sort_key(value)}"'
+    if j == 0:
+        return f'<th scope="row"{attributes}>{escape(text)}</th>'
+    return f"<td{attributes}>{escape(text)}</td>"
+
+
+def _sort_key(value: Value) -> str:
+    """The number in full, and nothing where there is none: that sorts last either way."""
+    return "" if value is None else escape(repr(value), quote=True)

@@ -1,0 +1,224 @@
+"""The paper's tables of a run: averages, every OoD set, accuracies; ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from normscale.experiments.methods import title_of
+from normscale.experiments.paper import ACCURACIES
+from normscale.experiments.run_folder import RunFolder
+from normscale.report.beside_paper import BesidePaper
+from normscale.report.scoreboard import METRICS, Scoreboard
+from normscale.report.table import Column, Row, Section, Table, best_in_column, best_in_rows
+
+METRIC_TITLES = {
+    "auroc": "AUROC ↑",
+    "aupr_out": "AUPR, OoD positive ↑",
+    "aupr_in": "AUPR, in-distribution positive ↑",
+    "fpr95_out": "FPR95, OoD positive ↓",
+}
+_WITH_AUPR_IN = ("auroc", "aupr_out", "aupr_in", "fpr95_out")
+_THRESHOLD_METHODS = ("msp", "multi_threshold", "norm_scaling")
+
+SPREADS = (
+    "± over seeds: how much another training changes the average (population standard deviation of the seeds' means "
+    "over the OoD sets). ± over OoD sets: how much the OoD sets differ (population standard deviation of the sets' "
+    "means over the seeds). They are never mixed."
+)
+MULTI_THRESHOLD = (
+    "Multi-Threshold is the mean over predicted classes of one ranking each; it forgives scores that mean different "
+    "things for different classes, and is not comparable with one ranking of all inputs."
+)
+MULTI_THRESHOLD_AUPR = "The paper's AUPR of Multi-Threshold counts in-distribution as positive, so it stands there."
+
+
+def comparison_table(board: Scoreboard, paper: BesidePaper) -> Table:
+    """Every method, averaged over the OoD sets: the paper's main comparison."""
+    return _average_table("comparison", "All methods, averaged over the OoD sets", board, paper, board.methods, METRICS)
+
+
+def threshold_table(board: Scoreboard, paper: BesidePaper) -> Table:
+    """MSP with one threshold, with one per class, and with norm-scaling: the paper's first table."""
+    methods = [name for name in _THRESHOLD_METHODS if name in board.methods]
+    title = "One threshold, one per class, or norm-scaling"
+    return _average_table("thresholds", title, board, paper, methods, _WITH_AUPR_IN)
+
+
+def _average_table(
+    name: str, title: str, board: Scoreboard, paper: BesidePaper, methods: Sequence[str], metrics: Sequence[str]
+) -> Table:
+    block = board.block
+    sides = {(metric, method): paper.average(metric, method) for metric in metrics for method in methods}
+    compared = any(sides.values())
+    other_sets = any(side is not None and side.ood_sets != block.ood_sets for side in sides.values())
+    columns = [
+        Column("Method"),
+        Column("Ours", "value"),
+        Column("± over seeds", "spread"),
+        Column("± over OoD sets", "spread"),
+        *([Column("Ours, the paper's sets", "value")] if other_sets else []),
+        *([Column("Paper", "value"), Column("Ours − paper", "difference")] if compared else []),
+    ]
+    sections = []
+    for metric in metrics:
+        rows: list[Row] = []
+        for method in methods:
+            average = board.average(metric, method)
+            if average is None:
+                continue
+            side = sides[metric, method]
+            beside = (None, None, None) if side is None else (side.ours, side.paper, side.difference)
+            rows.append((title_of(method), *average, *beside[0 if other_sets else 1 :][: len(columns) - 4]))
+        best = best_in_column(rows, 1, highest=not metric.startswith("fpr"))
+        sections.append(Section(METRIC_TITLES[metric], rows, best))
+    sets, seeds = ", ".join(block.ood_sets), ", ".join(map(str, block.seeds))
+    n_sets, n_seeds = count(len(block.ood_sets), "OoD set"), count(len(block.seeds), "seed")
+    notes = [f"Averages over {n_sets} ({sets}) and {n_seeds} ({seeds}).", SPREADS]
+    if left_out := [title_of(one) for one in methods if one not in block.methods]:
+        notes.append(f"Left out, because too few of their cells are finished: {', '.join(left_out)}.")
+    if compared:
+        shared = max((side.ood_sets for side in sides.values() if side is not None), key=len)
+        notes.append(f"The paper's average is recomputed over the OoD sets that both have: {', '.join(shared)}.")
+        notes += size_notes(board, paper)
+    if "multi_threshold" in methods:
+        notes.append(MULTI_THRESHOLD)
+        if compared:
+            notes.append(MULTI_THRESHOLD_AUPR)
+    return Table(name, title, columns, sections, notes)
+
+
+def per_set_table(board: Scoreboard) -> Table:
+    """A row for every OoD set, a column for every method."""
+    columns = [Column("OoD set"), *(Column(title_of(method), "value") for method in board.methods)]
+    sections = []
+    for metric in METRICS:
+        rows: list[Row] = []
+        for name in board.ood_sets:
+            means = [board.mean(metric, method, name) for method in board.methods]
+            rows.append((name, *(None if mean is None else mean.mean for mean in means)))
+        best = best_in_rows(rows, 1, highest=not metric.startswith("fpr"))
+        sections.append(Section(METRIC_TITLES[metric], rows, best))
+    notes = ["Means over seeds; bold is the best method on each set.", *seed_notes(board)]
+    if "multi_threshold" in board.methods:
+        notes.append(MULTI_THRESHOLD)
+    return Table("per_set", "Every OoD set at a glance", columns, sections, notes)
+
+
+def expanded_table(board: Scoreboard, paper: BesidePaper) -> Table:
+    """Every method on every OoD set: the paper's appendix."""
+    columns = [Column("OoD set"), Column("Method"), Column("Ours", "value"), Column("± over seeds", "spread")]
+    if paper.is_there:
+        columns += [
+            Column("Paper", "value"),
+            Column("Paper ± over seeds", "spread"),
+            Column("Ours − paper", "difference"),
+        ]
+    sections = []
+    for metric in _WITH_AUPR_IN:
+        rows: list[Row] = []
+        best: set[tuple[int, int]] = set()
+        for name in board.ood_sets:
+            first = len(rows)
+            for method in board.methods:
+                mean = board.mean(metric, method, name)
+                if mean is None:
+                    continue
+                printed = paper.value(metric, method, name)
+                beside = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
+                rows.append((name, title_of(method), mean.mean, mean.over_seeds, *beside[: len(columns) - 4]))
+            found = best_in_column(rows[first:], 2, highest=not metric.startswith("fpr"))
+            best |= {(first + i, j) for i, j in found}
+        sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
+    notes = ["Means over seeds with their population standard deviation; bold is the best method on each set."]
+    notes += seed_notes(board)
+    if paper.is_there:
+        notes += size_notes(board, paper)
+        if "multi_threshold" in board.methods:
+            notes.append(MULTI_THRESHOLD_AUPR)
+    return Table("expanded", "Every method on every OoD set", columns, sections, notes)
+
+
+def accuracy_table(accuracies: dict[int, float], in_set: str) -> Table | None:
+    """Share of right answers of every network; None if none is known."""
+    if not accuracies:
+        return None
+    printed = ACCURACIES.get(in_set)
+    columns = [Column("Network"), Column("Accuracy", "percent"), Column("± over seeds", "percent")]
+    if printed is not None:
+        columns += [
+            Column("Paper", "percent"),
+            Column("Paper ± over seeds", "percent"),
+            Column("Ours − paper", "points"),
+        ]
+    values = list(accuracies.values())
+    mean, spread = fmean(values), pstdev(values) if len(values) > 1 else None
+    beside = () if printed is None else (printed.mean, printed.std, mean - printed.mean)
+    rows: list[Row] = [(f"seed {seed}", value, None, *(None for _ in beside)) for seed, value in accuracies.items()]
+    rows.append((f"mean of {count(len(values), 'network')}", mean, spread, *beside))
+    return Table("accuracy", f"Accuracy on the test set of {in_set}", columns, [Section("", rows)])
+
+
+def ood_set_table(run: RunFolder, board: Scoreboard, paper: BesidePaper) -> Table:
+    """What each OoD set was made of, and why one is missing."""
+    missing = run.missing()
+    columns = [Column("OoD set"), Column("Rows", "count")]
+    columns += [Column("Rows in the paper", "count")] if paper.is_there else []
+    columns += [Column("Cells finished"), Column("Remark")]
+    rows: list[Row] = []
+    n_all = len(run.plan.methods) * len(run.plan.seeds)
+    for name in run.plan.ood:
+        done = sum(key[1] == name for key in board.cells)
+        n_rows = board.n_ood(name) if done else None
+        sizes = (n_rows, paper.size(name)) if paper.is_there else (n_rows,)
+        remark = missing.get(name) or ("" if done == n_all else "not finished" if done else "not begun")
+        rows.append((name, *sizes, f"{done} of {n_all}", remark))
+    notes = [f"The in-distribution test set has {board.n_id():,} rows."]
+    return Table("ood_sets", "OoD sets", columns, [Section("", rows)], notes)
+
+
+def accuracies_of(run: RunFolder) -> dict[int, float]:
+    """Test accuracy by seed: as training found it or, without a record of that, of the outputs on the test set."""
+    found = {}
+    for seed in run.plan.seeds:
+        value = run.training(seed).get("test_accuracy")
+        if value is None and run.outputs_path(seed, "test").exists():
+            outputs = run.outputs(seed, "test")
+            value = outputs.accuracy if outputs.labels is not None and (outputs.labels >= 0).any() else None
+        if value is not None:
+            found[seed] = float(value)
+    return found
+
+
+def size_notes(board: Scoreboard, paper: BesidePaper) -> list[str]:
+    """Which OoD sets are smaller or larger than in the paper."""
+    pairs = {name: (board.n_ood(name), paper.size(name)) for name in paper.ood_sets}
+    other = [f"{name} {here:,} (paper {there:,})" for name, (here, there) in pairs.items() if there not in (None, here)]
+    return [f"Rows differ from the paper's, which moves AUPR most: {', '.join(other)}."] if other else []
+
+
+def seed_notes(board: Scoreboard) -> list[str]:
+    """Which numbers are of fewer seeds than the others."""
+    if len(board.seeds) == 1:
+        return [f"One seed ({board.seeds[0]}): there is no spread over seeds."]
+    fewer = [
+        f"{title_of(method)} on {name} ({len(seeds)} of {len(board.seeds)})"
+        for name in board.ood_sets
+        for method in board.methods
+        if 0 < len(seeds := board.seeds_of(method, name)) < len(board.seeds)
+    ]
+    if not fewer:
+        return []
+    more = f" and {len(fewer) - 5} more" if len(fewer) > 5 else ""
+    return [f"Not every seed is finished: {', '.join(fewer[:5])}{more}."]
+
+
+def count(number: int, noun: str) -> str:
+    """A number and its noun.
+
+    Examples
+    --------
+    >>> count(1, "seed"), count(3, "OoD set")
+    ('1 seed', '3 OoD sets')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,196 @@
+"""A run's report on disk: one page, tables in three formats, figures in two."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normscale._atomic import atomic_path
+from normscale._progress import bar
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.experiments.methods import title_of
+from normscale.experiments.recommendation import recommend
+from normscale.experiments.run_folder import RunFolder
+from normscale.experiments.stress_result import StressResult, load_stress
+from normscale.report.beside_paper import BesidePaper
+from normscale.report.better_than import better_than_table, compare_all
+from normscale.report.headline import headline
+from normscale.report.html import Contents, Picture, render
+from normscale.report.renderers import to_csv, to_latex, to_markdown
+from normscale.report.scoreboard import Scoreboard
+from normscale.report.table import Column, Row, Section, Table
+from normscale.report.tables import (
+    accuracies_of,
+    accuracy_table,
+    comparison_table,
+    expanded_table,
+    ood_set_table,
+    per_set_table,
+    threshold_table,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAGE = "report.html"
+RENDERERS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+
+
+def write_report(
+    folder: str | os.PathLike[str],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    figures: bool = True,
+    pdf: bool = False,
+    resamples: int = 1000,
+) -> Path:
+    """Write ``report.html``, ``tables/`` and ``figures/`` into the folder of a run.
+
+    Parameters
+    ----------
+    folder : path
+        Of a run of ``normscale bench``; it may be unfinished.
+    output : path, optional
+        Where the page goes, if not into the folder.
+    figures : bool
+        False leaves them out; then matplotlib is not needed.
+    pdf : bool
+        Write the figures as .pdf too.
+    resamples : int
+        Of the paired bootstrap.
+
+    Returns
+    -------
+    Path
+        Of the page.
+
+    Raises
+    ------
+    FileFormatError
+        If the folder is no run, or one of another version.
+    InvalidInput
+        If no cell is finished.
+    MissingExtra
+        If figures are wanted and matplotlib is not there.
+    """
+    run = RunFolder.open(folder)
+    if figures:
+        _require_matplotlib()
+    board = Scoreboard.of(run)
+    if not board.cells:
+        raise InvalidInput(
+            f"no cell of the run in {os.fspath(folder)!r} is finished, so there is nothing to report. Run `normscale "
+            f"bench -o {os.fspath(folder)}` on; it goes on where it stopped."
+        )
+    paper, accuracies = BesidePaper(board, run.plan.in_set), accuracies_of(run)
+    with bar("comparing row by row", len(board.ood_sets) * len(board.seeds)) as line:
+        comparisons = compare_all(
+            run, board, resamples=resamples, tick=lambda name: line.advance(doing=f"comparing row by row: {name}")
+        )
+    made = [
+        comparison_table(board, paper),
+        per_set_table(board),
+        better_than_table(comparisons, resamples=resamples),
+        threshold_table(board, paper),
+        accuracy_table(accuracies, run.plan.in_set),
+        ood_set_table(run, board, paper),
+        expanded_table(board, paper),
+        method_table(board),
+    ]
+    tables = {table.name: table for table in made if table is not None and any(one.rows for one in table.sections)}
+    _write_tables(run.path / "tables", tables)
+    stress, advice, notes = _stress(run)
+    pictures = _draw(run, board, stress, pdf) if figures else []
+    sentences = headline(run, board, paper, comparisons, accuracies)
+    page = render(Contents(run, sentences, tables, pictures, advice, notes))
+    path = run.path / PAGE if output is None else Path(output)
+    with atomic_path(path) as temporary:
+        Path(temporary).write_text(page, encoding="utf-8")
+    return path
+
+
+def method_table(board: Scoreboard) -> Table:
+    """How each method was measured, and with which parameters."""
+    rows: list[Row] = []
+    for method in board.methods:
+        cells = [cell for cell in board.cells.values() if cell.method == method]
+        settings = [{**cell.parameters} for cell in cells]
+        names = list(dict.fromkeys(name for one in settings for name in one))
+        shown = [f"{name} {_choices([one.get(name) for one in settings])}" for name in names]
+        rows.append((title_of(method), cells[0].setting, ", ".join(shown) or "none"))
+    notes = [
+        "stream: running statistics over the shuffled mixture of both test sets, as in the paper; frozen: the detector "
+        "as fitted; per class: one ranking per predicted class, averaged."
+    ]
+    columns = [Column("Method"), Column("Measured"), Column("Parameters")]
+    return Table("methods", "Methods", columns, [Section("", rows)], notes)
+
+
+def _choices(values: list[object]) -> str:
+    texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _write_tables(folder: Path, tables: dict[str, Table]) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, table in tables.items():
+        for suffix, render_table in RENDERERS.items():
+            with atomic_path(folder / f"{name}.{suffix}") as temporary:
+                Path(temporary).write_text(render_table(table), encoding="utf-8")
+
+
+def _stress(run: RunFolder) -> tuple[StressResult | None, list[str], list[str]]:
+    """The stress grid of the run, what it recommends, and what is wrong with it."""
+    path = run.path / "stress.json"
+    if not path.exists():
+        return None, [], []
+    try:
+        result = load_stress(path)
+        return result, recommend(result), []
+    except (FileFormatError, InvalidInput) as error:
+        return None, [], [f"The stress grid is not shown: {error}"]
+
+
+def _require_matplotlib() -> None:
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra(
+            f"figures need matplotlib ({error}). Run: pip install 'normscale[report]', or pass --no-figures."
+        ) from error
+
+
+def _draw(run: RunFolder, board: Scoreboard, stress: StressResult | None, pdf: bool) -> list[Picture]:
+    """Draw every figure, keep it as files, and make it ready for the page."""
+    from normscale.report.figures.style import inline_svg, save_figure
+    from normscale.report.gallery import STRESS, draw_all, n_figures
+
+    folder = run.path / "figures"
+    folder.mkdir(exist_ok=True)
+    pictures = []
+    with bar("drawing", n_figures(run, board, stress)) as line:
+        for drawn in draw_all(run, board, stress):
+            for suffix in ("png", "svg", *(["pdf"] if pdf else [])):
+                save_figure(drawn.figure, folder / f"{drawn.name}.{suffix}")
+            is_map = drawn.group == STRESS
+            markup = (
+                _on_white(drawn.figure, drawn.caption)
+                if is_map
+                else inline_svg(drawn.figure, drawn.name, drawn.caption)
+            )
+            pictures.append(Picture(drawn.group, markup, drawn.caption, wide=is_map))
+            line.advance(doing=f"drawing {drawn.name}")
+    return pictures
+
+
+def _on_white(figure: Figure, label: str) -> str:
+    """A figure whose colours are meant for white, as a picture inside the page."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=130, facecolor="white")
+    data = base64.b64encode(file.getvalue()).decode("ascii")
+    return f'<div class="paper"><img alt="{escape(label, quote=True)}" src="data:image/png;base64,{data}"></div>'
