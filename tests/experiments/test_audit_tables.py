@@ -234,6 +234,8 @@ def test_one_cell_of_the_main_text_is_not_the_appendix() -> None:
     fixed = doctored_main(lambda row: row._replace(mean=0.5510, std=0.1104) if row[:4] == wanted else row)
     assert find(REPEATED, fixed).verdict == HOLDS
     assert "105 of 105" in find(REPEATED, fixed).recomputed
+    only_mean = doctored_main(lambda row: row._replace(mean=0.5510) if row[:4] == wanted else row)
+    assert find(REPEATED, only_mean).verdict == DIFFERS, "the ± must be the same too"
 
 
 def test_only_multi_threshold_falls_as_the_ood_set_grows() -> None:
