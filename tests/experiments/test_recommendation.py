@@ -88,8 +88,8 @@ def test_it_is_said_plainly_when_nothing_beats_energy() -> None:
     advice = recommend(grid({"msp": 0.8, "energy": 0.9, FROZEN: 0.85, RUNNING: 0.852}))
     assert advice[0] == (
         "Use Energy: even in balanced, shuffled streams nothing with running statistics gains more than 0.01 AUROC on "
-        "it, and no form of norm-scaling comes out ahead of it (closest is running norm-scaling (msp, prior weight 1), "
-        "with a mean AUROC of 0.852 against 0.900)."
+        "it, and no form of norm-scaling is more than 0.005 ahead of it on average (closest is running norm-scaling "
+        "(msp, prior weight 1), with a mean AUROC of 0.852 against 0.900)."
     )
     assert only(advice, "In balanced, shuffled streams the running statistics gain nothing") == (
         "In balanced, shuffled streams the running statistics gain nothing over frozen ones (at most +0.002 AUROC, at "
@@ -176,3 +176,14 @@ def test_no_claim_is_made_that_the_means_contradict() -> None:
     advice = recommend(grid({"energy": 0.85, FROZEN: 0.84, RUNNING: running}))
     assert advice[0].startswith("Use Energy: even in balanced, shuffled streams nothing with running statistics gains")
     assert "no form of norm-scaling" not in advice[0]
+
+
+def test_where_several_are_as_good_energy_is_advised() -> None:
+    advice = recommend(grid({"max_logit": 0.899, "energy": 0.896, FROZEN: 0.90, RUNNING: 0.8}))
+    assert advice[0].startswith("Use Energy: even in balanced")
+    assert "no form of norm-scaling is more than 0.005 ahead of it" in advice[0]
+    assert only(advice, "Without running").startswith(
+        "Without running statistics Energy is as good as any, with a mean"
+    )
+    clearly = recommend(grid({"max_logit": 0.899, "energy": 0.894, FROZEN: 0.90, RUNNING: 0.8}))
+    assert clearly[0].startswith("Use frozen norm-scaling (msp): even")
