@@ -2,8 +2,8 @@
 
 10 000 in-distribution and 26 032 OoD rows, 10 classes, 512 features, 50 000 training rows. Ours: MSP, Multi-Threshold,
 ODIN's score, Mahalanobis, Energy and norm-scaling on the shuffled stream, as `normscale bench` computes its cells. The
-peer: MaxSoftmax, ODIN's temperature, Mahalanobis and EnergyBased with OODMetrics. `--fit 1` counts the fitting as well, on
-both sides; most of it is the covariance of Mahalanobis, which ours sums in float64.
+peer: MaxSoftmax, ODIN's temperature, Mahalanobis and EnergyBased with OODMetrics. `--fit 1` counts the fitting as
+well, on both sides; most of it is the covariance of Mahalanobis, which ours sums in float64.
 """
 
 from __future__ import annotations
