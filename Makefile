@@ -9,15 +9,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: run test check bench docs clean
 
-run: $(INSTALLED)  ## fit, score and compare on the embedded sample
+run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's comparison on the embedded digits, with a report
 	$(BIN)/normscale doctor
 	mkdir -p run
 	$(BIN)/normscale fit sample:train -o run/guard.safetensors --calibrate sample:validation --keep 0.95
-	$(BIN)/normscale score run/guard.safetensors sample:test -o run/test_scores.csv
 	$(BIN)/normscale score run/guard.safetensors sample:unseen_digits -o run/unseen_scores.csv
-	$(BIN)/normscale eval --train sample:train --validation sample:validation --id sample:test \
-	    --ood sample:unseen_digits --ood sample:photo_patches --ood sample:uniform_noise --ood sample:gaussian_noise
-	@echo "guard and scores are in run/"
+	$(BIN)/normscale bench --preset digits --workers 2 -o run/digits
 
 test: $(INSTALLED)  ## the whole test suite
 	$(BIN)/python -m pytest -n 2
@@ -37,7 +34,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
 	$(PIP) install --constraint constraints.txt torch  # first, so that nothing else chooses its build
-	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch]"
+	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,report]"
 	touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirements-no-deps.txt
