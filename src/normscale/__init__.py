@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from normscale.detectors.registry import list_detectors as list_detectors
     from normscale.detectors.registry import load_detector as load_detector
     from normscale.detectors.registry import make_detector as make_detector
+    from normscale.detectors.robust_norm_scaling import RobustNormScaling as RobustNormScaling
     from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
     from normscale.errors import FileFormatError as FileFormatError
     from normscale.errors import FolderInUse as FolderInUse
@@ -71,6 +72,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "detectors.multi_threshold": "MultiThreshold",
     "detectors.norm_scaling": "NormScaling",
     "detectors.registry": "list_detectors load_detector make_detector",
+    "detectors.robust_norm_scaling": "RobustNormScaling",
     "detectors.temperature_scaling": "TemperatureScaling",
     "errors": (
         "FileFormatError FolderInUse InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning "

@@ -7,6 +7,7 @@ from normscale.detectors.mahalanobis import Mahalanobis
 from normscale.detectors.multi_threshold import MultiThreshold
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import list_detectors, load_detector, make_detector
+from normscale.detectors.robust_norm_scaling import RobustNormScaling
 from normscale.detectors.temperature_scaling import TemperatureScaling
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "MaxLogit",
     "MultiThreshold",
     "NormScaling",
+    "RobustNormScaling",
     "TemperatureScaling",
     "Threshold",
     "list_detectors",

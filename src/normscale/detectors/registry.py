@@ -10,6 +10,7 @@ from normscale.detectors.logit_scores import MSP, ODIN, Energy, MaxLogit
 from normscale.detectors.mahalanobis import Mahalanobis
 from normscale.detectors.multi_threshold import MultiThreshold
 from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.robust_norm_scaling import RobustNormScaling
 from normscale.detectors.temperature_scaling import TemperatureScaling
 from normscale.errors import FileFormatError, InvalidInput, UnknownDetector
 from normscale.state import load_state
@@ -18,6 +19,7 @@ _DETECTORS: dict[str, type[Detector]] = {
     detector.name: detector
     for detector in (
         NormScaling,
+        RobustNormScaling,
         MSP,
         MaxLogit,
         Energy,

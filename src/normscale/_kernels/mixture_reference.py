@@ -1,0 +1,127 @@
+"""One row of the two-groups stream in plain numpy: always there, and easier to read than the compiled form.
+
+For a row z, predicted c, with confidence S (log-odds after frozen norm-scaling, in deviations):
+
+1. u = S - median_c. Its inside count, sigmoid(u / 0.3) / (mean of that in training), is 1 on average for inside rows
+   and near 0 for rows below the median: Storey's estimate of a null share, with a soft step.
+2. The inside share pi_c: inside counts over rows, of the recent rows predicted c, drawn towards the share of all
+   recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
+   Divided by the tolerance and cut at 1.
+3. The position L: how much better the outside group of c explains z than the inside group does, both as Gaussians
+   with independent logits; averaged over the logits, which are far from independent, and never below 0.
+4. Score: L - u - log pi_c. The responsibility of the outside group is
+   r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(u - L)); with weight r the row joins that group's moments.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._kernels.mixture import (
+    LEAST_OUTSIDE,
+    LONG_INSIDE,
+    LONG_TOP,
+    RECENT,
+    RECENT_INSIDE,
+    ROWS,
+    SOFTNESS,
+    FloatArray,
+    Inside,
+    Mixture,
+    Settings,
+)
+
+
+def soft_counts(u: float, c: int, inside: Inside) -> tuple[float, float]:
+    """Counts of a row above the median and above the upper quartile; each is 1 on average in training."""
+    grown = math.exp(max(-abs(u) / SOFTNESS, -700.0))
+    above, below = (grown, 1.0) if u < 0.0 else (1.0, grown)
+    top = above / (above + below * float(inside.top_odds[c]))
+    return above / (above + below) * float(inside.inside_count[c]), top * float(inside.top_count[c])
+
+
+def recent_rows(c: int, settings: Settings, state: Mixture) -> float:
+    """How many of the recent rows were predicted c, as of now."""
+    age = float(state.totals[ROWS] - state.last[c])
+    return float(state.recent[c]) * math.exp(max(age * math.log(settings.recent_decay), -700.0))
+
+
+def inside_share(c: int, inside: Inside, settings: Settings, state: Mixture) -> float:
+    """pi_c as the stream has it now."""
+    totals, prior = state.totals, settings.prior
+    overall = (totals[RECENT_INSIDE] + prior) / (totals[RECENT] + prior)
+    missing = inside.share[c] * totals[RECENT] - recent_rows(c, settings, state)
+    weight = prior + max(0.0, missing)
+    share = (state.inside[c] + weight * overall) / (state.seen[c] + weight)
+    return min(1.0, float(share) / settings.tolerance)
+
+
+def position(x: FloatArray, c: int, settings: Settings, state: Mixture) -> float:
+    """L of a row in training deviations x (C,) from the mean of class c."""
+    weight = float(state.outside[c])
+    if weight == 0.0:
+        return 0.0
+    trust = weight / (weight + settings.prior)
+    variance = 1.0 + trust * (state.outside_variance[c] - 1.0)
+    misfit = x - trust * state.outside_mean[c]
+    ratio = float(np.sum(x * x - misfit * misfit / variance - np.log(variance)))
+    return max(0.0, trust * ratio / x.size)
+
+
+def stream(
+    rows: NDArray[Any], confidence: FloatArray, inside: Inside, settings: Settings, state: Mixture, out: FloatArray
+) -> None:
+    """Take rows (b, C) in one by one and score each into ``out`` (b,); ``state`` moves on."""
+    totals = state.totals
+    with np.errstate(all="ignore"):
+        for i, c in enumerate(rows.argmax(axis=1).tolist()):
+            u = float(confidence[i]) - float(inside.median[c])
+            count, top = soft_counts(u, c, inside)
+            totals[ROWS] += 1.0
+            totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
+            totals[RECENT_INSIDE] = totals[RECENT_INSIDE] * settings.recent_decay + count
+            totals[LONG_INSIDE] = totals[LONG_INSIDE] * settings.long_decay + count
+            totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top
+            state.recent[c] = recent_rows(c, settings, state) + 1.0
+            state.last[c] = totals[ROWS]
+            state.seen[c] = state.seen[c] * settings.class_decay + 1.0
+            state.inside[c] = state.inside[c] * settings.class_decay + count
+            state.outside[c] *= settings.class_decay
+
+            share = inside_share(c, inside, settings, state)
+            x = (rows[i].astype(np.float64) - inside.mean[c]) * inside.inverse_deviation[c]
+            evidence = position(x, c, settings, state)
+            out[i] = evidence - u - math.log(share)
+
+            odds = share / (1.0 - share + LEAST_OUTSIDE) * math.exp(min(max(u - evidence, -600.0), 600.0))
+            responsibility = 1.0 / (1.0 + odds)
+            state.outside[c] += responsibility
+            step = responsibility / state.outside[c]
+            move = x - state.outside_mean[c]
+            state.outside_mean[c] += step * move
+            state.outside_variance[c] = (1.0 - step) * (state.outside_variance[c] + step * move * move)
+
+
+def score(
+    rows: NDArray[Any], confidence: FloatArray, inside: Inside, settings: Settings, state: Mixture, out: FloatArray
+) -> None:
+    """Score rows (b, C) with the state as it is into ``out`` (b,)."""
+    predicted = rows.argmax(axis=1)
+    with np.errstate(all="ignore"):
+        for c in np.unique(predicted).tolist():
+            members = np.flatnonzero(predicted == c)
+            u = confidence[members] - inside.median[c]
+            evidence = np.zeros(members.size)
+            weight = float(state.outside[c])
+            if weight > 0.0:
+                x = (rows[members].astype(np.float64) - inside.mean[c]) * inside.inverse_deviation[c]
+                trust = weight / (weight + settings.prior)
+                variance = 1.0 + trust * (state.outside_variance[c] - 1.0)
+                misfit = x - trust * state.outside_mean[c]
+                ratio = x * x - misfit * misfit / variance - np.log(variance)
+                evidence = np.maximum(0.0, trust * ratio.mean(axis=1))
+            out[members] = evidence - u - math.log(inside_share(c, inside, settings, state))
