@@ -122,8 +122,11 @@ def _advice(view: _View) -> str:
         )
     winners = [method for method in view.moving if view.wins_at(method, best, WORTH)]
     if winners:
-        method = max(winners, key=lambda name: max(view.paper_like(name, best).values()))
-        gain, loss = max(view.paper_like(method, best).values()), -min(view.gains(method, best).values())
+        peaks = {name: max(view.paper_like(name, best).values()) for name in winners}
+        losses = {name: -min(view.gains(name, best).values()) for name in winners}
+        top = max(peaks.values())
+        method = min((name for name in winners if peaks[name] >= top - WORTH), key=lambda name: losses[name])
+        gain, loss = peaks[method], losses[method]
         return (
             f"Use {view.called(best)} unless you know your stream. Let statistics run only if its classes come evenly, "
             f"its rows are well mixed and {view.wins_at(method, best, WORTH)} of them are OoD: there "
