@@ -84,6 +84,7 @@ class Mixture(NamedTuple):
     @classmethod
     def empty(cls, n_classes: int) -> Mixture:
         """Before any row."""
+
         def zeros() -> FloatArray:
             return np.zeros(n_classes)
 
