@@ -40,11 +40,12 @@ def headline(
     run, board, paper, comparisons, accuracies
         What the tables are made of.
     """
+    rankings = [one for one in comparisons if one.rival != NOT_ONE_RANKING]
     sentences = [
         _ranking(run, board, "auroc"),
         _ranking(run, board, "fpr95_out"),
-        _verdicts(comparisons),
-        _losses(comparisons),
+        _verdicts(rankings),
+        _losses(rankings),
         _paper(paper),
         _gains(paper),
         _accuracy(run, accuracies),
@@ -71,9 +72,10 @@ def _ranking(run: RunFolder, board: Scoreboard, metric: str) -> str:
         return f"{title_of(first)} has a {called} of {means[first]:.3f} over {over}; no other method was measured."
     second = order[1]
     ahead = "ahead of" if falling else "below"
+    start = f"For networks trained on {run.plan.in_set}, " if falling else ""
+    extreme = "highest" if falling else "lowest"
     text = (
-        f"{title_of(first)} has the {'highest' if falling else 'lowest'} {called} over {over}"
-        f"{f' beside {run.plan.in_set}' if falling else ''}: {means[first]:.3f}, "
+        f"{start}{title_of(first)} has the {extreme} {called} over {over}: {means[first]:.3f}, "
         f"{abs(means[first] - means[second]):.3f} {ahead} {title_of(second)} ({means[second]:.3f})"
     )
     if SUBJECT in means and first != SUBJECT:
@@ -108,7 +110,7 @@ def _losses(comparisons: Sequence[Comparison]) -> str:
     if not worst:
         return f"On no OoD set is {title_of(SUBJECT)} shown to be worse than a rival." if comparisons else ""
     parts = [
-        f"{name} (to {title_of(one.rival)}, {one.difference:+.3f} [{one.low:+.3f}, {one.high:+.3f}])"
+        f"{name} (to {title_of(one.rival)}, {signed(one.difference)} [{signed(one.low)}, {signed(one.high)}])"
         for name, one in sorted(worst.items(), key=lambda item: item[1].difference)
     ]
     return f"{title_of(SUBJECT)} loses on {', '.join(parts)}."
@@ -122,7 +124,7 @@ def _paper(paper: BesidePaper) -> str:
     return (
         f"On the {count(len(side.ood_sets), 'OoD set')} shared with the paper ({', '.join(side.ood_sets)}) "
         f"{title_of(SUBJECT)} has a mean AUROC of {side.ours:.3f} here and {side.paper:.3f} in the paper "
-        f"({side.difference:+.3f})."
+        f"({signed(side.difference)})."
     )
 
 
@@ -132,8 +134,8 @@ def _gains(paper: BesidePaper) -> str:
     if subject is None or plain is None or subject.ood_sets != plain.ood_sets:
         return ""
     return (
-        f"Its gain over MSP there is {subject.ours - plain.ours:+.3f} AUROC here and "
-        f"{subject.paper - plain.paper:+.3f} in the paper."
+        f"Its gain over MSP there is {signed(subject.ours - plain.ours)} AUROC here and "
+        f"{signed(subject.paper - plain.paper)} in the paper."
     )
 
 
@@ -142,9 +144,9 @@ def _accuracy(run: RunFolder, accuracies: dict[int, float]) -> str:
         return ""
     mean = fmean(accuracies.values())
     networks = "The network is" if len(accuracies) == 1 else f"The {len(accuracies)} networks are on average"
-    text = f"{networks} right on {mean:.2%} of the test set"
+    text = f"{networks} right on {100 * mean:.2f} % of the test set"
     printed = ACCURACIES.get(run.plan.in_set)
-    return f"{text} (paper: {printed.mean:.2%})." if printed is not None else f"{text}."
+    return f"{text} (paper: {100 * printed.mean:.2f} %)." if printed is not None else f"{text}."
 
 
 def _gaps(run: RunFolder, board: Scoreboard) -> list[str]:
@@ -159,6 +161,17 @@ def _gaps(run: RunFolder, board: Scoreboard) -> list[str]:
     if len(board.seeds) == 1:
         gaps.append("There is one network, so nothing here says how much another training would change the numbers.")
     return gaps
+
+
+def signed(number: float) -> str:
+    """A difference for people.
+
+    Examples
+    --------
+    >>> signed(-0.01234)
+    '−0.012'
+    """
+    return f"{number:+.3f}".replace("-", "−")
 
 
 def _sentence(text: str) -> str:

@@ -87,7 +87,7 @@ def _parts(contents: Contents) -> list[_Part]:
         _Part("found", "What was found", _sentences(contents.sentences, contents.notes)),
         _Part("comparison", "All methods", table("comparison")),
         _Part("per-set", "Every OoD set", table("per_set")),
-        _Part("better", "Is Norm-Scaling better?", table("better_than")),
+        _Part("better", "Is Norm-Scaling better?", _folded(tables.get("better_than"))),
         _Part("thresholds", "Thresholds", table("thresholds")),
         _Part("figures", "Figures", _per_set_figures(contents)),
         _Part("calibration", "Calibration", pictures("calibration")),
@@ -99,6 +99,11 @@ def _parts(contents: Contents) -> list[_Part]:
         _Part("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
         _Part("repeat", "How to repeat it", _repeat(run)),
     ]
+
+
+def _folded(table: Table | None) -> str:
+    """The first section, which sums the others up, and those folded."""
+    return "" if table is None else to_html(table, folded_after=1)
 
 
 def _facts(plan: Plan) -> str:
@@ -139,8 +144,8 @@ def _streams(advice: Sequence[str], pictures: str) -> str:
     first, *others = advice or ("",)
     items = "".join(f"<li>{escape(text)}</li>" for text in others)
     intro = (
-        "<p>The comparison above mixes both test sets evenly in one shuffled stream. Running statistics depend on that "
-        "mixture: this is what becomes of them in other streams.</p>"
+        "<p>The comparison above shuffles each OoD set and the whole test set into one stream. Running statistics live "
+        "on that mixture: this is what becomes of them in other streams.</p>"
     )
     words = f'<p class="lead">{escape(first)}</p><ul class="found">{items}</ul>' if first else ""
     return intro + words + pictures

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from html import escape
 
-from normscale.report.better_than import BETTER, BETTER_NOT_ALL, NO_DIFFERENCE, WORSE, WORSE_NOT_ALL
+from normscale.experiments.methods import title_of
+from normscale.report.better_than import BETTER, BETTER_NOT_ALL, NO_DIFFERENCE, SUBJECT, WORSE, WORSE_NOT_ALL
 from normscale.report.table import Column, Section, Table, Value
 
 _LONG = 24
 """Texts beyond this many characters may wrap, but not into a narrow column."""
+_SUBJECT = ' class="subject"'
 _VERDICTS = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", NO_DIFFERENCE: ""}
 
 
-def to_html(table: Table) -> str:
-    """The sections of a table beside or below each other, and its notes."""
+def to_html(table: Table, *, folded_after: int | None = None) -> str:
+    """The sections of a table beside or below each other, and its notes; sections from a number on are folded."""
     sections = [_section(table, i) for i in range(len(table.sections))]
+    open_ones, folded = sections[:folded_after], sections[folded_after:] if folded_after is not None else []
     notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
-    return f'<div class="tables">{"".join(sections)}</div>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
+    page = f'<div class="tables">{"".join(open_ones)}</div>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
+    if folded:
+        titles = ", ".join(section.title for section in table.sections[folded_after:])
+        page += f'<details><summary>{escape(titles)}</summary><div class="tables">{"".join(folded)}</div></details>'
+    return page
 
 
 def _section(table: Table, number: int) -> str:
@@ -30,7 +37,9 @@ def _section(table: Table, number: int) -> str:
         for column in table.columns
     )
     rows = "".join(
-        "<tr>" + "".join(_cell(table.columns[j], section, i, j, text) for j, text in enumerate(texts)) + "</tr>"
+        f"<tr{_SUBJECT if title_of(SUBJECT) in texts[:2] else ''}>"
+        + "".join(_cell(table.columns[j], section, i, j, text) for j, text in enumerate(texts))
+        + "</tr>"
         for i, texts in enumerate(shown)
     )
     return (

@@ -16,8 +16,8 @@ _FORMS: dict[str, str] = {
     "value": "{:.4f}",
     "spread": "±{:.4f}",
     "difference": "{:+.4f}",
-    "percent": "{:.2%}",
-    "points": "{:+.2%}",
+    "percent": "{:.2f} %",
+    "points": "{:+.2f} %",
 }
 
 
@@ -39,12 +39,15 @@ class Column(NamedTuple):
         --------
         >>> Column("Ours - paper", "difference").show(0.01234), Column("Rows", "count").show(26032)
         ('+0.0123', '26,032')
-        >>> Column("Paper", "value").show(None)
-        '–'
+        >>> Column("Paper", "value").show(None), Column("Accuracy", "percent").show(0.929)
+        ('–', '92.90 %')
         """
         if value is None:
             return NOTHING
-        return _FORMS[self.kind].format(value) if self.is_number else str(value)
+        if isinstance(value, str):
+            return value
+        shown = 100 * value if self.kind in ("percent", "points") else value
+        return _FORMS[self.kind].format(shown).replace("-", "−")
 
 
 class Section(NamedTuple):
@@ -83,18 +86,14 @@ class Table(NamedTuple):
         ]
 
 
-def best_in_column(rows: list[Row], column: int, *, highest: bool) -> frozenset[tuple[int, int]]:
-    """Where a column has its highest (or lowest) number; every one of them, if they tie."""
-    return _best({(i, column): row[column] for i, row in enumerate(rows)}, highest)
+def best_of(values: dict[tuple[int, int], Value], *, highest: bool) -> frozenset[tuple[int, int]]:
+    """The places of the highest (or lowest) number; every one of them, if they tie.
 
-
-def best_in_rows(rows: list[Row], first: int, *, highest: bool) -> frozenset[tuple[int, int]]:
-    """Where every row has its highest (or lowest) number from column ``first`` on."""
-    places = (_best({(i, j): row[j] for j in range(first, len(row))}, highest) for i, row in enumerate(rows))
-    return frozenset().union(*places)
-
-
-def _best(values: dict[tuple[int, int], Value], highest: bool) -> frozenset[tuple[int, int]]:
+    Examples
+    --------
+    >>> best_of({(0, 1): 0.8, (1, 1): 0.9, (2, 1): None}, highest=True)
+    frozenset({(1, 1)})
+    """
     numbers = {place: value for place, value in values.items() if isinstance(value, (int, float))}
     if len(numbers) < 2:  # the best of one is no news
         return frozenset()

@@ -10,7 +10,7 @@ from normscale.experiments.paper import ACCURACIES
 from normscale.experiments.run_folder import RunFolder
 from normscale.report.beside_paper import BesidePaper
 from normscale.report.scoreboard import METRICS, Scoreboard
-from normscale.report.table import Column, Row, Section, Table, best_in_column, best_in_rows
+from normscale.report.table import Column, Row, Section, Table, best_of
 
 METRIC_TITLES = {
     "auroc": "AUROC ↑",
@@ -18,6 +18,7 @@ METRIC_TITLES = {
     "aupr_in": "AUPR, in-distribution positive ↑",
     "fpr95_out": "FPR95, OoD positive ↓",
 }
+_NOT_RANKED = title_of("multi_threshold")
 _WITH_AUPR_IN = ("auroc", "aupr_out", "aupr_in", "fpr95_out")
 _THRESHOLD_METHODS = ("msp", "multi_threshold", "norm_scaling")
 
@@ -28,7 +29,7 @@ SPREADS = (
 )
 MULTI_THRESHOLD = (
     "Multi-Threshold is the mean over predicted classes of one ranking each; it forgives scores that mean different "
-    "things for different classes, and is not comparable with one ranking of all inputs."
+    "things for different classes, and is not comparable with one ranking of all inputs: it is never bold."
 )
 MULTI_THRESHOLD_AUPR = "The paper's AUPR of Multi-Threshold counts in-distribution as positive, so it stands there."
 
@@ -57,7 +58,7 @@ def _average_table(
         Column("Ours", "value"),
         Column("± over seeds", "spread"),
         Column("± over OoD sets", "spread"),
-        *([Column("Ours, the paper's sets", "value")] if other_sets else []),
+        *([Column("Ours, same sets", "value")] if other_sets else []),
         *([Column("Paper", "value"), Column("Ours − paper", "difference")] if compared else []),
     ]
     sections = []
@@ -70,8 +71,8 @@ def _average_table(
             side = sides[metric, method]
             beside = (None, None, None) if side is None else (side.ours, side.paper, side.difference)
             rows.append((title_of(method), *average, *beside[0 if other_sets else 1 :][: len(columns) - 4]))
-        best = best_in_column(rows, 1, highest=not metric.startswith("fpr"))
-        sections.append(Section(METRIC_TITLES[metric], rows, best))
+        ranked = {(i, 1): row[1] for i, row in enumerate(rows) if row[0] != _NOT_RANKED}
+        sections.append(Section(METRIC_TITLES[metric], rows, best_of(ranked, highest=_is_higher_better(metric))))
     sets, seeds = ", ".join(block.ood_sets), ", ".join(map(str, block.seeds))
     n_sets, n_seeds = count(len(block.ood_sets), "OoD set"), count(len(block.seeds), "seed")
     notes = [f"Averages over {n_sets} ({sets}) and {n_seeds} ({seeds}).", SPREADS]
@@ -97,8 +98,11 @@ def per_set_table(board: Scoreboard) -> Table:
         for name in board.ood_sets:
             means = [board.mean(metric, method, name) for method in board.methods]
             rows.append((name, *(None if mean is None else mean.mean for mean in means)))
-        best = best_in_rows(rows, 1, highest=not metric.startswith("fpr"))
-        sections.append(Section(METRIC_TITLES[metric], rows, best))
+        best: set[tuple[int, int]] = set()
+        for i, row in enumerate(rows):
+            ranked = {(i, j): row[j] for j in range(1, len(row)) if columns[j].title != _NOT_RANKED}
+            best |= best_of(ranked, highest=_is_higher_better(metric))
+        sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
     notes = ["Means over seeds; bold is the best method on each set.", *seed_notes(board)]
     if "multi_threshold" in board.methods:
         notes.append(MULTI_THRESHOLD)
@@ -127,8 +131,8 @@ def expanded_table(board: Scoreboard, paper: BesidePaper) -> Table:
                 printed = paper.value(metric, method, name)
                 beside = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
                 rows.append((name, title_of(method), mean.mean, mean.over_seeds, *beside[: len(columns) - 4]))
-            found = best_in_column(rows[first:], 2, highest=not metric.startswith("fpr"))
-            best |= {(first + i, j) for i, j in found}
+            ranked = {(i, 2): rows[i][2] for i in range(first, len(rows)) if rows[i][1] != _NOT_RANKED}
+            best |= best_of(ranked, highest=_is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
     notes = ["Means over seeds with their population standard deviation; bold is the best method on each set."]
     notes += seed_notes(board)
@@ -188,6 +192,10 @@ def accuracies_of(run: RunFolder) -> dict[int, float]:
         if value is not None:
             found[seed] = float(value)
     return found
+
+
+def _is_higher_better(metric: str) -> bool:
+    return not metric.startswith("fpr")
 
 
 def size_notes(board: Scoreboard, paper: BesidePaper) -> list[str]:

@@ -41,8 +41,7 @@ def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[floa
             color=INSIDE, alpha=0.75, edgecolor=INSIDE, linewidth=0.5,
         )  # fmt: skip
         axes.plot([0, 1], [0, 1], color=GRID, linewidth=1.2, linestyle="--")
-        axes.set_title(f"T = {temperature:g}", fontsize=9)
-        axes.text(0.04, 0.93, f"ECE {found.ece:.3f}", transform=axes.transAxes, va="top", fontsize=8)
+        axes.set_title(f"T = {temperature:g}: ECE {found.ece:.3f}", fontsize=8.5)
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1)
     figure.supxlabel("confidence", fontsize=9)
@@ -63,10 +62,10 @@ def draw_ece(raw: EceCurve, scaled: EceCurve, in_set: str) -> Figure:
     axes.set_xscale("log")
     axes.set_xlabel("temperature")
     axes.set_ylabel("expected calibration error")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.35 * max(raw.ece.max(), scaled.ece.max()))
     axes.set_xticks([0.1, 0.3, 1.0, 3.0, 10.0], ["0.1", "0.3", "1", "3", "10"])
     axes.set_xticks([], minor=True)
-    axes.legend(title="smallest error", title_fontsize=7.5)
+    axes.legend(loc="upper left", title="smallest error", title_fontsize=7.5)
     return figure
 
 

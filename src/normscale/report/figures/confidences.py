@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from normscale._validate import FloatArray
-from normscale.report.figures.style import INSIDE, OUTSIDE, new_figure
+from normscale.report.figures.style import INSIDE, OUTSIDE, draw_steps, new_figure
 from normscale.scores import confidence
 
 BINS = 25
@@ -34,8 +34,7 @@ def draw_confidences(
         for scores, colour, name in ((inside, INSIDE, "in-distribution"), (outside, OUTSIDE, ood_set)):
             counts, _ = np.histogram(confidence(scores), bins=edges)
             share = counts / len(scores)
-            axes.stairs(share, edges, color=colour, fill=True, alpha=0.3)
-            axes.stairs(share, edges, color=colour, label=name, linewidth=1.4)
+            draw_steps(axes, share, edges, colour, name)
         axes.set_title(title)
         axes.set_ylabel("share of inputs")
     upper.legend(loc="upper left")

@@ -34,7 +34,7 @@ def draw_roc(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figure:
 
 def draw_precision_recall(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figure:
     """Draw precision against recall, OoD positive, with the AUPR of every method."""
-    figure, axes = one_axes(f"Precision and recall, {ood_set}")
+    figure, axes = one_axes(f"Precision and recall, {ood_set}", height=3.9)
     for method, pair in _ordered(pairs, "aupr_out"):
         curve = precision_recall_curve(pair.id_scores, pair.ood_scores)
         _line(axes, method, *thinned(curve.recall, curve.precision), curve.average_precision)
@@ -44,7 +44,7 @@ def draw_precision_recall(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figu
     axes.set_ylabel("precision: flagged inputs that are OoD")
     axes.set_ylim(min(0.5, share) - 0.02, 1.02)
     axes.set_xlim(0, 1)
-    axes.legend(loc="lower left", title="AUPR, OoD positive", title_fontsize=7.5)
+    figure.legend(loc="outside lower center", ncols=2, title="AUPR, OoD positive", title_fontsize=7.5)
     return figure
 
 

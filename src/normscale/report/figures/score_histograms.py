@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from normscale.experiments.methods import title_of
 from normscale.experiments.protocol import ScoredPair
-from normscale.report.figures.style import INSIDE, OUTSIDE, new_figure
+from normscale.report.figures.style import INSIDE, OUTSIDE, draw_steps, new_figure
 
 BINS = 40
 
@@ -23,8 +23,7 @@ def draw_scores(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figure:
         edges = np.linspace(low, high if high > low else low + 1.0, BINS + 1)
         for scores, colour, name in ((pair.id_scores, INSIDE, "in-distribution"), (pair.ood_scores, OUTSIDE, ood_set)):
             share = np.histogram(scores, bins=edges)[0] / len(scores)
-            axes.stairs(share, edges, color=colour, fill=True, alpha=0.3)
-            axes.stairs(share, edges, color=colour, linewidth=1.2, label=name)
+            draw_steps(axes, share, edges, colour, name)
         axes.set_yticks([])
         axes.grid(visible=False)
         axes.spines["left"].set_visible(False)

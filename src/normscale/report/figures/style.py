@@ -13,9 +13,11 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from normscale._atomic import atomic_path
+from normscale._validate import FloatArray
 
 INK = "#1a1c1f"
 """Of text and axes; in a page it becomes the page's own text colour."""
@@ -59,6 +61,17 @@ _SETTINGS: Any = {
 }
 
 
+_NOT_NEEDED = (
+    r"<metadata>.*?</metadata>",
+    r"<!--.*?-->",
+    r"<style .*?</style>",
+    r"font-family: [^;\"]*; ",
+    r' transform="rotate\(-0 [^"]*"',
+    r'(?<=<g) id="[^"]*"',
+)
+"""Of matplotlib's SVG inside a page: the page's style sheet says the rest, and nothing refers to the names of groups."""
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Draw and save in here; everything is as before afterwards."""
@@ -79,6 +92,11 @@ def one_axes(title: str, width: float = 4.4, height: float = 3.3) -> tuple[Figur
     axes = figure.add_subplot()
     axes.set_title(title)
     return figure, axes
+
+
+def draw_steps(axes: Axes, heights: FloatArray, edges: FloatArray, colour: str, label: str) -> None:
+    """A filled histogram through which another can be seen."""
+    axes.stairs(heights, edges, fill=True, facecolor=to_rgba(colour, 0.3), edgecolor=colour, linewidth=1.2, label=label)
 
 
 def colour_of(method: str, others: tuple[str, ...] = _OTHERS) -> str:
@@ -104,6 +122,7 @@ def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
     salt: Any = {"svg.hashsalt": os.path.basename(os.fspath(path))}
     with atomic_path(path) as temporary, styled(), mpl.rc_context(salt):
         figure.savefig(temporary, facecolor="white", metadata=undated)
+        figure.set_layout_engine("none")  # settled once: the next format need not settle it again
 
 
 def inline_svg(figure: Figure, name: str, label: str = "") -> str:
@@ -114,9 +133,9 @@ def inline_svg(figure: Figure, name: str, label: str = "") -> str:
     text = file.getvalue()
     (view_box,) = re.findall(r'viewBox="([^"]+)"', text)
     inner = text[text.index(">", text.index("<svg")) + 1 :]
-    inner = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", inner, flags=re.DOTALL)
     inner = re.sub(r'\b(d|x|y|width|height|points|transform)="[^"]*"', _with_short_numbers, inner)
-    inner = re.sub(r"font: ([\d.]+px) [^;\"]*", r"font-size: \1", inner)
+    for what in _NOT_NEEDED:
+        inner = re.sub(what, "", inner, flags=re.DOTALL)
     # the names of parts are only unique within a figure, and a page holds many
     inner = re.sub(r'\bid="', f'id="{name}-', inner)
     inner = re.sub(r"url\(#", f"url(#{name}-", inner)
