@@ -12,7 +12,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from datetime import date
 from pathlib import Path
 
@@ -30,9 +29,7 @@ def main(target: Path, arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
         command = [sys.executable, "-m", "normscale", "stress", *arguments]
-        started = time.perf_counter()
         subprocess.run([*command, "-o", rows, "--picture", target.with_suffix(".png")], check=True, stdout=sys.stderr)
-        seconds = time.perf_counter() - started
         result = load_stress(rows)
     drawn = {row.balance: row.classes for row in result.rows}
     summaries = [one._asdict() | {"worst_cell": one.worst_cell._asdict()} for one in summarise(result)]
@@ -40,7 +37,6 @@ def main(target: Path, arguments: list[str]) -> None:
         "command": " ".join(["normscale", "stress", *map(short, arguments)]),
         "date": date.today().isoformat(),
         "made_with": environment(),
-        "seconds": round(seconds, 1),
         "positive": "OoD",
         "settings": result.settings,
         "drawn_classes": drawn,
