@@ -20,7 +20,7 @@ from normscale.experiments.stress_result import StressResult, load_stress
 from normscale.report.beside_paper import BesidePaper
 from normscale.report.better_than import better_than_table, compare_all
 from normscale.report.headline import headline
-from normscale.report.html import Contents, Picture, render
+from normscale.report.html_page import Contents, Picture, render
 from normscale.report.renderers import to_csv, to_latex, to_markdown
 from normscale.report.scoreboard import Scoreboard
 from normscale.report.table import Column, Row, Section, Table

@@ -69,7 +69,7 @@ _NOT_NEEDED = (
     r' transform="rotate\(-0 [^"]*"',
     r'(?<=<g) id="[^"]*"',
 )
-"""Of matplotlib's SVG inside a page: the page's style sheet says the rest, and nothing refers to the names of groups."""
+"""Of matplotlib's SVG inside a page: the style sheet says the rest, and nothing refers to the names of groups."""
 
 
 @contextmanager
