@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import normscale as ns
 from normscale.detectors.base import Detector
+from normscale.experiments.protocol import has_running_statistics
 from normscale.experiments.streams import ClassBalance, arrange, draw_rows
 from normscale.experiments.stress import (
     FROZEN,
@@ -20,7 +21,6 @@ from normscale.experiments.stress import (
     RUNNING,
     SCORES,
     Grid,
-    is_running,
     norm_scaling_name,
     steps,
     stress,
@@ -141,9 +141,9 @@ def test_detectors_are_left_as_they_were() -> None:
 
 
 def test_what_runs() -> None:
-    assert is_running(ns.NormScaling())
-    assert not is_running(ns.NormScaling(prior_weight=math.inf))
-    assert not is_running(ns.Energy())
+    assert has_running_statistics(ns.NormScaling())
+    assert not has_running_statistics(ns.NormScaling(prior_weight=math.inf))
+    assert not has_running_statistics(ns.Energy())
 
 
 def test_any_detector_takes_part_and_a_static_one_is_scored_once_per_set() -> None:

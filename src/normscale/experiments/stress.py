@@ -22,6 +22,7 @@ from normscale.detectors.base import Detector
 from normscale.detectors.logit_scores import MSP, Energy, MaxLogit
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.errors import InvalidInput
+from normscale.experiments.protocol import has_running_statistics
 from normscale.experiments.streams import ORDERS, ClassBalance, arrange, draw_rows, stream_classes, stream_sizes
 from normscale.experiments.stress_result import StressResult, StressRow
 from normscale.metrics.ranking import evaluate
@@ -88,12 +89,6 @@ def stress_methods(train: ModelOutputs, preset: str = "paper") -> dict[str, Dete
     return methods | {rival.name: rival.fit(train) for rival in (MSP(), MaxLogit(), Energy())}
 
 
-def is_running(detector: Detector) -> bool:
-    """Whether what it says about a row depends on the rows before."""
-    streams = type(detector).stream is not Detector.stream
-    return streams and getattr(detector, "prior_weight", 1.0) != math.inf
-
-
 class _Set(NamedTuple):
     """One OoD set below the ID set, with the scores of the detectors that do not run."""
 
@@ -149,7 +144,7 @@ def stress(
     [(0.1, 'shuffled', 0.95), (0.1, 'OoD first', 0.93), (0.5, 'shuffled', 0.96), (0.5, 'OoD first', 0.94)]
     """
     _check(id_test, ood_sets, methods)
-    running = {name: detector for name, detector in methods.items() if is_running(detector)}
+    running = {name: detector for name, detector in methods.items() if has_running_statistics(detector)}
     classes = stream_classes(id_test)
     balances = [ClassBalance(classes, balance, seed) for balance in grid.balances]
     tasks = list(product(_sets(id_test, ood_sets, methods, running), grid.shares, balances))
