@@ -30,12 +30,20 @@ class Training:
     def __init__(self, logits: FloatArray) -> None:
         n_classes = logits.shape[1]
         self.mu, self.sigma = logits.mean(axis=0), logits.std(axis=0)
-        raw = np.array([log_odds((row - self.mu) / self.sigma) for row in logits])
+        odds = np.array([log_odds((row - self.mu) / self.sigma) for row in logits])
         predicted = logits.argmax(axis=1)
         own = {c: np.flatnonzero(predicted == c) for c in range(n_classes)}
-        within = np.concatenate([raw[rows] - raw[rows].mean() for rows in own.values() if rows.size])
-        self.spread = math.sqrt(float((within**2).mean()))
-        scores = {c: (raw[rows] if rows.size else raw) / self.spread for c, rows in own.items()}
+
+        def spread(values: FloatArray) -> float:
+            within = np.concatenate([values[rows] - values[rows].mean() for rows in own.values() if rows.size])
+            return math.sqrt(float((within**2).mean()))
+
+        self.spreads = spread(odds), spread(logits.max(axis=1))
+        both = odds / self.spreads[0] + logits.max(axis=1) / self.spreads[1]
+        self.spread = spread(both)
+        self.centre = float(np.median(both / self.spread))
+        raw = both / self.spread - self.centre
+        scores = {c: raw[rows] if rows.size else raw for c, rows in own.items()}
         self.median = {c: float(np.median(s)) for c, s in scores.items()}
         self.upper = {c: float(np.quantile(s, 0.75)) for c, s in scores.items()}
         self.above_median = {c: float(np.mean([step(v - self.median[c]) for v in s])) for c, s in scores.items()}
@@ -49,8 +57,9 @@ class Training:
         }
 
     def confidence(self, row: FloatArray) -> float:
-        """In deviations."""
-        return log_odds((row - self.mu) / self.sigma) / self.spread
+        """Half the log-odds, half the largest logit, in deviations from the median row."""
+        both = log_odds((row - self.mu) / self.sigma) / self.spreads[0] + float(row.max()) / self.spreads[1]
+        return both / self.spread - self.centre
 
 
 def streamed(
@@ -64,14 +73,15 @@ def streamed(
     taught: list[tuple[float, FloatArray]] = []
     for row in rows:
         c = int(row.argmax())
-        u = training.confidence(row) - training.median[c]
+        confidence = training.confidence(row)
+        u = confidence - training.median[c]
         classes.append(c)
         counts.append(step(u) / training.above_median[c])
         tops.append(step(u + training.median[c] - training.upper[c]) / training.above_upper[c])
         share = min(1.0, _share(training, classes, counts, c, memory, prior) / tolerance)
         x = (row - training.mean[c]) / np.sqrt(training.variance[c])
         evidence = _position(x, [t for t, k in zip(taught, classes, strict=False) if k == c], memory, prior)
-        scores.append(evidence - u - math.log(share))
+        scores.append(evidence - confidence - math.log(share))
         odds = share / (1.0 - share + 0.001) * math.exp(u - evidence)
         taught.append((1.0 / (1.0 + odds), x))
     keep = 1.0 - 1.0 / (20.0 * memory)

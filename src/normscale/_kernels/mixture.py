@@ -33,10 +33,12 @@ class Inside(NamedTuple):
     """(C,) mean of each logit over all training rows."""
     factor: FloatArray
     """(C,) 1 / deviation of each logit."""
-    inverse_spread: FloatArray
-    """(1,) 1 / deviation of the confidence within the predicted classes."""
+    weights: FloatArray
+    """(2,) of the log-odds and of the largest logit in the confidence."""
+    centre: FloatArray
+    """(1,) median of the confidence of all rows."""
     median: FloatArray
-    """(C,) of the confidence of rows predicted c."""
+    """(C,) how far above it the median of the rows predicted c lies."""
     inside_count: FloatArray
     """(C,) what a row far above the median counts as, so that inside rows count 1 on average: about 2."""
     top_odds: FloatArray
@@ -106,7 +108,7 @@ class Loops(Protocol):
     def stream(
         self,
         rows: NDArray[Any],
-        confidence: FloatArray,
+        doubt: FloatArray,
         inside: Inside,
         settings: Settings,
         state: Mixture,
@@ -117,7 +119,7 @@ class Loops(Protocol):
     def score(
         self,
         rows: NDArray[Any],
-        confidence: FloatArray,
+        doubt: FloatArray,
         inside: Inside,
         settings: Settings,
         state: Mixture,
@@ -136,13 +138,10 @@ def _loops() -> Loops:
     return mixture_reference
 
 
-def confidences(rows: NDArray[Any], inside: Inside, threads: int = 1) -> FloatArray | None:
-    """Log-odds of the prediction after frozen norm-scaling, in deviations (n,); None when a row is not finite."""
+def doubts(rows: NDArray[Any], inside: Inside, threads: int = 1) -> FloatArray | None:
+    """Log-odds of the prediction being wrong after frozen norm-scaling (n,); None when a row is not finite."""
     out = np.empty(rows.shape[0])
-    if not _kernels.frozen_scores(rows, inside.shift, inside.factor, MSP, out, threads):
-        return None
-    out *= -inside.inverse_spread[0]
-    return out
+    return out if _kernels.frozen_scores(rows, inside.shift, inside.factor, MSP, out, threads) else None
 
 
 def stream_mixture(
@@ -150,16 +149,16 @@ def stream_mixture(
 ) -> Mixture | None:
     """Take rows (n, C) in one by one, score each into ``out`` (n,), and return the state after the last.
 
-    None when a row cannot be taken in; nothing given is changed. Threads share the confidences; what follows is one
+    None when a row cannot be taken in; nothing given is changed. Threads share the doubts; what follows is one
     row after the other by nature.
     """
-    confidence = confidences(rows, inside, threads)
-    if confidence is None:
+    doubt = doubts(rows, inside, threads)
+    if doubt is None:
         return None
     state = state.copy()
     loops = _loops()
     for block in _kernels._blocks(rows, 1):
-        loops.stream(_kernels._native(rows[block]), confidence[block], inside, settings, state, out[block])
+        loops.stream(_kernels._native(rows[block]), doubt[block], inside, settings, state, out[block])
     return state if state.is_finite() and np.isfinite(out).all() else None
 
 
@@ -167,13 +166,13 @@ def score_mixture(
     rows: NDArray[Any], inside: Inside, settings: Settings, state: Mixture, out: FloatArray, threads: int = 1
 ) -> bool:
     """Score rows (n, C) with the state as it is into ``out`` (n,); False when a row is not finite or too large."""
-    confidence = confidences(rows, inside, threads)
-    if confidence is None:
+    doubt = doubts(rows, inside, threads)
+    if doubt is None:
         return False
     loops = _loops()
 
     def score(block: slice) -> None:
-        loops.score(_kernels._native(rows[block]), confidence[block], inside, settings, state, out[block])
+        loops.score(_kernels._native(rows[block]), doubt[block], inside, settings, state, out[block])
 
     _kernels._in_threads(score, _kernels._blocks(rows, threads), threads)
     return bool(np.isfinite(out).all())

@@ -100,14 +100,15 @@ def _join(x: Array, step: float, mean: Array, variance: Array) -> None:
 
 
 @compiled(EXACT)
-def stream(rows: Array, confidence: Array, inside: Inside, settings: Settings, state: Mixture, out: Array) -> None:
+def stream(rows: Array, doubt: Array, inside: Inside, settings: Settings, state: Mixture, out: Array) -> None:
     """Take rows (b, C) in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
     log_decay = np.log(settings.recent_decay)
     x = np.empty(rows.shape[1])
     for i in range(rows.shape[0]):
         c = _predicted(rows, i)
-        u = confidence[i] - inside.median[c]
+        confidence = inside.weights[1] * np.float64(rows[i, c]) - inside.weights[0] * doubt[i] - inside.centre[0]
+        u = confidence - inside.median[c]
         grown = exp_nonpositive(-abs(u) / SOFTNESS)
         above = grown if u < 0.0 else 1.0
         below = 1.0 if u < 0.0 else grown
@@ -129,7 +130,7 @@ def stream(rows: Array, confidence: Array, inside: Inside, settings: Settings, s
         mean, variance = state.outside_mean[c], state.outside_variance[c]
         _standardise(rows[i], inside.mean[c], inside.inverse_deviation[c], x)
         evidence = _position(x, weight, settings.prior, mean, variance)
-        out[i] = evidence - u
+        out[i] = evidence - confidence
         if share < 1.0:
             out[i] -= np.log(share)
 
@@ -141,7 +142,7 @@ def stream(rows: Array, confidence: Array, inside: Inside, settings: Settings, s
 
 
 @compiled(EXACT)
-def score(rows: Array, confidence: Array, inside: Inside, settings: Settings, state: Mixture, out: Array) -> None:
+def score(rows: Array, doubt: Array, inside: Inside, settings: Settings, state: Mixture, out: Array) -> None:
     """Score rows (b, C) with the state as it is into ``out`` (b,)."""
     n_classes = rows.shape[1]
     x = np.empty(n_classes)
@@ -154,4 +155,5 @@ def score(rows: Array, confidence: Array, inside: Inside, settings: Settings, st
         c = _predicted(rows, i)
         _standardise(rows[i], inside.mean[c], inside.inverse_deviation[c], x)
         evidence = _position(x, state.outside[c], settings.prior, state.outside_mean[c], state.outside_variance[c])
-        out[i] = evidence - (confidence[i] - inside.median[c]) - shares[c]
+        confidence = inside.weights[1] * np.float64(rows[i, c]) - inside.weights[0] * doubt[i] - inside.centre[0]
+        out[i] = evidence - confidence - shares[c]

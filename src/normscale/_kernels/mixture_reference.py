@@ -1,15 +1,16 @@
 """One row of the two-groups stream in plain numpy: always there, and easier to read than the compiled form.
 
-For a row z, predicted c, with confidence S (log-odds after frozen norm-scaling, in deviations):
+For a row z, predicted c, whose prediction is wrong with log-odds D after frozen norm-scaling:
 
-1. u = S - median_c. Its inside count, sigmoid(u / 0.3) / (mean of that in training), is 1 on average for inside rows
-   and near 0 for rows below the median: Storey's estimate of a null share, with a soft step.
+1. Confidence B = weights . (-D, z_c) - centre, in deviations; u = B - median_c. Its inside count, sigmoid(u / 0.3) over
+   the mean of that in training, is 1 on average for inside rows and near 0 for rows below the median: Storey's
+   estimate of a null share, with a soft step.
 2. The inside share pi_c: inside counts over rows, of the recent rows predicted c, drawn towards the share of all
    recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
    Divided by the tolerance and cut at 1.
 3. The position L: how much better the outside group of c explains z than the inside group does, both as Gaussians
    with independent logits; averaged over the logits, which are far from independent, and never below 0.
-4. Score: L - u - log pi_c. The responsibility of the outside group is
+4. Score: L - B - log pi_c. The responsibility of the outside group is
    r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(u - L)); with weight r the row joins that group's moments.
 """
 
@@ -73,13 +74,19 @@ def position(x: FloatArray, c: int, settings: Settings, state: Mixture) -> float
 
 
 def stream(
-    rows: NDArray[Any], confidence: FloatArray, inside: Inside, settings: Settings, state: Mixture, out: FloatArray
+    rows: NDArray[Any], doubt: FloatArray, inside: Inside, settings: Settings, state: Mixture, out: FloatArray
 ) -> None:
     """Take rows (b, C) in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
+    weight_of_doubt, weight_of_size, centre = (
+        -float(inside.weights[0]),
+        float(inside.weights[1]),
+        float(inside.centre[0]),
+    )
     with np.errstate(all="ignore"):
         for i, c in enumerate(rows.argmax(axis=1).tolist()):
-            u = float(confidence[i]) - float(inside.median[c])
+            confidence = weight_of_doubt * float(doubt[i]) + weight_of_size * float(rows[i, c]) - centre
+            u = confidence - float(inside.median[c])
             count, top = soft_counts(u, c, inside)
             totals[ROWS] += 1.0
             totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
@@ -95,7 +102,7 @@ def stream(
             share = inside_share(c, inside, settings, state)
             x = (rows[i].astype(np.float64) - inside.mean[c]) * inside.inverse_deviation[c]
             evidence = position(x, c, settings, state)
-            out[i] = evidence - u - math.log(share)
+            out[i] = evidence - confidence - math.log(share)
 
             odds = share / (1.0 - share + LEAST_OUTSIDE) * math.exp(min(max(u - evidence, -600.0), 600.0))
             responsibility = 1.0 / (1.0 + odds)
@@ -107,14 +114,15 @@ def stream(
 
 
 def score(
-    rows: NDArray[Any], confidence: FloatArray, inside: Inside, settings: Settings, state: Mixture, out: FloatArray
+    rows: NDArray[Any], doubt: FloatArray, inside: Inside, settings: Settings, state: Mixture, out: FloatArray
 ) -> None:
     """Score rows (b, C) with the state as it is into ``out`` (b,)."""
     predicted = rows.argmax(axis=1)
     with np.errstate(all="ignore"):
         for c in np.unique(predicted).tolist():
             members = np.flatnonzero(predicted == c)
-            u = confidence[members] - inside.median[c]
+            size = rows[members, c].astype(np.float64)
+            confidence = inside.weights[1] * size - inside.weights[0] * doubt[members] - inside.centre[0]
             evidence = np.zeros(members.size)
             weight = float(state.outside[c])
             if weight > 0.0:
@@ -124,4 +132,4 @@ def score(
                 misfit = x - trust * state.outside_mean[c]
                 ratio = x * x - misfit * misfit / variance - np.log(variance)
                 evidence = np.maximum(0.0, trust * ratio.mean(axis=1))
-            out[members] = evidence - u - math.log(inside_share(c, inside, settings, state))
+            out[members] = evidence - confidence - math.log(inside_share(c, inside, settings, state))

@@ -23,17 +23,22 @@ def describe(logits: Rows) -> Inside:
     A class that no training row is predicted as is described by all rows together.
     """
     moments = RunningMoments(logits.shape[1]).update(logits)
-    confidence = -frozen_scores(logits, moments, "msp", 1.0)
     predicted: IntArray = logits.argmax(axis=1)
     counts = np.bincount(predicted, minlength=logits.shape[1]).astype(np.float64)
-    spread = _spread_within(confidence, predicted, counts)
-    confidence /= spread
+    log_odds = -frozen_scores(logits, moments, "msp", 1.0)
+    size = logits.max(axis=1).astype(np.float64)
+    weights = np.array([1.0 / _spread_within(part, predicted, counts) for part in (log_odds, size)])
+    weights /= _spread_within(weights[0] * log_odds + weights[1] * size, predicted, counts)
+    confidence = weights[0] * log_odds + weights[1] * size
+    centre = float(np.median(confidence))
+    confidence -= centre
     median, top_odds, inside_count, top_count = _levels(confidence, predicted, logits.shape[1])
     mean, deviation = _positions(logits, predicted, counts, moments)
     return Inside(
         shift=moments.mean,
         factor=scale_factor(moments),
-        inverse_spread=np.array([1.0 / spread]),
+        weights=weights,
+        centre=np.array([centre]),
         median=median,
         inside_count=inside_count,
         top_odds=top_odds,
@@ -88,7 +93,7 @@ def checked(inside: Inside) -> Inside:
     """The same description, or an error that names what cannot be."""
     n_classes = inside.shift.size
     for name, part in inside._asdict().items():
-        wanted = {"inverse_spread": (1,), "mean": (n_classes,) * 2, "inverse_deviation": (n_classes,) * 2}
+        wanted = {"weights": (2,), "centre": (1,), "mean": (n_classes,) * 2, "inverse_deviation": (n_classes,) * 2}
         if part.shape != wanted.get(name, (n_classes,)):
             raise InvalidInput(f"inside.{name} must have shape {wanted.get(name, (n_classes,))}; got {part.shape}.")
         if not np.isfinite(part).all():

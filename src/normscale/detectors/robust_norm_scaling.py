@@ -64,9 +64,10 @@ class RobustNormScaling(Detector):
     """Norm-scaling that learns from a stream what OoD looks like, and keeps what training said about the rest.
 
     Rows predicted as class c are a mixture of two groups. The in-distribution group is described at training and never
-    moves; the OoD group, and its share, are learned online and forgotten again. A row is scored by three things: how
-    confident frozen norm-scaling is, how many of the recent rows of its predicted class look like training, and
-    whether it lies where recent OoD rows of that class lay. ``docs/robust.md`` derives it.
+    moves; the OoD group, and its share, are learned online and forgotten again. A row is scored by three things: its
+    confidence (half the log-odds after frozen norm-scaling, half the largest logit), how many of the recent rows of
+    its predicted class look like training, and whether it lies where recent OoD rows of that class lay.
+    ``docs/robust.md`` derives it.
 
     Parameters
     ----------
@@ -75,7 +76,7 @@ class RobustNormScaling(Detector):
         as long.
     prior_weight : float
         How many rows' worth of evidence the stream must bring before it counts as much as the training. ``inf`` never
-        learns: frozen norm-scaling, centred for each predicted class.
+        learns: the confidence alone.
     tolerance : float
         A class is above suspicion while this share of its recent rows looks in-distribution. Lower gives fewer false
         alarms, higher sees less OoD.
