@@ -32,12 +32,12 @@
     });
   }
 
-  let closed = [];
+  const closed = [];
   addEventListener("beforeprint", () => {
-    closed = Array.from(document.querySelectorAll("details:not([open])"));
+    closed.push(...document.querySelectorAll("details:not([open])"));
     for (const one of closed) one.open = true;
   });
   addEventListener("afterprint", () => {
-    for (const one of closed) one.open = false;
+    for (const one of closed.splice(0)) one.open = false;
   });
 })();

@@ -1,0 +1,167 @@
+"""The page in a real browser: it sorts, fits a telephone, follows the colour scheme, and asks nothing of a network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normscale.experiments.stress import FROZEN, RUNNING
+from normscale.experiments.stress_result import StressResult, StressRow
+from normscale.report.writing import write_report
+from report.small_run import SETS, make_run
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (apt-get install chromium)")
+
+TABLE = "#table-expanded-0"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
+    run = make_run(
+        Path(tmp_path_factory.mktemp("runs")) / "run",
+        seeds=(0, 1),
+        sets={name: SETS[name] for name in ("svhn", "own set")},
+    )
+    rows = [
+        StressRow("noise", 0.5, "shuffled", "balanced", (), name, {}, auroc, 0.2, 500, 500, 1, 0, "")
+        for name, auroc in {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}.items()
+    ]
+    StressResult(rows).save(run.path / "stress.json")
+    return write_report(run.path, resamples=40).resolve().as_uri()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+        chromium = started.chromium.launch(executable_path=CHROMIUM, args=root)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, address: str) -> Iterator[Any]:
+    """Opens the page; afterwards nothing must have gone wrong, nor been asked of the network."""
+    contexts, problems, requests = [], [], []
+
+    def opened(width: int = 1200, scheme: str = "light") -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not problems
+    assert {url for url in requests if not url.startswith("data:")} == {address}
+
+
+def column(page: Any, title: str) -> list[str]:
+    """The texts of a column of the expanded table, as shown."""
+    titles = page.locator(f"{TABLE} thead th").all_inner_texts()
+    place = [text.strip() for text in titles].index(title) + 1
+    texts: list[str] = page.locator(f"{TABLE} tbody tr > :nth-child({place})").all_inner_texts()
+    return texts
+
+
+def numbers(texts: list[str]) -> list[float]:
+    return [float(text.replace("−", "-")) for text in texts if text != "–"]
+
+
+def test_a_click_sorts_by_number_and_another_turns_it_round(open_page: Any) -> None:
+    page = open_page()
+    page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+    header = page.locator(f"{TABLE} thead th", has_text="Ours − paper")
+    assert header.get_attribute("aria-sort") == "none"
+    before = column(page, "Ours − paper")
+    header.locator("button").click()
+    falling = column(page, "Ours − paper")
+    assert header.get_attribute("aria-sort") == "descending"
+    assert numbers(falling) == sorted(numbers(before), reverse=True)
+    assert min(numbers(falling)) < 0 < max(numbers(falling))  # as words, −0.1 and −0.2 would come the wrong way round
+    header.locator("button").click()
+    rising = column(page, "Ours − paper")
+    assert header.get_attribute("aria-sort") == "ascending"
+    assert numbers(rising) == sorted(numbers(before))
+    n_none = before.count("–")
+    assert n_none > 0
+    assert rising[-n_none:] == falling[-n_none:] == ["–"] * n_none  # nothing comes last either way
+    assert "sorted by Ours − paper, lowest first" in page.locator("#said").inner_text()
+
+
+def test_rows_stay_whole(open_page: Any) -> None:
+    page = open_page()
+    page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+    rows = f"{TABLE} tbody tr"
+    before = page.locator(rows).all_inner_texts()
+    page.locator(f"{TABLE} thead button", has_text="Method").click()
+    after = page.locator(rows).all_inner_texts()
+    assert before != after
+    assert sorted(before) == sorted(after)
+    methods = column(page, "Method")
+    assert methods == sorted(methods, key=str.lower)
+
+
+def test_the_keyboard_sorts_too(open_page: Any) -> None:
+    page = open_page()
+    button = page.locator("#table-comparison-0 thead button").nth(1)
+    button.focus()
+    page.keyboard.press("Enter")
+    header = page.locator("#table-comparison-0 thead th").nth(1)
+    assert header.get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Space")
+    assert header.get_attribute("aria-sort") == "ascending"
+    others = page.locator("#table-comparison-0 thead th").evaluate_all("all => all.map(one => one.ariaSort)")
+    assert others.count("none") == len(others) - 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_telephone_need_not_scroll_sideways(open_page: Any, scheme: str) -> None:
+    page = open_page(390, scheme)
+    for fold in (False, True):
+        page.locator("details").evaluate_all(f"all => all.forEach(one => one.open = {str(fold).lower()})")
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+    texts = page.locator("figure svg text").evaluate_all("all => all.map(one => one.getBoundingClientRect().height)")
+    assert min(texts) > 5  # CSS pixels; the smallest are the tick labels of the score histograms
+
+
+def test_light_and_dark(open_page: Any) -> None:
+    def colours(scheme: str) -> tuple[float, float, float]:
+        page = open_page(1200, scheme)
+        found = page.evaluate(
+            """() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color,
+            getComputedStyle(document.querySelector('figure svg text')).fill]"""
+        )
+        ground, ink, figure_ink = (sum(map(int, text[4:-1].split(", "))) / 765 for text in found)
+        return ground, ink, figure_ink
+
+    ground, ink, figure_ink = colours("light")
+    assert ground > 0.9
+    assert ink == figure_ink < 0.2
+    ground, ink, figure_ink = colours("dark")
+    assert ground < 0.2
+    assert ink == figure_ink > 0.8
+
+
+def test_on_paper_everything_is_unfolded(open_page: Any) -> None:
+    page = open_page(1200, "dark")
+    closed = page.locator("details:not([open])").count()
+    assert closed > 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details:not([open])").count() == 0
+    page.emulate_media(media="print")
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    assert page.pdf(format="A4").startswith(b"%PDF")
+    assert page.locator("details:not([open])").count() == closed
