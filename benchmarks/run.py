@@ -55,6 +55,8 @@ ROWS = [
     *_stream_rows("stream", "one thread", "", 0.8, 0.35),
     *_stream_rows("two-threads", "two threads", "--threads 2", 0.5, 0.2),
     *_stream_rows("numpy", "numpy reference, one thread", "--kernels numpy", 3.0, 1.5),
+    *(Row(f"robust-{c}", f"RobustNormScaling.stream {SHAPES[c]} float32, one thread", "NormScaling.stream, one thread",
+          f"robust_stream.py {SIZES[c]}", 2.0, 1.5) for c in SIZES),
     Row("row", "stream one row at a time, 10 classes", "river StandardScaler learn_one + transform_one",
         "stream_row.py", 0.5, 0.2),
     Row("evaluate", "evaluate, 5e6 + 5e6 float32 scores", "pytorch-ood OODMetrics, one thread",

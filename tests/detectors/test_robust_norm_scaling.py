@@ -61,6 +61,16 @@ def test_stream_equals_the_oracle(kernels: _kernels.Backend, train: Any, mixed: 
     assert detector.n_streamed_ == 400
 
 
+@pytest.mark.parametrize("factor", (0.5, 0.8))
+def test_the_covariate_shift_equals_the_oracle(kernels: _kernels.Backend, train: Any, factor: float) -> None:
+    detector = fitted(train)
+    rows = factor * inside(300, 4)
+    detector.stream(rows)
+    _, expected = oracle.streamed(oracle.Training(train), rows)
+    assert 0.1 < expected < 0.9
+    assert detector.state.covariate_shift == pytest.approx(expected, abs=1e-9)
+
+
 def test_a_class_that_training_never_predicts(kernels: _kernels.Backend, train: Any, mixed: Any) -> None:
     known = train[train.argmax(axis=1) != 2]
     expected, _ = oracle.streamed(oracle.Training(known), mixed)

@@ -1,0 +1,48 @@
+"""`RobustNormScaling.stream` on a block of logits, against `NormScaling.stream` on the same array.
+
+Three rows in ten are noise without a raised logit, so that the OoD group has something to learn.
+"""
+
+from __future__ import annotations
+
+import os
+
+import harness
+import numpy as np
+from stream import make_logits
+
+CHECKED = 300
+
+
+def check(robust, logits) -> None:
+    """The compiled stream equals the plain numpy one on its first rows."""
+    from normscale._kernels import mixture_reference
+    from normscale._kernels.mixture import Mixture, doubts
+
+    rows = logits[:CHECKED]
+    expected = np.empty(len(rows))
+    state = Mixture.empty(logits.shape[1])
+    mixture_reference.stream(rows, doubts(rows, robust.inside_), robust.inside_, robust._settings, state, expected)
+    np.testing.assert_allclose(robust.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
+
+
+def main() -> None:
+    options = harness.arguments(__doc__, rows=1_000_000, classes=10, kernels="numba", margin=6.0)
+    os.environ["NORMSCALE_KERNELS"] = options.kernels
+    import normscale as ns
+
+    rows = options.rows // 10 if options.quick else options.rows
+    logits = make_logits(rows, options.classes, options.margin)
+    noise = np.arange(rows) % 10 < 3
+    train = logits[: max(5000, rows // 50)][~noise[: max(5000, rows // 50)]]
+    logits[noise] = make_logits(int(noise.sum()), options.classes, 0.0)
+    robust, running = ns.RobustNormScaling().fit(train), ns.NormScaling().fit(train)
+    check(robust, logits)
+    result = harness.in_turns(
+        lambda: robust.reset().stream(logits), lambda: running.reset().stream(logits), quick=options.quick
+    )
+    harness.report(result, "numpy", "numba")
+
+
+if __name__ == "__main__":
+    main()
