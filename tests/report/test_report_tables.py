@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from normscale.experiments.methods import title_of
 from normscale.experiments.paper import ACCURACIES, paper_results
-from normscale.experiments.run_folder import RunFolder
+from normscale.experiments.run_folder import Cell, RunFolder
 from normscale.report.beside_paper import BesidePaper
 from normscale.report.renderers import latex_text, to_csv, to_latex, to_markdown
 from normscale.report.scoreboard import Scoreboard
@@ -204,6 +204,16 @@ def test_averages_use_the_largest_block_without_gaps(tmp_path: Path) -> None:
     mean = next(r for r in rows_of(expanded, "auroc") if (r["OoD set"], r["Method"]) == ("uniform", "Energy"))
     assert mean["Ours"] == pytest.approx(np.mean([recomputed(run, "auroc", "energy", "uniform", s) for s in (0, 1)]))
     assert any("Energy on uniform (2 of 3)" in note for note in expanded.notes)
+
+
+def test_more_networks_on_fewer_sets_may_be_the_larger_block() -> None:
+    def cell(seed: int, ood_set: str) -> Cell:
+        return Cell(seed, "digits", ood_set, "msp", "frozen", {}, {"auroc": 0.5}, 1, 1, 0.0, "0", None)
+
+    cells = [cell(0, name) for name in "abcd"] + [cell(seed, name) for seed in (1, 2) for name in "ab"]
+    assert Scoreboard(cells).block == (("msp",), (0, 1, 2), ("a", "b"))  # 6 cells, against 4 of the first network
+    assert Scoreboard(cells[:-2]).block == (("msp",), (0,), ("a", "b", "c", "d"))  # 4 and 4: more sets are better
+    assert Scoreboard([]).block == ((), (), ())
 
 
 def test_a_method_with_hardly_a_cell_is_left_out_of_averages(tmp_path: Path) -> None:
