@@ -39,7 +39,7 @@ class Training:
             return math.sqrt(float((within**2).mean()))
 
         self.spreads = spread(odds), spread(logits.max(axis=1))
-        both = odds / self.spreads[0] + logits.max(axis=1) / self.spreads[1]
+        both = odds / self.spreads[0] + 2.0 * logits.max(axis=1) / self.spreads[1]
         self.spread = spread(both)
         self.centre = float(np.median(both / self.spread))
         raw = both / self.spread - self.centre
@@ -57,8 +57,8 @@ class Training:
         }
 
     def confidence(self, row: FloatArray) -> float:
-        """Half the log-odds, half the largest logit, in deviations from the median row."""
-        both = log_odds((row - self.mu) / self.sigma) / self.spreads[0] + float(row.max()) / self.spreads[1]
+        """A third the log-odds, two thirds the largest logit, in deviations from the median row."""
+        both = log_odds((row - self.mu) / self.sigma) / self.spreads[0] + 2.0 * float(row.max()) / self.spreads[1]
         return both / self.spread - self.centre
 
 

@@ -13,6 +13,8 @@ from normscale.scaling import frozen_scores, scale_factor
 _BORROWED = 5.0
 """How many rows of the average class each class's variances borrow: a class of one row has none of its own."""
 _LARGEST_EXPONENT = 600.0
+_SIZE = 2.0
+"""Weight of the largest logit beside the log-odds in the confidence, each in deviations."""
 _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
 
@@ -27,7 +29,7 @@ def describe(logits: Rows) -> Inside:
     counts = np.bincount(predicted, minlength=logits.shape[1]).astype(np.float64)
     log_odds = -frozen_scores(logits, moments, "msp", 1.0)
     size = logits.max(axis=1).astype(np.float64)
-    weights = np.array([1.0 / _spread_within(part, predicted, counts) for part in (log_odds, size)])
+    weights = np.array([1.0, _SIZE]) / [_spread_within(part, predicted, counts) for part in (log_odds, size)]
     weights /= _spread_within(weights[0] * log_odds + weights[1] * size, predicted, counts)
     confidence = weights[0] * log_odds + weights[1] * size
     centre = float(np.median(confidence))

@@ -65,7 +65,7 @@ class RobustNormScaling(Detector):
 
     Rows predicted as class c are a mixture of two groups. The in-distribution group is described at training and never
     moves; the OoD group, and its share, are learned online and forgotten again. A row is scored by three things: its
-    confidence (half the log-odds after frozen norm-scaling, half the largest logit), how many of the recent rows of
+    confidence (one part log-odds after frozen norm-scaling, two parts largest logit), how many of the recent rows of
     its predicted class look like training, and whether it lies where recent OoD rows of that class lay.
     ``docs/robust.md`` derives it.
 
