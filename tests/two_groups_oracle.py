@@ -86,8 +86,9 @@ def streamed(
         taught.append((1.0 / (1.0 + odds), x))
     keep = 1.0 - 1.0 / (20.0 * memory)
     fade = keep ** np.arange(len(counts))[::-1]
-    ratio = (float(fade @ np.array(tops)) + 20.0) / (float(fade @ np.array(counts)) + 20.0)
-    return scores, min(max(1.0 - ratio, 0.0), 1.0)
+    above = float(fade @ np.array(counts)) + 20.0
+    intact = min(1.0, (float(fade @ np.array(tops)) + 20.0) / above)
+    return scores, 1.0 - intact * min(1.0, above / (0.1 * float(fade.sum()) + 20.0))
 
 
 def _share(training: Training, classes: list[int], counts: list[float], c: int, memory: float, prior: float) -> float:

@@ -191,6 +191,9 @@ def test_a_shift_of_every_row_is_told_from_ood(train: Any) -> None:
     mixture = fitted(train)
     mixture.stream(np.concatenate([inside(1500, 19), outside(1500, 20)])[np.random.default_rng(0).permutation(3000)])
     assert shifted.state.covariate_shift > 0.4
+    nothing = fitted(train)
+    nothing.stream(0.1 * inside(3000, 18))
+    assert nothing.state.covariate_shift > 0.7, "no row is left that looks like training"
     assert mixture.state.covariate_shift < 0.15
     assert fitted(train).state.covariate_shift == 0.0
 

@@ -34,6 +34,8 @@ _LONG = 20.0
 """The memory that tells a shift of everything from a burst of OoD, in memories of a class."""
 _FEW = 20.0
 """How many rows that look like training :attr:`StreamState.covariate_shift` is drawn to "none" by."""
+_HARDLY_ANY = 0.1
+"""Below this share of rows that look like training, their lack counts as a shift."""
 
 
 class StreamState(NamedTuple):
@@ -57,7 +59,7 @@ class StreamState(NamedTuple):
     """(C, C) row c: their variance; the training variance where there are none."""
     covariate_shift: float
     """0: the most confident rows are as confident as in training, whatever else is in the stream. Towards 1: not even
-    they are, so the in-distribution inputs themselves have changed (or none are left)."""
+    they are, so the in-distribution inputs themselves have changed, or next to none are left."""
 
 
 class RobustNormScaling(Detector):
@@ -199,7 +201,7 @@ class RobustNormScaling(Detector):
             ood_weight=mixture.outside.copy(),
             ood_mean=inside.mean + np.where(has_ood, mixture.outside_mean, 0.0) * deviation,
             ood_variance=np.where(has_ood, mixture.outside_variance, 1.0) * deviation**2,
-            covariate_shift=_covariate_shift(totals),
+            covariate_shift=_covariate_shift(totals, settings.long_decay),
         )
 
     def reset(self) -> Self:
@@ -231,7 +233,13 @@ class RobustNormScaling(Detector):
         self.mixture_ = mixture
 
 
-def _covariate_shift(totals: FloatArray) -> float:
-    """1 less the ratio of the counts above the quartile and above the median, each 1 in training."""
-    ratio = (totals[LONG_TOP] + _FEW) / (totals[LONG_INSIDE] + _FEW)
-    return float(min(max(1.0 - ratio, 0.0), 1.0))
+def _covariate_shift(totals: FloatArray, decay: float) -> float:
+    """1 less the ratio of the counts above the quartile and above the median, each 1 in training.
+
+    Where hardly any row lies above the median, there is no telling by that ratio, and the lack itself says it.
+    """
+    remembered = (1.0 - math.pow(decay, float(totals[ROWS]))) / (1.0 - decay)
+    inside = float(totals[LONG_INSIDE]) + _FEW
+    intact = min(1.0, (float(totals[LONG_TOP]) + _FEW) / inside)
+    present = min(1.0, inside / (_HARDLY_ANY * remembered + _FEW))
+    return 1.0 - intact * present
