@@ -16,7 +16,7 @@ from normscale.report.scoreboard import Scoreboard
 from normscale.report.table import Column, Row, Section, Table
 
 SUBJECT = "norm_scaling"
-ALL_SETS = "mean of all sets"
+ALL_SETS = "Mean of all OoD sets"
 
 BETTER, WORSE = "better", "worse"
 BETTER_NOT_ALL, WORSE_NOT_ALL = "better on average, not with every network", "worse on average, not with every network"

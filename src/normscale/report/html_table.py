@@ -22,7 +22,8 @@ def to_html(table: Table, *, folded_after: int | None = None) -> str:
     page = f'<div class="tables">{"".join(open_ones)}</div>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
     if folded:
         titles = ", ".join(section.title for section in table.sections[folded_after:])
-        page += f'<details><summary>{escape(titles)}</summary><div class="tables">{"".join(folded)}</div></details>'
+        summary = f"<summary>Set by set <small>{escape(titles)}</small></summary>"
+        page += f'<details>{summary}<div class="tables">{"".join(folded)}</div></details>'
     return page
 
 

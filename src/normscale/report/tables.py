@@ -31,7 +31,10 @@ MULTI_THRESHOLD = (
     "Multi-Threshold is the mean over predicted classes of one ranking each; it forgives scores that mean different "
     "things for different classes, and is not comparable with one ranking of all inputs: it is never bold."
 )
-MULTI_THRESHOLD_AUPR = "The paper's AUPR of Multi-Threshold counts in-distribution as positive, so it stands there."
+MULTI_THRESHOLD_AUPR = (
+    "The paper's AUPR of Multi-Threshold counts in-distribution as positive, so it is compared with ours of that kind: "
+    "in the tables of thresholds and of expanded results."
+)
 
 
 def comparison_table(board: Scoreboard, paper: BesidePaper) -> Table:
