@@ -27,8 +27,9 @@ check: $(INSTALLED)  ## ruff and mypy --strict
 bench: $(BENCH_INSTALLED)  ## speed and memory against the peers, each a ratio within one run
 	$(BIN)/python benchmarks/run.py
 
-docs: $(INSTALLED)  ## write docs/cli.md anew from --help
+docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and the README's table from docs/results
 	$(BIN)/python tools/write_cli_reference.py
+	$(BIN)/python tools/write_headline.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

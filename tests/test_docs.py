@@ -7,6 +7,7 @@ import importlib.util
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -28,15 +29,26 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_command_reference_is_what_help_prints() -> None:
-    path = ROOT / "tools" / "write_cli_reference.py"
-    spec = importlib.util.spec_from_file_location("write_cli_reference", path)
+def tool(name: str) -> ModuleType:
+    """A script of tools/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = tool
-    spec.loader.exec_module(tool)
-    assert tool.TARGET.read_text() == tool.reference(), "run `make docs`"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_reference_is_what_help_prints() -> None:
+    reference = tool("write_cli_reference")
+    assert reference.TARGET.read_text() == reference.reference(), "run `make docs`"
+
+
+def test_the_headline_is_what_was_measured() -> None:
+    headline, readme = tool("write_headline"), (ROOT / "README.md").read_text()
+    assert headline.BEGIN in readme
+    assert headline.with_table(readme) == readme, "run `make docs`"
 
 
 def test_the_readme_fits_and_names_the_version() -> None:
