@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from normscale._progress import bar
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 from normscale.tables import open_table
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 Item = TypeVar("Item")
 
@@ -76,28 +72,3 @@ def _from_sample(path: str) -> tuple[ModelOutputs, tuple[str, ...]]:
         known = ", ".join(PREFIX + key for key in sets)
         raise InvalidInput(f"the embedded sample has no set {name!r}; it has {known}.")
     return sets[name], tuple(sample.class_names)
-
-
-def progress() -> Progress:
-    """A bar with time left on standard error; silent unless that is a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
