@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
 
 from normscale._progress import bar
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 from normscale.tables import open_table
-
-Item = TypeVar("Item")
 
 PREFIX = "sample:"
 
