@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     options = parser.parse_args()
     train, test, ood = Input(options.train).read(), Input(options.id).read(), read_named(options.ood)
-    methods = stress_methods(train, "robust") | {ROBUST: ns.RobustNormScaling().fit(train)}
+    methods = stress_methods(train, "robust")
     result = stress(test, ood, methods, grid=PRESETS["robust"], seed=options.seed)
     record: dict[str, Any] = {
         "command": " ".join(["python tools/record_robust.py", *("/".join(a.split("/")[-2:]) for a in sys.argv[1:])]),

@@ -81,7 +81,7 @@ def test_rows_as_csv_and_json(folder: Path) -> None:
     assert as_csv.returncode == as_json.returncode == 0, as_csv.stderr + as_json.stderr
     table = list(csv.DictReader(as_csv.stdout.splitlines()))
     records = [json.loads(line) for line in as_json.stdout.splitlines()]
-    assert len(table) == len(records) == 84 * 6
+    assert len(table) == len(records) == 84 * 7
     for row, record in zip(table, records, strict=True):
         assert (row["method"], row["order"], float(row["share"])) == (
             record["method"],
@@ -94,7 +94,7 @@ def test_rows_as_csv_and_json(folder: Path) -> None:
             assert record["auroc"] is None
         else:
             assert float(row["auroc"]) == record["auroc"]
-    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, "inf", None}
+    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, 5.0, "inf", None}
 
 
 @pytest.mark.parametrize(

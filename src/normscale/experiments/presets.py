@@ -9,7 +9,7 @@ from normscale.errors import InvalidInput
 from normscale.experiments.methods import PAPER_METHODS
 
 _NOISE = {"gaussian": "gaussian", "uniform": "uniform"}
-_COMPARED = (*PAPER_METHODS, "norm_scaling_frozen", "max_logit")
+_COMPARED = (*PAPER_METHODS, "norm_scaling_frozen", "robust_norm_scaling", "max_logit")
 
 
 class Plan(NamedTuple):

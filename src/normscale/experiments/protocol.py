@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from normscale import _validate
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
 from normscale.detectors.multi_threshold import MultiThreshold
+from normscale.errors import InvalidInput
 from normscale.metrics.per_class import PerClassResult, evaluate_per_class
 from normscale.metrics.ranking import RankingResult, evaluate
 from normscale.outputs import ModelOutputs
@@ -52,6 +54,20 @@ def settings_of(detector: Detector) -> Iterator[str]:
         yield STREAM
     if isinstance(detector, MultiThreshold):
         yield PER_CLASS
+
+
+def require_one_network(named: Mapping[str, ModelOutputs]) -> None:
+    """Make sure that all outputs have rows, as many classes as the first, and only finite logits."""
+    first = next(iter(named))
+    for name, outputs in named.items():
+        _validate.require_rows(outputs.logits, f"logits of {name}")
+        if outputs.n_classes != named[first].n_classes:
+            raise InvalidInput(
+                f"{name} has {outputs.n_classes} classes and {first} has {named[first].n_classes}; "
+                "all outputs must come from one network."
+            )
+        if not _validate.finite_row_mask(outputs.logits).all():
+            raise _validate.invalid_row_error(outputs.logits, f"{name}: logits")
 
 
 def score_pair(

@@ -17,7 +17,7 @@ from normscale.experiments.stress_summary import TOLERANCE
 WORTH = 0.01
 """The AUROC gain above which running statistics are worth advising: the best of many always gains a little."""
 
-_PEOPLE = {"msp": "MSP", "max_logit": "MaxLogit", "energy": "Energy"}
+_PEOPLE = {"msp": "MSP", "max_logit": "MaxLogit", "energy": "Energy", "robust_norm_scaling": "robust norm-scaling"}
 
 
 def recommend(result: StressResult) -> list[str]:

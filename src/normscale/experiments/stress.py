@@ -21,8 +21,9 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.logit_scores import MSP, Energy, MaxLogit
 from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.robust_norm_scaling import RobustNormScaling
 from normscale.errors import InvalidInput
-from normscale.experiments.protocol import has_running_statistics
+from normscale.experiments.protocol import has_running_statistics, require_one_network
 from normscale.experiments.streams import ORDERS, ClassBalance, arrange, draw_rows, stream_classes, stream_sizes
 from normscale.experiments.stress_result import StressResult, StressRow
 from normscale.metrics.ranking import evaluate
@@ -76,7 +77,7 @@ def stress_methods(train: ModelOutputs, preset: str = "paper") -> dict[str, Dete
         Outputs on the training set.
     preset : {"paper", "robust"}
         ``paper``: norm-scaling with every prior weight and every score, and the rivals. ``robust``: the paper's
-        setting, and what it must not lose against: frozen norm-scaling and the rivals.
+        setting, robust norm-scaling, and what both must not lose against: frozen norm-scaling and the rivals.
     """
     if _validate.one_of(preset, "preset", PRESETS) == "paper":
         wanted = list(product(SCORES, PRIORS))
@@ -86,6 +87,8 @@ def stress_methods(train: ModelOutputs, preset: str = "paper") -> dict[str, Dete
     methods: dict[str, Detector] = {
         norm_scaling_name(score, prior): NormScaling(score, weights[prior]).fit(train) for score, prior in wanted
     }
+    if preset == "robust":
+        methods[RobustNormScaling.name] = RobustNormScaling().fit(train)
     return methods | {rival.name: rival.fit(train) for rival in (MSP(), MaxLogit(), Energy())}
 
 
@@ -176,15 +179,7 @@ def _check(id_test: ModelOutputs, ood_sets: Mapping[str, ModelOutputs], methods:
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed.")
     if not methods:
         raise InvalidInput("methods is empty; stress_methods(train) gives the detectors of a preset.")
-    for name, outputs in {"the ID set": id_test, **ood_sets}.items():
-        _validate.require_rows(outputs.logits, f"logits of {name}")
-        if outputs.n_classes != id_test.n_classes:
-            raise InvalidInput(
-                f"{name} has {outputs.n_classes} classes and the ID set has {id_test.n_classes}; "
-                "all outputs must come from one network."
-            )
-        if not _validate.finite_row_mask(outputs.logits).all():
-            raise _validate.invalid_row_error(outputs.logits, f"{name}: logits")
+    require_one_network({"the ID set": id_test, **ood_sets})
 
 
 def _sets(

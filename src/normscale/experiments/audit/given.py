@@ -11,6 +11,7 @@ from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.errors import InvalidInput
 from normscale.experiments.paper import IN_SETS
+from normscale.experiments.protocol import require_one_network
 from normscale.metrics.ranking import RankingResult, evaluate
 from normscale.outputs import ModelOutputs
 
@@ -37,15 +38,7 @@ def checked(
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to audit outputs.")
     if in_set is not None:
         _validate.one_of(in_set, "in_set", IN_SETS)
-    for name, outputs in {"train": train, "test": test, **ood_sets}.items():
-        _validate.require_rows(outputs.logits, f"logits of {name}")
-        if outputs.n_classes != train.n_classes:
-            raise InvalidInput(
-                f"{name} has {outputs.n_classes} classes and train has {train.n_classes}; "
-                "all outputs must come from one network."
-            )
-        if not _validate.finite_row_mask(outputs.logits).all():
-            raise _validate.invalid_row_error(outputs.logits, f"{name}: logits")
+    require_one_network({"train": train, "test": test, **ood_sets})
     return Given(train, test, dict(ood_sets), in_set, _validate.at_least(seed, "seed", 0))
 
 
