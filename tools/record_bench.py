@@ -1,0 +1,30 @@
+"""Copy what a benchmark came to into docs/results/: settings, results, tables, report, and the pictures of one OoD set.
+
+    python tools/record_bench.py RUN docs/results/NAME [OOD_SET]
+
+Networks, outputs and cells stay where they are; `normscale bench` with the command in settings.json makes them again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+
+def main(run: Path, target: Path, ood_set: str | None) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for name in ("settings.json", "results.jsonl", "report.html"):
+        shutil.copyfile(run / name, target / name)
+    for folder, pattern in (("tables", "*.md"), ("figures", "*.svg")):
+        shutil.rmtree(target / folder, ignore_errors=True)
+        (target / folder).mkdir()
+        for file in sorted((run / folder).glob(pattern)):
+            if folder == "tables" or "_" not in file.stem or file.stem.endswith(f"_{ood_set}"):
+                shutil.copyfile(file, target / folder / file.name)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] if len(sys.argv) == 4 else None)
