@@ -448,7 +448,7 @@ def test_the_bar_appears_on_a_terminal_once_it_takes_long(
     extract(model, IMAGES, batch_size=4)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(_batches, "_QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(_batches, "QUIET_SECONDS", -1.0)
     extract(model, IMAGES, batch_size=4)
     assert "extracting" in capsys.readouterr().err
     extract(model, IMAGES, batch_size=4, progress=False)

@@ -55,9 +55,9 @@ def test_its_outputs_are_tables_of_its_own_sets(run: RunResult) -> None:
 
 
 def test_a_set_that_cannot_be_had_is_reported_and_not_fatal(run: RunResult) -> None:
-    assert list(run.missing) == ["npz:nowhere.npz"]
+    assert list(run.missing) == ["nowhere"]
     result = json.loads((Path(run.folder) / "result.json").read_text())
-    assert "nowhere.npz" in result["missing"]["npz:nowhere.npz"]
+    assert "nowhere.npz" in result["missing"]["nowhere"]
     assert result["test_accuracy"] == run.info.test_accuracy
     assert [line["epoch"] for line in result["log"]] == [1, 2, 3, 4, 5, 6]
 
