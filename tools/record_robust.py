@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from datetime import date
 from pathlib import Path
@@ -21,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from record_comparison import output_of, short
 
 import normscale as ns
 from normscale.cli._inputs import Input, read_named
@@ -36,10 +36,6 @@ SWEEP: dict[str, tuple[float, ...]] = {
 }
 SWEEP_GRID = Grid((0.01, 0.1, 0.5), ("shuffled", "bursts"), PRESETS["robust"].balances)
 SEEDS = range(5)
-
-
-def output_of(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def rounded(value: Any) -> Any:
@@ -143,7 +139,7 @@ def main() -> None:
     methods = stress_methods(train, "robust")
     result = stress(test, ood, methods, grid=PRESETS["robust"], seed=options.seed)
     record: dict[str, Any] = {
-        "command": " ".join(["python tools/record_robust.py", *("/".join(a.split("/")[-2:]) for a in sys.argv[1:])]),
+        "command": " ".join(["python tools/record_robust.py", *map(short, sys.argv[1:])]),
         "commit": output_of("git", "rev-parse", "HEAD"),
         "date": date.today().isoformat(),
         "version": ns.__version__,

@@ -15,14 +15,12 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
+from record_comparison import short
+
 from normscale._provenance import environment
 from normscale.experiments.recommendation import recommend
 from normscale.experiments.stress_result import load_stress
 from normscale.experiments.stress_summary import summarise
-
-
-def short(argument: str) -> str:
-    return "/".join(argument.split("/")[-2:])
 
 
 def main(target: Path, arguments: list[str]) -> None:

@@ -6,16 +6,16 @@ python tools/record_training.py RUN_FOLDER docs/results/NAME -- normscale train 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
+
+from record_comparison import output_of
 
 
 def main(run: Path, target: Path, command: str) -> None:
     result = json.loads((run / "result.json").read_text())
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     target.parent.mkdir(parents=True, exist_ok=True)
-    record = {"command": command, "recorded_at_commit": commit, **result}
+    record = {"command": command, "recorded_at_commit": output_of("git", "rev-parse", "HEAD"), **result}
     target.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
     draw(result, target.with_suffix(".png"))
 

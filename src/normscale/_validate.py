@@ -7,7 +7,7 @@ Each function returns the checked value in the form the library works on, or rai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -78,6 +78,18 @@ def require_rows(array: Rows, name: str, at_least: int = 1) -> None:
     if array.shape[0] < at_least:
         plural = "row" if at_least == 1 else "rows"
         raise InvalidInput(f"{name} must have at least {at_least} {plural}; got shape {array.shape}.")
+
+
+def stream_without_bad_rows(
+    rows: Rows, scores: FloatArray, on_invalid: str, stream: Callable[[Rows], FloatArray]
+) -> FloatArray:
+    """What follows when a block of a stream was refused: an error, or the good rows alone and NaN for the others."""
+    good = finite_row_mask(rows)
+    if on_invalid == "raise" or good.all():
+        raise invalid_row_error(rows, "logits", can_skip=True)
+    scores[~good] = np.nan
+    scores[good] = stream(rows[good])
+    return scores
 
 
 def finite_row_mask(array: Rows) -> BoolArray:

@@ -71,9 +71,6 @@ def stream_into(
     if state is not None:
         moments.state = state
         return scores
-    good = _validate.finite_row_mask(rows)
-    if on_invalid == "raise" or good.all():
-        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
-    scores[~good] = np.nan
-    scores[good] = stream_into(moments, rows[good], kind, temperature, threads)
-    return scores
+    return _validate.stream_without_bad_rows(
+        rows, scores, on_invalid, lambda good: stream_into(moments, good, kind, temperature, threads)
+    )

@@ -58,8 +58,19 @@ def save_state(
         file.write(data)
 
 
+def load_header(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> dict[str, Any]:
+    """Read the header alone; the arrays stay on disk."""
+    return _load(path, kind, with_arrays=False)[0]
+
+
 def load_state(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read back what :func:`save_state` wrote; a damaged, foreign or newer file is a :class:`FileFormatError`."""
+    return _load(path, kind, with_arrays=True)
+
+
+def _load(
+    path: str | os.PathLike[str], kind: Kind, *, with_arrays: bool
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     from safetensors import SafetensorError, safe_open
 
     name = os.fspath(path)
@@ -68,7 +79,8 @@ def load_state(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> tuple[dic
     try:
         with safe_open(name, framework="np") as file:
             metadata = file.metadata() or {}
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
+            names = file.keys() if with_arrays else ()
+            tensors = {key: file.get_tensor(key) for key in names}
     except (SafetensorError, OSError, ValueError) as error:
         raise FileFormatError(
             f"{name!r} is not a readable safetensors file ({error}). It is damaged or of another kind; "

@@ -168,12 +168,9 @@ class RobustNormScaling(Detector):
         if mixture is not None:
             self.mixture_ = mixture
             return scores
-        good = _validate.finite_row_mask(rows)
-        if on_invalid == "raise" or good.all():
-            raise _validate.invalid_row_error(rows, "logits", can_skip=True)
-        scores[~good] = np.nan
-        scores[good] = self.stream(rows[good], threads=threads)
-        return scores
+        return _validate.stream_without_bad_rows(
+            rows, scores, on_invalid, lambda good: self.stream(good, threads=threads)
+        )
 
     @property
     def n_streamed_(self) -> int:

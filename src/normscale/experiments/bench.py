@@ -105,9 +105,11 @@ def bench(
 def _stress_first_network(run: RunFolder, plan: Plan, threads: int) -> None:
     """Write ``stress.json``: the stress grid on the outputs of the first network, unless it is there."""
     path, seed = run.path / "stress.json", plan.seeds[0]
+    if path.exists():
+        return
     source = _Outputs(run, seed)
     sets = {name: source.get(name) for name in plan.ood if source.has(name, perturbed=False)}
-    if path.exists() or not sets:
+    if not sets:
         return
     methods = stress_methods(source.get("train"))
     with bar("stress grid", steps(GRIDS["paper"], len(sets))) as line:

@@ -19,6 +19,7 @@ from normscale.experiments.run_folder import RunFolder, write_missing
 if TYPE_CHECKING:
     from torch import nn
 
+    from normscale.data import ImageSet
     from normscale.nn.network_file import NetworkInfo
 
 PER_SET = 0.15
@@ -102,12 +103,17 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
             missing |= extract_sets(folder, result.network, result.info, {name: source}, test, root=job.root)
             tick(PER_SET)
         if job.perturbs:
-            _perturb(job, result.network, result.info, missing, tick)
+            _perturb(job, result.network, result.info, test, missing, tick)
         write_missing(folder, missing)
 
 
 def _perturb(
-    job: Job, model: nn.Module, info: NetworkInfo, missing: dict[str, str], tick: Callable[[float], None]
+    job: Job,
+    model: nn.Module,
+    info: NetworkInfo,
+    test: ImageSet,
+    missing: dict[str, str],
+    tick: Callable[[float], None],
 ) -> None:
     """Logits of perturbed images; the step is chosen on validation images alone."""
     from normscale.data import load
@@ -117,12 +123,10 @@ def _perturb(
     from normscale.tables import write_table
 
     run, plan = job.run, job.plan
-    training = load(plan.data, "train", root=job.root)
-    test = load(plan.data, "test", root=job.root, like=training)
     choice_path = run.network(job.seed) / "odin" / "choice.json"
     choice_path.parent.mkdir(exist_ok=True)
     if not choice_path.exists():
-        validation = split_validation(training, job.seed)[1]
+        validation = split_validation(load(plan.data, "train", root=job.root), job.seed)[1]
         choice = choose_epsilon(model, plain_batches(validation, info), std=info.std)
         with atomic_path(choice_path) as temporary:
             Path(temporary).write_text(json.dumps(choice._asdict()) + "\n")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from normscale import _validate
-from normscale._validate import FloatArray, IntArray
+from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.multi_threshold import MultiThreshold
 from normscale.errors import InvalidInput
@@ -88,18 +88,18 @@ def score_pair(
         return ScoredPair(msp_score(id_test.logits), msp_score(ood.logits), id_test.predicted, ood.predicted)
     if setting == FROZEN:
         return ScoredPair(detector.score(id_test, threads=threads), detector.score(ood, threads=threads))
-    return ScoredPair(*_shuffled_stream(detector, id_test, ood, seed, threads))
+
+    def stream(rows: Rows) -> FloatArray:
+        outputs = ModelOutputs(rows) if detector.reads == "logits" else ModelOutputs(np.zeros((len(rows), 2)), rows)
+        return copy.copy(detector).stream(outputs, threads=threads)
+
+    return shuffled(getattr(id_test, detector.reads), getattr(ood, detector.reads), stream, seed)
 
 
-def _shuffled_stream(
-    detector: Detector, id_test: ModelOutputs, ood: ModelOutputs, seed: int, threads: int
-) -> tuple[FloatArray, FloatArray]:
-    """Scores of both sides when they come in one shuffled stream."""
-    both = [np.asarray(getattr(side, detector.reads)) for side in (id_test, ood)]
-    mixture = np.concatenate(both)
+def shuffled(id_rows: Rows, ood_rows: Rows, stream: Callable[[Rows], FloatArray], seed: int) -> ScoredPair:
+    """Scores of both sides when they come in one shuffled stream, as in the paper."""
+    mixture = np.concatenate([id_rows, ood_rows])
     order = np.random.default_rng(seed).permutation(len(mixture))
-    rows = mixture[order]
-    stream = ModelOutputs(rows) if detector.reads == "logits" else ModelOutputs(np.zeros((len(rows), 2)), rows)
     scores = np.empty(len(mixture))
-    scores[order] = copy.copy(detector).stream(stream, threads=threads)
-    return scores[: len(id_test)], scores[len(id_test) :]
+    scores[order] = stream(mixture[order])
+    return ScoredPair(scores[: len(id_rows)], scores[len(id_rows) :])

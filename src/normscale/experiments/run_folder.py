@@ -28,7 +28,7 @@ from normscale.errors import FileFormatError, InvalidInput
 from normscale.experiments.presets import Plan
 from normscale.experiments.protocol import ScoredPair
 from normscale.outputs import ModelOutputs
-from normscale.state import Kind, load_state, save_state
+from normscale.state import Kind, load_header, load_state, save_state
 from normscale.tables import read_table
 
 FORMAT = 1
@@ -170,11 +170,20 @@ class RunFolder:
     def load_cell(self, seed: int, ood_set: str, method: str) -> tuple[Cell, ScoredPair]:
         """Read a finished cell and its scores."""
         path = self.cell_path(seed, ood_set, method)
-        header, arrays = load_state(path, CELL)
+        cell = self._cell(path)
         try:
-            return Cell(**header["cell"]), ScoredPair(**arrays)
+            return cell, ScoredPair(**load_state(path, CELL)[1])
+        except TypeError as error:
+            raise _foreign_cell(path, error) from error
+
+    @staticmethod
+    def _cell(path: Path) -> Cell:
+        """What a cell came to, without its scores."""
+        header = load_header(path, CELL)
+        try:
+            return Cell(**header["cell"])
         except (KeyError, TypeError) as error:
-            raise FileFormatError(f"{path} is not what this version writes ({error}); delete it.") from error
+            raise _foreign_cell(path, error) from error
 
     def has_cell(self, seed: int, ood_set: str, method: str) -> bool:
         """Whether a cell is finished."""
@@ -183,7 +192,7 @@ class RunFolder:
     def cells(self) -> list[Cell]:
         """All finished cells of the plan, in its order."""
         return [
-            self.load_cell(seed, ood_set, method)[0]
+            self._cell(self.cell_path(seed, ood_set, method))
             for seed in self.plan.seeds
             for ood_set in self.plan.ood
             for method in self.plan.methods
@@ -218,6 +227,10 @@ class RunFolder:
                 "version": result.get("version"),
                 "commit": result.get("environment", {}).get("commit"),
             }
+
+
+def _foreign_cell(path: Path, error: Exception) -> FileFormatError:
+    return FileFormatError(f"{path} is not what this version writes ({error}); delete it.")
 
 
 def write_missing(network: Path, missing: dict[str, str]) -> None:

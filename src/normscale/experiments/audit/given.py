@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-import numpy as np
-
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.errors import InvalidInput
+from normscale.experiments import protocol
 from normscale.experiments.paper import IN_SETS
-from normscale.experiments.protocol import require_one_network
 from normscale.metrics.ranking import RankingResult, evaluate
 from normscale.outputs import ModelOutputs
 
@@ -38,15 +36,11 @@ def checked(
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to audit outputs.")
     if in_set is not None:
         _validate.one_of(in_set, "in_set", IN_SETS)
-    require_one_network({"train": train, "test": test, **ood_sets})
+    protocol.require_one_network({"train": train, "test": test, **ood_sets})
     return Given(train, test, dict(ood_sets), in_set, _validate.at_least(seed, "seed", 0))
 
 
 def shuffled(given: Given, ood_set: str, score: Callable[[Rows], FloatArray]) -> RankingResult:
     """Score the test set and an OoD set in one shuffled stream, as the paper does, and compare the two."""
-    n_id = len(given.test)
-    mixture = np.concatenate([given.test.logits, given.ood[ood_set].logits])
-    order = np.random.default_rng(given.seed).permutation(len(mixture))
-    scores = np.empty(len(mixture))
-    scores[order] = score(mixture[order])
-    return evaluate(scores[:n_id], scores[n_id:])
+    pair = protocol.shuffled(given.test.logits, given.ood[ood_set].logits, score, given.seed)
+    return evaluate(pair.id_scores, pair.ood_scores)
