@@ -39,6 +39,15 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "errors",
         "moments", "outputs", "scaling", "state",
     },
+    "onnx": {"_atomic", "_kernels", "_validate", "detectors", "errors", "moments", "scaling", "scores", "state"},
+    "guard": {
+        "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "metrics", "moments", "outputs", "scaling",
+        "state",
+    },
+    "serve": {
+        "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "guard", "metrics", "moments", "outputs",
+        "state",
+    },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {
         "_atomic", "_kernels", "_lock", "_progress", "_provenance", "_validate", "_version", "data", "detectors",
@@ -49,8 +58,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scaling", "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "metrics",
-        "nn", "outputs", "report", "sample", "tables",
+        "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "guard", "metrics",
+        "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip
@@ -61,6 +70,9 @@ HEAVY = {
     "numba",
     "pyarrow",
     "fastapi",
+    "msgspec",
+    "psycopg",
+    "onnx",
     "onnxruntime",
     "ray",
     "scipy",
