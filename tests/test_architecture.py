@@ -41,8 +41,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "onnx": {"_atomic", "_kernels", "_validate", "detectors", "errors", "moments", "scaling", "scores", "state"},
     "guard": {
-        "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "metrics", "moments", "outputs", "scaling",
-        "state",
+        "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "metrics", "moments", "outputs",
+        "scaling", "state",
     },
     "serve": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "guard", "metrics", "moments", "outputs",
@@ -58,8 +58,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scaling", "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "guard", "metrics",
-        "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
+        "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "guard",
+        "metrics", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -48,14 +48,33 @@ def save_state(
     path: str | os.PathLike[str], header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], kind: Kind = DETECTOR
 ) -> None:
     """Write a header and named arrays to ``path`` atomically."""
+    data = pack_state(header, tensors, kind)
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        file.write(data)
+
+
+def pack_state(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], kind: Kind = DETECTOR) -> bytes:
+    """What :func:`save_state` writes, as bytes: for keeping a state in a database."""
     from safetensors.numpy import save
 
     document = {"format": FORMAT, "version": __version__, **_spell(header)}
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     arrays.setdefault("_", np.zeros(0))  # without arrays, one tensor is still needed to be a valid file
-    data = save(arrays, metadata={kind.key: json.dumps(document, allow_nan=False)})
-    with atomic_path(path) as temporary, open(temporary, "wb") as file:
-        file.write(data)
+    return save(arrays, metadata={kind.key: json.dumps(document, allow_nan=False)})
+
+
+def unpack_state(data: bytes, kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read back what :func:`pack_state` gave."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        tensors = load(data)
+        size = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise FileFormatError(f"a stored {kind.noun} is damaged ({error!r}); {kind.when_damaged}") from error
+    return _document(metadata, tensors, kind, f"a stored {kind.noun}")
 
 
 def load_header(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> dict[str, Any]:
@@ -86,19 +105,26 @@ def _load(
             f"{name!r} is not a readable safetensors file ({error}). It is damaged or of another kind; "
             f"{kind.when_damaged}"
         ) from error
+    return _document(metadata, tensors, kind, repr(name))
+
+
+def _document(
+    metadata: Mapping[str, str], tensors: dict[str, NDArray[Any]], kind: Kind, name: str
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """The header and the arrays, once it is known that this version can read them."""
     if kind.key not in metadata:
         raise FileFormatError(
-            f"{name!r} is a safetensors file but holds no normscale {kind.noun} (no {kind.key!r} in its metadata). "
+            f"{name} is a safetensors file but holds no normscale {kind.noun} (no {kind.key!r} in its metadata). "
             f"{kind.when_foreign}"
         )
     try:
         header = json.loads(metadata[kind.key])
         written_as = int(header["format"])
     except (ValueError, KeyError, TypeError) as error:
-        raise FileFormatError(f"the header of {name!r} is damaged ({error!r}); {kind.when_damaged}") from error
+        raise FileFormatError(f"the header of {name} is damaged ({error!r}); {kind.when_damaged}") from error
     if written_as > FORMAT:
         raise FileFormatError(
-            f"{name!r} was written by normscale {header.get('version', '?')} in format {written_as}; this version, "
+            f"{name} was written by normscale {header.get('version', '?')} in format {written_as}; this version, "
             f"{__version__}, reads up to format {FORMAT}. Upgrade normscale."
         )
     tensors.pop("_", None)

@@ -172,7 +172,8 @@ def test_doctor_notices_wrong_kernels() -> None:
         "from normscale import _kernels\n"
         "import types\n"
         "fake = types.ModuleType('fake'); fake.stream_scores = wrong; fake.frozen_scores = reference.frozen_scores\n"
-        "fake.absorb, fake.stream_row = reference.absorb, reference.stream_row; _kernels._kernels = fake\n"
+        "fake.absorb, fake.stream_row = reference.absorb, reference.stream_row\n"
+        "fake.predicted = reference.predicted; _kernels._kernels = fake\n"
         "from normscale.cli import app; app(['doctor'])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 import normscale as ns
 from normscale.detectors.base import Detector
-from normscale.experiments.protocol import has_running_statistics
 from normscale.experiments.streams import ClassBalance, arrange, draw_rows
 from normscale.experiments.stress import (
     FROZEN,
@@ -144,9 +143,9 @@ def test_detectors_are_left_as_they_were() -> None:
 
 
 def test_what_runs() -> None:
-    assert has_running_statistics(ns.NormScaling())
-    assert not has_running_statistics(ns.NormScaling(prior_weight=math.inf))
-    assert not has_running_statistics(ns.Energy())
+    assert ns.NormScaling().has_running_statistics
+    assert not ns.NormScaling(prior_weight=math.inf).has_running_statistics
+    assert not ns.Energy().has_running_statistics
 
 
 def test_any_detector_takes_part_and_a_static_one_is_scored_once_per_set() -> None:

@@ -130,6 +130,17 @@ def test_ties_for_the_largest_count_as_others(kernels: _kernels.Backend, width: 
     np.testing.assert_allclose(out, [0.0, np.log(width - 1.0)], atol=1e-14)
 
 
+@pytest.mark.parametrize("dtype", ("f4", "f8", "f2", ">f8", "i4"))
+@pytest.mark.parametrize("shape", ((0, 3), (1, 2), (500, 10), (40, 300)))
+def test_predicted_is_the_first_of_the_largest(shape: tuple[int, int], dtype: str) -> None:
+    rows = np.random.default_rng(3).integers(-3, 4, shape).astype(dtype)  # few values: many ties
+    expected = [max(range(shape[1]), key=lambda j, row=row: (row[j], -j)) for row in rows.tolist()]  # type: ignore[misc]
+    assert _kernels.predicted(rows).tolist() == expected
+    out = np.empty(shape[0], np.int64)
+    reference.predicted(rows, out)
+    assert out.tolist() == expected
+
+
 @pytest.mark.parametrize("width", (4, 60))
 def test_a_class_that_never_varied_scales_to_zero(kernels: _kernels.Backend, width: int) -> None:
     rows = make_rows(40, width, dtype=np.float64)

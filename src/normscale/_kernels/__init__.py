@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from normscale._kernels.kinds import KINDS
 from normscale.errors import InvalidInput, MissingExtra
 
-__all__ = ["KINDS", "absorb", "backend", "combine", "frozen_scores", "stream_scores"]
+__all__ = ["KINDS", "absorb", "backend", "combine", "frozen_scores", "predicted", "stream_scores"]
 
 FloatArray = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -60,6 +60,9 @@ class Backend(Protocol):
         out: FloatArray,
     ) -> bool:
         """Take one row in and score it."""
+
+    def predicted(self, rows: NDArray[Any], out: NDArray[np.int64]) -> None:
+        """The first of the largest numbers of every row."""
 
     def frozen_scores(
         self, rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray
@@ -220,6 +223,14 @@ def stream_scores(
         )
 
     return total if all(_in_threads(score, blocks, threads)) and np.isfinite(total.m2).all() else None
+
+
+def predicted(rows: NDArray[Any]) -> NDArray[np.int64]:
+    """The predicted class of every row of finite numbers (n, C): the first of the largest; shape (n,)."""
+    out = np.empty(rows.shape[0], dtype=np.int64)
+    if rows.shape[0]:
+        _active().predicted(_native(rows), out)
+    return out
 
 
 def frozen_scores(

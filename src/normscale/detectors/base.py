@@ -8,6 +8,7 @@ anything. A call that raises leaves the detector as it was.
 from __future__ import annotations
 
 import copy
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from normscale import _validate
 from normscale._validate import BoolArray, FloatArray, Rows
 from normscale.detectors.decision import Threshold
+from normscale.detectors.reference import Reference, ReferenceCollector
 from normscale.errors import FileFormatError, InvalidInput, NotFitted
 from normscale.outputs import ModelOutputs, as_outputs
 from normscale.state import save_state
@@ -46,6 +48,8 @@ class Detector(ABC):
     """Set by :meth:`calibrate`; None means :meth:`predict` cannot answer yet."""
     class_names: tuple[str, ...] | None = None
     """Names of the classes, for people."""
+    reference_: Reference | None = None
+    """What the training rows looked like; None for a detector that was not fitted, or by an older version."""
 
     # -- what a subclass writes ------------------------------------------------------------------------------
 
@@ -86,9 +90,11 @@ class Detector(ABC):
         learner = copy.copy(self)  # a failed fit must leave self as it was
         learner.threshold_ = None
         learner.width_ = None
-        learner._fit(learner._checked(chunks))
+        collector = ReferenceCollector()
+        learner._fit(collector.watch(learner._checked(chunks)))
         if learner.width_ is None:
             raise InvalidInput(f"{self.name}: the training outputs are empty; at least one row is needed.")
+        learner.reference_ = collector.result
         self.__dict__.update(learner.__dict__)
         return self
 
@@ -177,7 +183,8 @@ class Detector(ABC):
             "threshold": None if self.threshold_ is None else self.threshold_.to_header(),
             "class_names": self.class_names,
         }
-        save_state(path, header, self._tensors())
+        reference = {} if self.reference_ is None else self.reference_.tensors()
+        save_state(path, header, {**reference, **self._tensors()})
 
     @classmethod
     def from_state(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
@@ -189,6 +196,7 @@ class Detector(ABC):
             detector.class_names = None if names is None else tuple(names)
             if header["threshold"] is not None:
                 detector.threshold_ = Threshold.from_header(header["threshold"])
+            detector.reference_ = Reference.from_tensors(tensors)
             detector._restore(tensors)
         except (KeyError, TypeError, InvalidInput) as error:
             raise FileFormatError(f"the stored state of a {cls.name} detector is damaged: {error}") from error
@@ -202,6 +210,11 @@ class Detector(ABC):
     def is_fitted(self) -> bool:
         """Whether it can score."""
         return self.width_ is not None or not self.needs_fit
+
+    @property
+    def has_running_statistics(self) -> bool:
+        """Whether it changes with its stream."""
+        return type(self).stream is not Detector.stream and getattr(self, "prior_weight", 0.0) < math.inf
 
     def __repr__(self) -> str:
         """Show the constructor call."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
-from normscale.experiments.protocol import FROZEN, PER_CLASS, STREAM, has_running_statistics
+from normscale.experiments.protocol import FROZEN, PER_CLASS, STREAM
 
 PAPER_METHODS = ("msp", "multi_threshold", "odin", "mahalanobis", "energy", "norm_scaling")
 """In the order of the paper's tables."""
@@ -70,7 +70,7 @@ def find_method(name: str) -> Method:
     """
     base = name.removesuffix(_FROZEN_SUFFIX)
     detector = make_detector(base)
-    running = has_running_statistics(detector)
+    running = detector.has_running_statistics
     if base != name and not running:
         raise InvalidInput(f"{base} has no running statistics, so there is no method {name!r}; use {base!r}.")
     if base == "multi_threshold":

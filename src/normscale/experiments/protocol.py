@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -42,15 +41,10 @@ class ScoredPair(NamedTuple):
         return evaluate_per_class(self.id_scores, self.id_predicted, self.ood_scores, self.ood_predicted)
 
 
-def has_running_statistics(detector: Detector) -> bool:
-    """Whether the detector changes with its stream."""
-    return type(detector).stream is not Detector.stream and getattr(detector, "prior_weight", 0.0) < math.inf
-
-
 def settings_of(detector: Detector) -> Iterator[str]:
     """The settings a detector can be measured in."""
     yield FROZEN
-    if has_running_statistics(detector):
+    if detector.has_running_statistics:
         yield STREAM
     if isinstance(detector, MultiThreshold):
         yield PER_CLASS

@@ -23,7 +23,7 @@ from normscale.detectors.logit_scores import MSP, Energy, MaxLogit
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.robust_norm_scaling import RobustNormScaling
 from normscale.errors import InvalidInput
-from normscale.experiments.protocol import has_running_statistics, require_one_network
+from normscale.experiments.protocol import require_one_network
 from normscale.experiments.streams import ORDERS, ClassBalance, arrange, draw_rows, stream_classes, stream_sizes
 from normscale.experiments.stress_result import StressResult, StressRow
 from normscale.metrics.ranking import evaluate
@@ -147,7 +147,7 @@ def stress(
     [(0.1, 'shuffled', 0.95), (0.1, 'OoD first', 0.93), (0.5, 'shuffled', 0.96), (0.5, 'OoD first', 0.94)]
     """
     _check(id_test, ood_sets, methods)
-    running = {name: detector for name, detector in methods.items() if has_running_statistics(detector)}
+    running = {name: detector for name, detector in methods.items() if detector.has_running_statistics}
     classes = stream_classes(id_test)
     balances = [ClassBalance(classes, balance, seed) for balance in grid.balances]
     tasks = list(product(_sets(id_test, ood_sets, methods, running), grid.shares, balances))
