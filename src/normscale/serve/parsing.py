@@ -1,0 +1,191 @@
+"""The body of a request -> rows: JSON, .npy or Arrow, strictly, with memory bounded by what is allowed.
+
+Everything that comes out may be trusted; everything else is a :class:`BadRequest` with a status and a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from normscale.errors import InvalidInput
+from normscale.serve.bad_request import BadRequest, shown
+from normscale.serve.read_arrow import read_arrow
+from normscale.serve.read_json import read_array, read_logits
+from normscale.serve.read_npy import MAGIC, read_header, read_numbers
+
+__all__ = ["ARROW_FILE", "ARROW_STREAM", "JSON", "NPY", "BadRequest", "read_inputs", "read_rows"]
+
+JSON = "application/json"
+NPY = "application/x-npy"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+ARROW_FILE = "application/vnd.apache.arrow.file"
+
+
+def read_rows(body: bytes, content_type: str | None, *, width: int, max_rows: int) -> NDArray[Any]:
+    """Logits out of the body of a request.
+
+    Parameters
+    ----------
+    body : bytes or bytearray
+    content_type : str or None
+        ``application/json`` (also when there is none, and any ``+json``): ``{"logits": [[...], ...]}``, or one row as
+        ``{"logits": [...]}``. ``application/x-npy``: an array of shape (n, width) or (width,); also
+        ``application/octet-stream`` when it begins like one. ``application/vnd.apache.arrow.stream`` or ``.file``:
+        ``width`` float columns, or one column of lists called ``logits``.
+    width : int
+        Classes.
+    max_rows : int
+        Rows in one request.
+
+    Returns
+    -------
+    array of shape (n, width), n >= 1
+        C order, float32 or float64, every number finite.
+
+    Raises
+    ------
+    BadRequest
+        For anything else.
+
+    Examples
+    --------
+    >>> read_rows(b'{"logits": [[1.0, -2.0], [0.5, 4.0]]}', "application/json", width=2, max_rows=100)
+    array([[ 1. , -2. ],
+           [ 0.5,  4. ]])
+    >>> read_rows(b'{"logits": [[1.0, -2.0, 7]]}', None, width=2, max_rows=100)
+    Traceback (most recent call last):
+    ...
+    normscale.serve.bad_request.BadRequest: "logits" row 0 must hold 2 numbers, one for each class; got 3.
+    """
+    kind = _kind(body, content_type)
+    if kind == JSON:
+        return read_logits(body, width, max_rows)  # no JSON number is infinite
+    if kind == NPY:
+        rows = _rows_of_npy(body, width, max_rows)
+    else:
+        rows = read_arrow(body, is_file=kind == ARROW_FILE, width=width, max_rows=max_rows)
+    if rows.dtype == np.float16:
+        rows = rows.astype(np.float32)
+    elif rows.dtype.kind != "f":
+        rows = rows.astype(np.float64)
+    _require_finite(rows, "logits")
+    return rows
+
+
+def read_inputs(
+    body: bytes,
+    content_type: str | None,
+    *,
+    shape: Sequence[int | None],
+    dtype: DTypeLike,
+    max_elements: int,
+) -> NDArray[Any]:
+    """A model's inputs out of the body of a request.
+
+    Parameters
+    ----------
+    body : bytes or bytearray
+    content_type : str or None
+        ``application/json``: ``{"inputs": nested lists}``; or ``application/x-npy``.
+    shape : sequence of int or None
+        The model's input, its batch first; None where any length will do. One input without the batch axis is a batch
+        of one.
+    dtype : dtype
+        Of the model's input. Numbers are converted when they keep their meaning: floats to floats, integers to
+        floats, integers to integers that hold them.
+    max_elements : int
+        Numbers in one request.
+
+    Returns
+    -------
+    array of shape (n, ...), n >= 1
+        C order, of that dtype, every number finite.
+
+    Examples
+    --------
+    >>> read_inputs(b'{"inputs": [[1, 2, 3]]}', None, shape=(None, 3), dtype="float32", max_elements=100)
+    array([[1., 2., 3.]], dtype=float32)
+    """
+    wanted = np.dtype(dtype)
+    if wanted.kind not in "fiu" or not len(shape):
+        raise InvalidInput(f"the model's input must be an array of floats or integers; got {wanted} of shape {shape}.")
+    kind = _kind(body, content_type)
+    if kind == JSON:
+        array = read_array(body, len(shape), wanted, max_elements)
+    elif kind == NPY:
+        array = _inputs_of_npy(body, len(shape), wanted, max_elements)
+    else:
+        raise BadRequest(415, f"inputs are taken as {JSON} or {NPY}; got Arrow.")
+    if not _fits(array.shape, shape):
+        wish = ", ".join("n" if length is None else str(length) for length in shape)
+        raise BadRequest(422, f"the model takes inputs of shape ({wish}); got {shown(array.shape)}.")
+    if not array.size:
+        raise BadRequest(422, f"the body holds no inputs: its shape is {shown(array.shape)}.")
+    if wanted.kind == "f":
+        _require_finite(array, "inputs")
+    return array
+
+
+def _kind(body: bytes, content_type: str | None) -> str:
+    """Which of the four formats it is."""
+    if content_type is None or content_type == JSON:
+        return JSON
+    name = content_type.partition(";")[0].strip().lower()
+    if name in (JSON, NPY, ARROW_STREAM, ARROW_FILE):
+        return name
+    if name.startswith("application/") and name.endswith("+json"):
+        return JSON
+    if name == "application/octet-stream" and body.startswith(MAGIC):
+        return NPY
+    raise BadRequest(
+        415,
+        f"content type {shown(name) or 'of no name'} is not known; send {JSON}, {NPY} or {ARROW_STREAM}, and say which "
+        "in the header Content-Type.",
+    )
+
+
+def _rows_of_npy(body: bytes, width: int, max_rows: int) -> NDArray[Any]:
+    header = read_header(body)
+    shape = header.shape
+    if len(shape) not in (1, 2) or shape[-1] != width:
+        raise BadRequest(422, f"logits must have shape (n, {width}), or ({width},) for one row; got {shown(shape)}.")
+    if len(shape) == 2 and not 1 <= shape[0] <= max_rows:
+        if not shape[0]:
+            raise BadRequest(422, "the .npy holds no rows; at least one is needed.")
+        raise BadRequest(413, f"{shape[0]} rows in one request; at most {max_rows} are taken. Send them in parts.")
+    return read_numbers(body, header).reshape(-1, width)
+
+
+def _inputs_of_npy(body: bytes, axes: int, wanted: np.dtype[Any], max_elements: int) -> NDArray[Any]:
+    header = read_header(body)
+    count = 1
+    for length in header.shape:
+        count *= length
+    if count > max_elements:
+        raise BadRequest(413, f"{shown(count)} numbers in one request; at most {max_elements} are taken.")
+    if header.dtype.kind == "f" and wanted.kind != "f":
+        raise BadRequest(422, f"the model takes {wanted}; got {header.dtype.name}. Convert the inputs.")
+    given = read_numbers(body, header)
+    with np.errstate(over="ignore"):  # too large for the model's type: infinite, and refused as such
+        array = given.astype(wanted, copy=False)
+    if wanted.kind != "f" and not np.array_equal(array, given):
+        raise BadRequest(422, f"the model takes {wanted}, which does not hold every number sent.")
+    return array if array.ndim != axes - 1 else array[None]
+
+
+def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
+    return len(shape) == len(wanted) and all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
+
+
+def _require_finite(array: NDArray[Any], name: str) -> None:
+    finite = np.isfinite(array)
+    if finite.all():
+        return
+    place = tuple(int(index) for index in np.unravel_index(int(np.argmin(finite)), array.shape))
+    what = "NaN" if np.isnan(array[place]) else "infinity"
+    where = f"row {place[0]} holds {what} in column {place[1]}" if array.ndim == 2 else f"hold {what} at {shown(place)}"
+    raise BadRequest(422, f"{name} {where}; nothing was taken in. Drop it or find out why.")
