@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 
 from normscale._version import __version__
-from normscale.cli import audit, bench, data, doctor, evaluate, fit, report, score, stress, train
+from normscale.cli import audit, bench, data, doctor, evaluate, fit, report, score, stress, token, train
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -33,6 +33,7 @@ app.command("stress", epilog=stress.EXAMPLE)(stress.command)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
+app.command("token", epilog=token.EXAMPLE)(token.token)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

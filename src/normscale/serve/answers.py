@@ -1,0 +1,206 @@
+"""What a client gets back for its rows: JSON, .npy or Arrow, as its header Accept asks.
+
+JSON has no infinity and no NaN, and ``null`` would read as "no score": such a number is written as the string
+``"Infinity"``, ``"-Infinity"`` or ``"NaN"``. Scores of finite logits are finite, so a client will hardly meet one. The
+other formats carry them as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
+
+_OFFERED = (JSON, NPY, ARROW_STREAM)
+_LONGEST_ACCEPT = 256
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Answer(NamedTuple):
+    """The scores of a request's rows, and what became of the guard."""
+
+    scores: NDArray[np.float64]
+    """Shape (n,); higher is more out-of-distribution."""
+    is_ood: NDArray[np.bool_]
+    """Shape (n,); the score is above the threshold."""
+    predicted: NDArray[np.int64]
+    """Shape (n,); the class with the largest logit."""
+    scaled: NDArray[np.float64] | None
+    """Shape (n, n_classes); the scaled logits, when asked for."""
+    mode: str
+    """``running``, ``frozen`` or ``static`` (a detector without running statistics)."""
+    taken_in: int
+    """How many of the rows entered the statistics."""
+    alarms: tuple[str, ...]
+    """Which alarms are on."""
+    rows: int
+    """Rows in the statistics after this request."""
+
+
+def encode(answer: Answer, accept: str | None) -> tuple[bytes, str, dict[str, str]]:
+    """The body of a response, its content type, and headers that say how the guard is.
+
+    Parameters
+    ----------
+    answer : Answer
+    accept : str or None
+        The request's header. ``application/x-npy``: an array of records score, predicted, is_ood (and scaled).
+        ``application/vnd.apache.arrow.stream``: a batch with these columns. JSON for anything else.
+
+    Examples
+    --------
+    >>> answer = Answer(np.array([0.5]), np.array([True]), np.array([3]), None, "running", 1, ("shift",), 120)
+    >>> body, content_type, headers = encode(answer, "application/json")
+    >>> print(body.decode())
+    {"scores":[0.5],"is_ood":[true],"predicted":[3],"mode":"running","taken_in":1,"rows":120,"alarms":["shift"]}
+    >>> headers
+    {'X-Guard-Mode': 'running', 'X-Guard-Taken-In': '1', 'X-Guard-Rows': '120', 'X-Guard-Alarms': 'shift'}
+    >>> import io
+    >>> np.load(io.BytesIO(encode(answer, "application/x-npy")[0]))["predicted"]
+    array([3], dtype=int32)
+    """
+    chosen = JSON if accept is None else choose(accept)
+    if chosen == NPY:
+        body = _as_npy(answer)
+    elif chosen == ARROW_STREAM:
+        body = _as_arrow(answer)
+    else:
+        body = _as_json(answer)
+    return body, chosen, guard_headers(answer)
+
+
+def guard_headers(answer: Answer) -> dict[str, str]:
+    """How the guard is, for clients that do not look into the body."""
+    headers = {
+        "X-Guard-Mode": answer.mode,
+        "X-Guard-Taken-In": str(answer.taken_in),
+        "X-Guard-Rows": str(answer.rows),
+    }
+    if answer.alarms:  # a header is one line of ASCII, whatever an alarm is called
+        headers["X-Guard-Alarms"] = ", ".join(answer.alarms).encode("unicode_escape").decode("ascii")
+    return headers
+
+
+def choose(accept: str) -> str:
+    """The content type that a header Accept likes best; JSON when it likes none of them.
+
+    Examples
+    --------
+    >>> choose("application/x-npy;q=0.5, application/json;q=0.1"), choose("text/html, */*;q=0.1")
+    ('application/x-npy', 'application/json')
+    """
+    if accept in (JSON, "*/*") or len(accept) > _LONGEST_ACCEPT:
+        return JSON
+    return _choose(accept)
+
+
+@lru_cache(maxsize=64)
+def _choose(accept: str) -> str:
+    # For each type the most specific range decides (RFC 9110, 12.5.1); among equals the one named first.
+    best: dict[str, tuple[int, float, int]] = {}
+    for place, item in enumerate(accept.lower().split(",")):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        quality = _quality(parameters)
+        for offered in _OFFERED:
+            ranges = ("*/*", "application/*", offered)
+            if name in ranges and ranges.index(name) > best.get(offered, (-1, 0.0, 0))[0]:
+                best[offered] = ranges.index(name), quality, -place
+    liked = {offered: (quality, specific, place) for offered, (specific, quality, place) in best.items() if quality > 0}
+    if ARROW_STREAM in liked and not _has_arrow():
+        del liked[ARROW_STREAM]
+    return max(liked, key=liked.__getitem__) if liked else JSON
+
+
+def _quality(parameters: list[str]) -> float:
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "q":
+            try:
+                number = float(value)
+            except ValueError:
+                return 0.0
+            return number if 0 <= number <= 1 else 0.0
+    return 1.0
+
+
+@lru_cache(maxsize=1)
+def _has_arrow() -> bool:
+    try:
+        import pyarrow.ipc  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _as_json(answer: Answer) -> bytes:
+    document: dict[str, Any] = {
+        "scores": _plain(answer.scores.tolist()),
+        "is_ood": answer.is_ood.tolist(),
+        "predicted": answer.predicted.tolist(),
+    }
+    if answer.scaled is not None:
+        rows = answer.scaled.tolist()
+        document["scaled"] = rows if np.isfinite(answer.scaled).all() else [_plain(row) for row in rows]
+    document["mode"] = answer.mode
+    document["taken_in"] = answer.taken_in
+    document["rows"] = answer.rows
+    document["alarms"] = answer.alarms
+    return _encode_json(document)
+
+
+def _plain(numbers: list[float]) -> list[float | str]:
+    """Numbers that JSON has; a sum that is finite shows that all of them are."""
+    if math.isfinite(sum(numbers)):
+        return numbers  # type: ignore[return-value]
+    names = {math.inf: "Infinity", -math.inf: "-Infinity"}
+    return [x if math.isfinite(x) else names.get(x, "NaN") for x in numbers]
+
+
+def _as_npy(answer: Answer) -> bytes:
+    n_classes = None if answer.scaled is None else answer.scaled.shape[1]
+    dtype, text = _record(n_classes)
+    records = np.empty(len(answer.scores), dtype)
+    records["score"] = answer.scores
+    records["predicted"] = answer.predicted
+    records["is_ood"] = answer.is_ood
+    if answer.scaled is not None:
+        records["scaled"] = answer.scaled
+    header = f"{{'descr': {text}, 'fortran_order': False, 'shape': ({len(records)},), }}"
+    length = -(-(10 + len(header) + 1) // 64) * 64 - 10  # the numbers begin at a multiple of 64
+    head = b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + header.ljust(length - 1).encode() + b"\n"
+    return head + records.tobytes()
+
+
+@lru_cache(maxsize=8)
+def _record(n_classes: int | None) -> tuple[np.dtype[Any], str]:
+    """The dtype of a record, and its description in the header of an .npy."""
+    fields: list[Any] = [("score", "<f8"), ("predicted", "<i4"), ("is_ood", "|b1")]
+    if n_classes is not None:
+        fields.append(("scaled", "<f8", (n_classes,)))
+    return np.dtype(fields), repr(fields)
+
+
+def _as_arrow(answer: Answer) -> bytes:
+    import pyarrow as pa
+
+    columns = {
+        "score": pa.array(answer.scores),
+        "predicted": pa.array(answer.predicted.astype(np.int32)),
+        "is_ood": pa.array(answer.is_ood),
+    }
+    if answer.scaled is not None:
+        flat = pa.array(np.ascontiguousarray(answer.scaled).reshape(-1))
+        columns["scaled"] = pa.FixedSizeListArray.from_arrays(flat, answer.scaled.shape[1])
+    batch = pa.record_batch(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body
