@@ -1,0 +1,78 @@
+"""By which names a server may be addressed.
+
+A page anywhere in the web can let its own name point to 127.0.0.1 and then talk to whatever listens there as if it
+were its own server (DNS rebinding). The browser still says the page's name in the header Host, so a server that
+answers to its own names only is safe. Bare addresses cannot be pointed elsewhere.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Collection
+
+from normscale.errors import InvalidInput
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_EVERYWHERE = ("0.0.0.0", "::", "")
+_HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
+_MOST_REMEMBERED = 256
+
+
+class Hosts:
+    """The names that are answered to: loopback, the address bound to, and those named.
+
+    Parameters
+    ----------
+    bound : str
+        The address the server listens on. When it listens on all of them, any bare address will do.
+    names : collection of str
+        Further names, such as ``guard.example.com``; ``*`` stands for all.
+
+    Examples
+    --------
+    >>> hosts = Hosts("127.0.0.1", ["guard.example.com"])
+    >>> [hosts.allow(host) for host in (b"localhost:8000", b"guard.example.com", b"evil.example:8000", b"")]
+    [True, True, False, False]
+    """
+
+    def __init__(self, bound: str, names: Collection[str] = ()) -> None:
+        self._all = "*" in names
+        self._any_address = bound in _EVERYWHERE
+        self._names = {*_LOOPBACK, _written(bound), *(_checked(name) for name in names if name != "*")}
+        self._known: set[bytes] = set()
+
+    def allow(self, host: bytes) -> bool:
+        """Whether a request with this header Host is for this server."""
+        return host in self._known or self._remember(host)
+
+    def _remember(self, host: bytes) -> bool:
+        match = _HOST.fullmatch(host.decode("latin-1").lower())
+        if match is None:
+            return False
+        name = match[1].rstrip(".")
+        allowed = self._all or name in self._names or (self._any_address and _is_address(name))
+        if allowed and len(self._known) < _MOST_REMEMBERED:
+            self._known.add(host)
+        return allowed
+
+
+def _written(address: str) -> str:
+    """An address as it stands in a header: IPv6 in brackets."""
+    return f"[{address.lower()}]" if ":" in address else address.lower()
+
+
+def _checked(name: str) -> str:
+    written = name.lower().rstrip(".") if name.startswith("[") else _written(name).rstrip(".")
+    match = _HOST.fullmatch(written)
+    if match is None or match[1] != written:
+        raise InvalidInput(f"an allowed host must be a name or an address without port or scheme; got {name!r}.")
+    return written
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,284 @@
+"""What is refused before the guard sees it, and what every response says: pure ASGI, a few microseconds a request.
+
+A body is read here, whole, within its bounds of size and time, before the application is called: it gets bodies that
+are there, and its own code needs no limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from normscale.serve.deadline import Deadline
+from normscale.serve.hosts import Hosts
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+_PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 64 << 20
+
+
+class Bounds(NamedTuple):
+    """How much a client may ask for."""
+
+    max_body: int = 16 << 20
+    """Bytes of a body."""
+    body_seconds: float = 10.0
+    """For a body to arrive."""
+    total_seconds: float = 30.0
+    """For the answer, once the body is there; not for live streams."""
+    max_requests: int = 64
+    """Requests at once."""
+    max_live: int = 32
+    """Live streams at once."""
+
+
+DEFAULT_BOUNDS = Bounds()
+
+
+class Limits:
+    """ASGI middleware that keeps requests within bounds.
+
+    ======  ====================================================================================
+    400     two headers Content-Length, or one that is no number; no header Host, or two
+    403     a page of another origin asks for something that changes the guard
+    408     the body did not arrive in time
+    413     the body is too large; declared bodies are refused before a byte is read
+    415     the body is compressed
+    421     the header Host names another server
+    503     too many requests or live streams at once; ``Retry-After`` says when to try again
+    504     the answer took too long
+    ======  ====================================================================================
+
+    Parameters
+    ----------
+    app : ASGI application
+    hosts : Hosts
+        By which names the server may be addressed.
+    bounds : Bounds
+    origins : collection of str
+        Origins whose pages may change the guard, besides its own, such as ``https://guard.example.com``: needed
+        behind a proxy that rewrites the header Host.
+    live : collection of str
+        Paths of live streams: they may last, and are counted apart.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        hosts: Hosts,
+        bounds: Bounds = DEFAULT_BOUNDS,
+        origins: Collection[str] = (),
+        live: Collection[str] = ("/v1/live",),
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._bounds = bounds
+        self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
+        self._live = frozenset(live)
+        self._requests = _Gate(bounds.max_requests)
+        self._streams = _Gate(bounds.max_live)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or hand it on."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close"})
+            else:
+                await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        response = _Response(send, _PRIVATE if path.startswith("/v1") else SECURITY_HEADERS)
+        is_live = path in self._live
+        gate = self._streams if is_live else self._requests
+        if gate.inside >= gate.limit:
+            await response.refuse(503, f"the server is busy with {gate.limit} others. Try again in a second.", retry=1)
+            return
+        gate.inside += 1
+        try:
+            await self._within_bounds(scope, receive, response, is_live)
+        finally:
+            gate.inside -= 1
+
+    async def _within_bounds(self, scope: Scope, receive: Receive, response: _Response, is_live: bool) -> None:
+        bounds = self._bounds
+        has_body, refusal = self._look(scope)
+        if refusal is not None:
+            await response.refuse(*refusal, linger=receive if has_body else None)
+            return
+        if has_body:
+            try:
+                with Deadline(bounds.body_seconds):
+                    body = await _read(receive, bounds.max_body)
+            except TimeoutError:
+                await response.refuse(408, f"the body did not arrive within {bounds.body_seconds:g} seconds.")
+                return
+            except _TooLarge:
+                await response.refuse(413, self._too_large(), linger=receive)
+                return
+            if body is None:  # the client is gone
+                return
+            receive = _replay(body, receive)
+        try:
+            with Deadline(None if is_live else bounds.total_seconds) as clock:
+                await self._app(scope, receive, response.send)
+        except TimeoutError:
+            if not clock.expired:
+                raise
+            if not response.started:  # of half an answer the server sees that it stays unfinished, and hangs up
+                await response.refuse(
+                    504, f"no answer within {bounds.total_seconds:g} seconds. Send fewer rows at once."
+                )
+
+    def _look(self, scope: Scope) -> tuple[bool, tuple[int, str] | None]:
+        """Whether a body comes, and why the request is refused, from its headers alone."""
+        host = origin = length = None
+        has_body = False
+        refusal: tuple[int, str] | None = None
+        for name, value in scope["headers"]:
+            if name == b"host":
+                if host is not None:
+                    refusal = 400, "the request has two headers Host; send one."
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"content-length":
+                if length is not None or not value.isdigit() or len(value) > 19:
+                    refusal = 400, "the header Content-Length must be one whole number."
+                    value = b"1"
+                length = int(value)
+                has_body = has_body or length > 0
+            elif name == b"transfer-encoding":
+                has_body = True
+            elif name == b"content-encoding" and value.strip().lower() not in (b"identity", b""):
+                refusal = refusal or (415, "compressed bodies are not read; send it without Content-Encoding.")
+        if host is None:
+            return has_body, (400, "the request has no header Host.")
+        if refusal is None:
+            if not self._hosts.allow(host):
+                refusal = 421, "this server does not answer to that Host. Use its own name, or allow this one."
+            elif origin is not None and scope["method"] not in _SAFE and not self._is_own(origin.lower(), host.lower()):
+                refusal = 403, "pages of another origin may not do this."
+            elif length is not None and length > self._bounds.max_body:
+                refusal = 413, self._too_large()
+        return has_body, refusal
+
+    def _is_own(self, origin: bytes, host: bytes) -> bool:
+        return origin in self._origins or origin.partition(b"://")[2] == host
+
+    def _too_large(self) -> str:
+        return f"the body is larger than {self._bounds.max_body} bytes. Send fewer rows at once."
+
+
+class _Gate:
+    """How many are inside, and how many may be."""
+
+    __slots__ = ("inside", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.inside = 0
+
+
+class _Response:
+    """One response: adds the headers of all, remembers whether it began, and can be a refusal."""
+
+    __slots__ = ("_headers", "_send", "started")
+
+    def __init__(self, send: Send, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+        self._send = send
+        self._headers = headers
+        self.started = False
+
+    def send(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.started = True
+            message["headers"] = [*message.get("headers", ()), *self._headers]
+        return self._send(message)
+
+    async def refuse(self, status: int, sentence: str, *, retry: int = 0, linger: Receive | None = None) -> None:
+        """Answer with an error and close the connection, whose next bytes would be the rest of the body.
+
+        ``linger`` reads that rest for a while: a client that is still sending when the connection is closed is told
+        so by its system before it has read the answer.
+        """
+        body = msgspec.json.encode({"error": sentence})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        if retry:
+            headers.append((b"retry-after", str(retry).encode()))
+        await self.send({"type": "http.response.start", "status": status, "headers": headers})
+        await self.send({"type": "http.response.body", "body": body, "more_body": linger is not None})
+        if linger is not None:
+            await _discard(linger)
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class _TooLarge(Exception):
+    """More bytes came than are allowed."""
+
+
+async def _read(receive: Receive, max_body: int) -> bytes | None:
+    """The body; None when the client is gone."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        part = message.get("body", b"")
+        size += len(part)
+        if size > max_body:
+            raise _TooLarge
+        parts.append(part)
+        if not message.get("more_body", False):
+            return part if len(parts) == 1 else b"".join(parts)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body once, and then what the server has to say."""
+    waiting = [body]
+
+    async def replay() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return replay
+
+
+async def _discard(receive: Receive) -> None:
+    """Read on and forget, for a while."""
+    left = _LINGER_BYTES
+    try:
+        with Deadline(_LINGER_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] != "http.request" or not message.get("more_body", False):
+                    return
+    except TimeoutError:
+        return
