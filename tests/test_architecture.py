@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "errors",
         "moments", "outputs", "scaling", "state",
     },
-    "onnx": {"_atomic", "_kernels", "_validate", "detectors", "errors", "moments", "scaling", "scores", "state"},
+    "onnx": {"_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "moments", "outputs", "state"},
     "guard": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "metrics", "moments", "outputs",
         "scaling", "state",

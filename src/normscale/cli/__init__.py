@@ -10,7 +10,7 @@ from typing import TextIO
 import typer
 
 from normscale._version import __version__
-from normscale.cli import audit, bench, data, doctor, evaluate, fit, report, score, stress, token, train
+from normscale.cli import audit, bench, data, doctor, evaluate, export, fit, report, score, stress, token, train
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -34,6 +34,7 @@ app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
 app.command("token", epilog=token.EXAMPLE)(token.token)
+app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

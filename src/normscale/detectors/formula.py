@@ -1,6 +1,6 @@
 """A fitted detector as plain arrays: what anyone needs who computes its scores elsewhere, in an ONNX graph or in torch.
 
-Every detector that reads logits is one formula. For a row z that is predicted c (its largest logit, the first of equals)
+Every detector that reads logits is one formula. For a row z predicted c (its largest logit, the first of equals)
 
     score = times * kind((z - shift) * factor) - size * z_c - less_c + position_c(z)
 
@@ -26,7 +26,7 @@ from normscale.errors import InvalidInput, NotFitted
 from normscale.scaling import scale_factor
 
 TIE = 1e-12
-"""Scores this much above a threshold, relative to it, are equal to it: elsewhere exp and log round otherwise than here."""
+"""Scores this much above a threshold, relative to it, are equal to it: elsewhere exp and log round differently."""
 
 
 class Position(NamedTuple):
@@ -110,7 +110,7 @@ def formula_of(detector: Detector) -> LogitFormula | FeatureFormula:
 
 
 def limits_of(detector: Detector) -> FloatArray | None:
-    """The scores from above which a row is flagged, (1,) or one for each predicted class (C,); None without a threshold.
+    """The scores above which a row is flagged, (1,) or one for each predicted class (C,); None without a threshold.
 
     They lie a rounding error (:data:`TIE`) above the threshold: it is itself the score of some row, and that row must
     be accepted also where its last bit comes out differently.

@@ -1,0 +1,45 @@
+"""``normscale export``: an ONNX classifier with its guard inside."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+EXAMPLE = "Example: [bold]normscale export --model net.onnx --guard guard.safetensors -o guarded.onnx[/bold]"
+
+
+def export(
+    model: Annotated[str, typer.Option("--model", "-m", help="An ONNX classifier.")],
+    guard: Annotated[str, typer.Option("--guard", "-g", help="A detector that `normscale fit` saved.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Where the guarded model goes (.onnx).")],
+    stateful: Annotated[
+        bool,
+        typer.Option("--stateful/--frozen", help="Let the statistics move; they become inputs and outputs."),
+    ] = False,
+    logits: Annotated[
+        str | None, typer.Option(help="The tensor with the logits, if not the only output of the right shape.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="The tensor with the features, for a detector that reads them.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Flag scores above this, whatever threshold the detector carries.")
+    ] = None,
+) -> None:
+    """Add the outputs ood_score and is_ood to an ONNX classifier, and check them against numpy in onnxruntime."""
+    from normscale.onnx import export_guarded
+
+    done = export_guarded(
+        model, guard, output, logits=logits, features=features, stateful=stateful, threshold=threshold
+    )
+    found = done.agreement
+    typer.echo(
+        f"{output}: added {', '.join(done.added)} ({done.detector.name} of {', '.join(map(repr, done.reads))}); "
+        f"largest difference from numpy {found.difference:.1e}, {found.of}, {found.rows} rows",
+        err=True,
+    )
+    if done.detector.threshold_ is None:
+        typer.echo(
+            "no is_ood: the guard has no threshold; pass --threshold X, or fit it with --calibrate VALIDATION", err=True
+        )

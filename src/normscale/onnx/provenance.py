@@ -1,0 +1,50 @@
+"""Where a guarded model's guard came from, in the model's metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from typing import TYPE_CHECKING
+
+from normscale._version import __version__
+from normscale.detectors.base import Detector
+from normscale.state import DETECTOR
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+SHA256 = "normscale.guard_sha256"
+
+
+def provenance(detector: Detector) -> dict[str, str]:
+    """Version, header, threshold and checksum: what ``detector.save`` would write, less the arrays."""
+    from safetensors import safe_open
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "guard.safetensors")
+        detector.save(path)
+        checksum = sha256_of(path)
+        with safe_open(path, framework="np") as file:
+            header = file.metadata()[DETECTOR.key]
+    return {
+        "normscale.version": __version__,
+        "normscale.detector": header,
+        "normscale.threshold": json.dumps(json.loads(header)["threshold"]),
+        SHA256: checksum,
+    }
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The checksum of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def note(model: ModelProto, entries: dict[str, str]) -> None:
+    """Set entries of a model's metadata."""
+    known = {entry.key: entry for entry in model.metadata_props}
+    for key, value in entries.items():
+        entry = known.get(key) or model.metadata_props.add()
+        entry.key, entry.value = key, value

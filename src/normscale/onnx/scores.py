@@ -1,0 +1,109 @@
+"""The formulas of :mod:`normscale.detectors.formula` as ONNX nodes, in float64 whatever the model computes in."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from normscale._validate import FloatArray
+from normscale.detectors.formula import FeatureFormula, LogitFormula, Position
+from normscale.onnx.nodes import Nodes
+
+
+def logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
+    """Scores (n,) of float64 logits ``rows`` (n, C); NaN for a row that is not finite."""
+    scaled = rows
+    if formula.shift.any():
+        scaled = nodes("Sub", scaled, formula.shift)
+    if (formula.factor != 1.0).any():
+        scaled = nodes("Mul", scaled, formula.factor)
+    scores = reduce_rows(nodes, scaled, formula.kind)
+    if formula.times != 1.0:
+        scores = nodes("Mul", scores, formula.times)
+    if formula.size != 0.0:
+        largest = nodes.reduce("ReduceMax", rows, 1)
+        scores = nodes("Sub", scores, nodes("Mul", largest, formula.size))
+    if formula.less is not None:
+        scores = nodes("Sub", scores, nodes("Gather", nodes.constant(formula.less), predicted(nodes, rows)))
+    if formula.position is not None:
+        scores = nodes("Add", scores, _position(nodes, rows, formula.position))
+    return nan_unless(nodes, finite_rows(nodes, rows), scores)
+
+
+def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
+    """Scores (n,) of scaled logits (n, C), in log space: nothing saturates however confident a row is."""
+    if kind == "max":
+        return nodes("Neg", nodes.reduce("ReduceMax", scaled, 1))
+    if kind == "energy":
+        above = nodes("Sub", scaled, nodes.reduce("ReduceMax", scaled, 1, keepdims=True))
+        log_total = nodes("Log", nodes.reduce("ReduceSum", nodes("Exp", above), 1))
+        return nodes("Neg", nodes("Add", nodes.reduce("ReduceMax", scaled, 1), log_total))
+    # log sum_{j != top} exp(z_j - z_top), relative to the second largest, so that the sum is at least 1
+    is_top = _is_top(nodes, scaled)
+    others = nodes("Where", is_top, float(np.finfo(np.float64).min), scaled)
+    above = nodes("Sub", scaled, nodes.reduce("ReduceMax", others, 1, keepdims=True))
+    total = nodes.reduce("ReduceSum", nodes("Where", is_top, 0.0, nodes("Exp", above)), 1)
+    lead = nodes("Sub", nodes.reduce("ReduceMax", others, 1), nodes.reduce("ReduceMax", scaled, 1))
+    return nodes("Add", lead, nodes("Log", total))
+
+
+def feature_scores(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
+    """Squared Mahalanobis distances (n,) of float64 features ``rows`` (n, d); NaN for a row that is not finite."""
+    white = nodes("MatMul", nodes("Sub", rows, formula.centre), formula.whitening)
+    norms = nodes.reduce("ReduceSum", nodes("Mul", white, white), 1)
+    squared_norms: FloatArray = np.einsum("ij,ij->i", formula.means, formula.means)
+    to_means = nodes("Add", nodes("MatMul", white, -2.0 * formula.means.T), squared_norms)
+    distances = nodes("Add", norms, nodes.reduce("ReduceMin", to_means, 1))
+    return nan_unless(nodes, finite_rows(nodes, rows), not_below_zero(nodes, distances))
+
+
+def flags(nodes: Nodes, scores: str, limits: FloatArray, rows: str | None) -> str:
+    """Which rows are out-of-distribution (n,): a score above the limit (of the predicted class), or NaN."""
+    limit = nodes.constant(limits)
+    if limits.size > 1 and rows is not None:
+        limit = nodes("Gather", limit, predicted(nodes, rows))
+    return nodes("Or", nodes("IsNaN", scores), nodes("Greater", scores, limit))
+
+
+def predicted(nodes: Nodes, rows: str) -> str:
+    """The class of the largest logit (n,), the first of equals."""
+    return nodes("ArgMax", rows, axis=1, keepdims=0)
+
+
+def finite_rows(nodes: Nodes, rows: str) -> str:
+    """1.0 for a row of finite numbers, 0.0 for one with NaN or infinity; shape (n,)."""
+    finite = nodes("Less", nodes("Abs", rows), math.inf)
+    return nodes.reduce("ReduceMin", nodes.cast(finite, np.float64), 1)
+
+
+def nan_unless(nodes: Nodes, good: str, scores: str) -> str:
+    """The scores where ``good`` is 1.0, else NaN."""
+    return nodes("Where", nodes("Greater", good, 0.5), scores, math.nan)
+
+
+def not_below_zero(nodes: Nodes, value: str) -> str:
+    """The value, cut at 0; NaN stays NaN, which Max need not respect."""
+    return nodes("Where", nodes("Less", value, 0.0), 0.0, value)
+
+
+def _is_top(nodes: Nodes, scaled: str) -> str:
+    """Whether an entry is the largest of its row, the first of equals; (n, C)."""
+    top = nodes("ArgMax", scaled, axis=1, keepdims=1)
+    columns = nodes("Range", 0, nodes("Gather", nodes("Shape", scaled), 1), 1)
+    return nodes("Equal", columns, top)
+
+
+def _position(nodes: Nodes, rows: str, position: Position) -> str:
+    """Whether a row lies where recent OoD rows of its predicted class lay (n,)."""
+    own = predicted(nodes, rows)
+
+    def of_class(table: FloatArray) -> str:
+        return nodes("Gather", nodes.constant(table), own)
+
+    x = nodes("Mul", nodes("Sub", rows, of_class(position.mean)), of_class(position.inverse_deviation))
+    misfit = nodes("Sub", x, of_class(position.outside_mean))
+    explained = nodes("Mul", nodes("Mul", misfit, misfit), of_class(position.inverse_variance))
+    ratio = nodes.reduce("ReduceMean", nodes("Sub", nodes("Mul", x, x), explained), 1)
+    evidence = nodes("Mul", nodes("Sub", ratio, of_class(position.log_variance)), of_class(position.trust))
+    return not_below_zero(nodes, evidence)
