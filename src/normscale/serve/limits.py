@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
-
+from normscale.serve.bad_request import error_body
 from normscale.serve.deadline import Deadline
 from normscale.serve.hosts import Hosts
 
@@ -65,6 +64,7 @@ class Limits:
     413     the body is too large; declared bodies are refused before a byte is read
     415     the body is compressed
     421     the header Host names another server
+    500     the application raised; the error goes on to the server's log
     503     too many requests or live streams at once; ``Retry-After`` says when to try again
     504     the answer took too long
     ======  ====================================================================================
@@ -222,7 +222,7 @@ class _Response:
         ``linger`` reads that rest for a while: a client that is still sending when the connection is closed is told
         so by its system before it has read the answer.
         """
-        body = msgspec.json.encode({"error": sentence})
+        body = error_body(sentence)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
