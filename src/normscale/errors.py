@@ -38,6 +38,15 @@ class FolderInUse(NormscaleError, OSError):
     """Another process is at work in that folder."""
 
 
+class StoreUnavailable(NormscaleError, OSError):
+    """The store of a guard cannot be read or written just now."""
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        """Say what; ``full``: for want of room on its disk."""
+        super().__init__(message)
+        self.full = full
+
+
 class MissingExtra(NormscaleError, ImportError):
     """A feature needs an optional dependency that is not installed."""
 

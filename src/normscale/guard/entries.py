@@ -1,0 +1,85 @@
+"""The journal's entries: one for each block of rows that was answered, and one for each decision."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _kernels
+from normscale._kernels import BlockState
+from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+
+ROWS, ASIDE = "rows", "aside"
+"""Rows that the statistics took in; rows that were answered and recorded only."""
+FREEZE, THAW, THRESHOLD, RESET, TAKE_IN, DISCARD = "freeze", "thaw", "threshold", "reset", "take-in", "discard"
+"""Decisions."""
+
+_SEEN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
+_SAMPLE = 48  # rows of a block that are kept for people
+_FLAGGED = 8  # of a large block: flagged ones that are kept besides
+_LARGEST = 3e38  # what single precision holds
+
+
+class Entry(NamedTuple):
+    """One line of the journal. Arrays are little-endian bytes, as the store keeps them; empty where there are none."""
+
+    seq: int
+    at: float
+    """Seconds since 1970, never going back."""
+    kind: str
+    client: str = ""
+    rows: int = 0
+    flagged: int = 0
+    predicted: bytes = b""
+    """(C,) int64: how many rows were predicted as each class."""
+    mean: bytes = b""
+    """(C,) float64 mean of the block's logits."""
+    m2: bytes = b""
+    """(C,) float64 sum of squared deviations from it."""
+    learned: bytes = b""
+    """The rows themselves, for a detector whose statistics depend on their order."""
+    glimpse: bytes = b""
+    """A sample of the scores, for people."""
+    note: str = ""
+    """JSON: the alarms at that time, the cause of setting aside, the reason of a decision."""
+
+    @property
+    def block(self) -> BlockState:
+        """The block's own moments."""
+        return BlockState(float(self.rows), np.frombuffer(self.mean), np.frombuffer(self.m2))
+
+    @property
+    def seen(self) -> NDArray[np.void]:
+        """The sample of scores: records of score, predicted, row, flagged, and whether chosen without regard to that."""
+        return np.frombuffer(self.glimpse, _SEEN)
+
+
+def block_moments(rows: Rows) -> BlockState | None:
+    """Moments of a block of rows by themselves; None when a number is too large, or not finite."""
+    width = rows.shape[1]
+    if rows.shape[0] == 1:
+        row = rows[0].astype(np.float64)
+        return BlockState(1.0, row, np.zeros(width))
+    return _kernels.absorb(rows, 0.0, np.zeros(width), np.zeros(width))
+
+
+def glimpse(scores: FloatArray, predicted: IntArray, flagged: BoolArray, positions: IntArray | None) -> bytes:
+    """A sample of a block for people: evenly spread rows and the first flagged ones; all rows of a small block.
+
+    ``positions`` says which row of its request each row was; None: each request was a single row.
+    """
+    n = scores.size
+    chosen, even = np.arange(n), n
+    if n > _SAMPLE:
+        even = _SAMPLE
+        chosen = np.concatenate([np.arange(even) * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_FLAGGED]])
+    seen = np.empty(chosen.size, _SEEN)
+    seen["score"] = np.clip(scores[chosen], -_LARGEST, _LARGEST)
+    seen["predicted"] = predicted[chosen]
+    seen["row"] = 0 if positions is None else positions[chosen]
+    seen["flagged"] = flagged[chosen]
+    seen["sampled"] = False
+    seen["sampled"][:even] = True
+    return seen.tobytes()

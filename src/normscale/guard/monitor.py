@@ -1,0 +1,123 @@
+"""Does the stream still look like training? Three readings of its recent rows.
+
+* *class balance*: the total variation between the shares of predicted classes, recent and training, beyond what a
+  sample of that size shows anyway. Plain norm-scaling breaks on a stream that one class dominates.
+* *shift*: the farthest that the recent mean logit of any class lies from its training mean, in training deviations.
+  A running mean is an average of recent means, so who is held to this limit cannot move the statistics beyond it.
+* *flagged*: the share of recent rows that were flagged.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+from normscale.detectors.reference import Reference
+from normscale.guard.policy import Policy
+
+BALANCE, SHIFT, FLAGGED = "class_balance", "shift", "flagged"
+LABELS = {BALANCE: "class balance", SHIFT: "shift of the logits", FLAGGED: "flagged share"}
+
+
+class Reading(NamedTuple):
+    """One number against its limit."""
+
+    kind: str
+    value: float
+    limit: float
+    worst: int = -1
+    """The class that stands out, where there is one."""
+
+    @property
+    def alarming(self) -> bool:
+        """Whether the limit is passed."""
+        return self.value > self.limit
+
+
+class Monitor(NamedTuple):
+    """What the recent rows look like; older ones fade. Never changed: each block makes a new one."""
+
+    weight: float
+    """How many rows it rests on; at most the window."""
+    flagged: float
+    predicted: FloatArray
+    """(C,)"""
+    mean: FloatArray
+    """(C,) of the logits."""
+
+    @classmethod
+    def empty(cls, n_classes: int) -> Monitor:
+        """Nothing seen."""
+        return cls(0.0, 0.0, np.zeros(n_classes), np.zeros(n_classes))
+
+    def after(self, rows: int, flagged: int, predicted: IntArray, mean: FloatArray, window: float) -> Monitor:
+        """The monitor with a block of rows counted in, each as heavy as the next."""
+        keep = math.exp(-rows / window)
+        new = window * (1.0 - keep)  # what n rows weigh together when each fades from its arrival on
+        weight = self.weight * keep + new
+        return Monitor(
+            weight,
+            self.flagged * keep + flagged * (new / rows),
+            self.predicted * keep + predicted * (new / rows),
+            self.mean + (mean - self.mean) * (new / weight),
+        )
+
+
+class Yardstick:
+    """Training, in the form in which streams are held against it."""
+
+    def __init__(self, reference: Reference | None, policy: Policy) -> None:
+        """Without a reference only the flagged share can be watched."""
+        self.policy = policy
+        self.reference = reference
+        if reference is not None:
+            self.share = reference.share
+            self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
+            self.mean, std = reference.moments.mean, reference.moments.std
+            self.per_deviation = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0.0)
+            reach = np.where(std > 0.0, policy.outlier * std, math.inf)
+            self._low, self._high = float((self.mean - reach).max()), float((self.mean + reach).min())
+
+    def readings(self, monitor: Monitor) -> tuple[Reading, ...]:
+        """All readings; none before there is enough evidence."""
+        policy, weight = self.policy, monitor.weight
+        if weight < policy.evidence:
+            return ()
+        flagged = Reading(FLAGGED, monitor.flagged / weight, policy.flagged)
+        if self.reference is None:
+            return (flagged,)
+        share = monitor.predicted / weight
+        excess = share - self.share
+        chance = np.minimum(self._noise / math.sqrt(weight), 2.0 * self.share)
+        balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
+        distance = np.abs(monitor.mean - self.mean) * self.per_deviation
+        farthest = int(distance.argmax())
+        return (
+            Reading(BALANCE, balance, policy.balance, int(excess.argmax())),
+            Reading(SHIFT, float(distance[farthest]), policy.shift, farthest),
+            flagged,
+        )
+
+    def outliers(self, rows: Rows) -> BoolArray | None:
+        """Which rows hold a number too far out to have anything to do with training; None: none of them."""
+        if self.reference is None or (rows.min() >= self._low and rows.max() <= self._high):
+            return None
+        distance = np.abs(rows - self.mean) * self.per_deviation
+        far: BoolArray = distance.max(axis=1) > self.policy.outlier
+        return far if far.any() else None
+
+    def explain(self, reading: Reading, monitor: Monitor, names: tuple[str, ...] | None) -> str:
+        """The reading in plain words."""
+        worst = reading.worst
+        name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
+        if reading.kind == BALANCE:
+            now, then = monitor.predicted[worst] / monitor.weight, self.share[worst]
+            return f"{now:.0%} of the recent rows are predicted {name}; in training {then:.0%} were."
+        if reading.kind == SHIFT:
+            direction = "above" if monitor.mean[worst] > self.mean[worst] else "below"
+            distance = f"{reading.value:.1f} training deviations {direction}"
+            return f"The recent logits of {name} lie {distance} their training mean."
+        return f"{reading.value:.0%} of the recent rows are flagged as out-of-distribution."

@@ -1,0 +1,50 @@
+"""What a guard puts up with before it stops learning from its stream."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+from normscale import _validate
+from normscale.errors import InvalidInput
+
+FREEZE, WARN, IGNORE = "freeze", "warn", "ignore"
+ON_DRIFT = (FREEZE, WARN, IGNORE)
+
+
+class Policy(NamedTuple):
+    """Limits, each with a default that was measured (``docs/guard.md``)."""
+
+    on_drift: str = FREEZE
+    """On alarm: go back to the guard file's statistics, only say so, or not even look."""
+    window: float = 1000.0
+    """How many recent rows are watched; older ones fade."""
+    evidence: float = 100.0
+    """No alarm before this many rows were seen."""
+    balance: float = 0.35
+    """Largest share of recent rows that may be predicted otherwise than in training (total variation)."""
+    shift: float = 1.0
+    """Largest distance of a class's recent mean logit from training, in training deviations."""
+    flagged: float = 0.5
+    """Largest share of recent rows that may be flagged."""
+    calm: float = 2000.0
+    """A frozen guard thaws after this many rows without an alarm; ``inf``: only when told."""
+    outlier: float = 30.0
+    """A row with a logit farther than this from its training mean, in training deviations, is never taken in."""
+    client_cap: int | None = None
+    """Rows of one client that are taken in within one minute."""
+    minute_cap: int | None = None
+    """Rows of all clients that are taken in within one minute."""
+
+    def checked(self) -> Self:
+        """The policy itself, or :class:`InvalidInput` naming what is wrong with it."""
+        _validate.one_of(self.on_drift, "on_drift", ON_DRIFT)
+        for name in ("window", "evidence", "balance", "shift", "flagged", "calm", "outlier"):
+            _validate.positive(getattr(self, name), name, allow_inf=name in ("calm", "outlier", "shift"))
+        if self.evidence > self.window:
+            raise InvalidInput(
+                f"evidence ({self.evidence:g} rows) cannot exceed window ({self.window:g} rows): it would never come."
+            )
+        for name in ("client_cap", "minute_cap"):
+            if getattr(self, name) is not None:
+                _validate.at_least(getattr(self, name), name, 1)
+        return self

@@ -1,0 +1,184 @@
+"""What every store does: the statements, the same for all databases; the connection differs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+
+from normscale.guard.entries import Entry
+
+FORMAT = "1"
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, kind TEXT NOT NULL, "
+    "client TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, predicted {bytes} NOT NULL, "
+    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, learned {bytes} NOT NULL, glimpse {bytes} NOT NULL, "
+    "note TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, state {bytes} NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS aside (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, minute BIGINT NOT NULL, "
+    "client TEXT NOT NULL, cause TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, "
+    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, learned {bytes} NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS aside_by_minute ON aside (minute, client, cause)",
+    "CREATE TABLE IF NOT EXISTS answers (client TEXT NOT NULL, key TEXT NOT NULL, digest {bytes} NOT NULL, "
+    "at DOUBLE PRECISION NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
+    "CREATE INDEX IF NOT EXISTS answers_by_time ON answers (at)",
+)
+_ENTRY = "seq, at, kind, client, rows, flagged, predicted, mean, m2, learned, glimpse, note"
+_ASIDE = "seq, at, minute, client, cause, rows, flagged, mean, m2, learned"
+
+
+class Aside(NamedTuple):
+    """Rows that were answered but not taken in: their moments by client and minute, or the rows where order matters."""
+
+    seq: int
+    """The journal entry that it began with."""
+    at: float
+    minute: int
+    client: str
+    cause: str
+    rows: int
+    flagged: int
+    mean: bytes
+    m2: bytes
+    learned: bytes
+
+
+class Transaction:
+    """Statements inside one transaction that no other process is in."""
+
+    def __init__(self, store: SqlStore) -> None:
+        """Of a store that has begun one."""
+        self._run = store.run
+        self.meta = _Meta(store)
+
+    def entries_after(self, seq: int) -> list[Entry]:
+        """The journal beyond an entry, in order."""
+        rows = self._run(f"SELECT {_ENTRY} FROM journal WHERE seq > ? ORDER BY seq", (seq,))
+        return [Entry(*row) for row in rows]
+
+    def append(self, entry: Entry) -> None:
+        """Write an entry."""
+        self._run(f"INSERT INTO journal ({_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entry)
+
+    def snapshot(self) -> bytes | None:
+        """The state as it was last written."""
+        rows = self._run("SELECT state FROM snapshot WHERE id = 1", ())
+        return bytes(rows[0][0]) if rows else None
+
+    def save_snapshot(self, seq: int, state: bytes, keep_after: int, forget_before: float) -> None:
+        """Write the state; drop entries up to ``keep_after`` and answers from before ``forget_before``."""
+        self._run(
+            "INSERT INTO snapshot (id, seq, state) VALUES (1, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, state = excluded.state",
+            (seq, state),
+        )
+        self._run("DELETE FROM journal WHERE seq <= ?", (keep_after,))
+        self._run("DELETE FROM answers WHERE at < ?", (forget_before,))
+
+    def answer(self, client: str, key: str) -> tuple[bytes, bytes] | None:
+        """Digest and verdict of an earlier request with that key."""
+        rows = self._run("SELECT digest, verdict FROM answers WHERE client = ? AND key = ?", (client, key))
+        return (bytes(rows[0][0]), bytes(rows[0][1])) if rows else None
+
+    def remember(self, client: str, key: str, digest: bytes, at: float, verdict: bytes) -> None:
+        """Keep the answer to a request that may be sent again."""
+        self._run(
+            "INSERT INTO answers (client, key, digest, at, verdict) VALUES (?, ?, ?, ?, ?)",
+            (client, key, digest, at, verdict),
+        )
+
+    def aside(self, client: str | None = None) -> list[Aside]:
+        """All that is set aside, in order, of one client or of all."""
+        where, values = ("", ()) if client is None else (" WHERE client = ?", (client,))
+        return [Aside(*row) for row in self._run(f"SELECT {_ASIDE} FROM aside{where} ORDER BY seq", values)]
+
+    def aside_of_minute(self, minute: int, client: str, cause: str) -> Aside | None:
+        """What of a client was set aside within a minute."""
+        rows = self._run(
+            f"SELECT {_ASIDE} FROM aside WHERE minute = ? AND client = ? AND cause = ? ORDER BY seq DESC LIMIT 1",
+            (minute, client, cause),
+        )
+        return Aside(*rows[0]) if rows else None
+
+    def set_aside(self, aside: Aside) -> None:
+        """Write or replace what began with an entry."""
+        self._run(
+            f"INSERT INTO aside ({_ASIDE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET "
+            "rows = excluded.rows, flagged = excluded.flagged, mean = excluded.mean, m2 = excluded.m2",
+            aside,
+        )
+
+    def drop_aside(self, parts: Sequence[Aside]) -> None:
+        """Forget some of what is set aside."""
+        for part in parts:
+            self._run("DELETE FROM aside WHERE seq = ?", (part.seq,))
+
+
+class _Meta:
+    def __init__(self, store: SqlStore) -> None:
+        self._run = store.run
+
+    def __getitem__(self, key: str) -> str | None:
+        rows = self._run("SELECT value FROM meta WHERE key = ?", (key,))
+        return str(rows[0][0]) if rows else None
+
+    def __setitem__(self, key: str, value: str) -> None:
+        self._run(
+            "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            (key, value),
+        )
+
+
+class SqlStore(ABC):
+    """A database; one thread at a time may use it."""
+
+    name: str
+    """What to call it to people; no password in it."""
+
+    def create(self, byte_type: str) -> None:
+        """Make the tables that are not there."""
+        with self.transaction():
+            for statement in _SCHEMA:
+                self.run(statement.format(bytes=byte_type), ())
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """A transaction that no other process is in; all of it is on disk afterwards, or none of it."""
+        self.begin()
+        try:
+            yield Transaction(self)
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Wait for other processes, then begin."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Return once it is on disk."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Undo; never raises."""
+
+    @abstractmethod
+    def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Run a statement with ``?`` for its values; what it selects."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go."""
+
+    def __enter__(self) -> Self:
+        """The store itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

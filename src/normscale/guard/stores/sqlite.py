@@ -1,0 +1,116 @@
+"""The embedded store: one SQLite file, and a write-ahead log beside it that is flushed at every commit."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from normscale.errors import FileFormatError, StoreUnavailable
+from normscale.guard.stores.sql import SqlStore
+
+_CHECKPOINT_PAGES = 4000
+"""16 MB of log before it is folded into the file: rarely enough not to be felt in the answers' times."""
+
+
+class SqliteStore(SqlStore):
+    """A file; several processes on one machine may share it."""
+
+    def __init__(self, path: str) -> None:
+        """Open or make the file."""
+        self.name = path
+        in_memory = path == ":memory:"
+        folder = os.path.dirname(os.path.abspath(path))
+        if not in_memory and not os.path.isdir(folder):
+            raise StoreUnavailable(
+                f"the folder {folder!r} of the store is not there; make it or choose another --store."
+            )
+        # Writers of several processes queue at this lock: SQLite itself would let them poll, and starve.
+        self._lock = None if in_memory else os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._connection: sqlite3.Connection | None = None
+        try:
+            self._connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
+            if not in_memory:
+                os.chmod(path, 0o600)
+            self._execute("PRAGMA journal_mode = WAL")
+            self._execute("PRAGMA synchronous = FULL")  # the log is flushed at every commit, not now and then
+            self._execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            self.create("BLOB")
+        except sqlite3.DatabaseError as error:
+            self.close()
+            self._explain(error)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(self) -> None:
+        """Take the lock, then SQLite's own."""
+        self._flock(exclusive=True)
+        try:
+            self._execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            self._flock(exclusive=False)
+            self._explain(error)
+
+    def commit(self) -> None:
+        """Flush the log."""
+        try:
+            self._execute("COMMIT")
+        except sqlite3.Error as error:
+            self._explain(error)
+        self._flock(exclusive=False)
+
+    def rollback(self) -> None:
+        """Undo what a failed transaction wrote; SQLite has often done so itself."""
+        connection = self._connection
+        try:
+            if connection is not None and connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass
+        finally:
+            self._flock(exclusive=False)
+
+    def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Run it."""
+        try:
+            return self._execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            self._explain(error)
+
+    def close(self) -> None:
+        """Close the file; its last closer folds the log in."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        if self._connection is None:
+            raise StoreUnavailable(f"the store {self.name!r} is closed.")
+        return self._connection.execute(statement, values)
+
+    def _flock(self, *, exclusive: bool) -> None:
+        if self._lock is None:
+            return
+        try:
+            import fcntl
+        except ImportError:  # Windows: SQLite's own lock serves, only less fairly
+            return
+        fcntl.flock(self._lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_UN)
+
+    def _explain(self, error: sqlite3.Error) -> NoReturn:
+        text = str(error)
+        if "malformed" in text or "not a database" in text:
+            raise FileFormatError(
+                f"the store {self.name!r} is not a readable SQLite file ({text}); restore it from a copy or choose "
+                "another --store."
+            ) from error
+        full = "full" in text or "I/O" in text
+        advice = "Make room on its disk and send the rows again." if full else "Send the rows again."
+        raise StoreUnavailable(
+            f"the store could not be written ({text}); nothing was taken in. {advice}", full="full" in text
+        ) from error
