@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import TypeAlias
 
 from normscale.errors import NormscaleError
+
+Body: TypeAlias = bytes | bytearray
+"""What a client sent."""
 
 _LONGEST = 100
 

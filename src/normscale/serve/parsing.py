@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from normscale.errors import InvalidInput
-from normscale.serve.bad_request import BadRequest, shown
+from normscale.serve.bad_request import BadRequest, Body, shown
 from normscale.serve.read_arrow import read_arrow
 from normscale.serve.read_json import read_array, read_logits
 from normscale.serve.read_npy import MAGIC, read_header, read_numbers
@@ -25,7 +25,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 
 
-def read_rows(body: bytes, content_type: str | None, *, width: int, max_rows: int) -> NDArray[Any]:
+def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int) -> NDArray[Any]:
     """Logits out of the body of a request.
 
     Parameters
@@ -77,7 +77,7 @@ def read_rows(body: bytes, content_type: str | None, *, width: int, max_rows: in
 
 
 def read_inputs(
-    body: bytes,
+    body: Body,
     content_type: str | None,
     *,
     shape: Sequence[int | None],
@@ -130,7 +130,7 @@ def read_inputs(
     return array
 
 
-def _kind(body: bytes, content_type: str | None) -> str:
+def _kind(body: Body, content_type: str | None) -> str:
     """Which of the four formats it is."""
     if content_type is None or content_type == JSON:
         return JSON
@@ -148,7 +148,7 @@ def _kind(body: bytes, content_type: str | None) -> str:
     )
 
 
-def _rows_of_npy(body: bytes, width: int, max_rows: int) -> NDArray[Any]:
+def _rows_of_npy(body: Body, width: int, max_rows: int) -> NDArray[Any]:
     header = read_header(body)
     shape = header.shape
     if len(shape) not in (1, 2) or shape[-1] != width:
@@ -160,7 +160,7 @@ def _rows_of_npy(body: bytes, width: int, max_rows: int) -> NDArray[Any]:
     return read_numbers(body, header).reshape(-1, width)
 
 
-def _inputs_of_npy(body: bytes, axes: int, wanted: np.dtype[Any], max_elements: int) -> NDArray[Any]:
+def _inputs_of_npy(body: Body, axes: int, wanted: np.dtype[Any], max_elements: int) -> NDArray[Any]:
     header = read_header(body)
     count = 1
     for length in header.shape:

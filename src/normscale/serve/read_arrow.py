@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale.serve.bad_request import BadRequest, shown
+from normscale.serve.bad_request import BadRequest, Body, shown
 
 FILE_MAGIC = b"ARROW1"
 _MOST_BATCHES = 1024
 _COMPRESSION = 3  # the field of Arrow's table RecordBatch
 
 
-def read_arrow(body: bytes, *, is_file: bool, width: int, max_rows: int) -> NDArray[Any]:
+def read_arrow(body: Body, *, is_file: bool, width: int, max_rows: int) -> NDArray[Any]:
     """Rows of ``width`` numbers from float columns, one for each class, or from one column of lists, ``logits``."""
     try:
         import pyarrow as pa
@@ -41,10 +41,13 @@ def read_arrow(body: bytes, *, is_file: bool, width: int, max_rows: int) -> NDAr
         raise _damaged(shown(error) or "it ends too early") from None
 
 
-def _read(pa: Any, body: bytes, is_file: bool, width: int, max_rows: int) -> NDArray[Any]:
+def _read(pa: Any, body: Body, is_file: bool, width: int, max_rows: int) -> NDArray[Any]:
     source = pa.BufferReader(pa.py_buffer(body))
     messages = pa.ipc.MessageReader.open_stream(source)
-    schema = pa.ipc.read_schema(messages.read_next_message())
+    first = messages.read_next_message()
+    if first.type != "schema":  # pyarrow would take any message for one, and crash
+        raise _damaged("it does not begin with a schema")
+    schema = pa.ipc.read_schema(first)
     is_list = _check_schema(pa, schema, width)
     blocks: list[NDArray[Any]] = []
     total = 0

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from normscale.serve.bad_request import BadRequest, shown
+from normscale.serve.bad_request import BadRequest, Body, shown
 
 
 class _Logits(msgspec.Struct, forbid_unknown_fields=True):
@@ -27,7 +27,7 @@ class _Logits(msgspec.Struct, forbid_unknown_fields=True):
 _LOGITS = msgspec.json.Decoder(_Logits)
 
 
-def read_logits(body: bytes, width: int, max_rows: int) -> NDArray[np.float64]:
+def read_logits(body: Body, width: int, max_rows: int) -> NDArray[np.float64]:
     """``{"logits": [[...], ...]}``, or one row as ``{"logits": [...]}``; shape (n, width).
 
     Examples
@@ -37,17 +37,14 @@ def read_logits(body: bytes, width: int, max_rows: int) -> NDArray[np.float64]:
     """
     logits = _decoded(_LOGITS, body, "logits", max_rows * width).logits
     try:
-        rows = _one_row(logits, width) if logits and type(logits[0]) is float else _all_rows(logits, width)
+        return _one_row(logits, width) if logits and type(logits[0]) is float else _all_rows(logits, width)
     except (TypeError, ValueError):
         raise BadRequest(
             422, f'"logits" must be one row of {width} numbers or a list of such rows, not a mix.'
         ) from None
-    if len(rows) > max_rows:
-        raise BadRequest(413, f"{len(rows)} rows in one request; at most {max_rows} are taken. Send them in parts.")
-    return rows
 
 
-def read_array(body: bytes, axes: int, dtype: DTypeLike, max_elements: int) -> NDArray[Any]:
+def read_array(body: Body, axes: int, dtype: DTypeLike, max_elements: int) -> NDArray[Any]:
     """``{"inputs": ...}`` with lists nested ``axes`` deep, or one level less for a single input.
 
     Examples
@@ -70,7 +67,7 @@ def read_array(body: bytes, axes: int, dtype: DTypeLike, max_elements: int) -> N
     return array if depth == axes else array[None]
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, field: str, max_elements: int) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Any], body: Body, field: str, max_elements: int) -> Any:
     if body.count(b",") >= max_elements:
         raise BadRequest(413, f"more than {max_elements} numbers in one request. Send them in parts.")
     try:
@@ -103,7 +100,7 @@ def _all_rows(rows: list[Any], width: int) -> NDArray[np.float64]:
     return np.fromiter(chain.from_iterable(rows), np.float64, count).reshape(-1, width)
 
 
-def _depth(body: bytes, axes: int) -> int:
+def _depth(body: Body, axes: int) -> int:
     """How deep the lists of a document with one field are nested, as far as that matters: ``axes`` or one less."""
     start = body.find(b"[")
     opening = body[start : start + 64 * axes].translate(None, b" \t\r\n") if start >= 0 else b""

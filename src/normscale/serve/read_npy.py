@@ -14,18 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale.serve.bad_request import BadRequest, shown
+from normscale.serve.bad_request import BadRequest, Body, shown
 
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096
 _MOST_AXES = 32
 _SPACE = rb"[ \t\n]*"
+_LENGTH = rb"(?:0|[1-9]\d{0,18})"
 _KEY = re.compile(_SPACE + rb"(['\"])(descr|fortran_order|shape)\1" + _SPACE + b":" + _SPACE)
 _VALUES = {
     b"descr": re.compile(rb"(['\"])([<>|=]?[A-Za-z]\d{0,3})\1"),
     b"fortran_order": re.compile(rb"(True|False)"),
     b"shape": re.compile(
-        rb"\((" + _SPACE + rb"(?:\d{1,19}" + _SPACE + b"," + _SPACE + rb")*(?:\d{1,19}" + _SPACE + rb")?)\)"
+        rb"\((" + _SPACE + rb"(?:" + _LENGTH + _SPACE + b"," + _SPACE + rb")*(?:" + _LENGTH + _SPACE + rb")?)\)"
     ),
 }
 _COMMA = re.compile(_SPACE + rb",?" + _SPACE)
@@ -41,7 +42,7 @@ class NpyHeader(NamedTuple):
     offset: int
 
 
-def read_header(body: bytes) -> NpyHeader:
+def read_header(body: Body) -> NpyHeader:
     """Read the header of an .npy; versions 1 to 3.
 
     Examples
@@ -67,7 +68,7 @@ def read_header(body: bytes) -> NpyHeader:
     return NpyHeader(*_parsed(bytes(text)), start + length)
 
 
-def read_numbers(body: bytes, header: NpyHeader) -> NDArray[Any]:
+def read_numbers(body: Body, header: NpyHeader) -> NDArray[Any]:
     """The numbers behind the header, in this machine's byte order and in C order.
 
     Little-endian numbers in C order are not copied when ``body`` can be written to (a ``bytearray``). From ``bytes``
@@ -88,7 +89,7 @@ def read_numbers(body: bytes, header: NpyHeader) -> NDArray[Any]:
 
 @lru_cache(maxsize=64)  # a client sends the same header again and again
 def _parsed(text: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
-    found = _fields(text.strip())
+    found = _fields(text.strip(b" \t\n"))
     return _dtype(found[b"descr"][1]), found[b"fortran_order"][0] == b"True", _shape(found[b"shape"][0])
 
 
