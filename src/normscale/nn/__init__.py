@@ -1,6 +1,7 @@
 """Networks, training, extraction, and the detectors' network side; needs torch (``pip install 'normscale[torch]'``)."""
 
 from normscale.nn.extraction import extract
+from normscale.nn.guard import GuardedModule, GuardedOutput, guard
 from normscale.nn.head import NormScalingHead
 from normscale.nn.mahalanobis import MahalanobisLayers
 from normscale.nn.network_file import NetworkInfo, load_network, save_network
@@ -14,6 +15,8 @@ __all__ = [
     "RECIPES",
     "EpochLog",
     "EpsilonChoice",
+    "GuardedModule",
+    "GuardedOutput",
     "MahalanobisLayers",
     "NetworkInfo",
     "NormScalingHead",
@@ -22,6 +25,7 @@ __all__ = [
     "accuracy",
     "choose_epsilon",
     "extract",
+    "guard",
     "load_network",
     "odin_logits",
     "resnet18",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, distributed
 
 from normscale import _validate
 from normscale._kernels.kinds import KINDS, TINY_VARIANCE
@@ -17,6 +16,7 @@ from normscale._validate import FloatArray
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.errors import InvalidInput, NotFitted
 from normscale.moments import RunningMoments
+from normscale.nn._double import DoubleBuffers
 
 _BLOCK_ROWS = 1 << 14  # bounds the memory of a call, and the digits that a running sum of squares can lose
 
@@ -27,7 +27,7 @@ The count has an axis because torch.compile (2.13) loses in-place changes of flo
 """
 
 
-class NormScalingHead(nn.Module):
+class NormScalingHead(DoubleBuffers):
     """What :class:`normscale.NormScaling` does, on a network's own device.
 
     ``head(logits)`` scores with the statistics as they are; ``head.stream(logits)``, or ``head(logits, update=True)``,
@@ -154,7 +154,7 @@ class NormScalingHead(nn.Module):
     def _frozen(self, rows: Tensor) -> Tensor:
         std = (self.m2 / self.count).sqrt()
         factor = torch.where(std > 0.0, 1.0 / (self.temperature * std), 0.0)
-        scores = _score((rows - self.mean) * factor, self.score_kind)
+        scores = score_rows((rows - self.mean) * factor, self.score_kind)
         good = rows.isfinite().all(dim=1)
         if self._may_raise() and not bool(good.all()):
             raise _validate.invalid_row_error(_validate.to_numpy(rows, "logits"), "logits")
@@ -165,7 +165,7 @@ class NormScalingHead(nn.Module):
         moments = self._get("")
         scores = []
         for block in blocks:
-            if len(block):
+            if block.shape[0]:  # not len, which would tie an exported program to this number of rows
                 some, moments = _stream_block(block.to(torch.float64), moments, self.score_kind, self.temperature)
                 scores.append(some)
         if not scores:
@@ -238,16 +238,6 @@ class NormScalingHead(nn.Module):
         if not bool(self.count > 0.0):
             raise NotFitted("this head has no statistics; make it by from_detector, or call load_state_dict first.")
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move to another device as asked, but never to another precision."""
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in before.items():
-            now = self._buffers[name]
-            if buffer is not None and now is not None and now.dtype != torch.float64:
-                self._buffers[name] = buffer.to(now.device)
-        return self
-
 
 def _tensors(moments: RunningMoments) -> Moments:
     count = torch.tensor([moments.weight], dtype=torch.float64)
@@ -262,20 +252,20 @@ def _stream_block(rows: Tensor, before: Moments, kind: str, temperature: float) 
     """
     count, mean, m2 = before
     first = rows[:1]
-    counts = count + torch.arange(1.0, len(rows) + 1.0, dtype=torch.float64, device=rows.device)[:, None]
+    taken = torch.ones_like(rows[:, :1]).cumsum(0)
+    counts = count + taken
     mean1 = mean + (first - mean) / counts[0]
     m2_1 = m2 + (first - mean) * (first - mean1)
     deviation = rows - mean1  # (n, C)
-    later = deviation[1:]
-    zero = torch.zeros_like(first)
-    moved = torch.cat([zero, later.cumsum(0)]) / counts
-    squares = m2_1 + torch.cat([zero, (later * later).cumsum(0)]) - counts * moved * moved
+    later = deviation * (taken > 1.0)
+    moved = later.cumsum(0) / counts
+    squares = m2_1 + (later * later).cumsum(0) - counts * moved * moved
     squares = squares.clamp_min(0.0)
     scaled = (deviation - moved) / (squares / counts).clamp_min(TINY_VARIANCE).sqrt() / temperature
-    return _score(scaled, kind), (counts[-1], mean1[0] + moved[-1], squares[-1])
+    return score_rows(scaled, kind), (counts[-1], mean1[0] + moved[-1], squares[-1])
 
 
-def _score(scaled: Tensor, kind: str) -> Tensor:
+def score_rows(scaled: Tensor, kind: str) -> Tensor:
     """Scores (n,) of scaled logits (n, C)."""
     if kind == "max":
         return -scaled.amax(dim=1)
