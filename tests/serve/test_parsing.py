@@ -260,6 +260,15 @@ GOOD = "{'descr': '<f8', 'fortran_order': False, 'shape': (%s), }"
         (npy_with(GOOD % "10**9, 3"), 400, "the shape in its header cannot be read"),
         (npy_with(GOOD % "True, 3"), 400, "the shape in its header cannot be read"),
         (npy_with(GOOD % "1.0, 3"), 400, "the shape in its header cannot be read"),
+        (npy_with(GOOD % "01, 3"), 400, "the shape in its header cannot be read"),
+        (npy_with(GOOD % "3", bytes(24)), 400, "a number and no tuple"),
+        (npy_with("{'descr': '<f8' 'fortran_order': False, 'shape': (1, 3)}", bytes(24)), 400, "not a dictionary of"),
+        (
+            npy_with("{'descr': '<f8', 'fortran_order': False, 'shape': (1, 3),,}", bytes(24)),
+            400,
+            "not a dictionary of",
+        ),
+        (npy_with(GOOD % "1, 3" + "\v", bytes(24)), 400, "not a dictionary of"),
         (npy_with(GOOD % "0, 3"), 422, "holds no rows"),
         (npy_with(GOOD % "1, 4", bytes(32)), 422, r"shape \(n, 3\), or \(3,\) for one row; got \(1, 4\)"),
         (npy_with(GOOD % ""), 422, r"got \(\)"),
@@ -294,7 +303,7 @@ def test_npy_that_is_refused(body: bytes, status: int, match: str) -> None:
 
 
 def test_a_false_size_allocates_nothing() -> None:
-    for shape in ("1342177280, 3", "447392426666, 3", "3"):
+    for shape in ("1342177280, 3", "447392426666, 3", "3,"):
         body = npy_with(GOOD % shape, bytes(16))
         assert peak_of(lambda body=body: read_rows(body, NPY, width=3, max_rows=1 << 60)) < 20_000  # type: ignore[misc]
 
@@ -354,6 +363,7 @@ def test_arrow_that_is_refused() -> None:
         (b"", 400, "it ends too early"),
         (good[:-20], 400, "not a whole Arrow stream"),
         (good[: len(good) // 2], 400, "not a whole Arrow stream"),
+        (good[good.index(b"\xff\xff\xff\xff", 8) :], 400, "does not begin with a schema"),
         (good + b"\0" * 9, 400, "9 bytes follow its end"),
         (b"x" * 100, 400, "not a whole Arrow stream"),
         (arrow(columns(ROWS)[:0]), 422, "no rows"),

@@ -29,7 +29,7 @@ _VALUES = {
         rb"\((" + _SPACE + rb"(?:" + _LENGTH + _SPACE + b"," + _SPACE + rb")*(?:" + _LENGTH + _SPACE + rb")?)\)"
     ),
 }
-_COMMA = re.compile(_SPACE + rb",?" + _SPACE)
+_AFTER = re.compile(_SPACE + rb"(?:," + _SPACE + rb"|(?=\}))")
 _NUMBERS = re.compile(rb"(?:[<>=]?f[248]|[<>=|]?[iu]1|[<>=]?[iu][248])")
 
 
@@ -109,7 +109,10 @@ def _fields(text: bytes) -> dict[bytes, tuple[bytes, ...]]:
         if name in found:
             raise _damaged(f"its header names {name.decode()} twice")
         found[name] = value.groups()
-        position = _COMMA.match(text, value.end()).end()  # type: ignore[union-attr]  # it matches nothing, too
+        after = _AFTER.match(text, value.end())
+        if after is None:
+            break
+        position = after.end()
     if len(found) != 3 or not text.startswith(b"{") or text[position:] != b"}":
         raise _damaged("its header is not a dictionary of descr, fortran_order and shape")
     return found
@@ -126,6 +129,8 @@ def _dtype(descr: bytes) -> np.dtype[Any]:
 
 def _shape(text: bytes) -> tuple[int, ...]:
     lengths = tuple(int(part) for part in text.split(b",") if part.strip())
+    if len(lengths) == 1 and b"," not in text:
+        raise _damaged("the shape in its header is a number and no tuple")
     if len(lengths) > _MOST_AXES:
         raise _damaged(f"it has {len(lengths)} axes, and {_MOST_AXES} are allowed")
     return lengths

@@ -124,11 +124,12 @@ def new_token(name: str, role: str) -> tuple[str, str]:
 def parse_line(line: str) -> tuple[str, str, str]:
     """Name, role and hash out of a line; ``ValueError`` says what is wrong with it."""
     try:
-        entry = json.loads(line)
-    except ValueError:
+        pairs = json.loads(line, object_pairs_hook=tuple)  # as pairs, so that a field said twice is seen
+    except (ValueError, RecursionError):
         raise ValueError("it is not JSON") from None
-    if not isinstance(entry, dict) or set(entry) != {"name", "role", "sha256"}:
-        raise ValueError("it must have the fields name, role and sha256, and no others")
+    if not isinstance(pairs, tuple) or sorted(key for key, _ in pairs) != ["name", "role", "sha256"]:
+        raise ValueError("it must have the fields name, role and sha256, each once, and no others")
+    entry = dict(pairs)
     name, role, digest = entry["name"], entry["role"], entry["sha256"]
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError("its name must be 1 to 64 letters, digits, dots, dashes or underscores")
