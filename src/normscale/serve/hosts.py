@@ -65,7 +65,7 @@ def _written(address: str) -> str:
 def _checked(name: str) -> str:
     written = name.lower().rstrip(".") if name.startswith("[") else _written(name).rstrip(".")
     match = _HOST.fullmatch(written)
-    if match is None or match[1] != written:
+    if match is None or match[1] != written or (written.startswith("[") and not _is_address(written)):
         raise InvalidInput(f"an allowed host must be a name or an address without port or scheme; got {name!r}.")
     return written
 

@@ -143,12 +143,15 @@ class Limits:
             with Deadline(None if is_live else bounds.total_seconds) as clock:
                 await self._app(scope, receive, response.send)
         except TimeoutError:
-            if not clock.expired:
+            if not clock.expired:  # one of the application's own
+                await response.fail()
                 raise
             if not response.started:  # of half an answer the server sees that it stays unfinished, and hangs up
-                await response.refuse(
-                    504, f"no answer within {bounds.total_seconds:g} seconds. Send fewer rows at once."
-                )
+                seconds = f"{bounds.total_seconds:g} seconds"
+                await response.refuse(504, f"no answer within {seconds}. Send fewer rows at once.")
+        except Exception:
+            await response.fail()
+            raise
 
     def _look(self, scope: Scope) -> tuple[bool, tuple[int, str] | None]:
         """Whether a body comes, and why the request is refused, from its headers alone."""
@@ -235,6 +238,11 @@ class _Response:
         if linger is not None:
             await _discard(linger)
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def fail(self) -> None:
+        """Answer for an application that raised."""
+        if not self.started:
+            await self.refuse(500, "something went wrong in the server; its log says what.")
 
 
 class _TooLarge(Exception):
