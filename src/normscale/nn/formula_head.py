@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,9 @@ class FormulaHead(DoubleBuffers):
     def __init__(self, formula: LogitFormula) -> None:
         """Copy the arrays into buffers."""
         super().__init__()
-        self.kind, self.times, self.size = formula.kind, formula.times, formula.size
+        self.kind = formula.kind
+        self._keep("times", np.array([formula.times]))
+        self._keep("size", np.array([formula.size]) if formula.size else None)
         self._keep("shift", formula.shift)
         self._keep("factor", formula.factor)
         self._keep("less", formula.less)
@@ -33,10 +36,10 @@ class FormulaHead(DoubleBuffers):
     def forward(self, logits: Tensor) -> Tensor:
         """Scores (n,), float64, of logits (n, C)."""
         rows = logits.to(torch.float64)
-        scores = self.times * score_rows((rows - self._of("shift")) * self._of("factor"), self.kind)
+        scores = self._of("times") * score_rows((rows - self._of("shift")) * self._of("factor"), self.kind)
         top, predicted = rows.max(dim=1)
-        if self.size != 0.0:
-            scores = scores - self.size * top
+        if self.size is not None:
+            scores = scores - self._of("size") * top
         if self.less is not None:
             scores = scores - self._of("less")[predicted]
         if self.has_position:

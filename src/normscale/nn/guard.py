@@ -107,7 +107,7 @@ class GuardedModule(DoubleBuffers):
 
     def forward(self, *inputs: Any, **named: Any) -> GuardedOutput:
         """The model's logits, their scores, and whether each row is out-of-distribution."""
-        if self.stateful and torch.onnx.is_in_onnx_export():  # it would drop what the buffers become, without a word
+        if self.stateful and _on_the_way_to_onnx():  # which would drop what the buffers become, without a word
             raise InvalidInput(
                 "an ONNX graph has no memory, so moving statistics cannot be exported from torch. Export guard(model, "
                 "detector) with frozen ones, or the bare model and then: normscale export --stateful."
@@ -143,3 +143,9 @@ class GuardedModule(DoubleBuffers):
     def extra_repr(self) -> str:
         """Show what the guard does with its statistics."""
         return f"stateful={self.stateful}, threshold={'none' if self.limits is None else 'set'}"
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _on_the_way_to_onnx() -> bool:
+    """Whether torch.onnx.export is at work; asked for outside the trace, in which torch answers no."""
+    return torch.onnx.is_in_onnx_export()

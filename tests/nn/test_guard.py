@@ -1,0 +1,272 @@
+"""A guarded module gives the numpy detector's answers: eager, compiled, exported, stored, and in onnxruntime."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import normscale as ns
+from normscale.nn import GuardedModule, GuardedOutput, NormScalingHead, guard
+
+torch.set_num_threads(1)
+
+CLASSES = 6
+DETECTORS: dict[str, ns.Detector] = {
+    "norm_scaling": ns.NormScaling("msp", 3.0, 0.5),
+    "norm_scaling, frozen": ns.NormScaling("energy", math.inf),
+    "robust_norm_scaling": ns.RobustNormScaling(),
+    "msp": ns.MSP(),
+    "max_logit": ns.MaxLogit(),
+    "energy": ns.Energy(2.5),
+    "odin": ns.ODIN(),
+    "temperature_scaling": ns.TemperatureScaling(),
+    "multi_threshold": ns.MultiThreshold(),
+}
+
+
+def network(dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(0)
+    first, last = nn.Linear(16, 12), nn.Linear(12, CLASSES)
+    with torch.no_grad():
+        last.weight *= 6.0
+    model = nn.Sequential(nn.Flatten(), first, nn.Tanh(), nn.Dropout(dropout), last)
+    return model.eval().requires_grad_(False)
+
+
+def images(n: int, seed: int = 1) -> Tensor:
+    return torch.randn(n, 4, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def outputs(n: int, seed: int) -> ns.ModelOutputs:
+    logits = network()(images(n, seed)).numpy()
+    noise = np.random.default_rng(seed).normal(size=logits.shape)
+    return ns.ModelOutputs(logits, labels=(logits + noise).argmax(axis=1))
+
+
+def fitted(name: str, *, per_class: bool = False) -> ns.Detector:
+    detector = copy.copy(DETECTORS[name]).fit(outputs(300, 2))
+    detector.stream(outputs(50, 3).logits * 0.6)
+    return detector.calibrate(outputs(200, 4), 0.7, per_class=per_class)
+
+
+def agrees(result: GuardedOutput, detector: ns.Detector, rtol: float = 1e-12) -> None:
+    assert result.is_ood is not None
+    rows = result.logits.numpy()
+    assert result.ood_score.dtype == torch.float64
+    np.testing.assert_allclose(result.ood_score.numpy(), detector.score(rows), rtol=rtol, atol=rtol)
+    assert np.array_equal(result.is_ood.numpy(), detector.predict(rows))
+
+
+def test_every_detector_of_logits_is_here() -> None:
+    assert {name.split(",")[0] for name in DETECTORS} | {"mahalanobis"} == set(ns.list_detectors())
+
+
+@pytest.mark.parametrize("per_class", (False, True))
+@pytest.mark.parametrize("name", DETECTORS)
+def test_scores_and_verdicts_are_numpys(name: str, per_class: bool) -> None:
+    detector = fitted(name, per_class=per_class)
+    guarded = guard(network(), detector)
+    result = guarded(images(60))
+    agrees(result, detector)
+    assert torch.equal(result.logits, network()(images(60)))
+    assert result.is_ood is not None
+    assert 3 < int(result.is_ood.sum()) < 57, "both answers must occur, or nothing was tested"
+    bad = images(5)
+    bad[2, 1] = math.nan
+    scores, flags = guarded(bad)[1:]
+    assert scores.isnan().tolist() == [False, False, True, False, False]
+    assert bool(flags[2])
+
+
+def test_norm_scaling_is_the_head_there_already_is() -> None:
+    guarded = guard(network(), fitted("norm_scaling"))
+    assert isinstance(guarded.head, NormScalingHead)
+    assert isinstance(guarded, GuardedModule)
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+def test_halving_the_model_leaves_the_guard_as_it_was(dtype: torch.dtype) -> None:
+    for name in ("norm_scaling", "robust_norm_scaling", "multi_threshold"):
+        detector = fitted(name, per_class=True)
+        guarded = guard(network(), detector).to(dtype)
+        result = guarded(images(40).to(dtype))
+        assert result.logits.dtype == dtype
+        assert result.is_ood is not None
+        rows = result.logits.float().numpy()
+        np.testing.assert_allclose(result.ood_score.numpy(), detector.score(rows), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(result.is_ood.numpy(), detector.predict(rows))
+
+
+def test_the_mode_is_the_models_business() -> None:
+    model = network(dropout=0.5).train()
+    detector = fitted("norm_scaling")
+    guarded = guard(model, detector)
+    assert guarded.training
+    first, second = guarded(images(30)), guarded(images(30))
+    assert not torch.equal(first.logits, second.logits), "dropout is at work"
+    for result in (first, second):
+        agrees(result, detector)
+    assert not guarded.eval().model.training
+    agrees(guarded(images(30)), detector)
+
+
+def test_gradients_pass() -> None:
+    model = network().requires_grad_(True)
+    guard(model, fitted("norm_scaling"))(images(8)).ood_score.sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
+    assert any(gradient is not None and bool(gradient.any()) for gradient in gradients)
+
+
+def test_statistics_move_only_when_asked() -> None:
+    frozen = fitted("norm_scaling")
+    assert isinstance(frozen, ns.NormScaling)
+    moving = copy.copy(frozen)
+    still, alive = guard(network(), frozen), guard(network(), moving, stateful=True)
+    for part in torch.tensor_split(images(50), (1, 21)):
+        agrees(still(part), frozen)
+        result = alive(part)
+        assert result.is_ood is not None
+        expected = moving.stream(result.logits.numpy())
+        np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-10)
+        assert np.array_equal(result.is_ood.numpy(), moving.decide(expected, result.logits.numpy()))
+    assert isinstance(alive.head, NormScalingHead)
+    np.testing.assert_allclose(alive.head.to_detector().running_.m2, moving.running_.m2, rtol=1e-12)
+    before = alive.head.mean.clone()
+    bad = images(3)
+    bad[0] = math.inf
+    result = alive(bad)
+    assert result.ood_score.isnan().all()
+    assert result.is_ood is not None
+    assert result.is_ood.all()
+    assert torch.equal(alive.head.mean, before)
+
+
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "multi_threshold"))
+def test_state_dict_keeps_every_bit(name: str, tmp_path: Path) -> None:
+    guarded = guard(network(), fitted(name, per_class=True))
+    save_file(guarded.state_dict(), tmp_path / "guarded.safetensors")
+    others = copy.copy(DETECTORS[name]).fit(outputs(90, 8))
+    others.stream(outputs(20, 7))
+    other = guard(network(), others.calibrate(outputs(90, 9), per_class=True))
+    assert not torch.equal(other(images(20)).ood_score, guarded(images(20)).ood_score)
+    other.load_state_dict(load_file(tmp_path / "guarded.safetensors"))
+    for a, b in zip(other(images(20)), guarded(images(20)), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
+def test_survives_torch_export(name: str) -> None:
+    detector = fitted(name, per_class=True)
+    guarded = guard(network(), detector)
+    shapes = {"inputs": ({0: torch.export.Dim.DYNAMIC},)}
+    program = torch.export.export(guarded, (images(4),), dynamic_shapes=shapes).module()
+    for n in (1, 33):
+        result = program(images(n))
+        assert isinstance(result, GuardedOutput)
+        agrees(result, detector)
+
+
+def test_survives_torch_compile() -> None:
+    detector = fitted("norm_scaling", per_class=True)
+    torch.compiler.reset()
+    result = torch.compile(guard(network(), detector), backend="aot_eager", fullgraph=True)(images(33))
+    assert isinstance(result, GuardedOutput)
+    agrees(result, detector)
+
+
+def test_a_program_that_moves_its_statistics() -> None:
+    detector = fitted("norm_scaling")
+    assert isinstance(detector, ns.NormScaling)
+    shapes = {"inputs": ({0: torch.export.Dim.DYNAMIC},)}
+    guarded = guard(network(), detector, stateful=True)
+    program = torch.export.export(guarded, (images(4),), dynamic_shapes=shapes).module()
+    for part in torch.tensor_split(images(30), (1, 13)):
+        result = program(part)
+        np.testing.assert_allclose(result.ood_score.numpy(), detector.stream(result.logits.numpy()), rtol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's exporter about itself
+def test_survives_the_way_to_onnx() -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    detector = fitted("norm_scaling", per_class=True)
+    shapes = {"inputs": ({0: torch.export.Dim.DYNAMIC},)}
+    program = torch.onnx.export(
+        guard(network(), detector),
+        (images(4),),
+        dynamo=True,
+        verbose=False,
+        dynamic_shapes=shapes,
+        output_names=["logits", "ood_score", "is_ood"],
+    )
+    assert program is not None
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = ["logits", "ood_score", "is_ood"]
+    for n in (1, 50):
+        answers = session.run(names, {session.get_inputs()[0].name: images(n).numpy()})
+        agrees(GuardedOutput(*map(torch.from_numpy, answers)), detector)
+
+
+def test_moving_statistics_do_not_get_lost_on_the_way_to_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = guard(network(), fitted("norm_scaling"), stateful=True)
+    monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
+    with pytest.raises(ns.InvalidInput, match=r"an ONNX graph has no memory.*normscale export --stateful"):
+        moving(images(4))
+
+
+class Answering(nn.Module):
+    """A model with more to say than its logits."""
+
+    def forward(self, rows: Tensor, *, scale: float = 1.0) -> dict[str, Tensor | list[Tensor]]:
+        return {"logits": rows * scale, "hidden": [rows]}
+
+
+def test_logits_anywhere_in_the_output() -> None:
+    rows = torch.from_numpy(outputs(20, 5).logits)
+    detector = fitted("energy")
+    agrees(guard(Answering(), detector, logits="logits")(rows), detector)
+    doubled = guard(Answering(), detector, logits=lambda answer: answer["logits"])(rows, scale=2.0)
+    assert torch.equal(doubled.logits, 2.0 * rows)
+    agrees(doubled, detector)
+
+    class Pair(nn.Module):
+        def forward(self, x: Tensor) -> GuardedOutput:
+            return GuardedOutput(x, -x, None)
+
+    agrees(guard(Pair(), detector, logits=1)(rows), detector)
+    agrees(guard(Pair(), detector, logits="ood_score")(rows), detector)
+
+
+def test_without_a_threshold_there_is_no_verdict() -> None:
+    detector = ns.MaxLogit()
+    result = guard(nn.Identity(), detector)(torch.eye(3))
+    assert result.is_ood is None
+    assert result.ood_score.tolist() == [-1.0, -1.0, -1.0]
+
+
+def test_mistakes_are_explained() -> None:
+    rows = torch.zeros(2, CLASSES)
+    energy = fitted("energy")
+    with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave a dict. Pass logits=KEY"):
+        guard(Answering(), energy)(rows)
+    with pytest.raises(ns.InvalidInput, match="output, a dict, has no 'scores'"):
+        guard(Answering(), energy, logits="scores")(rows)
+    with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave shape \(2, 7\)"):
+        guard(nn.Identity(), energy)(torch.zeros(2, 7))
+    with pytest.raises(ns.InvalidInput, match="stateful works for norm_scaling; got energy"):
+        guard(network(), energy, stateful=True)
+    with pytest.raises(ns.NotFitted, match="NormScaling is not fitted"):
+        guard(network(), ns.NormScaling())
+    features = np.random.default_rng(0).normal(size=(50, 3))
+    train = ns.ModelOutputs(np.eye(2)[np.arange(50) % 2], features, np.arange(50) % 2)
+    with pytest.raises(ns.InvalidInput, match=r"nn.guard takes a detector of logits; mahalanobis reads features"):
+        guard(network(), ns.Mahalanobis().fit(train))
+    assert "stateful=False, threshold=set" in repr(guard(network(), energy))

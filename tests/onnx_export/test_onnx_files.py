@@ -1,0 +1,333 @@
+"""From files to a file: where the logits are, what is kept, what is refused, and that nothing appears half done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import normscale as ns
+from normscale.onnx import Exported, GuardedSession, add_guard, agreement, export_guarded
+from onnx_export.classifiers import CLASSES, FEATURES, logits, passing, run, training, with_features
+
+
+def fitted() -> ns.NormScaling:
+    return ns.NormScaling().fit(training()).calibrate(training(300, seed=5), 0.7)
+
+
+def saved(model: ModelProto, folder: Path, name: str = "classifier.onnx") -> Path:
+    onnx.save(model, folder / name)
+    return folder / name
+
+
+def names(items: object) -> list[str]:
+    return [item.name for item in items]  # type: ignore[attr-defined]
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return {entry.key: entry.value for entry in onnx.load(path, load_external_data=False).metadata_props}
+
+
+def test_everything_of_the_model_stays(tmp_path: Path) -> None:
+    tail = (helper.make_node("ArgMax", ["logits"], ["label"], axis=1), helper.make_node("Exp", ["logits"], ["odds"]))
+    model = passing(tail=tail)
+    model.graph.output.append(helper.make_tensor_value_info("label", TensorProto.INT64, ["n", 1]))
+    model.producer_name, model.doc_string = "somebody", "a classifier"
+    entry = model.metadata_props.add()
+    entry.key, entry.value = "author", "me"
+    before = model.SerializeToString()
+    source = saved(model, tmp_path)
+    done = export_guarded(source, fitted(), tmp_path / "guarded.onnx")
+    assert model.SerializeToString() == before
+    assert source.read_bytes() == before
+    assert isinstance(done, Exported)
+    assert done.added == ("ood_score", "is_ood")
+    assert done.agreement.difference < 1e-12
+    assert done.agreement.rows == 16
+    guarded = onnx.load(tmp_path / "guarded.onnx")
+    assert names(guarded.graph.output) == ["logits", "label", "ood_score", "is_ood"]
+    assert names(guarded.graph.input) == ["image"]
+    assert guarded.graph.output[2].type.tensor_type.shape.dim[0].dim_param == "n"
+    assert (guarded.ir_version, guarded.producer_name, guarded.doc_string) == (8, "somebody", "a classifier")
+    assert list(guarded.graph.node)[: len(model.graph.node)] == list(model.graph.node)
+    assert all(node.name.startswith("normscale/") for node in list(guarded.graph.node)[len(model.graph.node) :])
+    assert metadata(tmp_path / "guarded.onnx")["author"] == "me"
+    assert sorted(os.listdir(tmp_path)) == ["classifier.onnx", "guarded.onnx"]
+
+
+def test_the_model_says_where_its_guard_came_from(tmp_path: Path) -> None:
+    detector = fitted()
+    detector.class_names = tuple("abcde")
+    guard = tmp_path / "guard.safetensors"
+    detector.save(guard)
+    source = saved(passing(), tmp_path)
+    export_guarded(source, guard, tmp_path / "a.onnx")
+    export_guarded(source, detector, tmp_path / "b.onnx")
+    export_guarded(source, guard, tmp_path / "c.onnx", threshold=1.25)
+    notes = metadata(tmp_path / "a.onnx")
+    assert notes["normscale.version"] == ns.__version__
+    assert notes["normscale.guard_sha256"] == hashlib.sha256(guard.read_bytes()).hexdigest()
+    header = json.loads(notes["normscale.detector"])
+    assert (header["detector"], header["width"], header["class_names"]) == ("norm_scaling", CLASSES, list("abcde"))
+    assert detector.threshold_ is not None
+    assert json.loads(notes["normscale.threshold"])["value"] == detector.threshold_.value
+    assert metadata(tmp_path / "b.onnx") == notes
+    assert json.loads(metadata(tmp_path / "c.onnx")["normscale.threshold"])["value"] == 1.25
+    rows = logits(40, np.float32)
+    result = run(onnx.load(tmp_path / "c.onnx"), image=rows)
+    assert np.array_equal(result["is_ood"], result["ood_score"] > 1.25)
+    assert detector.threshold_.value != 1.25
+
+
+def test_names_inside_give_way_to_the_models_own() -> None:
+    model = passing()
+    model.graph.node[0].name = "normscale/Cast_0"
+    guarded = add_guard(model, fitted()).model
+    every = [node.name for node in guarded.graph.node]
+    assert len(set(every)) == len(every)
+    assert run(guarded, image=logits(3, np.float32))["ood_score"].shape == (3,)
+
+
+@pytest.mark.parametrize("tail_op", ("Softmax", "LogSoftmax", "Sigmoid"))
+def test_probabilities_are_not_taken_for_logits(tail_op: str, tmp_path: Path) -> None:
+    tail = (helper.make_node(tail_op, ["logits"], ["raw"]), helper.make_node("Identity", ["raw"], ["probability"]))
+    source = saved(passing(tail=tail, outputs=("probability",)), tmp_path)
+    with pytest.raises(ns.InvalidInput, match=f"comes out of a {tail_op}, .*--logits logits"):
+        export_guarded(source, fitted(), tmp_path / "guarded.onnx")
+    done = export_guarded(source, fitted(), tmp_path / "guarded.onnx", logits="logits")
+    assert done.reads == ("logits",)
+    assert done.agreement.of == "the model on random inputs"
+    rows = logits(20, np.float32)
+    result = run(onnx.load(tmp_path / "guarded.onnx"), image=rows)
+    assert "logits" not in result
+    np.testing.assert_allclose(result["ood_score"], fitted().score(rows), rtol=1e-12)
+    probable = add_guard(onnx.load(source), fitted(), logits="probability")
+    assert probable.logits is not None
+    assert probable.logits.name == "probability"
+
+
+def test_two_candidates_need_a_word(tmp_path: Path) -> None:
+    tail = (helper.make_node("Neg", ["logits"], ["other"]),)
+    model = passing(tail=tail, outputs=("logits", "other"))
+    with pytest.raises(
+        ns.InvalidInput,
+        match=r"several outputs .* 'logits' \(n, 5\), 'other' \(n, 5\); pass logits=NAME \(--logits NAME\)",
+    ):
+        add_guard(model, fitted())
+    rows = logits(20, np.float32)
+    result = run(add_guard(model, fitted(), logits="other").model, image=rows)
+    np.testing.assert_allclose(result["ood_score"], fitted().score(-rows), rtol=1e-12)
+
+
+def test_a_model_that_hides_its_shapes() -> None:
+    """No shape declared at all: the only output of real numbers is taken, and its width is found out."""
+    model = passing()
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    guarded = add_guard(model, fitted())
+    rows = logits(8, np.float32)
+    np.testing.assert_allclose(run(guarded.model, image=rows)["ood_score"], fitted().score(rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    (
+        (passing(width=7), {}, r"no output of the model has the shape \(n, 5\) .* it has 'logits' \(n, 7\)\."),
+        (with_features(), {"logits": "logit"}, "no tensor called 'logit'; .* Did you mean 'logits'"),
+        (with_features(), {"logits": "hidden"}, r"logits must have the shape \(n, 5\); got 'hidden' \(n, 4\)"),
+        (with_features(), {"features": "hidden"}, "norm_scaling reads logits alone; got features='hidden'"),
+        (add_guard(passing(), fitted()).model, {}, "already has 'is_ood', 'ood_score', .*guarded already"),
+        (
+            passing(tail=(helper.make_node("Identity", ["logits"], ["guard_mean"]),)),
+            {"stateful": True},
+            "already has 'guard_mean'",
+        ),
+    ),
+)
+def test_mistakes_are_named(model: ModelProto, options: dict[str, str], says: str) -> None:
+    with pytest.raises(ns.InvalidInput, match=says):
+        add_guard(model, fitted(), **options)  # type: ignore[arg-type]
+
+
+def test_mahalanobis_is_told_which_layers_fit() -> None:
+    detector = ns.Mahalanobis().fit(training())
+    with pytest.raises(
+        ns.InvalidInput, match=r"\(n, 4\) of the guard's features.*inside it: 'image' .*'hidden' \(n, 4\); pass f"
+    ):
+        add_guard(with_features(), detector)
+    model = with_features()
+    model.graph.output.append(helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["n", FEATURES]))
+    found = add_guard(model, detector).features
+    assert found is not None
+    assert found.name == "hidden"
+
+
+def test_an_input_of_unknown_shape_is_checked_without_the_model(tmp_path: Path) -> None:
+    model = passing()
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "pixels"
+    source = saved(model, tmp_path)
+    for stateful in (False, True):
+        found = export_guarded(source, fitted(), tmp_path / "guarded.onnx", stateful=stateful).agreement
+        assert found.of == "the guard on random logits"
+        assert found.difference < 1e-12
+    features = with_features()
+    features.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "pixels"
+    maha = ns.Mahalanobis().fit(training()).calibrate(training(300, seed=5), per_class=True)
+    source = saved(features, tmp_path)
+    found = export_guarded(source, maha, tmp_path / "guarded.onnx", features="hidden").agreement
+    assert (found.of, found.rows) == ("the guard on random logits", 16)
+
+
+def test_a_file_that_disagrees_with_numpy_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "guarded.onnx"
+    target.write_bytes(b"old")
+    source = saved(passing(), tmp_path)
+    monkeypatch.setattr(agreement, "TOLERANCE", -1.0)
+    with pytest.raises(ns.NormscaleError, match=r"differ from numpy's by .*; nothing was written"):
+        export_guarded(source, fitted(), target)
+    assert target.read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["classifier.onnx", "guarded.onnx"]
+
+
+@pytest.mark.parametrize("wrong", ("scores", "flags", "nan"))
+def test_the_comparison_sees_what_is_wrong(tmp_path: Path, wrong: str) -> None:
+    """The right guard beside another detector than the one it was made from."""
+    detector = fitted()
+    guarded = add_guard(passing(), detector)
+    path = saved(guarded.model, tmp_path)
+    assert agreement.compare(str(path), guarded, detector).difference < 1e-12
+    other = fitted()
+    if wrong == "scores":
+        other.stream(np.full((1, CLASSES), 0.01))
+    elif wrong == "flags":
+        other.threshold_ = ns.Threshold(other.score(np.random.default_rng(0).normal(size=(16, CLASSES))).mean() + 1.0)
+    else:
+        guarded.model.graph.node[0].input[0] = "image"
+        nodes = [node for node in guarded.model.graph.node if node.op_type == "Exp"]
+        nodes[0].op_type = "Log"
+        path = saved(guarded.model, tmp_path)
+    with pytest.raises(ns.NormscaleError, match="differ from numpy"):
+        agreement.compare(str(path), guarded, other)
+
+
+def external(folder: Path) -> Path:
+    folder.mkdir()
+    model = passing(width=CLASSES)
+    onnx.save(model, folder / "big.onnx", save_as_external_data=True, location="big.data", size_threshold=0)
+    assert (folder / "big.data").stat().st_size == CLASSES * CLASSES * 4
+    return folder / "big.onnx"
+
+
+def test_weights_in_files_of_their_own_come_along(tmp_path: Path) -> None:
+    source, elsewhere = external(tmp_path / "a"), tmp_path / "b"
+    elsewhere.mkdir()
+    rows = logits(9, np.float32)
+    for target in (source.parent / "guarded.onnx", elsewhere / "guarded.onnx", elsewhere / "again.onnx"):
+        export_guarded(source, fitted(), target, stateful=True)
+        session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
+        state = {item.name: np.ones(item.shape) for item in session.get_inputs()[1:]}
+        assert np.array_equal(session.run(["logits"], {"image": rows, **state})[0], rows)
+    assert sorted(os.listdir(source.parent)) == ["big.data", "big.onnx", "guarded.onnx"]
+    assert sorted(os.listdir(elsewhere)) == ["again.onnx", "big.data", "guarded.onnx"]
+
+
+def test_weights_of_another_model_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, elsewhere = external(tmp_path / "a"), tmp_path / "b"
+    elsewhere.mkdir()
+    (elsewhere / "big.data").write_bytes(b"precious")
+    with pytest.raises(ns.InvalidInput, match=r"big.data' exists and holds other weights"):
+        export_guarded(source, fitted(), elsewhere / "guarded.onnx")
+    assert os.listdir(elsewhere) == ["big.data"]
+    (elsewhere / "big.data").unlink()
+    monkeypatch.setattr(agreement, "TOLERANCE", -1.0)  # found wrong after the weights were copied
+    with pytest.raises(ns.NormscaleError, match="differ"):
+        export_guarded(source, fitted(), elsewhere / "guarded.onnx")
+    assert os.listdir(elsewhere) == []
+
+
+def test_weights_outside_the_models_folder(tmp_path: Path) -> None:
+    source = external(tmp_path / "a")
+    model = onnx.load(source, load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = "../a/big.data"
+    source.write_bytes(model.SerializeToString())
+    (tmp_path / "b").mkdir()
+    with pytest.raises(ns.InvalidInput, match="outside its own folder"):
+        export_guarded(source, fitted(), tmp_path / "b" / "guarded.onnx")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    ((None, "no model file at"), (b"\x89PNG\r\n", "not a readable ONNX model"), (b"", "it holds no nodes")),
+)
+def test_files_that_are_no_models(tmp_path: Path, content: bytes | None, says: str) -> None:
+    path = tmp_path / "model.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ns.FileFormatError, match=says):
+        export_guarded(path, fitted(), tmp_path / "guarded.onnx")
+    assert not (tmp_path / "guarded.onnx").exists()
+
+
+def test_an_invalid_model_is_refused_by_the_checker(tmp_path: Path) -> None:
+    model = passing()
+    model.graph.node.append(helper.make_node("Relu", ["nowhere"], ["lost"]))
+    source = saved(model, tmp_path)
+    with pytest.raises(ns.FileFormatError, match=r"onnx\.checker refuses"):
+        export_guarded(source, fitted(), tmp_path / "guarded.onnx")
+    with pytest.raises(ns.InvalidInput, match=r"a model file ends in \.onnx; got 'guarded.pb'"):
+        export_guarded(source, fitted(), "guarded.pb")
+
+
+def test_an_opset_that_cannot_be_raised(tmp_path: Path) -> None:
+    model = passing(opset=8, tail=(helper.make_node("Upsample", ["logits", "scales"], ["big"]),))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "scales"))
+    with pytest.raises(ns.InvalidInput, match=r"opset 8; a guard needs 11, .*Export the model again"):
+        add_guard(model, fitted())
+
+
+@pytest.mark.parametrize("package", ("onnx", "onnxruntime"))
+def test_a_missing_package_is_named_with_the_way_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    source = saved(passing(), tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ns.MissingExtra, match=rf"need {package} .*pip install 'normscale\[onnx\]'"):
+        export_guarded(source, fitted(), tmp_path / "guarded.onnx")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_network_of_ours_exported_by_torch(tmp_path: Path) -> None:
+    """By torch's older exporter, which takes a tenth of the time; tests/nn/test_guard.py uses the newer one."""
+    torch = pytest.importorskip("torch")
+    from normscale.nn import extract, resnet20
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    network = resnet20(CLASSES, 2, 1).eval()
+    images = torch.randn(60, 1, 8, 8)
+    source = tmp_path / "resnet.onnx"
+    torch.onnx.export(
+        network,
+        (images[:2],),
+        source,
+        dynamo=False,
+        input_names=["image"],
+        output_names=["logits"],
+        dynamic_axes={"image": {0: "n"}, "logits": {0: "n"}},
+    )
+    outputs = extract(network, images)
+    detector = ns.NormScaling().fit(outputs).calibrate(outputs, 0.7)
+    done = export_guarded(source, detector, tmp_path / "guarded.onnx", stateful=True)
+    assert done.agreement.of == "the model on random inputs"
+    result = GuardedSession(tmp_path / "guarded.onnx").run({"image": images.numpy()})
+    np.testing.assert_allclose(result["logits"], outputs.logits, rtol=1e-4, atol=1e-4)
+    expected = detector.stream(result["logits"])
+    np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-10)
+    assert np.array_equal(result["is_ood"], detector.decide(expected, result["logits"]))
