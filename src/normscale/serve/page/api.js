@@ -20,7 +20,7 @@ function askForToken(sentence) {
   }).then((given) => {
     asking = null;
     if (given === null) throw new NoToken("A token is needed.");
-    sessionStorage.setItem(KEY, given);
+    sessionStorage.setItem(KEY, given.replace(/[^!-~]/g, "")); // what cannot stand in a header would break every request
   });
   return asking;
 }

@@ -21,7 +21,7 @@ const COLUMNS = [
 ];
 const [NAME, SHARE, , SHIFT] = COLUMNS;
 
-export const nameOf = (view, index) => String(view.classes?.name?.[index] ?? `class ${index}`);
+export const nameOf = (view, index) => String(view.classes.name?.[index] ?? index);
 
 export class Classes {
   constructor() {
@@ -98,7 +98,7 @@ export class Classes {
 
 // One record a class, out of the view's lists, any of which may be missing.
 function records(view) {
-  const lists = Object.entries(view.classes ?? {}).filter(([, list]) => list);
+  const lists = Object.entries(view.classes).filter(([, list]) => Array.isArray(list));
   const n = Math.max(0, ...lists.map(([, list]) => list.length));
   return Array.from({ length: n }, (_, index) => {
     const one = Object.fromEntries(lists.map(([field, list]) => [field, list[index]]));

@@ -12,7 +12,7 @@ export function showEmpty(view) {
 
 // As many logits as the guard has classes, the first the largest.
 function curlLine(view) {
-  const n = Math.max(2, ...Object.values(view.classes ?? {}).map((list) => list?.length ?? 0));
+  const n = view.classes.name.length;
   const logits = Array.from({ length: Math.min(n, 12) }, (_, k) => (k ? 0 : 5)).join(", ");
   const more = n > 12 ? `, … ${n} in all` : "";
   const bearer = token() === null ? "" : " \\\n  -H 'Authorization: Bearer TOKEN'";

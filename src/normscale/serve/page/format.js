@@ -16,7 +16,7 @@ export const rate = (value) => (!isNumber(value) ? NONE : value < 10 ? one.forma
 // 0.051 -> "5.1 %"; a share too small for the digit is not called nothing.
 export function share(value) {
   if (!isNumber(value)) return NONE;
-  return value > 0 && value < 0.0005 ? "< 0.1 %" : `${one.format(100 * value)} %`;
+  return value > 0 && value < 0.0005 ? "< 0.1\u00a0%" : `${one.format(100 * value)}\u00a0%`;
 }
 
 export function decimal(value, digits = 3) {

@@ -27,11 +27,12 @@ async function follow(onView, onState) {
   };
   try {
     const response = await request("v1/live", { signal: stop.signal });
-    onState("live", "live");
     listen();
     for await (const { type, data } of events(response.body)) {
       listen();
+      if (type === "trouble") onState("lost", JSON.parse(data).error);
       if (type !== "view") continue;
+      onState("live", "live");
       onView(JSON.parse(data));
       views += 1;
     }

@@ -11,7 +11,6 @@ export function showMonitors(view) {
     const alarm = view.alarms.find((one) => one.kind === monitor.kind);
     showGauge(gauges[k], monitor, alarm && `${alarm.text} Since ${moment(alarm.since, view.now)}.`);
   });
-  byId("no-monitors").hidden = view.monitors.length > 0;
 }
 
 function newGauge() {
@@ -28,7 +27,7 @@ function showGauge(gauge, { label, value, limit }, alarm) {
   const figures = known ? `${decimal(value, 2)}, alarm at ${decimal(limit, 2)}` : "";
   say(head.firstChild, label[0].toUpperCase() + label.slice(1));
   say(head.lastChild, figures);
-  say(words, alarm ?? (known ? "Quiet." : "Too few rows to say."));
+  say(words, alarm ?? (known ? "Quiet." : isNumber(limit) ? "Too few rows to say." : "Not watched."));
   set(gauge, "class", alarm ? "gauge alarmed" : "gauge");
   meter.firstChild.style.width = `${known ? Math.min(100, (100 * AT * value) / limit) : 0}%`;
   set(meter, "aria-label", label);

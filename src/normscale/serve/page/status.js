@@ -38,10 +38,11 @@ export function showStatus(view) {
   set(byId("status-icon"), "d", SHAPES[state]);
   say(byId("status-title"), title);
   say(byId("status-text"), text);
-  say(byId("guard"), view.guard);
+  const guard = view.guard.split(/[\\/]/).pop();
+  say(byId("guard"), guard);
   say(byId("facts"), `${view.detector.replaceAll("_", "-")}, ${view.workers} worker${view.workers === 1 ? "" : "s"}`);
   say(byId("made-by"), `normscale ${view.version}`);
-  document.title = `${state === "running" ? "" : `${title.split(": ")[0]} · `}${view.guard}`;
+  document.title = `${state === "running" ? "" : `${title.split(": ")[0]} · `}${guard}`;
 }
 
 export function showNumbers(view) {

@@ -150,7 +150,7 @@ export class Threshold {
     this.saving = true;
     this.draw();
     try {
-      this.saved = (await send("PUT", "v1/threshold", { value })).threshold;
+      this.saved = (await send("PUT", "v1/threshold", { value: value === this.saved.own ? null : value })).threshold;
       say(byId("threshold-note"), `Saved: the threshold is ${decimal(this.saved.value)}.`);
       if (this.preview === value) this.preview = null;
     } catch (error) {
