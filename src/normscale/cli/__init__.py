@@ -10,7 +10,22 @@ from typing import TextIO
 import typer
 
 from normscale._version import __version__
-from normscale.cli import audit, bench, data, doctor, evaluate, export, fit, report, score, stress, token, train
+from normscale.cli import (
+    audit,
+    bench,
+    data,
+    doctor,
+    evaluate,
+    export,
+    fit,
+    report,
+    score,
+    serve,
+    stress,
+    token,
+    train,
+    watch,
+)
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -33,6 +48,8 @@ app.command("stress", epilog=stress.EXAMPLE)(stress.command)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
+app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
+app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("token", epilog=token.EXAMPLE)(token.token)
 app.command("export", epilog=export.EXAMPLE)(export.export)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)

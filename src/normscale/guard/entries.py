@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
     @property
     def seen(self) -> NDArray[np.void]:
-        """The sample of scores: records of score, predicted, row, flagged, and whether chosen without regard to that."""
+        """The sample of scores: score, predicted, row, flagged, and whether it was chosen without regard to that."""
         return np.frombuffer(self.glimpse, _SEEN)
 
 

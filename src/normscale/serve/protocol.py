@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from normscale.serve.bad_request import error_body
 from normscale.serve.limits import SECURITY_HEADERS
+from normscale.serve.one_write import OneWrite
 
 
 class GuardProtocol(HttpToolsProtocol):
@@ -41,7 +42,7 @@ class GuardProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock of the first head."""
-        super().connection_made(transport)
+        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
         if len(self.connections) > self.max_connections:
             self._refuse(503, "the server has too many connections. Try again in a second.")
         else:

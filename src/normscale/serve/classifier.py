@@ -1,0 +1,73 @@
+"""The classifier itself, when the server runs it: inputs through onnxruntime to logits."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(uint8)": np.uint8,
+    "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64,
+}
+
+
+class Classifier:
+    """An ONNX model with one input, and one output of logits.
+
+    Attributes
+    ----------
+    shape : tuple of int or None
+        Of its input; None where any length will do.
+    dtype : numpy dtype
+    """
+
+    def __init__(self, path: str, n_classes: int, threads: int = 1) -> None:
+        """Load the model and find its logits."""
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingExtra(f"--model needs onnxruntime ({error}). Run: pip install 'normscale[onnx]'") from error
+        if not os.path.isfile(path):
+            raise FileFormatError(f"no model at {path!r}.")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's errors have no common class
+            line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise FileFormatError(f"{path!r} is not a model that onnxruntime can load ({line[:200]}).") from error
+        inputs = self._session.get_inputs()
+        if len(inputs) != 1 or inputs[0].type not in _DTYPES:
+            found = ", ".join(f"{one.name} {one.type}" for one in inputs)
+            raise InvalidInput(f"the model must have one input of numbers; {path!r} has {found or 'none'}.")
+        outputs = [
+            one.name
+            for one in self._session.get_outputs()
+            if one.type in ("tensor(float)", "tensor(double)", "tensor(float16)")
+            and len(one.shape) == 2
+            and one.shape[1] in (n_classes, None)
+        ]
+        if len(outputs) != 1:
+            raise InvalidInput(
+                f"the model must have one output of {n_classes} logits, as the guard was fitted on; {path!r} has "
+                f"{len(outputs)} that could be it ({', '.join(outputs) or 'none'})."
+            )
+        self._input, self._output = inputs[0].name, outputs[0]
+        self.dtype = np.dtype(_DTYPES[inputs[0].type])
+        self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
+
+    def logits(self, inputs: NDArray[Any]) -> NDArray[Any]:
+        """The logits (n, C) of some inputs (n, ...)."""
+        logits: NDArray[Any] = self._session.run([self._output], {self._input: inputs})[0]
+        return logits

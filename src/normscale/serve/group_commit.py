@@ -1,0 +1,149 @@
+"""Many requests, one flush to disk: a thread answers whatever has come in while the last group was written.
+
+The event loop never waits for the disk, and the guard is used by one thread only. A lone request is answered at once;
+under load the groups grow by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from normscale.errors import NormscaleError, StoreUnavailable
+from normscale.guard import Guard, Request, Verdict
+
+GROUP_ROWS = 1 << 16
+"""Rows in one group; a request is never divided."""
+
+Result = TypeVar("Result")
+Job = Callable[[Guard], Any]
+
+
+class GroupCommit:
+    """The way from the event loop to the guard and back.
+
+    Parameters
+    ----------
+    guard : Guard
+        Nobody else may use it from now on.
+    max_waiting : int
+        Rows that may wait; beyond, requests are refused.
+    """
+
+    def __init__(self, guard: Guard, max_waiting: int = 1 << 20) -> None:
+        """Start the thread; call it inside the event loop."""
+        self._guard = guard
+        self._max_waiting = max_waiting
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Request | Job, asyncio.Future[Any]]] = []
+        self._rows = 0
+        self._stopping = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="guard", daemon=True)
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are being answered."""
+        return self._thread.is_alive() and not self._stopping
+
+    async def submit(self, request: Request) -> Verdict:
+        """Answer a request; its rows are on disk when this returns."""
+        if self._rows > self._max_waiting:
+            raise StoreUnavailable(
+                f"{self._rows} rows are waiting to be taken in already; send them again in a second."
+            )
+        verdict: Verdict = await self._put(request, len(request.rows))
+        return verdict
+
+    async def run(self, job: Callable[[Guard], Result]) -> Result:
+        """Run something on the guard, between two groups."""
+        result: Result = await self._put(job, 0)
+        return result
+
+    def _put(self, work: Request | Job, rows: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        with self._changed:
+            if self._stopping:
+                raise StoreUnavailable("the guard is shutting down; nothing was taken in. Send the rows again.")
+            self._waiting.append((work, future))
+            self._rows += rows
+            self._changed.notify()
+        return future
+
+    def stop(self) -> None:
+        """Answer what waits, then end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting and not self._stopping:
+                    self._changed.wait()
+                work, self._waiting, self._rows = self._waiting, [], 0
+            if not work:
+                return
+            group: list[tuple[Request, asyncio.Future[Any]]] = []
+            rows = 0
+            for item, future in work:
+                if future.cancelled():  # the client is gone, and its rows were not taken in
+                    continue
+                if isinstance(item, Request):
+                    if group and rows + len(item.rows) > GROUP_ROWS:
+                        self._answer(group)
+                        group, rows = [], 0
+                    group.append((item, future))
+                    rows += len(item.rows)
+                    continue
+                self._answer(group)
+                group, rows = [], 0
+                self._do(item, future)
+            self._answer(group)
+
+    def _answer(self, group: list[tuple[Request, asyncio.Future[Any]]]) -> None:
+        if not group:
+            return
+        results: list[Any]
+        try:
+            results = list(self._guard.process([request for request, _ in group]))
+        except Exception as error:  # whatever it was, the group was not taken in, and each of them must hear of it
+            results = [error] * len(group)
+        self._deliver([future for _, future in group], results)
+
+    def _do(self, job: Job, future: asyncio.Future[Any]) -> None:
+        result: Any
+        try:
+            result = job(self._guard)
+        except Exception as error:
+            result = error
+        self._deliver([future], [result])
+
+    def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(_resolve, futures, results)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+
+def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
+    for future, result in zip(futures, results, strict=True):
+        if future.done():  # cancelled meanwhile
+            continue
+        if isinstance(result, BaseException):
+            # One error object may answer many requests: each gets its own, or their tracebacks would grow together.
+            future.set_exception(_copy(result))
+        else:
+            future.set_result(result)
+
+
+def _copy(error: BaseException) -> BaseException:
+    if isinstance(error, StoreUnavailable):
+        return StoreUnavailable(str(error), full=error.full)
+    if isinstance(error, NormscaleError):
+        return type(error)(str(error))
+    return error

@@ -1,0 +1,70 @@
+"""Start a server: bind, then one process or several."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from normscale.errors import InvalidInput
+from normscale.serve.instruments import MULTIPROCESS
+from normscale.serve.protocol import guard_protocol
+from normscale.serve.settings import ENVIRONMENT, Settings
+from normscale.serve.tokens import load_tokens
+
+_SHUTDOWN_SECONDS = 3
+
+
+def bind(settings: Settings) -> socket.socket:
+    """Listen, on an address that strangers can reach only when they need a token."""
+    tokens = load_tokens(settings.tokens)
+    if not settings.is_loopback and not len(tokens):
+        raise InvalidInput(
+            f"{settings.host} can be reached from other machines, and without tokens anyone could send rows and change "
+            "the guard. Make a token (normscale token NAME --role admin --file tokens.jsonl) and give --tokens "
+            "tokens.jsonl, or stay on 127.0.0.1."
+        )
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise InvalidInput(
+            f"cannot listen on {settings.host} port {settings.port} ({error.strerror}). Choose another --port; 0 takes "
+            "one that is free."
+        ) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def serve(settings: Settings, listener: socket.socket) -> None:
+    """Serve until told to stop (SIGINT, SIGTERM)."""
+    os.environ[ENVIRONMENT] = settings.to_json()
+    with tempfile.TemporaryDirectory(prefix="normscale-metrics-") as shared:
+        if settings.workers > 1:
+            os.environ[MULTIPROCESS] = shared  # before any worker counts anything
+        config = uvicorn.Config(
+            "normscale.serve.app:app_from_environment",
+            factory=True,
+            http=guard_protocol(),
+            loop="uvloop",
+            ws="none",
+            lifespan="on",
+            proxy_headers=False,  # whoever connects could say it is someone else
+            server_header=False,
+            date_header=False,
+            access_log=False,
+            log_level="warning",
+            workers=settings.workers,
+            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        )
+        server = uvicorn.Server(config)
+        if settings.workers > 1:
+            Multiprocess(config, sockets=[listener]).run()
+        else:
+            server.run(sockets=[listener])
