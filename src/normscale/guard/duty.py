@@ -116,7 +116,7 @@ class Guard:
         if array.dtype.char not in "fd" or not array.flags.c_contiguous or not array.dtype.isnative:
             array = np.ascontiguousarray(array, np.float32 if array.dtype.char == "e" else np.float64)
         _validate.require_rows(array, "logits")
-        if not np.abs(array).max() <= LARGEST:  # NaN fails too
+        if not float(np.abs(array).max()) <= LARGEST:  # NaN fails too
             raise _validate.invalid_row_error(array, "logits")
         return array
 
