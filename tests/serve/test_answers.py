@@ -120,6 +120,7 @@ def test_arrow(classes: int | None) -> None:
         ("application/x-npy, application/json", NPY),
         ("application/json, application/x-npy", JSON),
         ("application/x-npy;v=1;q=0.9, application/json;q=0.1", NPY),
+        ("application/x-npy;q=0.1, application/json;q=0.5, application/x-npy", JSON),
         ("application/x-npy;q=abc", JSON),
         ("application/x-npy;q=nan, application/json;q=0.1", JSON),
         ("application/x-npy;q=2", JSON),

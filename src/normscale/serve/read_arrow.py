@@ -22,9 +22,10 @@ from normscale.serve.flatbuffer import Table
 _FILE_MAGIC = b"ARROW1"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _MOST_BATCHES = 1024
+_VERSIONS = (3, 4)  # of the metadata: V4 and V5, which differ in unions only
 _SCHEMA, _RECORD_BATCH = 1, 3  # kinds of message
 _FLOAT, _LIST, _FIXED_LIST, _LARGE_LIST = 3, 12, 16, 21  # kinds of column
-_FLOATS = {0: np.dtype("<f2"), 1: np.dtype("<f4"), 2: np.dtype("<f8")}
+_FLOATS: dict[int, np.dtype[Any]] = {0: np.dtype("<f2"), 1: np.dtype("<f4"), 2: np.dtype("<f8")}
 
 
 class _Layout(NamedTuple):
@@ -93,6 +94,8 @@ def _messages(stream: memoryview, is_file: bool) -> Iterator[tuple[int, Table, m
                 raise ValueError(f"{len(stream) - place} bytes follow its end")
             return
         message = Table.root(stream[place : place + size])
+        if message.number(0, "<h") not in _VERSIONS:
+            raise ValueError("its version of the format is not known")
         length = message.number(3, "<q")
         place += size
         if not 0 <= length <= len(stream) - place:
@@ -157,13 +160,13 @@ def _batch(header: Table, data: memoryview, n_nodes: int, n_buffers: int, left: 
     if any(nulls for _, nulls in nodes):
         raise BadRequest(422, "the Arrow stream holds nulls. Drop those rows.")
     buffers = header.pairs(2, n_buffers)
-    if any(start < 0 or size < 0 or start + size > len(data) for start, size in buffers):
-        raise ValueError("a buffer lies outside its message")
+    if any(start < 0 or start % 8 or size < 0 or start + size > len(data) for start, size in buffers):
+        raise ValueError("a buffer lies outside its message, or at an odd place")
     return _Batch(length, nodes, [data[start : start + size] for start, size in buffers])
 
 
 def _rows_of_columns(batch: _Batch, layout: _Layout) -> NDArray[Any]:
-    rows = np.empty((batch.length, len(layout.dtypes)), np.result_type(*layout.dtypes))
+    rows = np.empty((batch.length, len(layout.dtypes)), np.result_type(*layout.dtypes).newbyteorder("="))
     for index, dtype in enumerate(layout.dtypes):
         if batch.nodes[index][0] != batch.length:
             raise ValueError("the columns of a record batch differ in length")
@@ -184,7 +187,8 @@ def _rows_of_lists(batch: _Batch, layout: _Layout, width: int) -> NDArray[Any]:
         first = int(offsets[0])
     if first < 0 or first + count > batch.nodes[1][0]:
         raise ValueError("its lists hold more numbers than there are")
-    return np.array(_numbers(batch.buffers[-1], layout.dtypes[0], count, first)).reshape(-1, width)
+    numbers = _numbers(batch.buffers[-1], layout.dtypes[0], count, first)
+    return np.array(numbers, dtype=numbers.dtype.newbyteorder("=")).reshape(-1, width)
 
 
 def _numbers(buffer: memoryview, dtype: np.dtype[Any], count: int, first: int = 0) -> NDArray[Any]:
