@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from normscale.cli import app
 from normscale.errors import FileFormatError, InvalidInput
+from normscale.serve import tokens as tokens_module
 from normscale.serve.tokens import ROLES, Client, Tokens, add_token, load_tokens, may, new_token, parse_line
 
 DIGEST = hashlib.sha256(b"x").hexdigest()
@@ -183,8 +185,16 @@ def test_many_at_once_all_get_in(tmp_path: Path) -> None:
     assert {tokens.identify(f"Bearer {secret}") for secret in secrets} == {Client(f"c{i}", "score") for i in range(40)}
 
 
-def test_one_of_many_with_one_name_gets_in(tmp_path: Path) -> None:
+def test_one_of_many_with_one_name_gets_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "tokens.jsonl"
+    parse = tokens_module._parse
+
+    def slowly(text: str, shown: str) -> list[tuple[str, str, str]]:
+        entries = parse(text, shown)
+        time.sleep(0.01)  # others have time to look, too
+        return entries
+
+    monkeypatch.setattr(tokens_module, "_parse", slowly)
 
     def attempt(_: int) -> bool:
         try:
