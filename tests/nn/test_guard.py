@@ -261,6 +261,9 @@ def test_mistakes_are_explained() -> None:
         guard(Answering(), energy, logits="scores")(rows)
     with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave shape \(2, 7\)"):
         guard(nn.Identity(), energy)(torch.zeros(2, 7))
+    never_fitted = ns.MSP().calibrate(outputs(200, 4), per_class=True)  # only its thresholds know how many classes
+    with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave shape \(2, 7\)"):
+        guard(nn.Identity(), never_fitted)(torch.zeros(2, 7))
     with pytest.raises(ns.InvalidInput, match="stateful works for norm_scaling; got energy"):
         guard(network(), energy, stateful=True)
     with pytest.raises(ns.NotFitted, match="NormScaling is not fitted"):

@@ -156,6 +156,13 @@ def test_mistakes_are_named(model: ModelProto, options: dict[str, str], says: st
         add_guard(model, fitted(), **options)  # type: ignore[arg-type]
 
 
+def test_thresholds_alone_may_tell_how_many_classes() -> None:
+    never_fitted = ns.MSP().calibrate(training(), per_class=True)
+    with pytest.raises(ns.InvalidInput, match=r"the shape \(n, 5\) .* it has 'logits' \(n, 7\)"):
+        add_guard(passing(width=7), never_fitted)
+    assert add_guard(passing(width=7), ns.MSP()).added == ("ood_score",)
+
+
 def test_mahalanobis_is_told_which_layers_fit() -> None:
     detector = ns.Mahalanobis().fit(training())
     with pytest.raises(

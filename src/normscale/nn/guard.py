@@ -100,8 +100,9 @@ class GuardedModule(DoubleBuffers):
             self.head = NormScalingHead.from_detector(detector, check=False)
         self.stateful = stateful
         self.logits = logits
-        self.n_classes = detector.width_
         limits = limits_of(detector)
+        per_class = None if limits is None or limits.size == 1 else limits.size
+        self.n_classes = detector.width_ or per_class
         self.register_buffer("limits", None if limits is None else torch.from_numpy(limits))
         self.training = model.training
 

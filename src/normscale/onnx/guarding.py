@@ -105,14 +105,13 @@ def _sources(
     model: ModelProto, detector: Detector, limits: FloatArray | None, logits: str | None, features: str | None
 ) -> tuple[Found | None, Found | None]:
     """The tensors that the guard reads: its logits, its features, or both where each class has a threshold."""
+    n_classes = None if limits is None or limits.size == 1 else limits.size
     if detector.reads == "logits":
         if features is not None:
             raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
-        return find(model, "logits", detector.width_, logits), None
+        return find(model, "logits", detector.width_ or n_classes, logits), None
     found = find(model, "features", detector.width_, features)
-    if limits is None or limits.size == 1:
-        return None, found
-    return find(model, "logits", limits.size, logits), found
+    return None if n_classes is None else find(model, "logits", n_classes, logits), found
 
 
 def _carry(model: ModelProto, nodes: Nodes, state: list[str], detector: NormScaling) -> None:
