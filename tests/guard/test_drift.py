@@ -1,0 +1,225 @@
+"""Not to be steered: alarms before rows are taken in, caps, outliers, and the way back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from guards import detector, digits, guard, moments_of, one_class, sample, send
+
+import normscale as ns
+from normscale.detectors.reference import Reference
+from normscale.guard import Policy
+from normscale.guard.clock import Clock
+from normscale.guard.ledger import Minute
+from normscale.guard.monitor import Monitor, Yardstick
+
+
+def test_a_stream_as_in_training_never_alarms() -> None:
+    on = guard()
+    for i in range(100):
+        verdict = send(on, digits(100, seed=i))
+        assert (verdict.mode, verdict.alarms) == ("running", ())
+    assert on.state.rows == 10_000
+
+
+def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s")
+    for i in range(10):
+        send(on, digits(100, seed=i))
+    rows, modes = 0, []
+    while on.mode == "running" and rows < 5000:
+        before = moments_of(on)
+        modes.append(send(on, one_class(50)).mode)
+        rows += 50
+    assert modes[-1] == "frozen"
+    assert moments_of(on) == before  # not one row of the block that raised the alarm
+    assert 300 <= rows <= 800
+    assert on.state.frozen is not None
+    assert "predicted '3'; in training 13% were" in on.state.frozen.because
+    assert {alarm.kind for alarm in on.state.alarms} >= {"class_balance"}
+    assert guard(tmp_path / "s").mode == "frozen"
+
+
+def test_what_freezing_saves(tmp_path: Path) -> None:
+    """Plain norm-scaling on a stream of one class against the guard: the guard keeps the frozen detector's ranking."""
+    near = sample().ood["unseen_digits"].logits
+    rows = np.concatenate([one_class(1500), near[:300]])
+    rows = rows[np.random.default_rng(0).permutation(len(rows))]
+    inside = (rows[:, None, :] == one_class(60)[None]).all(axis=2).any(axis=1)
+    on, ignoring = guard(), guard(policy=Policy(on_drift="ignore"))
+    guarded = np.concatenate([send(on, rows[i : i + 20]).scores for i in range(0, len(rows), 20)])
+    steered = np.concatenate([send(ignoring, rows[i : i + 20]).scores for i in range(0, len(rows), 20)])
+    late = np.arange(len(rows)) > 400
+    frozen = detector().score(rows)
+
+    def auroc(scores: np.ndarray) -> float:
+        return ns.evaluate(scores[late & inside], scores[late & ~inside]).auroc
+
+    assert on.mode == "frozen"
+    assert auroc(guarded) == pytest.approx(auroc(frozen), abs=1e-12)
+    assert auroc(steered) < auroc(guarded) - 0.05
+
+
+def test_warn_says_so_and_goes_on_and_ignore_does_not_look() -> None:
+    warned, ignored = guard(policy=Policy(on_drift="warn")), guard(policy=Policy(on_drift="ignore"))
+    for on in (warned, ignored):
+        verdict = send(on, one_class(600))
+        assert (verdict.mode, verdict.taken_in) == ("running", 600)
+    assert send(warned, one_class(10)).alarms[0] == "class_balance"
+    assert send(ignored, one_class(10)).alarms == ()
+    static = guard(made=detector("energy"))
+    verdict = send(static, one_class(600))
+    assert (verdict.mode, verdict.taken_in) == ("static", 600)
+    assert verdict.alarms
+
+
+def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> None:
+    on = guard(policy=Policy(window=200.0, calm=300.0))
+    send(on, one_class(200))
+    assert on.mode == "frozen"
+    rows = 0
+    while on.mode == "frozen" and rows < 5000:
+        send(on, digits(20, seed=rows))
+        rows += 20
+    assert on.mode == "running"
+    assert 300 <= rows <= 1200  # the window must forget, then the calm must last
+    assert on.state.rows == 20
+    assert on.state.aside == 200 + rows - 20
+    never = guard(policy=Policy(window=200.0, calm=math.inf))
+    send(never, one_class(200))
+    for i in range(100):
+        send(never, digits(50, seed=i))
+    assert never.mode == "frozen"
+    never.thaw()
+    assert send(never, digits(20)).mode == "running"
+    relaxed = guard(policy=Policy(on_drift="warn"))
+    relaxed.freeze("by hand")
+    assert send(relaxed, digits(5)).mode == "running"
+
+
+def test_a_row_far_out_is_flagged_and_cannot_move_or_freeze_anything() -> None:
+    on = guard()
+    send(on, digits(300))
+    before = moments_of(on)
+    confident = np.zeros((1, 8))
+    confident[0, 2] = 1e30
+    verdict = send(on, confident)
+    assert verdict.is_ood.tolist() == [True]  # however confident it looks
+    assert verdict.scores[0] < 0
+    assert (verdict.taken_in, verdict.mode) == (0, "running")
+    assert moments_of(on) == before
+    rows = np.concatenate([digits(20).astype(np.float64), confident, digits(20, seed=3).astype(np.float64)])
+    verdict = send(on, rows)
+    assert verdict.taken_in == 40
+    assert verdict.is_ood[20]
+    assert on.mode == "running"
+    assert on.state.rows == 340
+    assert on.state.aside == 2
+    others = np.delete(rows, 20, axis=0)
+    twin = guard()
+    send(twin, digits(300))
+    assert np.delete(verdict.scores, 20).tolist() == send(twin, others).scores.tolist()
+    assert moments_of(twin) == moments_of(on)
+
+
+def test_caps_bound_what_a_client_and_a_minute_can_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = guard(policy=Policy(client_cap=50, minute_cap=80))
+    time = 6000.0
+    monkeypatch.setattr(Clock, "now", lambda self: time)
+    assert send(on, digits(30), client="a").taken_in == 30
+    verdict = send(on, digits(30, seed=1), client="a")
+    assert (verdict.taken_in, verdict.mode) == (20, "running")
+    assert send(on, digits(1), client="a").taken_in == 0
+    assert send(on, digits(40), client="b").taken_in == 30
+    assert send(on, digits(40), client="c").taken_in == 0
+    assert (on.state.rows, on.state.aside, on.state.scored) == (80, 61, 141)
+    assert {part.cause for part in on.aside()} == {"cap or outlier"}
+    time = 6061.0
+    assert send(on, digits(60), client="a").taken_in == 50
+    twin = guard()
+    send(twin, digits(30))
+    expected = send(twin, digits(30, seed=1)[:20]).scores
+    assert verdict.scores[:20].tolist() == expected.tolist()
+
+
+def test_the_minute_counts_by_itself() -> None:
+    minute = Minute().after(60.0, "a", 5).after(61.0, "b", 7).after(62.0, "a", 1)
+    assert (minute.number, minute.total, minute.by_client) == (1, 13, {"a": 6, "b": 7})
+    assert minute.room(100.0, "a", 10, None) == 4
+    assert minute.room(100.0, "a", 10, 15) == 2
+    assert minute.room(100.0, "z", 10, None) == 10
+    assert minute.room(121.0, "a", 10, 15) == 10
+    assert minute.room(100.0, "a", 3, None) == 0
+    assert minute.room(100.0, "a", None, None) is None
+
+
+def test_readings_equal_their_definitions() -> None:
+    random = np.random.default_rng(0)
+    policy = Policy(window=400.0)
+    reference = detector().reference_
+    assert isinstance(reference, Reference)
+    rows = sample().train.logits
+    assert reference.predicted.tolist() == np.bincount(rows.argmax(axis=1), minlength=8).tolist()
+    np.testing.assert_allclose(reference.moments.mean, rows.astype(np.float64).mean(axis=0), rtol=1e-12)
+    yardstick = Yardstick(reference, policy)
+    monitor, weights, seen = Monitor.empty(8), np.zeros(0), np.zeros((0, 8))
+    for _ in range(40):
+        n = int(random.integers(1, 30))
+        block = random.normal(1.0, 2.0, (n, 8))
+        counts = np.bincount(block.argmax(axis=1), minlength=8)
+        monitor = monitor.after(n, int(block[:, 0].max() > 3), counts, block.mean(axis=0), policy.window)
+        share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
+        weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])
+        seen = np.concatenate([seen, block])
+    assert monitor.weight == pytest.approx(weights.sum(), rel=1e-12)
+    np.testing.assert_allclose(monitor.mean, (weights[:, None] * seen).sum(axis=0) / weights.sum(), rtol=1e-10)
+    balance, shift, flagged = yardstick.readings(monitor)
+    recent = np.array([weights[seen.argmax(axis=1) == c].sum() for c in range(8)]) / weights.sum()
+    q = reference.share
+    chance = np.minimum(np.sqrt(2 * q * (1 - q) / (math.pi * weights.sum())), 2 * q)
+    assert balance.value == pytest.approx(max(0, 0.5 * (np.abs(recent - q).sum() - chance.sum())), abs=1e-12)
+    distance = np.abs(monitor.mean - rows.astype(np.float64).mean(axis=0)) / rows.astype(np.float64).std(axis=0)
+    assert shift.value == pytest.approx(distance.max(), rel=1e-9)
+    assert shift.worst == distance.argmax()
+    assert flagged.value == pytest.approx(monitor.flagged / monitor.weight)
+    assert yardstick.readings(Monitor.empty(8)) == ()
+    assert [reading.kind for reading in Yardstick(None, policy).readings(monitor)] == ["flagged"]
+
+
+def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
+    random = np.random.default_rng(0)
+    share = np.full(1000, 1e-3)
+    train = random.normal(size=(4000, 1000))
+    train[np.arange(4000), random.integers(0, 1000, 4000)] += 8.0
+    made = ns.NormScaling().fit(train).calibrate(train[:500])
+    yardstick = Yardstick(made.reference_, Policy())
+    monitor = Monitor.empty(1000)
+    for _ in range(30):
+        counts = random.multinomial(100, share)
+        monitor = monitor.after(100, 5, counts, made.training_.mean, 1000.0)
+        assert not any(reading.alarming for reading in yardstick.readings(monitor))
+
+
+def test_a_guard_without_reference_watches_the_flagged_share() -> None:
+    made = detector()
+    made.reference_ = None
+    on = guard(made=made)
+    verdict = send(on, sample().ood["uniform_noise"].logits)
+    assert verdict.alarms in ((), ("flagged",))
+    assert send(on, np.full((1, 8), 1e30)).taken_in == 1 - (on.mode == "frozen")
+
+
+def test_the_clock_never_goes_back() -> None:
+    wall, ticks = 1000.0, 50.0
+    clock = Clock(900.0, lambda: wall, lambda: ticks)
+    assert clock.now() == 1000.0
+    wall, ticks = -1e9, 51.5  # someone set the machine's clock
+    assert clock.now() == 1001.5
+    clock.catch_up(2000.0)
+    assert clock.now() == 2000.0
+    clock.catch_up(10.0)
+    assert clock.now() == 2000.0
+    assert Clock(5000.0, lambda: 10.0, lambda: 0.0).now() == 5000.0

@@ -1,0 +1,275 @@
+"""A guard against the detector it carries: the same scores and state, through restarts, groups and other processes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from guards import IGNORE, detector, digits, guard, moments_of, one_class, sample, send
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import normscale as ns
+from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
+from normscale.guard import Guard, Policy, Request, Verdict, journal, open_store
+from normscale.guard.stores.sqlite import SqliteStore
+
+
+@given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=12), groups=st.integers(1, 4), wide=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_any_groups_of_any_requests_equal_the_detectors_own_stream(cuts: list[int], groups: int, wide: bool) -> None:
+    rows = digits(sum(cuts)).astype(np.float64 if wide else np.float32)
+    own = ns.NormScaling().fit(sample().train)
+    expected = own.stream(rows)
+    on = guard(policy=IGNORE)
+    requests = [Request(part) for part in np.split(rows, np.cumsum(cuts)[:-1])]
+    verdicts = [v for i in range(0, len(requests), groups) for v in on.process(requests[i : i + groups])]
+    scores = np.concatenate([v.scores for v in verdicts if isinstance(v, Verdict)])
+    np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
+    weight, mean, m2 = moments_of(on)
+    assert weight == own.running_.weight == 1.0 + len(rows)
+    np.testing.assert_allclose(mean, own.running_.mean, rtol=1e-12)
+    np.testing.assert_allclose(m2, own.running_.m2, rtol=1e-11)
+    assert on.state.rows == on.state.scored == len(rows)
+
+
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy", "multi_threshold"))
+def test_a_verdict_is_what_the_detector_says(name: str) -> None:
+    made = detector(name)
+    rows = np.concatenate([digits(40), sample().ood["unseen_digits"].logits[:20]])
+    verdict = send(guard(policy=IGNORE, made=made), rows)
+    twin = detector(name)
+    expected = twin.stream(rows)
+    np.testing.assert_allclose(verdict.scores, expected, rtol=1e-12, atol=1e-12)
+    assert verdict.is_ood.tolist() == twin.decide(expected, rows).tolist()
+    assert verdict.predicted.tolist() == rows.argmax(axis=1).tolist()
+    assert verdict.mode == ("running" if twin.has_running_statistics else "static")
+    assert (verdict.taken_in, verdict.rows) == (60, 60)
+
+
+def test_scaled_logits_are_those_behind_the_scores() -> None:
+    on = guard(policy=IGNORE)
+    send(on, digits(10, seed=1))
+    before = on.state.statistics.moments
+    assert before is not None
+    rows = digits(7, seed=2)
+    first, second = on.process([Request(rows[:3]), Request(rows[3:], scaled=True)])
+    assert isinstance(first, Verdict)
+    assert isinstance(second, Verdict)
+    assert first.scaled is None
+    assert second.scaled is not None
+    for i, scaled in enumerate(second.scaled, 3):
+        running = before.copy().update(rows[: i + 1].astype(np.float64))
+        np.testing.assert_allclose(scaled, (rows[i] - running.mean) / running.std, rtol=1e-9)
+    with pytest.raises(InvalidInput, match="only for a norm_scaling guard"):
+        send(guard(made=detector("energy")), rows, scaled=True)
+
+
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy"))
+def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 7)
+    monkeypatch.setattr(journal, "KEEP", 3)
+    made = detector(name)
+    never_killed = guard(tmp_path / "a", IGNORE, made)
+    rows = digits(300)
+    for i in range(0, 300, 10):
+        killed = guard(tmp_path / "b", IGNORE, made)  # opened anew each time, never closed in order
+        one, other = send(never_killed, rows[i : i + 10]), send(killed, rows[i : i + 10])
+        assert one.scores.tolist() == other.scores.tolist()
+    for key, array in never_killed.state.statistics.tensors().items():
+        assert array.tolist() == killed.state.statistics.tensors()[key].tolist(), key
+    assert killed.state.rows == 300
+    assert killed.state.monitor.predicted.tolist() == never_killed.state.monitor.predicted.tolist()
+    with open_store(tmp_path / "b") as store, store.transaction() as transaction:
+        assert len(transaction.entries_after(0)) < 12  # what lies far behind a snapshot is dropped
+
+
+def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
+    made, rows = detector(), digits(200)
+    a, b = guard(tmp_path / "store", IGNORE, made), guard(tmp_path / "store", IGNORE, made)
+    own = ns.NormScaling().fit(sample().train)
+    for i in range(0, 200, 5):
+        verdict = send((a, b)[i // 5 % 3 == 0], rows[i : i + 5])
+        np.testing.assert_allclose(verdict.scores, own.stream(rows[i : i + 5]), rtol=1e-12, atol=1e-12)
+    a.refresh(), b.refresh()
+    assert moments_of(a) == moments_of(b)
+    assert a.state.rows == b.state.rows == 200
+
+
+def test_a_process_that_slept_through_snapshots_catches_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 4)
+    monkeypatch.setattr(journal, "KEEP", 2)
+    made = detector()
+    sleeper, worker = guard(tmp_path / "s", IGNORE, made), guard(tmp_path / "s", IGNORE, made)
+    for i in range(30):
+        send(worker, digits(3, seed=i))
+    sleeper.refresh()
+    assert moments_of(sleeper) == moments_of(worker)
+
+
+def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
+    made, rows = detector(), digits(4)
+    on = guard(tmp_path / "s", IGNORE, made)
+    request = Request(rows, "a", "key-1", b"digest")
+    first, twin, foreign, other = on.process(
+        [request, request, request._replace(client="b"), request._replace(digest=b"other")]
+    )
+    assert isinstance(first, Verdict)
+    assert isinstance(twin, Verdict)
+    assert isinstance(foreign, Verdict)
+    assert (first.repeated, twin.repeated, foreign.repeated) == (False, True, False)  # keys are each client's own
+    assert isinstance(other, InvalidInput)
+    assert "used for other rows" in str(other)
+    assert on.state.rows == 8
+    again = guard(tmp_path / "s", IGNORE, made)
+    (repeated,) = again.process([request])
+    assert isinstance(repeated, Verdict)
+    assert repeated.repeated
+    assert repeated.scores.tolist() == first.scores.tolist()
+    assert repeated.is_ood.tolist() == first.is_ood.tolist()
+    assert repeated.rows == first.rows
+    assert again.state.rows == 8
+
+
+def test_a_transaction_that_fails_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(5))
+    before = on.state
+    with monkeypatch.context() as broken:
+
+        def fails(self: SqliteStore) -> None:
+            raise StoreUnavailable("the disk is full", full=True)
+
+        broken.setattr(SqliteStore, "commit", fails)
+        with pytest.raises(StoreUnavailable):
+            send(on, digits(5, seed=1), key="k")
+        with pytest.raises(StoreUnavailable):
+            on.reset()
+    assert on.state is before
+    assert not send(on, digits(5, seed=1), key="k").repeated
+    assert on.state.rows == guard(tmp_path / "s", IGNORE).state.rows == 10
+
+
+def test_decisions_survive_a_restart(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s")
+    send(on, digits(5))
+    on.set_threshold(1.25)
+    on.freeze("a new camera")
+    send(on, digits(6))
+    again = guard(tmp_path / "s")
+    assert again.state.threshold.value == 1.25
+    assert again.mode == "frozen"
+    assert again.state.frozen is not None
+    assert again.state.frozen.because == "a new camera"
+    assert (again.state.rows, again.state.aside, again.state.scored) == (5, 6, 11)
+    again.set_threshold(None)
+    again.thaw()
+    assert again.state.threshold == again.start.threshold
+    again.reset()
+    assert (again.state.rows, again.mode) == (0, "running")
+    assert moments_of(again) == moments_of(guard())
+    on.refresh()
+    assert on.state.rows == 0
+
+
+def test_frozen_scores_are_the_guard_files(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s")
+    send(on, digits(50))
+    on.freeze("test")
+    rows = digits(20, seed=5)
+    verdict = send(on, rows, scaled=True)
+    assert verdict.scores.tolist() == detector().score(rows).tolist()
+    assert (verdict.mode, verdict.taken_in) == ("frozen", 0)
+    assert verdict.scaled is not None
+    twin = detector()
+    assert isinstance(twin, ns.NormScaling)
+    np.testing.assert_allclose(verdict.scaled, twin.scale(rows), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
+def test_what_was_set_aside_can_be_taken_in(tmp_path: Path, name: str) -> None:
+    made = detector(name)
+    on, other = guard(tmp_path / "s", None, made), guard(tmp_path / "s", None, made)
+    send(on, digits(30))
+    on.freeze("test")
+    for i in range(5):
+        send(on, digits(8, seed=i), client="ann")
+    send(on, digits(9, seed=9), client="ben")
+    kept = on.aside()
+    assert sum(part.rows for part in kept) == on.state.aside == 49
+    assert {part.client: part.cause for part in kept} == {"ann": "frozen", "ben": "frozen"}
+    if name == "norm_scaling":
+        assert len(kept) <= 4  # merged by client and minute, not one for each request
+    on.take_in("ann")
+    on.discard()
+    assert (on.state.rows, on.state.aside, on.aside()) == (70, 0, [])
+    never_frozen = detector(name)
+    for part in (digits(30), *(digits(8, seed=i) for i in range(5))):
+        never_frozen.stream(part)
+    expected, found = never_frozen._tensors(), on.state.statistics.tensors()
+    for key, array in found.items():
+        own = expected[key if name != "norm_scaling" else f"running.{key}"]
+        np.testing.assert_allclose(array, own, rtol=1e-10, atol=1e-12)
+    other.refresh()  # a take-in cannot be read from the journal alone
+    again = guard(tmp_path / "s", None, made)
+    for twin in (other, again):
+        for key, array in twin.state.statistics.tensors().items():
+            assert array.tolist() == found[key].tolist()
+        assert (twin.state.rows, twin.state.aside) == (70, 0)
+
+
+def test_refusals_say_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NotFitted, match=r"no threshold.*--calibrate"):
+        guard(made=ns.NormScaling().fit(sample().train))
+    with pytest.raises(NotFitted, match="number of classes is not known"):
+        guard(made=ns.MSP())
+    with pytest.raises(InvalidInput, match="reads features"):
+        guard(made=detector("mahalanobis", shrinkage="oas"))
+    guard(tmp_path / "s")
+    with pytest.raises(InvalidInput, match=r"another guard.*--store"):
+        guard(tmp_path / "s", made=detector("norm_scaling", prior_weight=2.0))
+    (tmp_path / "junk").write_bytes(b"not a database, but long enough to look at" * 100)
+    with pytest.raises(FileFormatError, match="not a readable SQLite file"):
+        open_store(tmp_path / "junk")
+    with pytest.raises(StoreUnavailable, match="is not there"):
+        open_store(tmp_path / "nowhere" / "s")
+    with pytest.raises(InvalidInput, match="postgresql://"):
+        open_store("mysql://user:secret@host/db")
+    on = guard()
+    for bad, sentence in (
+        ([[1.0] * 7], "8 columns"),
+        ([[math.nan] * 8], "holds NaN"),
+        ([[1e200] * 8], "too large"),
+        (np.zeros((0, 8)), "at least 1 row"),
+    ):
+        with pytest.raises(InvalidInput, match=sentence):
+            on.checked(bad)
+    with pytest.raises(InvalidInput, match="must be finite"):
+        on.set_threshold(math.inf)
+    with pytest.raises(InvalidInput, match="nothing to freeze"):
+        guard(made=detector("energy")).freeze("x")
+    with pytest.raises(InvalidInput, match="evidence"):
+        Policy(window=10.0).checked()
+    assert on.state.scored == 0
+
+
+def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
+    rows = digits(5)
+    expected = send(guard(), rows.astype(np.float16).astype(np.float32)).scores
+    for given_rows in (rows.astype(np.float16), np.asfortranarray(rows.astype(np.float16).astype(np.float32))):
+        assert send(guard(), given_rows).scores.tolist() == expected.tolist()
+    swapped = rows.astype(">f8")
+    assert send(guard(), swapped).scores.tolist() == send(guard(), rows.astype(np.float64)).scores.tolist()
+    assert send(guard(), np.arange(8)[None]).predicted.tolist() == [7]
+
+
+def test_the_detector_itself_is_left_alone() -> None:
+    made = detector()
+    assert isinstance(made, ns.NormScaling)
+    before = made.running_.copy()
+    on = Guard(made, open_store(":memory:"))
+    send(on, digits(50))
+    send(on, one_class(400))
+    assert made.running_ == before
