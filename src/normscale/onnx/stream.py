@@ -31,7 +31,6 @@ NEXT = tuple(f"{name}_next" for name in STATE)
 """The outputs that hold them after the batch."""
 KEY = "normscale.initial_state"
 """Where in the model's metadata the first values stand."""
-_TINY = 1e-300
 
 
 class Streamed(NamedTuple):
@@ -67,51 +66,73 @@ def stream_scores(nodes: Nodes, rows: str, kind: str, inverse_tau: float) -> Str
     """Scores of float64 logits ``rows`` (n, C), each by the moments that include it.
 
     A row with NaN or infinity scores NaN and is not taken in. Where a number is too large to be squared, nothing is:
-    all scores are NaN, the state stays. As in :mod:`normscale._kernels.reference` the first row is taken in by
-    Welford's step; from then on the weight is at least 1, and running sums of deviations from the mean, and of their
-    squares, lose no digits that matter. One line more than there are rows, the mean itself with no weight, stands
-    before them, so that "the first good row" is there even when no row is.
+    all scores are NaN, the state stays.
     """
-    weight, mean, m2 = STATE
-    good = nodes("Reshape", finite_rows(nodes, rows), np.array([-1, 1]))
-    is_good = nodes("Greater", good, 0.5)
-    mean_line = nodes("Reshape", mean, np.array([1, -1]))
-    lines = nodes("Concat", mean_line, nodes("Where", is_good, rows, mean_line), axis=0)
-    counted = nodes("Concat", np.zeros((1, 1)), good, axis=0)
-    taken = nodes("CumSum", counted, 0)
-    counts = nodes("Max", nodes("Add", taken, weight), _TINY)
-
-    first = nodes("ArgMax", counted, axis=0, keepdims=0)  # (1,); the line of the mean when no row is good
-    first_weight = nodes("Gather", counted, first)
-    ahead = nodes("Sub", nodes("Gather", lines, first), mean_line)
-    share = nodes("Div", first_weight, nodes("Max", nodes("Add", first_weight, weight), _TINY))
-    mean1 = nodes("Add", mean_line, nodes("Mul", ahead, share))
-    m2_1 = nodes("Add", m2, nodes("Mul", ahead, nodes("Sub", nodes("Gather", lines, first), mean1)))
-
-    later = nodes("Mul", counted, nodes.cast(nodes("Greater", taken, 1.5), np.float64))
-    deviation = nodes("Sub", lines, mean1)
-    counting = nodes("Mul", deviation, later)
-    moved = nodes("Div", nodes("CumSum", counting, 0), counts)
-    squares = nodes("Add", nodes("CumSum", nodes("Mul", counting, counting), 0), m2_1)
-    squares = nodes("Sub", squares, nodes("Mul", counts, nodes("Mul", moved, moved)))
-    squares = not_below_zero(nodes, squares)
-
-    variance = nodes("Max", nodes("Div", squares, counts), TINY_VARIANCE)
-    scaled = nodes("Div", nodes("Sub", deviation, moved), nodes("Sqrt", variance))
+    prefix = _prefix(nodes, rows)
+    variance = nodes("Max", nodes("Div", prefix.squares, prefix.counts), TINY_VARIANCE)
+    scaled = nodes("Div", nodes("Sub", prefix.deviation, prefix.moved), nodes("Sqrt", variance))
     if inverse_tau != 1.0:
         scaled = nodes("Mul", scaled, inverse_tau)
     scores = reduce_rows(nodes, nodes("Slice", scaled, np.array([1]), np.array([np.iinfo(np.int64).max])), kind)
 
     def last(value: str) -> str:
-        end = nodes("Gather", value, np.array([-1]))
-        return nodes("Reshape", end, np.array([-1]))
+        return nodes("Reshape", nodes("Gather", value, np.array([-1])), np.array([-1]))
 
-    after = (last(taken), last(nodes("Add", moved, mean1)), last(squares))
-    after = (nodes("Add", after[0], weight), *after[1:])
-    fine = nodes("Mul", *(_all_finite(nodes, value) for value in after[1:]))  # (1,)
-    kept = (nodes("Where", nodes("Greater", fine, 0.5), new, old) for new, old in zip(after, STATE, strict=True))
+    weight = nodes("Add", last(prefix.taken), STATE[0])
+    mean, m2 = last(nodes("Add", prefix.moved, prefix.start)), last(prefix.squares)
+    fine = nodes("Mul", _all_finite(nodes, mean), _all_finite(nodes, m2))  # (1,)
+    may_move = nodes("Greater", fine, 0.5)
+    kept = (nodes("Where", may_move, new, old) for new, old in zip((weight, mean, m2), STATE, strict=True))
     may_score = nodes("Mul", finite_rows(nodes, rows), fine)
     return Streamed(nan_unless(nodes, may_score, scores), *kept)
+
+
+class _Prefix(NamedTuple):
+    """Moments after every line; line 0 is the state's mean, with no weight, line i + 1 is row i."""
+
+    taken: str
+    """(n + 1, 1) good rows so far."""
+    counts: str
+    """(n + 1, 1) their weight and the state's."""
+    start: str
+    """(1, C) the mean after the first good row."""
+    deviation: str
+    """(n + 1, C) from it."""
+    moved: str
+    """(n + 1, C) how far the mean has gone from it."""
+    squares: str
+    """(n + 1, C) sums of squared deviations from the mean."""
+
+
+def _prefix(nodes: Nodes, rows: str) -> _Prefix:
+    """The moments after every row, bad rows not counted.
+
+    As in :mod:`normscale._kernels.reference` the first row is taken in by Welford's step; from then on the weight is at
+    least 1, and running sums of deviations from the mean, and of their squares, lose no digits that matter. Thanks to
+    line 0 there is a first line to begin with even when no row is good, or no row is there.
+    """
+    weight, mean, m2 = STATE
+    good = nodes("Reshape", finite_rows(nodes, rows), np.array([-1, 1]))
+    state_line = nodes("Reshape", mean, np.array([1, -1]))
+    lines = nodes("Concat", state_line, nodes("Where", nodes("Greater", good, 0.5), rows, state_line), axis=0)
+    counted = nodes("Concat", np.zeros((1, 1)), good, axis=0)
+    taken = nodes("CumSum", counted, 0)
+    counts = nodes("Add", taken, weight)
+
+    place = nodes("ArgMax", counted, axis=0, keepdims=0)  # (1,); 0 when no row is good
+    first, first_weight = nodes("Gather", lines, place), nodes("Gather", counted, place)
+    ahead = nodes("Sub", first, state_line)
+    share = nodes("Div", first_weight, nodes("Add", first_weight, weight))
+    start = nodes("Add", state_line, nodes("Mul", ahead, share))
+    start_squares = nodes("Add", m2, nodes("Mul", ahead, nodes("Sub", first, start)))
+
+    is_later = nodes("Mul", counted, nodes.cast(nodes("Greater", taken, 1.5), np.float64))
+    deviation = nodes("Sub", lines, start)
+    later = nodes("Mul", deviation, is_later)
+    moved = nodes("Div", nodes("CumSum", later, 0), counts)
+    squares = nodes("Add", nodes("CumSum", nodes("Mul", later, later), 0), start_squares)
+    squares = nodes("Sub", squares, nodes("Mul", counts, nodes("Mul", moved, moved)))
+    return _Prefix(taken, counts, start, deviation, moved, not_below_zero(nodes, squares))
 
 
 def _all_finite(nodes: Nodes, vector: str) -> str:
