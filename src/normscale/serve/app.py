@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import multiprocessing
+import os
+import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import msgspec
@@ -293,7 +298,16 @@ def make_app(settings: Settings) -> App:
 
 def app_from_environment() -> App:
     """What a worker process runs."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     return make_app(Settings.from_environment())
+
+
+def _end_with(parent: BaseProcess) -> None:
+    """Nobody would stop the workers of a parent that was killed, and they would keep its port."""
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _NewThreshold(msgspec.Struct, forbid_unknown_fields=True):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import tempfile
+from typing import NoReturn
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
 from normscale.serve.instruments import MULTIPROCESS
-from normscale.serve.protocol import guard_protocol
+from normscale.serve.protocol import GuardProtocol
 from normscale.serve.settings import ENVIRONMENT, Settings
 from normscale.serve.tokens import load_tokens
 
@@ -43,28 +46,36 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def serve(settings: Settings, listener: socket.socket) -> None:
-    """Serve until told to stop (SIGINT, SIGTERM)."""
+    """Serve until told to stop (SIGINT, SIGTERM); both are an orderly end."""
     os.environ[ENVIRONMENT] = settings.to_json()
+    # uvicorn, having stopped in good order, raises the signal once more: without this it would end the process here.
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _leave)
+    if settings.workers == 1:
+        uvicorn.Server(_configuration(settings)).run(sockets=[listener])
+        return
     with tempfile.TemporaryDirectory(prefix="normscale-metrics-") as shared:
-        if settings.workers > 1:
-            os.environ[MULTIPROCESS] = shared  # before any worker counts anything
-        config = uvicorn.Config(
-            "normscale.serve.app:app_from_environment",
-            factory=True,
-            http=guard_protocol(),
-            loop="uvloop",
-            ws="none",
-            lifespan="on",
-            proxy_headers=False,  # whoever connects could say it is someone else
-            server_header=False,
-            date_header=False,
-            access_log=False,
-            log_level="warning",
-            workers=settings.workers,
-            timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        )
-        server = uvicorn.Server(config)
-        if settings.workers > 1:
-            Multiprocess(config, sockets=[listener]).run()
-        else:
-            server.run(sockets=[listener])
+        os.environ[MULTIPROCESS] = shared  # before any worker counts anything
+        Multiprocess(_configuration(settings), sockets=[listener]).run()
+
+
+def _configuration(settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        "normscale.serve.app:app_from_environment",
+        factory=True,
+        http=GuardProtocol,
+        loop="uvloop",
+        ws="none",
+        lifespan="on",
+        proxy_headers=False,  # whoever connects could say it is someone else
+        server_header=False,
+        date_header=False,
+        access_log=False,
+        log_level="warning",
+        workers=settings.workers,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+    )
+
+
+def _leave(*_: object) -> NoReturn:
+    sys.exit(0)
