@@ -127,6 +127,13 @@ def test_two_candidates_need_a_word(tmp_path: Path) -> None:
     np.testing.assert_allclose(result["ood_score"], fitted().score(-rows), rtol=1e-12)
 
 
+def test_probabilities_beside_the_logits_raise_no_doubt() -> None:
+    tail = (helper.make_node("Softmax", ["logits"], ["probability"]),)
+    found = add_guard(passing(tail=tail, outputs=("probability", "logits")), fitted()).logits
+    assert found is not None
+    assert found.name == "logits"
+
+
 def test_a_model_that_hides_its_shapes() -> None:
     """No shape declared at all: the only output of real numbers is taken, and its width is found out."""
     model = passing()
@@ -182,14 +189,14 @@ def test_an_input_of_unknown_shape_is_checked_without_the_model(tmp_path: Path) 
     source = saved(model, tmp_path)
     for stateful in (False, True):
         found = export_guarded(source, fitted(), tmp_path / "guarded.onnx", stateful=stateful).agreement
-        assert found.of == "the guard on random logits"
+        assert found.of == "the guard alone on random rows"
         assert found.difference < 1e-12
     features = with_features()
     features.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "pixels"
     maha = ns.Mahalanobis().fit(training()).calibrate(training(300, seed=5), per_class=True)
     source = saved(features, tmp_path)
     found = export_guarded(source, maha, tmp_path / "guarded.onnx", features="hidden").agreement
-    assert (found.of, found.rows) == ("the guard on random logits", 16)
+    assert (found.of, found.rows) == ("the guard alone on random rows", 16)
 
 
 def test_a_file_that_disagrees_with_numpy_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

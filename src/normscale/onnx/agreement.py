@@ -41,7 +41,7 @@ class Agreement(NamedTuple):
     difference: float
     rows: int
     of: str
-    """What was run: "the model on random inputs", or "the guard on random logits" where the model cannot be."""
+    """What was run: "the model on random inputs", or "the guard alone on random rows" where the model cannot be."""
 
 
 class _CannotRunError(Exception):
@@ -104,7 +104,7 @@ def _of_the_guard(guarded: Guarded, detector: Detector) -> Agreement:
     logits, features = (name if name in feed else None for name in ("logits", "features"))
     alone = add_guard(empty, detector, logits=logits, features=features, stateful=guarded.stateful)
     result = _run(_session(alone.model.SerializeToString()), {**feed, **_state(alone)})
-    return _agreement({**feed, **result}, alone, detector, "the guard on random logits")
+    return _agreement({**feed, **result}, alone, detector, "the guard alone on random rows")
 
 
 def _agreement(result: dict[str, NDArray[Any]], guarded: Guarded, detector: Detector, of: str) -> Agreement:

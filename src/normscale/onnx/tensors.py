@@ -68,6 +68,8 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
         return _named(graph, role, width, wanted, outputs)
     fitting = [tensor for tensor in outputs if tensor.fits(width)]
     fitting = fitting or [tensor for tensor in outputs if tensor.may_fit(width)]
+    if role == "logits":  # a model that gives its probabilities, too, is not in doubt
+        fitting = [tensor for tensor in fitting if not _squashed_by(graph, tensor.name)] or fitting
     option = f"pass {role}=NAME (--{role} NAME)"
     if len(fitting) > 1:
         candidates = ", ".join(str(tensor) for tensor in fitting)
@@ -79,8 +81,8 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
             f"no output of the model has the shape (n, {columns}) of the guard's {role}; it has "
             f"{', '.join(str(tensor) for tensor in outputs) or 'none'}.{hint}"
         )
-    made_by = _producer(graph, fitting[0].name)
-    if role == "logits" and made_by is not None and made_by.op_type in _NO_LOGITS:
+    made_by = _squashed_by(graph, fitting[0].name) if role == "logits" else None
+    if made_by is not None:
         before = made_by.input[0]
         raise InvalidInput(
             f"the output {fitting[0]} comes out of a {made_by.op_type}, so it is no longer logits. Pass "
@@ -140,13 +142,13 @@ def _tensor(info: ValueInfoProto) -> Tensor:
     return Tensor(info.name, kind.elem_type in kinds, dims)
 
 
-def _producer(graph: GraphProto, name: str) -> NodeProto | None:
-    """The node that made a tensor, seen through nodes that only carry it on."""
+def _squashed_by(graph: GraphProto, name: str) -> NodeProto | None:
+    """The softmax or its like that made a tensor, seen through nodes that only carry it on; None if it was none."""
     makers = {output: node for node in graph.node for output in node.output}
     node = makers.get(name)
     while node is not None and node.op_type in _SAME:
         node = makers.get(node.input[0])
-    return node
+    return node if node is not None and node.op_type in _NO_LOGITS else None
 
 
 def require_free(graph: GraphProto, names: tuple[str, ...]) -> None:
