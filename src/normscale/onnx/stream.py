@@ -114,7 +114,8 @@ def _prefix(nodes: Nodes, rows: str) -> _Prefix:
     weight, mean, m2 = STATE
     good = nodes("Reshape", finite_rows(nodes, rows), np.array([-1, 1]))
     state_line = nodes("Reshape", mean, np.array([1, -1]))
-    lines = nodes("Concat", state_line, nodes("Where", nodes("Greater", good, 0.5), rows, state_line), axis=0)
+    finite = nodes("Where", nodes("Greater", good, 0.5), rows, 0.0)  # what stands in a bad row is never counted
+    lines = nodes("Concat", state_line, finite, axis=0)
     counted = nodes("Concat", np.zeros((1, 1)), good, axis=0)
     taken = nodes("CumSum", counted, 0)
     counts = nodes("Add", taken, weight)
