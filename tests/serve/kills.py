@@ -62,10 +62,19 @@ class Sender(threading.Thread):
         self.problem: BaseException | None = None
         self._port = port
         self._stop_now = threading.Event()
+        self._may_send = threading.Lock()
 
     def stop(self) -> None:
         """After the block that is under way."""
         self._stop_now.set()
+
+    def pause(self) -> None:
+        """Wait until the block that is under way has its answer, and send no other."""
+        self._may_send.acquire()
+
+    def go_on(self) -> None:
+        """After a pause."""
+        self._may_send.release()
 
     def finish(self) -> None:
         """Wait for the last block, and raise what went wrong."""
@@ -79,7 +88,9 @@ class Sender(threading.Thread):
             for number in itertools.count():
                 if self._stop_now.is_set() or number == self.limit:
                     return
-                self._send(make_block(self.number, number))
+                with self._may_send:
+                    self._send(make_block(self.number, number))
+                time.sleep(0)  # or a pause would never get its turn
         except BaseException as problem:
             self.problem = problem
         finally:

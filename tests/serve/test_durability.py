@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_a_full_disk_is_said_nothing_is_taken_in_and_room_is_enough_to_go_on(
 
     assert send(0).status == 200
     ballast = small_disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(4096))
     number = 1

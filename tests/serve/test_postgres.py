@@ -1,0 +1,98 @@
+"""The guard on a real PostgreSQL: the promises of the embedded store, and a database server that goes down."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import normscale as ns
+from serve.conftest import Start
+from serve.kills import Moments, Restarting, Sender, make_block
+from serve.postgres import Postgres, programs
+from serve.test_durability import LEARN, killed
+
+pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("psycopg", reason="the extra [postgres] is not installed")
+FOLDER = programs()
+pytestmark = pytest.mark.skipif(FOLDER is None, reason="no PostgreSQL on this machine (apt-get install postgresql)")
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    assert FOLDER is not None
+    with Postgres(FOLDER) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: Postgres, numbers: Callable[[], int]) -> str:
+    return postgres.new_database(f"guard{numbers()}")
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Callable[[], int]:
+    return itertools.count().__next__
+
+
+def running(senders: list[Sender]) -> None:
+    for sender in senders:
+        sender.start()
+
+
+def finished(senders: list[Sender]) -> Moments:
+    """What the state must be once they have their last answers."""
+    for sender in senders:
+        sender.stop()
+    for sender in senders:
+        sender.finish()
+    return Moments.expected(ns.NormScaling(), [block for sender in senders for block in sender.acknowledged])
+
+
+def test_killed_at_random_moments_every_row_sent_with_a_key_counts_once(start_server: Start, database: str) -> None:
+    system = Restarting(lambda: start_server(*LEARN, store=database))
+    senders = [Sender(number, system.port, keyed=True) for number in range(3)]
+    running(senders)
+    for _ in killed(system, senders, times=2, seed=4):
+        pass
+    expected = finished(senders)
+    assert Moments.told(system.server.client().state()).distance(expected) < 1e-12
+    assert "not-to-be-shown" not in system.server.log + str(system.server.client().state())
+
+
+def test_two_servers_know_every_row_at_once_and_outlive_the_database(
+    start_server: Start, postgres: Postgres, database: str
+) -> None:
+    servers = [start_server(*LEARN, store=database) for _ in range(2)]
+    senders = [Sender(number, lambda port=servers[number % 2].port: port, keyed=True) for number in range(4)]  # type: ignore[misc]
+    running(senders)
+    while min(len(sender.acknowledged) for sender in senders) < 5:
+        time.sleep(0.01)
+    postgres.kill()
+    try:
+        time.sleep(0.3)
+        for server in servers:
+            reply = server.client().ask("GET", "/readyz")
+            assert reply.status == 503
+            assert reply.json["error"].startswith("postgresql://127.0.0.1")
+            assert server.client().ask("GET", "/healthz").status == 200
+    finally:
+        postgres.start()
+    counts = [len(sender.acknowledged) for sender in senders]
+    while min(len(sender.acknowledged) - count for sender, count in zip(senders, counts, strict=True)) < 5:
+        assert all(sender.problem is None for sender in senders), [sender.problem for sender in senders]
+        time.sleep(0.01)
+    expected = finished(senders)
+    assert {status for sender in senders for status, _ in sender.refused} == {503}
+    told = [Moments.told(server.client().state()) for server in servers]
+    assert all(one.distance(expected) < 1e-12 for one in told)
+    for server in servers:
+        block = make_block(50, server.port)
+        before = server.client().state()["rows"]
+        server.client().score(block.rows, binary=bool(block.number % 2))
+        states = [other.client().state() for other in servers]
+        assert states[0]["rows"] == states[1]["rows"] == before + len(block.rows)
+        assert states[0]["classes"] == states[1]["classes"]
+        assert all("not-to-be-shown" not in text for text in (server.log, str(states)))
