@@ -18,7 +18,7 @@ function newGauge() {
   const line = make("i", { class: "mark" });
   const meter = make("div", { class: "meter", role: "meter" }, make("i", { class: "fill" }), line);
   line.style.left = `${100 * AT}%`;
-  return make("div", {}, head, meter, make("p", { class: "soft", role: "status" }));
+  return make("div", {}, head, meter, make("p", { class: "soft" }));
 }
 
 function showGauge(gauge, { label, value, limit }, alarm) {
