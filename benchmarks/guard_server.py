@@ -5,7 +5,7 @@
     latency   single rows at half the load that ``single`` reaches: the 99th percentile against the median
     restart   a million journalled rows, then kill -9: seconds until ready, against one second
 
-Loads come from wrk (Debian's package of that name); its share of the two cores is part of what is measured, on both sides.
+Loads come from wrk (Debian's package of that name); its share of the two cores weighs on both sides alike.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import normscale as ns
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
 from normscale.guard import Guard, Policy, Request, Verdict, journal, open_store
+from normscale.guard.clock import Clock
 from normscale.guard.stores.sqlite import SqliteStore
 
 
@@ -131,6 +132,24 @@ def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: 
     assert repeated.is_ood.tolist() == first.is_ood.tolist()
     assert repeated.rows == first.rows
     assert again.state.rows == 8
+
+
+def test_old_answers_are_forgotten_by_age_and_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 1)
+    on, time = guard(tmp_path / "s", IGNORE), 1e9
+    monkeypatch.setattr(Clock, "now", lambda self: time)
+    size = len(send(on, digits(2), key="first").pack())
+    send(on, digits(2), key="second")
+    time += journal.REMEMBER - 1.0
+    send(on, digits(2))
+    assert send(on, digits(2), key="first").repeated
+    time += 2.0
+    send(on, digits(2), key="third")
+    assert not send(on, digits(2), key="first").repeated
+    monkeypatch.setattr(journal, "MOST_BYTES", 2 * size + 50)
+    for i in range(5):
+        send(on, digits(2), key=f"more {i}")
+    assert [send(on, digits(2), key=f"more {i}").repeated for i in (4, 3, 0)] == [True, True, False]
 
 
 def test_a_transaction_that_fails_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -233,3 +236,20 @@ def test_large_blocks_of_other_dtypes_are_converted_piece_by_piece(kernels: _ker
     c = _kernels.stream_scores(strided, 1.0, mean, m2, 0, 1.0, out)
     assert c is not None
     np.testing.assert_allclose(out, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_kernels_can_be_loaded_while_the_work_goes_on() -> None:
+    code = """
+import numpy as np
+from normscale import _kernels
+rows = np.random.default_rng(0).normal(size=(50, 4))
+thread = _kernels.load_in_background()
+first = _kernels.backend(), _kernels.absorb(rows, 0.0, np.zeros(4), np.zeros(4))
+thread.join()
+then = _kernels.backend(), _kernels.absorb(rows, 0.0, np.zeros(4), np.zeros(4))
+assert (first[0], then[0]) == ("numpy", "numba"), (first, then)
+np.testing.assert_allclose(first[1].m2, then[1].m2, rtol=1e-12)
+assert _kernels.load_in_background() is None
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "NORMSCALE_KERNELS"}
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=environment)

@@ -11,6 +11,7 @@ when a kernel is first needed, so ``import normscale`` stays light.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from normscale._kernels.kinds import KINDS
 from normscale.errors import InvalidInput, MissingExtra
 
-__all__ = ["KINDS", "absorb", "backend", "combine", "frozen_scores", "predicted", "stream_scores"]
+__all__ = ["KINDS", "absorb", "backend", "combine", "frozen_scores", "load_in_background", "predicted", "stream_scores"]
 
 FloatArray = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -102,6 +103,37 @@ def _active() -> Backend:
     if _kernels is None:
         _kernels = _load(os.environ.get("NORMSCALE_KERNELS", "auto"))
     return _kernels
+
+
+def load_in_background() -> threading.Thread | None:
+    """Get to work with numpy's kernels at once, and change to numba's when they are loaded.
+
+    For a service that must be ready soon: importing numba takes longer than all the rest. None when there is nothing to
+    wait for.
+    """
+    global _kernels
+    wanted = os.environ.get("NORMSCALE_KERNELS", "auto")
+    if _kernels is not None or wanted != "auto":
+        _active()
+        return None
+    _kernels = _load("numpy")
+
+    def change() -> None:
+        global _kernels
+        better = _load("auto")
+        for dtype in (np.float32, np.float64):
+            for n in (1, 2):  # the first call of a kernel reads it from disk, or compiles it
+                rows, out = np.ones((n, 2), dtype), np.empty(n)
+                better.predicted(rows, np.empty(n, np.int64))
+                better.absorb(rows, 0.0, np.zeros(2), np.zeros(2))
+                better.stream_scores(rows, 1.0, np.zeros(2), np.ones(2), 0, 1.0, out)
+                better.frozen_scores(rows, np.zeros(2), np.ones(2), 0, out)
+            better.stream_row(rows[:1], 1.0, np.zeros(2), np.ones(2), 0, 1.0, np.empty(2), np.empty(2), out[:1])
+        _kernels = better
+
+    thread = threading.Thread(target=change, name="kernels", daemon=True)
+    thread.start()
+    return thread
 
 
 def backend() -> str:

@@ -15,7 +15,9 @@ SNAPSHOT_EVERY = 1000
 KEEP = 2000
 """Entries that stay in the journal behind a snapshot, for the page's history and for other processes to catch up."""
 REMEMBER = 24 * 3600.0
-"""Seconds that the answer to a request with a key is kept."""
+"""Seconds that the answer to a request with a key is kept ..."""
+MOST_BYTES = 512 << 20
+"""... and how many bytes of such answers."""
 
 
 class Journal:
@@ -141,7 +143,8 @@ class Session:
     def save_snapshot(self) -> None:
         """Write the state down; entries and answers of long ago are dropped."""
         state = self.state
-        self.transaction.save_snapshot(state.seq, state.pack(), state.seq - KEEP, state.at - REMEMBER)
+        self.transaction.save_snapshot(state.seq, state.pack(), state.seq - KEEP)
+        self.transaction.forget_answers(state.at - REMEMBER, MOST_BYTES)
         self._snapshot_seq = state.seq
 
     def _catch_up(self) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
+from normscale._kernels import load_in_background
 from normscale._version import __version__
 from normscale.errors import InvalidInput, NormscaleError, StoreUnavailable
 from normscale.guard import Guard, Verdict
@@ -61,10 +62,10 @@ class GuardApp:
 
     async def start(self) -> None:
         """Open the store and get ready."""
+        load_in_background()
         self.guard = self.settings.open_guard()
         if self.settings.model is not None:
             self.classifier = Classifier(self.settings.model, self.guard.n_classes)
-        _warm_up(self.guard)
         self.commit = GroupCommit(self.guard)
         if self.settings.demo:
             from normscale.serve.demo import play
@@ -390,21 +391,3 @@ def _refreshed(describe: Callable[[Guard], dict[str, Any]]) -> Callable[[Guard],
         return describe(guard)
 
     return run
-
-
-def _warm_up(guard: Guard) -> None:
-    """Load the kernels now, not with the first request."""
-    import numpy as np
-
-    statistics = guard.start.statistics
-    from normscale._kernels import predicted
-    from normscale.guard.entries import block_moments
-
-    for dtype in (np.float32, np.float64):
-        for n in (1, 2):
-            rows = np.arange(n * guard.n_classes, dtype=dtype).reshape(n, -1)
-            block = block_moments(rows)
-            predicted(rows)
-            statistics.score(rows)
-            if block is not None:
-                statistics.step(rows, block)

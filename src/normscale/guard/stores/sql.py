@@ -23,8 +23,9 @@ _SCHEMA = (
     "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, learned {bytes} NOT NULL)",
     "CREATE INDEX IF NOT EXISTS aside_by_minute ON aside (minute, client, cause)",
     "CREATE TABLE IF NOT EXISTS answers (client TEXT NOT NULL, key TEXT NOT NULL, digest {bytes} NOT NULL, "
-    "at DOUBLE PRECISION NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
+    "at DOUBLE PRECISION NOT NULL, upto BIGINT NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
     "CREATE INDEX IF NOT EXISTS answers_by_time ON answers (at)",
+    "CREATE INDEX IF NOT EXISTS answers_by_size ON answers (upto)",
 )
 _ENTRY = "seq, at, kind, client, rows, flagged, predicted, mean, m2, learned, glimpse, note"
 _ASIDE = "seq, at, minute, client, cause, rows, flagged, mean, m2, learned"
@@ -68,15 +69,23 @@ class Transaction:
         rows = self._run("SELECT state FROM snapshot WHERE id = 1", ())
         return bytes(rows[0][0]) if rows else None
 
-    def save_snapshot(self, seq: int, state: bytes, keep_after: int, forget_before: float) -> None:
-        """Write the state; drop entries up to ``keep_after`` and answers from before ``forget_before``."""
+    def save_snapshot(self, seq: int, state: bytes, keep_after: int) -> None:
+        """Write the state; drop entries up to ``keep_after``."""
         self._run(
             "INSERT INTO snapshot (id, seq, state) VALUES (1, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, state = excluded.state",
             (seq, state),
         )
         self._run("DELETE FROM journal WHERE seq <= ?", (keep_after,))
-        self._run("DELETE FROM answers WHERE at < ?", (forget_before,))
+
+    def forget_answers(self, before: float, most_bytes: int) -> None:
+        """Drop answers that are older than ``before``, and the oldest of more than ``most_bytes``."""
+        self._run("DELETE FROM answers WHERE at < ?", (before,))
+        self._run("DELETE FROM answers WHERE upto <= ?", (self._answered_bytes() - most_bytes,))
+
+    def _answered_bytes(self) -> int:
+        """Bytes of all answers ever kept: each one's ``upto`` says how many there were with it."""
+        return int(self._run("SELECT COALESCE(MAX(upto), 0) FROM answers", ())[0][0])
 
     def answer(self, client: str, key: str) -> tuple[bytes, bytes] | None:
         """Digest and verdict of an earlier request with that key."""
@@ -86,8 +95,8 @@ class Transaction:
     def remember(self, client: str, key: str, digest: bytes, at: float, verdict: bytes) -> None:
         """Keep the answer to a request that may be sent again."""
         self._run(
-            "INSERT INTO answers (client, key, digest, at, verdict) VALUES (?, ?, ?, ?, ?)",
-            (client, key, digest, at, verdict),
+            "INSERT INTO answers (client, key, digest, at, upto, verdict) VALUES (?, ?, ?, ?, ?, ?)",
+            (client, key, digest, at, self._answered_bytes() + len(verdict), verdict),
         )
 
     def aside(self, client: str | None = None) -> list[Aside]:
