@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Self
 
@@ -51,7 +51,7 @@ class Postgres:
         import psycopg
 
         with psycopg.connect(f"{self._url}/postgres", autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
+            connection.execute(f'CREATE DATABASE "{name}"')
         return f"{self._url}/{name}"
 
     @property
@@ -76,8 +76,6 @@ class Postgres:
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        with suppress(RuntimeError):  # it may be down already
             self.kill()
-        except RuntimeError:  # it was down already
-            pass
         shutil.rmtree(self._folder, ignore_errors=True)
