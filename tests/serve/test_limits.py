@@ -195,7 +195,17 @@ def test_what_follows_a_refusal_is_not_read_for_ever(monkeypatch: pytest.MonkeyP
     assert ask(post(length(11)), b"0", then="silence", app=never).is_complete
     monkeypatch.setattr(limits, "_LINGER_SECONDS", 60)
     monkeypatch.setattr(limits, "_LINGER_BYTES", 100)
-    assert ask(post(length(11)), *[b"0" * 30] * 5, then="silence", app=never).is_complete
+    reads = []
+
+    async def receive() -> Message:
+        reads.append(True)
+        assert len(reads) <= 4
+        return {"type": "http.request", "body": b"0" * 30, "more_body": True}
+
+    response = Response()
+    asyncio.run(Limits(never, hosts=Hosts(""), bounds=SMALL)(post(length(11)), receive, response.send))
+    assert response.is_complete
+    assert len(reads) == 4
 
 
 def test_a_body_that_does_not_arrive() -> None:

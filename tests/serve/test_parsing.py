@@ -445,11 +445,14 @@ def test_arrow_lengths_that_are_not_true() -> None:
     """Three rows of three columns: nodes (3, 0) three times, buffers of 24 bytes at 0, 64 and 128, or packed."""
     good = arrow(columns(ROWS))
     nodes = numbers_at(good, 3, 0, 3, 0, 3, 0)
+    length = good.index(struct.pack("<q", 3), good.index(b"\xff\xff\xff\xff", 8))
     buffers = numbers_at(good, 0, 0, 0, 24)
     for place, value, match in [
         (nodes, 4, "differ in length"),
         (nodes + 16, 2, "differ in length"),
         (nodes + 16, -1, "differ in length"),
+        (length, 2, "differ in length"),
+        (length, -1, "does not fit its schema"),
         (nodes + 8, -1, "differ in length"),
         (nodes + 8, 1, "nulls"),
         (nodes + 40, 3, "nulls"),
@@ -473,6 +476,7 @@ def test_arrow_lengths_that_are_not_true() -> None:
         (offsets, (3, 6, 9, 12), 400, "more numbers than there are"),
         (offsets, (-3, 0, 3, 6), 400, "more numbers than there are"),
         (child + 16, (8, 0), 400, "more numbers than there are"),
+        (child, (4, 0), 400, "differ in length"),
         (child + 16, (12, 0), 0, ""),  # a child may be longer than its lists
     ]:
         body = bytearray(lists)
@@ -481,6 +485,23 @@ def test_arrow_lengths_that_are_not_true() -> None:
             refused(status, match, rows_of, body, ARROW_STREAM)
         else:
             assert (rows_of(body, ARROW_STREAM) == ROWS).all()
+
+
+def test_arrow_batches_of_another_schema() -> None:
+    def parts(rows: np.ndarray[Any, np.dtype[Any]]) -> tuple[bytes, bytes]:
+        body = arrow(columns(rows))
+        middle = body.index(b"\xff\xff\xff\xff", 8)
+        return body[:middle], body[middle:]
+
+    schema = parts(ROWS)[0]
+    assert (rows_of(schema + parts(ROWS + 1)[1], ARROW_STREAM) == ROWS + 1).all()
+    for other in (np.ones((3, 2)), np.ones((3, 4))):
+        refused(400, "does not fit its schema", rows_of, schema + parts(other)[1], ARROW_STREAM)
+    lists, fixed = pa.array(ROWS.tolist()), pa.FixedSizeListArray.from_arrays(pa.array(ROWS.reshape(-1)), 3)
+    bodies = [arrow(pa.table({"logits": column})) for column in (lists, fixed)]  # as many columns, other buffers
+    for body, other_body in (bodies, bodies[::-1]):
+        mixed = body[: body.index(b"\xff\xff\xff\xff", 8)] + other_body[other_body.index(b"\xff\xff\xff\xff", 8) :]
+        refused(400, "does not fit its schema", rows_of, mixed, ARROW_STREAM)
 
 
 def test_arrow_lists_that_do_not_begin_at_the_first_number() -> None:

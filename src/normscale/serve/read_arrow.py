@@ -155,7 +155,7 @@ def _batch(header: Table, data: memoryview, n_nodes: int, n_buffers: int, left: 
     if length < 0 or header.length(1) != n_nodes or header.length(2) != n_buffers:
         raise ValueError("a record batch does not fit its schema")
     nodes = header.pairs(1, n_nodes)
-    if any(node_length < 0 or nulls < 0 for node_length, nulls in nodes) or nodes[0][0] != length:
+    if nodes[0][0] != length or any(nulls < 0 for _, nulls in nodes):
         raise ValueError("a record batch and its columns differ in length")
     if any(nulls for _, nulls in nodes):
         raise BadRequest(422, "the Arrow stream holds nulls. Drop those rows.")
