@@ -148,6 +148,7 @@ def test_a_model_that_hides_its_shapes() -> None:
     (
         (passing(width=7), {}, r"no output of the model has the shape \(n, 5\) .* it has 'logits' \(n, 7\)\."),
         (with_features(), {"logits": "logit"}, "no tensor called 'logit'; .* Did you mean 'logits'"),
+        (with_features(), {"logits": "weights"}, "no tensor called 'weights'"),
         (with_features(), {"logits": "hidden"}, r"logits must have the shape \(n, 5\); got 'hidden' \(n, 4\)"),
         (with_features(), {"features": "hidden"}, "norm_scaling reads logits alone; got features='hidden'"),
         (add_guard(passing(), fitted()).model, {}, "already has 'is_ood', 'ood_score', .*guarded already"),
@@ -172,6 +173,11 @@ def test_thresholds_alone_may_tell_how_many_classes() -> None:
 
 def test_mahalanobis_is_told_which_layers_fit() -> None:
     detector = ns.Mahalanobis().fit(training())
+    square = with_features()
+    square.graph.value_info.append(helper.make_tensor_value_info("weights", TensorProto.FLOAT, [7, FEATURES]))
+    with pytest.raises(ns.InvalidInput) as error:
+        add_guard(square, detector)
+    assert "weights" not in str(error.value)
     with pytest.raises(
         ns.InvalidInput, match=r"\(n, 4\) of the guard's features.*inside it: 'image' .*'hidden' \(n, 4\); pass f"
     ):

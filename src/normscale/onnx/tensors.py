@@ -103,9 +103,9 @@ def with_shapes(model: ModelProto) -> ModelProto:
 
 
 def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs: list[Tensor]) -> Found:
-    made = {name for node in graph.node for name in node.output}
-    made |= {item.name for item in (*graph.input, *graph.initializer)}
-    if wanted not in made or not wanted:
+    made = {name for node in graph.node for name in node.output if name}
+    made |= {info.name for info in graph.input} - _weights(graph)
+    if wanted not in made:
         close = get_close_matches(wanted, made, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
@@ -128,7 +128,13 @@ def _found(tensor: Tensor, graph: GraphProto) -> Found:
 
 def _inner(graph: GraphProto) -> list[Tensor]:
     """Inputs and inner tensors whose shape is known, in the order of the graph."""
-    return [_tensor(info) for info in (*graph.input, *graph.value_info)]
+    weights = _weights(graph)
+    return [_tensor(info) for info in (*graph.input, *graph.value_info) if info.name not in weights]
+
+
+def _weights(graph: GraphProto) -> set[str]:
+    """Names of what is the same for every input; some writers list them among the inputs, or with their shape."""
+    return {tensor.name for tensor in graph.initializer}
 
 
 def _tensor(info: ValueInfoProto) -> Tensor:
