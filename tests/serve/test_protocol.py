@@ -35,7 +35,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @contextmanager
-def running(loop: str = "uvloop", **bounds: Any) -> Iterator[int]:
+def running(loop: str = "uvloop", keep_alive: float = 60, **bounds: Any) -> Iterator[int]:
     """A server with these bounds; gives its port."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         config = uvicorn.Config(
@@ -46,7 +46,7 @@ def running(loop: str = "uvloop", **bounds: Any) -> Iterator[int]:
             lifespan="off",
             log_config=None,
             access_log=False,
-            timeout_keep_alive=60,
+            timeout_keep_alive=keep_alive,  # type: ignore[arg-type]  # a number of seconds, whole or not
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -279,6 +279,17 @@ def test_a_connection_that_asks_nothing(hasty: int, drip: bytes) -> None:
         thread.start()
         assert client.is_closed()
     thread.join()
+
+
+def test_empty_lines_do_not_keep_a_used_connection_open() -> None:
+    with running(keep_alive=0.1) as port, Connection(port) as client:
+        assert client.send(get()).answer()[0] == 200
+        for _ in range(100):
+            time.sleep(0.02)
+            if not client.send_while_open(b"\r\n", 1):
+                break
+        else:
+            pytest.fail("the server waits for ever")
 
 
 # ---------------------------------------------------------------- what is no HTTP
