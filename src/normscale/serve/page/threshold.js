@@ -63,12 +63,8 @@ export class Threshold {
   #place() {
     const { x, top, floor } = this.chart.measure();
     const [low, high] = this.chart.domain;
-    const [reach, line, grip] = this.slider.children;
     set(this.slider, "transform", `translate(${x(clamp(this.value, low, high)).toFixed(1)} 0)`);
-    set(reach, "y", top - 24);
-    set(reach, "height", floor - top + 24);
-    set(line, "d", `M0 ${top - 6}V${floor}`);
-    set(grip, "transform", `translate(0 ${top - 22})`);
+    set(this.slider.querySelector(".line"), "d", `M0 ${top - 6}V${floor}`);
     const saved = this.preview === null ? "" : `M${x(this.saved.value).toFixed(1)} ${top}V${floor}`;
     set(this.chart.svg.querySelector(".saved"), "d", saved);
     set(this.slider, "aria-valuemin", low);
@@ -83,7 +79,7 @@ export class Threshold {
     const perClass = this.saved.per_class ? " Each class has its own threshold; saving one replaces them all." : "";
     set(this.slider, "aria-valuetext", `${decimal(this.value)} ${text}`);
     say(byId("scores-summary"), `${decimal(this.value)} ${text}.${perClass}`);
-    if (document.activeElement !== this.input) this.input.value = String(Number(this.value.toPrecision(6)));
+    if (document.activeElement !== this.input) this.input.value = Number(this.value.toPrecision(6));
     setUsable(byId("save"), moved && !this.saving);
     setUsable(byId("revert"), moved && !this.saving);
     byId("own").hidden = this.value === this.saved.own;
@@ -126,7 +122,7 @@ export class Threshold {
       if (!onLine) this.#to(this.#under(event));
     });
     on(svg, "pointermove", (event) => this.held && this.#to(this.#under(event) - this.offset));
-    on(svg, "pointerup pointercancel", () => (this.held = false));
+    on(svg, "lostpointercapture", () => (this.held = false));
     on(input, "input", () => {
       const value = Number(input.value.replace(",", ".").replace("−", "-") || NaN);
       if (isNumber(value)) this.move(value);
@@ -137,7 +133,10 @@ export class Threshold {
       if (isUsable(byId("save"))) this.#save();
     });
     on(byId("revert"), "click", () => this.#revert());
-    on(byId("own"), "click", () => this.move(this.saved.own));
+    on(byId("own"), "click", () => {
+      byId("save").focus(); // the button is about to go
+      this.move(this.saved.own);
+    });
   }
 
   #revert() {

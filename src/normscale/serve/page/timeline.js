@@ -6,6 +6,7 @@ import { bar, clamp, linear, sum } from "./scale.js";
 
 const MEAN_SECONDS = 30;
 const [LEFT, RIGHT, TOP, BOTTOM, VOLUME] = [40, 8, 10, 22, 26];
+const MANY = 50; // rows of a step whose share means something by itself
 const CEILINGS = [0.05, 0.1, 0.2, 0.5, 1];
 
 export class Timeline {
@@ -31,7 +32,8 @@ export class Timeline {
     const means = movingMeans(all, flagged, Math.max(1, Math.round(MEAN_SECONDS / seconds)));
     const { keep } = this.view.threshold;
     const expected = isNumber(keep) ? 1 - keep : null;
-    const ceiling = this.#ceiling(means, expected);
+    const steady = shares.filter((_, k) => all[k] >= MANY);
+    const ceiling = this.#ceiling(Math.max(...means, ...steady, 1.6 * expected, 0.02));
     const x = linear(0, all.length, LEFT, end);
     const y = (value) => Math.max(TOP, linear(0, ceiling, floor, TOP)(value));
     const frozen = this.view.frozen_since ?? Infinity;
@@ -52,9 +54,8 @@ export class Timeline {
     this.#write();
   }
 
-  // The smallest round ceiling above the mean; it comes down only when there is plenty of room.
-  #ceiling(means, expected) {
-    const most = Math.max(...means, 1.6 * expected, 0.02);
+  // The smallest round ceiling; it comes down only when there is plenty of room.
+  #ceiling(most) {
     if (!(most <= this.top && most > 0.35 * this.top)) this.top = CEILINGS.find((one) => one >= most) ?? 1;
     return this.top;
   }
