@@ -92,7 +92,7 @@ def serve(
         policy=Policy(
             on_drift=on_drift,
             window=window,
-            evidence=min(100.0, window),
+            evidence=min(100.0, 0.5 * window),
             balance=balance,
             shift=shift,
             flagged=flagged,

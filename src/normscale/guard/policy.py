@@ -40,9 +40,10 @@ class Policy(NamedTuple):
         _validate.one_of(self.on_drift, "on_drift", ON_DRIFT)
         for name in ("window", "evidence", "balance", "shift", "flagged", "calm", "outlier"):
             _validate.positive(getattr(self, name), name, allow_inf=name in ("calm", "outlier", "shift"))
-        if self.evidence > self.window:
+        if self.evidence >= self.window:  # what fades only ever comes near to the window
             raise InvalidInput(
-                f"evidence ({self.evidence:g} rows) cannot exceed window ({self.window:g} rows): it would never come."
+                f"evidence ({self.evidence:g} rows) must be less than window ({self.window:g} rows): it would never "
+                "come."
             )
         for name in ("client_cap", "minute_cap"):
             if getattr(self, name) is not None:
