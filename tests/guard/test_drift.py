@@ -95,9 +95,20 @@ def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> No
     assert never.mode == "frozen"
     never.thaw()
     assert send(never, digits(20)).mode == "running"
-    relaxed = guard(policy=Policy(on_drift="warn"))
-    relaxed.freeze("by hand")
-    assert send(relaxed, digits(5)).mode == "running"
+
+
+def test_what_drift_froze_thaws_when_drift_is_not_acted_on_any_more_but_a_persons_word_holds(tmp_path: Path) -> None:
+    strict = guard(tmp_path / "s", Policy(window=200.0))
+    send(strict, one_class(200))
+    assert strict.mode == "frozen"
+    assert send(guard(tmp_path / "s", Policy(on_drift="warn")), digits(5)).mode == "running"
+    for policy in (Policy(on_drift="warn"), Policy(window=200.0, calm=10.0)):
+        on = guard(policy=policy)
+        on.freeze("by hand")
+        for seed in range(10):
+            assert send(on, digits(50, seed=seed)).mode == "frozen"
+        on.thaw()
+        assert send(on, digits(5)).mode == "running"
 
 
 def test_a_row_far_out_is_flagged_and_cannot_move_or_freeze_anything() -> None:

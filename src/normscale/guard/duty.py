@@ -238,10 +238,10 @@ class Guard:
         return self._command(THRESHOLD, {"threshold": threshold.to_header()})
 
     def freeze(self, because: str) -> GuardState:
-        """Score by the guard file's statistics from now on, and take nothing in."""
+        """Score by the guard file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
         if self._judge.mode == STATIC:
             raise InvalidInput(f"{self.detector.name} has no running statistics; there is nothing to freeze.")
-        return self._command(FREEZE, {"because": because})
+        return self._command(FREEZE, {"because": because, "by_person": True})
 
     def thaw(self) -> GuardState:
         """Take rows in again."""

@@ -112,6 +112,8 @@ class Judge:
         )
 
     def _thaws(self, state: GuardState) -> str | None:
+        if state.frozen is not None and state.frozen.by_person:
+            return None
         if self.policy.on_drift != FREEZE:
             return "drift is not acted on any more"
         return "the stream is calm again" if state.calm_rows >= self.policy.calm else None

@@ -28,6 +28,8 @@ class Frozen(NamedTuple):
 
     since: float
     because: str
+    by_person: bool = False
+    """Then only a person ends it."""
 
 
 class Alarm(NamedTuple):
@@ -101,7 +103,8 @@ class GuardState(NamedTuple):
             return self._after_rows(entry, window, statistics, caps)
         changed: dict[str, Any] = {}
         if kind == FREEZE:
-            changed = {"frozen": Frozen(entry.at, json.loads(entry.note)["because"])}
+            note = json.loads(entry.note)
+            changed = {"frozen": Frozen(entry.at, note["because"], note.get("by_person", False))}
         elif kind == THAW:
             changed = {"frozen": None, "calm_rows": 0}
         elif kind == THRESHOLD:
