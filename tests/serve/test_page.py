@@ -189,9 +189,12 @@ def value(page: Any) -> float:
     return float(page.locator("#threshold").get_attribute("aria-valuenow"))
 
 
-def test_before_the_first_row_it_says_how_to_send_one_and_then_comes_to_life(start: Any, look: Any) -> None:
-    server = start()
-    page = look(server)
+def test_it_comes_to_life_with_the_first_row_and_again_after_a_lost_connection(
+    start: Any, tmp_path: Path, look: Any
+) -> None:
+    store = str(tmp_path / "store.sqlite")
+    server = start(store=store)
+    page = look(server, may_say="Failed to load resource")
     says(page, "#status-title", "Waiting for the first row")
     assert not page.locator("#filled").is_visible()
     address, *options = shlex.split(shown(page, "#curl").replace("\\\n", ""))[1:]  # the hint must work
@@ -203,10 +206,16 @@ def test_before_the_first_row_it_says_how_to_send_one_and_then_comes_to_life(sta
     server.send(SAMPLE.test.logits[:120])
     says(page, "#scored", "121")
     says(page, "#rows", "121")
-    assert page.evaluate("document.body.dataset.marked") == marked
+    says(page, "#connection", "live")
     assert page.locator("#filled").is_visible()
     assert re.match(r"\d.* / \d.* ms", shown(page, "#latency"))
     assert number(shown(page, "#rows-per-second")) > 0
+    server.stop()
+    says(page, "#connection", "Connection lost. Trying again.")
+    start(store=store, port=server.port).send(SAMPLE.test.logits[120:140])
+    says(page, "#connection", "live")
+    says(page, "#scored", "141")
+    assert page.evaluate("document.body.dataset.marked") == marked
 
 
 def test_every_figure_is_the_streams_own(busy: Server, look: Any) -> None:
@@ -354,20 +363,6 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
     page.locator("[data-action=thaw]").click()
     page.locator("#dialog-yes").click()
     says(page, "#status-title", "Running on live statistics")
-
-
-def test_a_lost_connection_is_said_and_taken_up_again(start: Any, guard: Path, tmp_path: Path, look: Any) -> None:
-    store = str(tmp_path / "store.sqlite")
-    server = start(store=store)
-    server.send(SAMPLE.test.logits[:40])
-    page = look(server, may_say="Failed to load resource")
-    says(page, "#connection", "live")
-    server.stop()
-    says(page, "#connection", "Connection lost. Trying again.")
-    again = start(store=store, port=server.port)
-    again.send(SAMPLE.test.logits[40:60])
-    says(page, "#connection", "live")
-    says(page, "#scored", "60")
 
 
 def test_tokens_are_asked_for_and_stay_in_the_tab(start: Any, guard: Path, tmp_path: Path, look: Any) -> None:

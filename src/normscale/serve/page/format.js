@@ -27,7 +27,8 @@ export function decimal(value, digits = 3) {
   return value.toFixed(Math.min(places, digits)).replace("-", "−");
 }
 
-export const signed = (value) => (isNumber(value) ? `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : NONE);
+export const signed = (value) =>
+  isNumber(value) ? `${value <= -0.005 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : NONE;
 
 export const clock = (seconds) => time.format(1000 * seconds);
 export const hourAndMinute = (seconds) => minute.format(1000 * seconds);

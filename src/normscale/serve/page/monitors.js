@@ -16,7 +16,7 @@ export function showMonitors(view) {
 function newGauge() {
   const head = make("div", { class: "row head" }, make("h3"), make("span", { class: "soft" }));
   const line = make("i", { class: "mark" });
-  const meter = make("div", { class: "meter", role: "meter" }, make("i", { class: "fill" }), line);
+  const meter = make("div", { class: "meter", role: "meter", "aria-valuemin": 0 }, make("i", { class: "fill" }), line);
   line.style.left = `${100 * AT}%`;
   return make("div", {}, head, meter, make("p", { class: "soft" }));
 }

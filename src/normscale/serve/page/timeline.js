@@ -7,7 +7,7 @@ import { bar, clamp, linear, sum } from "./scale.js";
 const MEAN_SECONDS = 30;
 const [LEFT, RIGHT, TOP, BOTTOM, VOLUME] = [40, 8, 10, 22, 26];
 const MANY = 50; // rows of a step whose share means something by itself
-const CEILINGS = [0.05, 0.1, 0.2, 0.5, 1];
+const CEILINGS = [0.05, 0.1, 0.2, 0.3, 0.5, 1];
 
 export class Timeline {
   constructor() {
