@@ -71,7 +71,7 @@ def test_the_model_says_where_its_guard_came_from(tmp_path: Path) -> None:
     source = saved(passing(), tmp_path)
     export_guarded(source, guard, tmp_path / "a.onnx")
     export_guarded(source, detector, tmp_path / "b.onnx")
-    export_guarded(source, guard, tmp_path / "c.onnx", threshold=1.25)
+    export_guarded(source, detector, tmp_path / "c.onnx", threshold=1.25)
     notes = metadata(tmp_path / "a.onnx")
     assert notes["normscale.version"] == ns.__version__
     assert notes["normscale.guard_sha256"] == hashlib.sha256(guard.read_bytes()).hexdigest()
@@ -235,6 +235,17 @@ def test_the_comparison_sees_what_is_wrong(tmp_path: Path, wrong: str) -> None:
         path = saved(guarded.model, tmp_path)
     with pytest.raises(ns.NormscaleError, match="differ from numpy"):
         agreement.compare(str(path), guarded, other)
+
+
+def test_the_comparison_sees_a_bad_row_that_was_given_a_score() -> None:
+    detector = fitted()
+    guarded = add_guard(passing(), detector)
+    rows = logits(6)
+    rows[2, 1] = np.nan
+    result = {"logits": rows, "ood_score": detector.score(rows, on_invalid="skip")}
+    assert agreement._agreement(result, guarded, detector, "").difference == 0.0
+    result["ood_score"][2] = 0.0
+    assert agreement._agreement(result, guarded, detector, "").difference == np.inf
 
 
 def external(folder: Path) -> Path:

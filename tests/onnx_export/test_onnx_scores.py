@@ -214,6 +214,10 @@ def test_the_slack_of_a_threshold_is_a_rounding_error() -> None:
     limits = limits_of(detector)
     assert limits is not None
     assert 0.0 < limits[0] < 1e-10
+    detector.fit(1e6 * logits(50))  # its score is a difference; what rounds is the size of the log-odds, not of 0
+    larger = limits_of(detector)
+    assert larger is not None
+    assert 1e-7 < larger[0] < 1e-4
     detector.threshold_ = None
     assert limits_of(detector) is None
     assert "is_ood" not in add_guard(passing(), detector).added
