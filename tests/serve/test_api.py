@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import normscale as ns
 from normscale._validate import FloatArray
@@ -24,7 +25,7 @@ ROWS = SAMPLE.test.logits[:60].astype(np.float64)
 FEATURES = 5
 
 
-def make_model(path: Path) -> tuple[FloatArray, FloatArray]:
+def make_model(path: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """A linear classifier in ONNX; its weights."""
     helper, checker = pytest.importorskip("onnx.helper"), pytest.importorskip("onnx.checker")
     random = np.random.default_rng(5)
@@ -47,7 +48,7 @@ def make_model(path: Path) -> tuple[FloatArray, FloatArray]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FloatArray, FloatArray]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, NDArray[np.float32], NDArray[np.float32]]:
     path = tmp_path_factory.mktemp("model") / "model.onnx"
     return path, *make_model(path)
 
@@ -79,6 +80,10 @@ def fresh(path: Path) -> ns.NormScaling:
     return detector
 
 
+def joined(answers: list[Any], name: str) -> list[Any]:
+    return [value for answer in answers for value in answer[name]]
+
+
 def arrow(rows: FloatArray) -> bytes:
     pa = pytest.importorskip("pyarrow", reason="the extra [arrow] is not installed")
     column = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
@@ -95,12 +100,12 @@ def test_scores_are_those_of_the_stream(client: Client, sample_guard: Path) -> N
     expected = twin.stream(ROWS)
     replies = [client.score(ROWS[0]), client.score(ROWS[1:2]), client.score(ROWS[2:31]), client.score(ROWS[31:])]
     answers = [reply.json for reply in replies]
-    scores = np.concatenate([answer["scores"] for answer in answers])
+    scores = joined(answers, "scores")
     np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
     threshold = twin.threshold_
     assert threshold is not None
-    assert sum((answer["is_ood"] for answer in answers), []) == (expected > threshold.value).tolist()
-    assert sum((answer["predicted"] for answer in answers), []) == ROWS.argmax(axis=1).tolist()
+    assert joined(answers, "is_ood") == (expected > threshold.value).tolist()
+    assert joined(answers, "predicted") == ROWS.argmax(axis=1).tolist()
     assert [answer["rows"] for answer in answers] == [1, 2, 31, 60]
     assert {(answer["mode"], answer["taken_in"] == len(answer["scores"])) for answer in answers} == {("running", True)}
     assert replies[-1].headers["x-guard-rows"] == "60"
@@ -158,8 +163,8 @@ def test_classify_is_the_model_and_the_detector(client: Client, sample_guard: Pa
         client.ask("POST", "/v1/classify", {"inputs": inputs[:5].tolist()}).json,
         client.ask("POST", "/v1/classify", npy(inputs[5:]), NPY).json,
     ]
-    np.testing.assert_allclose(np.concatenate([answer["scores"] for answer in answers]), expected, rtol=1e-9, atol=1e-9)
-    assert sum((answer["predicted"] for answer in answers), []) == logits.argmax(axis=1).tolist()
+    np.testing.assert_allclose(joined(answers, "scores"), expected, rtol=1e-9, atol=1e-9)
+    assert joined(answers, "predicted") == logits.argmax(axis=1).tolist()
     assert client.state()["rows"] == 12
     for wrong in ([[1.0] * 4], [], [["a"] * 5], [1.0] * 4):
         assert client.ask("POST", "/v1/classify", {"inputs": wrong}).status in (400, 422)

@@ -1,0 +1,152 @@
+"""Nobody steers a real server: drift freezes it and calm thaws it, caps hold, and what lies far out stays out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normscale as ns
+from normscale._validate import FloatArray
+from normscale.serve.tokens import add_token
+from serve.conftest import Start
+from serve.kills import SAMPLE, Moments
+from serve.running import Client, Server
+
+pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+
+DIGITS = np.concatenate([SAMPLE.test.logits, SAMPLE.validation.logits]).astype(np.float64)
+ONES = DIGITS[DIGITS.argmax(axis=1) == 1]
+WINDOW, CALM = 80, 120
+
+
+def draw(rows: FloatArray, n: int, seed: int) -> FloatArray:
+    chosen: FloatArray = rows[np.random.default_rng(seed).integers(0, len(rows), n)]
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def server(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    options = ("--store", str(folder / "store.sqlite"), "--window", str(WINDOW), "--calm", str(CALM), "--shift", "inf")
+    with Server(sample_guard, folder / "log", *options) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    client = server.client()
+    for path in ("/v1/reset", "/v1/aside/discard"):
+        assert client.ask("POST", path).status == 200
+    yield client
+    assert "Traceback" not in server.log
+
+
+def metric(client: Client, line: str) -> float:
+    text = client.ask("GET", "/metrics").body.decode()
+    (value,) = (found.split()[-1] for found in text.splitlines() if found.startswith(line + " "))
+    return float(value)
+
+
+def test_a_stream_of_one_class_freezes_the_guard_and_a_calm_one_thaws_it(client: Client, sample_guard: Path) -> None:
+    taken = []
+    for seed in range(12):
+        rows = draw(DIGITS, 10, seed)
+        assert client.score(rows).json["mode"] == "running"
+        taken.append(rows)
+    before = client.state()
+    assert before["rows"] == 120
+
+    answer: Any = {"mode": "running"}
+    sent = 0
+    while answer["mode"] == "running":
+        rows = draw(ONES, 10, 100 + sent)
+        answer = client.score(rows).json
+        if answer["mode"] == "running":
+            taken.append(rows)
+        sent += 10
+        assert sent <= 2 * WINDOW
+    frozen = ns.load_detector(sample_guard).score(rows)
+    np.testing.assert_allclose(answer["scores"], frozen, rtol=1e-12)  # the rows that raised it are not believed either
+    assert "class_balance" in answer["alarms"]
+    assert answer["taken_in"] == 0
+    state = client.state()
+    assert "are predicted class 1" in state["frozen_because"]
+    assert {alarm["kind"] for alarm in state["alarms"]} == set(answer["alarms"])
+    assert (metric(client, "normscale_frozen"), metric(client, 'normscale_alarm{kind="class_balance"}')) == (1, 1)
+    for seed in range(5):
+        assert client.score(draw(ONES, 10, seed)).json["rows"] == answer["rows"]
+
+    rows_until_calm = 0
+    while client.state()["mode"] == "frozen":
+        rows = draw(DIGITS, 10, 1000 + rows_until_calm)
+        answer = client.score(rows).json
+        rows_until_calm += 10
+        assert rows_until_calm < 1000
+    taken.append(rows)
+    assert rows_until_calm > CALM  # the window must forget first, then the calm must last
+    assert (answer["mode"], answer["taken_in"], answer["alarms"]) == ("running", 10, [])
+    state = client.state()
+    twin = ns.load_detector(sample_guard)
+    assert isinstance(twin, ns.NormScaling)
+    twin.stream(np.concatenate(taken))
+    expected = Moments(sum(map(len, taken)), twin.running_.weight, twin.running_.mean, twin.running_.std)
+    assert Moments.told(state).distance(expected) < 1e-12
+    assert state["aside"] == state["scored"] - before["scored"] - (expected.rows - 120)
+    assert metric(client, "normscale_frozen") == 0
+
+
+def test_one_row_far_out_is_flagged_and_moves_nothing(client: Client) -> None:
+    client.score(draw(DIGITS, 50, 0))
+    before = client.state()
+    for far in (1e30, -1e30, 1e99):
+        rows = draw(DIGITS, 3, 1)
+        rows[1, 2] = far
+        answer = client.score(rows).json
+        assert answer["is_ood"][1] is True
+        assert (answer["taken_in"], answer["mode"], answer["alarms"]) == (2, "running", [])
+    after = client.state()
+    assert (after["rows"], after["aside"], after["mode"]) == (before["rows"] + 6, 3, "running")
+    assert np.abs(after["classes"]["running_mean"]).max() < 100
+    answer = client.score([[1e30] * 8]).json
+    assert (answer["is_ood"], answer["taken_in"]) == ([True], 0)
+    assert client.score([[1e101] + [0.0] * 7]).status == 422  # its square would be too much for any sum
+
+
+def test_only_told_to_warn_it_warns(start_server: Start) -> None:
+    client = start_server("--window", str(WINDOW), "--on-drift", "warn", store=":memory:").client()
+    answers = [client.score(draw(ONES, 20, seed)).json for seed in range(10)]
+    assert "class_balance" in answers[-1]["alarms"]
+    assert {answer["mode"] for answer in answers} == {"running"}
+    assert client.state()["rows"] == 200
+
+
+def test_a_client_and_a_minute_have_their_caps(start_server: Start, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.jsonl"
+    first, second, admin = (add_token(tokens, name, role) for name, role in
+                            (("first", "score"), ("second", "score"), ("boss", "admin")))  # fmt: skip
+    caps = ("--client-cap", "30", "--minute-cap", "50", "--tokens", str(tokens))
+
+    def send(server: Server, secret: str, n: int) -> tuple[int, int]:
+        answer = server.client(secret).score(draw(DIGITS, n, n)).json
+        return answer["taken_in"], len(answer["scores"])
+
+    for attempt in range(2):  # a minute may end between two requests: then once more, and it will not end again
+        store = str(tmp_path / f"{attempt}.sqlite")
+        server = start_server(*caps, store=store)
+        began = server.client(admin).state()["now"] // 60
+        taken = [send(server, first, 20), send(server, first, 20), send(server, second, 15)]
+        server.kill()
+        server = start_server(*caps, store=store)  # a restart forgives nothing
+        taken += [send(server, second, 15), send(server, first, 5)]
+        state = server.client(admin).state()
+        if state["now"] // 60 == began:
+            break
+    assert taken == [(20, 20), (10, 20), (15, 15), (5, 15), (0, 5)]
+    assert (state["rows"], state["aside"]) == (50, 25)
+    aside = server.client(admin).ask("GET", "/v1/aside").json["aside"]
+    assert sorted((part["client"], part["rows"]) for part in aside) == [("first", 15), ("second", 10)]
+    assert {part["cause"] for part in aside} == {"cap or outlier"}
