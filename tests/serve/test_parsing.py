@@ -467,6 +467,10 @@ def test_arrow_lengths_that_are_not_true() -> None:
         body = bytearray(good)
         struct.pack_into("<q", body, place, value)
         refused(422 if match == "nulls" else 400, match, rows_of, body, ARROW_STREAM)
+    for count in (2, 4, 1 << 31):
+        body = bytearray(good)
+        struct.pack_into("<I", body, nodes - 4, count)  # how many nodes there are
+        refused(400, "does not fit its schema", rows_of, body, ARROW_STREAM)
     lists = arrow(pa.table({"logits": ROWS.tolist()}))
     offsets = lists.index(struct.pack("<4i", 0, 3, 6, 9))
     child = numbers_at(lists, 3, 0, 9, 0)
@@ -485,6 +489,20 @@ def test_arrow_lengths_that_are_not_true() -> None:
             refused(status, match, rows_of, body, ARROW_STREAM)
         else:
             assert (rows_of(body, ARROW_STREAM) == ROWS).all()
+
+
+def test_versions_of_arrow() -> None:
+    older = arrow(columns(ROWS), metadata_version=pa.ipc.MetadataVersion.V4)
+    assert (rows_of(older, ARROW_STREAM) == ROWS).all()
+    body = bytearray(arrow(columns(ROWS)))
+    metadata = memoryview(body)[8:]
+    message = struct.unpack_from("<I", metadata, 0)[0]
+    vtable = message - struct.unpack_from("<i", metadata, message)[0]
+    version = message + struct.unpack_from("<H", metadata, vtable + 4)[0]
+    assert struct.unpack_from("<h", metadata, version)[0] == 4
+    for other in (0, 2, 5, -1):
+        struct.pack_into("<h", metadata, version, other)
+        refused(400, "version of the format is not known", rows_of, body, ARROW_STREAM)
 
 
 def test_arrow_batches_of_another_schema() -> None:
