@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import normscale as ns
 from normscale._validate import FloatArray
 from serve.conftest import Start
 from serve.kills import SAMPLE, Moments
+from serve.models import Weights, linear_model
 from serve.running import NPY, Client, Server, npy
 
 pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
@@ -25,32 +25,10 @@ ROWS = SAMPLE.test.logits[:60].astype(np.float64)
 FEATURES = 5
 
 
-def make_model(path: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """A linear classifier in ONNX; its weights."""
-    helper, checker = pytest.importorskip("onnx.helper"), pytest.importorskip("onnx.checker")
-    random = np.random.default_rng(5)
-    weights = random.normal(size=(FEATURES, 8)).astype(np.float32)
-    bias = random.normal(size=8).astype(np.float32)
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["inputs", "weights", "bias"], ["logits"])],
-        "linear",
-        [helper.make_tensor_value_info("inputs", 1, ["n", FEATURES])],
-        [helper.make_tensor_value_info("logits", 1, ["n", 8])],
-        [
-            helper.make_tensor("weights", 1, weights.shape, weights.tobytes(), raw=True),
-            helper.make_tensor("bias", 1, bias.shape, bias.tobytes(), raw=True),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    checker.check_model(model)
-    path.write_bytes(model.SerializeToString())
-    return weights, bias
-
-
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, NDArray[np.float32], NDArray[np.float32]]:
+def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Weights, Weights]:
     path = tmp_path_factory.mktemp("model") / "model.onnx"
-    return path, *make_model(path)
+    return path, *linear_model(path, FEATURES, 8)
 
 
 @pytest.fixture(scope="module")
