@@ -22,6 +22,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy_format
 
 from normscale.errors import InvalidInput
+from normscale.serve.flatbuffer import Table
 from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_rows
 from normscale.serve.read_npy import read_header
 
@@ -489,6 +490,25 @@ def test_arrow_lengths_that_are_not_true() -> None:
             refused(status, match, rows_of, body, ARROW_STREAM)
         else:
             assert (rows_of(body, ARROW_STREAM) == ROWS).all()
+
+
+def test_metadata_that_points_outside() -> None:
+    data = struct.pack("<Ii", 4, 6) + bytes(8)  # a root at 4 whose vtable would be at -2
+    with pytest.raises(ValueError, match="lies outside"):
+        Table.root(memoryview(data))
+    with pytest.raises(struct.error):
+        Table.root(memoryview(struct.pack("<Ii", 4, -100)))
+    with pytest.raises(ValueError, match="is missing"):
+        Table.root(memoryview(struct.pack("<IiHH", 4, -4, 4, 4))).table(0)
+
+
+def test_a_schema_that_says_it_has_many_columns() -> None:
+    good = arrow(columns(ROWS))
+    message = struct.unpack_from("<I", good, 8)[0]
+    place = good.index(struct.pack("<I", 3), 8 + message)  # the number of columns
+    body = bytearray(good)
+    struct.pack_into("<I", body, place, 1 << 31)
+    refused(422, "got 2147483648 columns", rows_of, body, ARROW_STREAM)
 
 
 def test_versions_of_arrow() -> None:
