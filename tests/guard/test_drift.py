@@ -165,6 +165,22 @@ def test_the_minute_counts_by_itself() -> None:
     assert minute.room(121.0, "a", 10, 15) == 10
     assert minute.room(100.0, "a", 3, None) == 0
     assert minute.room(100.0, "a", None, None) is None
+    assert minute.after(180.0, "b", 2) == (3, 2, {"b": 2})
+
+
+def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    on, time = guard(policy=Policy(on_drift="warn")), 1000.0
+    monkeypatch.setattr(Clock, "now", lambda self: time)
+    send(on, one_class(600))
+    time = 1050.0
+    send(on, one_class(10))
+    assert {alarm.since for alarm in on.state.alarms} == {1000.0}
+    for i in range(80):
+        send(on, digits(50, seed=i))
+    assert on.state.alarms == ()
+    time = 1100.0
+    send(on, one_class(3000))
+    assert {alarm.since for alarm in on.state.alarms} == {1100.0}
 
 
 def test_readings_equal_their_definitions() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ import normscale as ns
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
 from normscale.guard import Guard, Policy, Request, Verdict, journal, open_store
 from normscale.guard.clock import Clock
+from normscale.guard.judge import Judge, Ruling
+from normscale.guard.ledger import GuardState
 from normscale.guard.stores.sqlite import SqliteStore
 
 
@@ -169,6 +172,24 @@ def test_a_transaction_that_fails_leaves_no_trace(tmp_path: Path, monkeypatch: p
     assert on.state is before
     assert not send(on, digits(5, seed=1), key="k").repeated
     assert on.state.rows == guard(tmp_path / "s", IGNORE).state.rows == 10
+
+
+def test_a_group_that_breaks_half_way_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(5))
+    before, rule = on.state, Judge.rule
+
+    def second_fails(self: Judge, state: GuardState, client: str, *args: Any, **options: Any) -> Ruling:
+        if client == "b":
+            raise RuntimeError("a bug")
+        return rule(self, state, client, *args, **options)
+
+    monkeypatch.setattr(Judge, "rule", second_fails)
+    with pytest.raises(RuntimeError):
+        on.process([Request(digits(3), "a"), Request(digits(3), "b")])
+    assert on.state is before
+    assert len(on.view.recent()["score"]) == 5
+    assert guard(tmp_path / "s", IGNORE).state.rows == 5
 
 
 def test_decisions_survive_a_restart(tmp_path: Path) -> None:
