@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "serve": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "guard", "metrics", "moments", "outputs",
-        "state",
+        "sample", "state",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {
@@ -58,7 +58,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scaling", "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_version", "data", "detectors", "errors", "experiments", "guard",
+        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "experiments", "guard",
         "metrics", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
     },
     "__main__": {"cli"},

@@ -14,16 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from normscale.guard import Verdict
 from normscale.serve import answers
-from normscale.serve.answers import Answer, choose, encode
+from normscale.serve.answers import choose, encode
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
 
 
-def answer(n: int = 5, classes: int | None = None, **changes: Any) -> Answer:
+def answer(n: int = 5, classes: int | None = None, **changes: Any) -> Verdict:
     rng = np.random.default_rng(n)
     scores = rng.normal(0, 1e3, n) ** 3
     scaled = None if classes is None else rng.normal(size=(n, classes))
-    made = Answer(scores, scores > 0, rng.integers(0, 1000, n), scaled, "running", n, ("shift", "flagged"), 77)
+    made = Verdict(scores, scores > 0, rng.integers(0, 1000, n), "running", n, ("shift", "flagged"), 77, scaled)
     return made._replace(**changes)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from normscale.guard.verdict import Verdict
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
 
 _OFFERED = (JSON, NPY, ARROW_STREAM)
@@ -23,40 +23,19 @@ _LONGEST_ACCEPT = 256
 _encode_json = msgspec.json.Encoder().encode
 
 
-class Answer(NamedTuple):
-    """The scores of a request's rows, and what became of the guard."""
-
-    scores: NDArray[np.float64]
-    """Shape (n,); higher is more out-of-distribution."""
-    is_ood: NDArray[np.bool_]
-    """Shape (n,); the score is above the threshold."""
-    predicted: NDArray[np.int64]
-    """Shape (n,); the class with the largest logit."""
-    scaled: NDArray[np.float64] | None
-    """Shape (n, n_classes); the scaled logits, when asked for."""
-    mode: str
-    """``running``, ``frozen`` or ``static`` (a detector without running statistics)."""
-    taken_in: int
-    """How many of the rows entered the statistics."""
-    alarms: tuple[str, ...]
-    """Which alarms are on."""
-    rows: int
-    """Rows in the statistics after this request."""
-
-
-def encode(answer: Answer, accept: str | None) -> tuple[bytes, str, dict[str, str]]:
+def encode(answer: Verdict, accept: str | None) -> tuple[bytes, str, dict[str, str]]:
     """The body of a response, its content type, and headers that say how the guard is.
 
     Parameters
     ----------
-    answer : Answer
+    answer : Verdict
     accept : str or None
         The request's header. ``application/x-npy``: an array of records score, predicted, is_ood (and scaled).
         ``application/vnd.apache.arrow.stream``: a batch with these columns. JSON for anything else.
 
     Examples
     --------
-    >>> answer = Answer(np.array([0.5]), np.array([True]), np.array([3]), None, "running", 1, ("shift",), 120)
+    >>> answer = Verdict(np.array([0.5]), np.array([True]), np.array([3]), "running", 1, ("shift",), 120)
     >>> body, content_type, headers = encode(answer, "application/json")
     >>> print(body.decode())
     {"scores":[0.5],"is_ood":[true],"predicted":[3],"mode":"running","taken_in":1,"rows":120,"alarms":["shift"]}
@@ -76,7 +55,7 @@ def encode(answer: Answer, accept: str | None) -> tuple[bytes, str, dict[str, st
     return body, chosen, guard_headers(answer)
 
 
-def guard_headers(answer: Answer) -> dict[str, str]:
+def guard_headers(answer: Verdict) -> dict[str, str]:
     """How the guard is, for clients that do not look into the body."""
     headers = {
         "X-Guard-Mode": answer.mode,
@@ -139,7 +118,7 @@ def _has_arrow() -> bool:
     return True
 
 
-def _as_json(answer: Answer) -> bytes:
+def _as_json(answer: Verdict) -> bytes:
     document: dict[str, Any] = {
         "scores": _plain(answer.scores.tolist()),
         "is_ood": answer.is_ood.tolist(),
@@ -163,7 +142,7 @@ def _plain(numbers: list[float]) -> list[float | str]:
     return [x if math.isfinite(x) else names.get(x, "NaN") for x in numbers]
 
 
-def _as_npy(answer: Answer) -> bytes:
+def _as_npy(answer: Verdict) -> bytes:
     n_classes = None if answer.scaled is None else answer.scaled.shape[1]
     dtype, text = _record(n_classes)
     records = np.empty(len(answer.scores), dtype)
@@ -187,7 +166,7 @@ def _record(n_classes: int | None) -> tuple[np.dtype[Any], str]:
     return np.dtype(fields), repr(fields)
 
 
-def _as_arrow(answer: Answer) -> bytes:
+def _as_arrow(answer: Verdict) -> bytes:
     import pyarrow as pa
 
     columns = {

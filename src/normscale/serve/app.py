@@ -288,6 +288,7 @@ def make_app(settings: Settings) -> App:
     for path in guard_app.files:
         api.add_api_route(path, guard_app.page, methods=["GET"], include_in_schema=False)
     api.add_exception_handler(NormscaleError, _refuse)
+    api.add_exception_handler(Exception, _failed)
     api.add_exception_handler(404, _not_found)
     api.add_exception_handler(405, _not_found)
     bounds = Bounds(settings.max_body, settings.max_seconds, settings.max_seconds, settings.max_requests)
@@ -352,6 +353,11 @@ async def _refuse(_: Request, error: Exception) -> Response:
     else:
         status = 422 if isinstance(error, InvalidInput) else 500
     return Response(error_body(str(error)), status, headers, "application/json")
+
+
+async def _failed(_: Request, error: Exception) -> Response:
+    """A bug of ours; the server's log has its traceback."""
+    return Response(error_body("the server made a mistake; nothing was taken in."), 500, None, "application/json")
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
