@@ -58,8 +58,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scaling", "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "experiments", "guard",
-        "metrics", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
+        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "errors", "experiments",
+        "guard", "metrics", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

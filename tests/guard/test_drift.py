@@ -177,7 +177,7 @@ def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {alarm.since for alarm in on.state.alarms} == {1000.0}
     for i in range(80):
         send(on, digits(50, seed=i))
-    assert on.state.alarms == ()
+    assert not on.state.alarms
     time = 1100.0
     send(on, one_class(3000))
     assert {alarm.since for alarm in on.state.alarms} == {1100.0}
