@@ -172,6 +172,7 @@ HEADS = {
     "no number as length": (b"Content-Length: ten", {400}),
     "two lengths": (b"Content-Length: 3\r\nContent-Length: 4", {400}),
     "a length and chunks": (b"Content-Length: 3\r\nTransfer-Encoding: chunked", {400}),
+    "an encoding of no name": (b"Transfer-Encoding: gzip, x", {400}),
     "a huge length": (b"Content-Length: 99999999999999", {413}),
     "a compressed body": (b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", {415}),
     "a header without a name": (b": value", {400}),

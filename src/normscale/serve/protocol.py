@@ -85,6 +85,10 @@ class GuardProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self.max_head:
             self._refusal = 431, self._too_long()
             raise ValueError(self._refusal[1])  # uvicorn takes it for a request that cannot be parsed
+        if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
+            # The parser notices too, but only after the request was begun, and then there is nobody left to answer it.
+            self._refusal = 400, "the only Transfer-Encoding that is understood is chunked."
+            raise ValueError(self._refusal[1])
         self._in_head = False
         self._stop_clock()
         self._advance()
