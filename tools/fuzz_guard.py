@@ -1,0 +1,402 @@
+"""Send bad inputs to a running guard over HTTP: none may be answered with a 5xx, and none may move the statistics.
+
+    python tools/fuzz_guard.py --inputs 100000
+
+First what schemathesis makes of the OpenAPI document when it is asked for bad data; then bodies damaged by the
+generator of tools/fuzz_parsers.py, bodies under another content type, bad headers, queries, paths, methods and
+decisions. Some damaged bodies are good rows all the same: these are not counted, but must be in the statistics, and
+nothing else. So the state at the end is compared with a detector in this process that streamed exactly the rows that
+were accepted. The result goes to docs/results/guard-fuzz.json; exit code 1 when anything was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
+
+from fuzz_parsers import ARROW_FILE, ARROW_STREAM, JSON, NPY, damaged, read_by_others, whole_bodies  # noqa: E402
+
+import normscale as ns  # noqa: E402
+from normscale._provenance import environment  # noqa: E402
+from normscale.serve.parsing import read_rows  # noqa: E402
+from serve.kills import Moments  # noqa: E402
+from serve.models import CLASSES, linear_model, three_class_guard  # noqa: E402
+from serve.running import Server  # noqa: E402
+
+TARGET = ROOT / "docs" / "results" / "guard-fuzz.json"
+OUTLIER = 30.0
+GOOD = b'{"logits": [1.0, -2.0, 0.5]}'
+DECISIONS = (
+    "/v1/freeze",
+    "/v1/thaw",
+    "/v1/reset",
+    "/v1/aside/take-in",
+    "/v1/aside/discard",
+    "/v1/threshold",
+)
+
+
+class Input(NamedTuple):
+    """One request."""
+
+    kind: str
+    method: str
+    path: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+    content_type: str = ""
+    last: bool = False
+    """Whether the connection is of no use afterwards."""
+
+
+class Wire:
+    """A connection that is kept as long as both sides can, and cares about nothing that a library would."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._socket: socket.socket | None = None
+        self._left = b""
+
+    def ask(self, one: Input) -> tuple[int, bytes]:
+        """Status and body; status 0 when the server hung up without a word."""
+        lines = [b"%s %s HTTP/1.1" % (one.method.encode(), one.path.encode("latin-1"))]
+        names = {name.lower() for name, _ in one.headers}
+        if b"host" not in names:
+            lines.append(b"Host: 127.0.0.1:%d" % self._port)
+        if not names & {b"content-length", b"transfer-encoding"} and (one.body or one.method != "GET"):
+            lines.append(b"Content-Length: %d" % len(one.body))
+        lines += [b"%s: %s" % header for header in one.headers]
+        try:
+            if self._socket is None:
+                self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=30)
+            self._socket.sendall(b"\r\n".join([*lines, b"", b""]) + one.body)
+            status, body, ends = self._read(one.method == "HEAD")
+        except (ConnectionError, EOFError):
+            self.close()
+            return 0, b""
+        if ends or one.last:
+            self.close()
+        return status, body
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self._left = b""
+
+    def _read(self, headless: bool) -> tuple[int, bytes, bool]:
+        while b"\r\n\r\n" not in self._left:
+            self._more()
+        head, _, self._left = self._left.partition(b"\r\n\r\n")
+        lines = head.lower().split(b"\r\n")
+        length = next((int(line[15:]) for line in lines if line.startswith(b"content-length:")), None)
+        ends = b"connection: close" in lines
+        if (
+            length is None
+        ):  # chunked, or until the end: only the page's files and /openapi.json, which are never asked for
+            raise EOFError
+        while not headless and len(self._left) < length:
+            self._more()
+        body, self._left = (b"", self._left) if headless else (self._left[:length], self._left[length:])
+        return int(head[9:12]), body, ends
+
+    def _more(self) -> None:
+        assert self._socket is not None
+        part = self._socket.recv(65536)
+        if not part:
+            raise EOFError
+        self._left += part
+
+
+def noise(random: np.random.Generator, longest: int, visible: bool = True) -> bytes:
+    """Random bytes that fit into a line."""
+    low, high = (33, 127) if visible else (1, 256)
+    raw = random.integers(low, high, int(random.integers(1, longest + 1))).astype(np.uint8).tobytes()
+    return raw.replace(b"\r", b"_").replace(b"\n", b"_")
+
+
+def make_input(random: np.random.Generator, seeds: list[tuple[str, bytes]]) -> Input:
+    """Any of the kinds."""
+    chance = random.random()
+    if chance < 0.62:
+        content_type, body = damaged(random, seeds)
+        path = "/v1/score"
+        if content_type in (JSON, NPY) and random.random() < 0.25:
+            path, body = "/v1/classify", body.replace(b"logits", b"inputs")
+        return Input("body", "POST", path, ((b"Content-Type", content_type.encode()),), body, content_type)
+    if chance < 0.70:
+        return other_type(random, seeds)
+    if chance < 0.80:
+        return bad_header(random)
+    if chance < 0.85:
+        word = random.choice(["maybe", "1", "0", "yes", "None", "%00", "true%20", "truetrue", "%FF%FE", "[]"])
+        path = f"/v1/score?scaled={word}{noise(random, 5).decode().replace('#', '').replace('&', '')}"
+        return Input("query", "POST", path, ((b"Content-Type", b"application/json"),), GOOD)
+    if chance < 0.92:
+        return bad_path(random)
+    return bad_decision(random)
+
+
+def other_type(random: np.random.Generator, seeds: list[tuple[str, bytes]]) -> Input:
+    """A whole body that says it is something else."""
+    content_type, body = seeds[random.integers(len(seeds))]
+    said = random.choice(
+        [JSON, NPY, ARROW_STREAM, ARROW_FILE, "text/html", "multipart/form-data", "application/zip", "x"]
+    )
+    if said == content_type or (said, content_type) in ((ARROW_STREAM, ARROW_FILE), (ARROW_FILE, ARROW_STREAM)):
+        said = "application/pickle"
+    return Input("content type", "POST", "/v1/score", ((b"Content-Type", said.encode()),), body)
+
+
+def bad_header(random: np.random.Generator) -> Input:
+    """Good rows behind a head that is wrong."""
+    choice = int(random.integers(12))
+    header = (
+        (b"Content-Type", noise(random, 60)),
+        (b"Idempotency-Key", b"k" * int(random.integers(129, 400))),
+        (b"Idempotency-Key", b"\xc3" + noise(random, 20, visible=False)),
+        (b"Content-Encoding", bytes(random.choice([b"gzip", b"br", b"deflate", b"zstd", b"x"]))),
+        (b"Host", b"evil." + noise(random, 30).replace(b" ", b"")),
+        (b"Origin", b"https://" + noise(random, 30)),
+        (b"Content-Length", b"-" + noise(random, 10)),
+        (b"Transfer-Encoding", b"x" + noise(random, 10)),
+        (b"X-" + b"a" * int(random.integers(17_000, 60_000)), b"1"),
+        (b"X-Long", b"a" * int(random.integers(17_000, 60_000))),
+        (b"Content-Length", b"9" * int(random.integers(9, 40))),
+        (b"X Y" + noise(random, 5), b"1"),
+    )[choice]
+    headers: tuple[tuple[bytes, bytes], ...] = (header,)
+    if choice:
+        headers = (*headers, (b"Content-Type", b"application/json"))
+    return Input(f"header {header[0][:20].decode('latin-1').split()[0]}", "POST", "/v1/score", headers, GOOD, last=True)
+
+
+def bad_path(random: np.random.Generator) -> Input:
+    """Where there is nothing, or not with this method."""
+    if random.random() < 0.5:
+        method = str(random.choice(["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "PROPFIND"]))
+        return Input("method", method, "/v1/score", (), b"" if method == "GET" else GOOD)
+    start = random.choice(["/v1/", "/page/../../", "/v1/score/", "/%2e%2e/", "//", "/v1//score", "/page/%00"])
+    path = start + noise(random, 40).decode().replace("#", "").replace("?", "")
+    return Input("path", str(random.choice(["GET", "POST", "HEAD"])), path, (), b"")
+
+
+def bad_decision(random: np.random.Generator) -> Input:
+    """A body that no decision takes."""
+    path = str(random.choice(DECISIONS))
+    body = (
+        json.dumps({noise(random, 9).decode(): 1}),
+        json.dumps([1, 2, {"value": 1}]),
+        json.dumps({"value": "high", "reason": 3, "client": [1]}),
+        '{"value": NaN}',
+        '{"value": 1e999, "reason": null, "client": 7}',
+        "[" * int(random.integers(1, 5000)),
+        '{"reason": 1, "value": ' + "9" * int(random.integers(400, 2000)) + ', "client": {}}',
+        noise(random, 200).decode() + "}",
+        '{"reason": "' + "x" * int(random.integers(501, 3000)) + '", "value": "", "client": 0}',
+    )[int(random.integers(9))]
+    return Input("decision", "PUT" if path == "/v1/threshold" else "POST", path, (), body.encode())
+
+
+class Twin:
+    """What the statistics must be: a detector here that streams the rows that were accepted."""
+
+    def __init__(self, guard: Path, model: Path) -> None:
+        import onnxruntime
+
+        self._session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+        detector = ns.load_detector(guard)
+        assert isinstance(detector, ns.NormScaling)
+        assert detector.reference_ is not None
+        self.detector = detector
+        self._mean, self._std = detector.reference_.moments.mean, detector.reference_.moments.std
+        self.rows = 0
+
+    def accept(self, one: Input) -> int:
+        """Take in what the server answered; how many of the rows it must have taken in."""
+        body = one.body.replace(b"inputs", b"logits")
+        try:
+            rows = np.asarray(read_by_others(one.content_type, body), np.float64).reshape(-1, CLASSES)
+        except Exception:  # Arrow is read more leniently than pyarrow does; see fuzz_parsers.py
+            rows = np.asarray(read_rows(body, one.content_type, width=CLASSES, max_rows=1000), np.float64)
+        if one.path == "/v1/classify":
+            (logits,) = self._session.run(None, {"inputs": rows.astype(np.float32)})
+            rows = logits.astype(np.float64)
+        taken = rows[(np.abs(rows - self._mean) / self._std).max(axis=1) <= OUTLIER]
+        if len(taken):
+            self.detector.stream(taken)
+            self.rows += len(taken)
+        return len(taken)
+
+    @property
+    def moments(self) -> Moments:
+        running = self.detector.running_
+        return Moments(self.rows, running.weight, running.mean, running.std)
+
+
+class Tally:
+    """Statuses by kind of input, and what was wrong."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, int]] = Counter()
+        self.problems: list[str] = []
+
+    def count(self, kind: str, status: int) -> None:
+        self.counts[kind, status] += 1
+
+    def wrong(self, sentence: str) -> None:
+        self.problems.append(sentence[:500])
+        print("WRONG", sentence[:500], file=sys.stderr)
+
+    @property
+    def refused(self) -> int:
+        return sum(number for (_, status), number in self.counts.items() if status != 200)
+
+    def by_status(self) -> dict[str, int]:
+        found: Counter[str] = Counter()
+        for (_, status), number in self.counts.items():
+            found[str(status) if status else "hung up"] += number
+        return dict(sorted(found.items()))
+
+    def by_kind(self) -> dict[str, dict[str, int]]:
+        kinds: dict[str, dict[str, int]] = {}
+        for (kind, status), number in sorted(self.counts.items()):
+            kinds.setdefault(kind, {})[str(status) if status else "hung up"] = number
+        return kinds
+
+
+def think(server: Server, tally: Tally, cases: int, seed: int) -> None:
+    """What schemathesis makes of the document."""
+    import hypothesis
+    import schemathesis
+
+    client = server.client()
+    schema = schemathesis.openapi.from_dict(client.ask("GET", "/openapi.json").json)
+    operations = [one.ok() for one in schema.get_all_operations()]
+    bodied = [one for one in operations if one.method.upper() != "GET"]
+    for operation in bodied:
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(
+            max_examples=cases // len(bodied),
+            database=None,
+            deadline=None,
+            phases=[hypothesis.Phase.generate],
+            suppress_health_check=list(hypothesis.HealthCheck),
+        )
+        @hypothesis.given(case=operation.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE))
+        def send(case: Any) -> None:
+            before = client.state()["entry"]
+            status = case.call(base_url=f"http://127.0.0.1:{server.port}", timeout=30).status_code
+            tally.count("schemathesis", status)
+            if status >= 500:
+                tally.wrong(f"schemathesis: {status} for {case.as_curl_command()}")
+            if status != 200 and client.state()["entry"] != before:
+                tally.wrong(f"schemathesis: {status}, and yet the journal has grown: {case.as_curl_command()}")
+
+        send()
+
+
+def hurl(server: Server, tally: Tally, twin: Twin, inputs: int, seed: int) -> None:
+    """Everything else, until that many were refused."""
+    seeds = whole_bodies("")
+    wire = Wire(server.port)
+    number = 0
+    while tally.refused < inputs and len(tally.problems) < 20:
+        one = make_input(np.random.default_rng([seed, number]), seeds)
+        status, body = wire.ask(one)
+        tally.count(one.kind, status)
+        if status >= 500:
+            tally.wrong(f"input {number} ({one.kind}): {status} {body!r}")
+        if status == 200 and one.kind != "body":
+            if one.kind != "method" or one.method not in ("OPTIONS",):
+                tally.wrong(f"input {number} ({one.kind}) was accepted: {one.method} {one.path} {one.headers} {body!r}")
+        elif status == 200 and twin.accept(one) != json.loads(body)["taken_in"]:
+            tally.wrong(f"input {number}: {one.content_type} taken in otherwise than it should: {body!r}")
+        number += 1
+        if number % 5000 == 0:
+            check(server, twin, tally, f"after input {number}")
+            print(f"{tally.refused} refused", tally.by_status(), file=sys.stderr)
+    wire.close()
+
+
+def check(server: Server, twin: Twin, tally: Tally, when: str) -> float:
+    """Whether the state is that of the accepted rows."""
+    client = server.client()
+    told, expected = Moments.told(client.state()), twin.moments
+    client.close()
+    distance = told.distance(expected)
+    if not distance < 1e-9:
+        tally.wrong(f"{when}: {told.rows} rows, not {expected.rows}; distance {distance}")
+    return distance
+
+
+def memory(server: Server) -> float:
+    """Of the server's process, in MB."""
+    lines = Path(f"/proc/{server.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--inputs", type=int, default=100_000, help="how many must be refused")
+    parser.add_argument("--thought", type=int, default=3000, help="how many of them schemathesis makes")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-o", "--output", type=Path, default=TARGET)
+    chosen = parser.parse_args()
+    tally = Tally()
+    began = time.monotonic()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="normscale-fuzz-")))
+        guard, model = folder / "guard.safetensors", folder / "model.onnx"
+        three_class_guard(guard)
+        linear_model(model, CLASSES, CLASSES)
+        options = ("--store", str(folder / "store.sqlite"), "--model", str(model), "--on-drift", "ignore")
+        server = stack.enter_context(Server(guard, folder / "log", *options, "--outlier", f"{OUTLIER:g}"))
+        client = server.client()
+        think(server, tally, chosen.thought, chosen.seed)
+        for path in ("/v1/reset", "/v1/thaw", "/v1/aside/discard"):  # some of what it thought of was good
+            assert client.ask("POST", path).status == 200
+        before, files = memory(server), server.open_files()
+        twin = Twin(guard, model)
+        hurl(server, tally, twin, chosen.inputs, chosen.seed)
+        distance = check(server, twin, tally, "at the end")
+        if "Traceback" in server.log:
+            tally.wrong(server.log[-500:])
+        result = {
+            "command": f"python tools/fuzz_guard.py --inputs {chosen.inputs} --seed {chosen.seed}",
+            "date": date.today().isoformat(),
+            "bad_inputs": tally.refused,
+            "answered_5xx": sum(number for (_, status), number in tally.counts.items() if status >= 500),
+            "problems": tally.problems,
+            "good_by_chance": sum(number for (_, status), number in tally.counts.items() if status == 200),
+            "rows_taken_in": twin.rows,
+            "largest_difference": distance,
+            "memory_grew_by_mb": round(memory(server) - before, 1),
+            "open_files_more": server.open_files() - files,
+            "by_status": tally.by_status(),
+            "by_kind": tally.by_kind(),
+            "seconds": round(time.monotonic() - began),
+            "made_with": environment(),
+        }
+    print(json.dumps(result, indent=1))
+    chosen.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if tally.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
