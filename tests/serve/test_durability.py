@@ -109,6 +109,13 @@ def test_a_guard_whose_statistics_depend_on_the_order_goes_on_where_it_was(
     assert system.server.client().state()["rows"] == sum(len(block.rows) for block in sender.acknowledged)
 
 
+def test_every_commit_is_flushed_to_the_disk(tmp_path: Path) -> None:
+    """A kill leaves what the system has not written yet; a power cut does not, and cannot be tested here."""
+    with open_store(tmp_path / "store.sqlite") as store:
+        assert store.run("PRAGMA journal_mode", ()) == [("wal",)]
+        assert store.run("PRAGMA synchronous", ()) == [(2,)]  # FULL: the log is flushed at every commit
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
@@ -264,6 +271,7 @@ def test_two_servers_and_two_workers_on_one_store_know_every_row_at_once(start_s
         sender.finish()
     blocks = [block for sender in senders for block in sender.acknowledged]
     assert len(blocks) == 30 * len(senders)
+    assert not any(sender.refused for sender in senders)  # they queue; nobody is sent away
     for server in (first, second, first, second):  # one row here: the next question there knows it
         block = make_block(100, len(blocks))
         assert server.client().score(block.rows, binary=block.number % 2 == 1).status == 200

@@ -70,6 +70,7 @@ def test_two_servers_know_every_row_at_once_and_outlive_the_database(
     running(senders)
     while min(len(sender.acknowledged) for sender in senders) < 5:
         time.sleep(0.01)
+    assert not any(sender.refused for sender in senders)  # they queue; nobody is sent away
     postgres.kill()
     try:
         time.sleep(0.3)
