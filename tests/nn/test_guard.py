@@ -78,11 +78,18 @@ def test_scores_and_verdicts_are_numpys(name: str, per_class: bool) -> None:
     assert torch.equal(result.logits, network()(images(60)))
     assert result.is_ood is not None
     assert 3 < int(result.is_ood.sum()) < 57, "both answers must occur, or nothing was tested"
-    bad = images(5)
-    bad[2, 1] = math.nan
-    scores, flags = guarded(bad)[1:]
-    assert scores.isnan().tolist() == [False, False, True, False, False]
-    assert bool(flags[2])
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_bad_rows_score_nan_and_are_flagged_without_touching_others(name: str) -> None:
+    detector = fitted(name, per_class=True)
+    rows = outputs(7, 5).logits.copy()
+    rows[1, 2], rows[3, 0], rows[5] = math.nan, math.inf, -math.inf
+    result = guard(nn.Identity(), detector)(torch.from_numpy(rows))
+    expected = detector.score(rows, on_invalid="skip")
+    np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-12, atol=1e-12)
+    assert result.is_ood is not None
+    assert np.array_equal(result.is_ood.numpy(), detector.decide(expected, rows))
 
 
 def test_norm_scaling_is_the_head_there_already_is() -> None:
@@ -98,6 +105,8 @@ def test_halving_the_model_leaves_the_guard_as_it_was(dtype: torch.dtype) -> Non
         guarded = guard(network(), detector).to(dtype)
         result = guarded(images(40).to(dtype))
         assert result.logits.dtype == dtype
+        assert guarded.limits is not None
+        assert guarded.limits.dtype == torch.float64
         assert result.is_ood is not None
         rows = result.logits.float().numpy()
         np.testing.assert_allclose(result.ood_score.numpy(), detector.score(rows), rtol=1e-12, atol=1e-12)
