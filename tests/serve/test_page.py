@@ -267,6 +267,7 @@ def test_a_dragged_threshold_shows_what_it_would_flag_and_is_saved(busy: Server,
     page = look(busy)
     says(page, "#scores-summary", f"of the last {len(busy.scores)} rows")
     assert page.locator("#save").get_attribute("aria-disabled") == "true"
+    height = page.evaluate("document.documentElement.scrollHeight")
     grip = page.locator("#threshold .grip").bounding_box()
     page.mouse.move(grip["x"] + 9, grip["y"] + 9)
     page.mouse.down()
@@ -283,6 +284,7 @@ def test_a_dragged_threshold_shows_what_it_would_flag_and_is_saved(busy: Server,
     busy.send(SAMPLE.test.logits[280:300])
     says(page, "#scores-summary", sentence())  # the view that came did not take the line out of the hand
     assert value(page) == tried
+    assert page.evaluate("document.documentElement.scrollHeight") == height  # nothing jumps
     page.mouse.up()
     assert busy.threshold == before  # until it is saved
     page.locator("#save").click()
