@@ -32,7 +32,7 @@ from normscale.serve.direct import Direct
 from normscale.serve.group_commit import GroupCommit
 from normscale.serve.hosts import Hosts
 from normscale.serve.instruments import CountRequests, Instruments
-from normscale.serve.limits import App, Bounds, Limits
+from normscale.serve.limits import BODY, App, Bounds, Limits
 from normscale.serve.page_files import page_files
 from normscale.serve.parsing import read_inputs, read_rows
 from normscale.serve.settings import Settings
@@ -87,9 +87,10 @@ class GuardApp:
         """``POST /v1/score``."""
         began = time.perf_counter()
         client = self._client(request, "score")
-        body = await request.body()
-        content_type = request.headers.get("content-type")
-        rows = read_rows(body, content_type, width=self.guard.n_classes, max_rows=self.settings.max_rows)
+        body = _body(request)
+        rows = read_rows(
+            body, _header(request, b"content-type"), width=self.guard.n_classes, max_rows=self.settings.max_rows
+        )
         return await self._answer(request, "/v1/score", client, rows, body, began)
 
     async def classify(self, request: Request) -> Response:
@@ -100,10 +101,10 @@ class GuardApp:
             raise BadRequest(
                 404, "this server has no model; start it with --model m.onnx, or send logits to /v1/score."
             )
-        body = await request.body()
+        body = _body(request)
         inputs = read_inputs(
             body,
-            request.headers.get("content-type"),
+            _header(request, b"content-type"),
             shape=self.classifier.shape,
             dtype=self.classifier.dtype,
             max_elements=self.settings.max_body,
@@ -121,7 +122,7 @@ class GuardApp:
         wants_scaled = _flag(request, "scaled")
         digest = b"" if key is None else hashlib.sha256(body).digest()
         verdict = await self._submit(Rows(self.guard.checked(rows), client, key, digest, wants_scaled))
-        content, kind, headers = encode(verdict, request.headers.get("accept"))
+        content, kind, headers = encode(verdict, _header(request, b"accept"))
         if verdict.repeated:
             headers["Idempotent-Replayed"] = "true"
         self.instruments.answered(path, len(verdict.scores), time.perf_counter() - began)
@@ -202,7 +203,7 @@ class GuardApp:
     async def set_threshold(self, request: Request) -> Response:
         """``PUT /v1/threshold``."""
         self._client(request, "admin")
-        wanted = await _read_json(request, _NewThreshold)
+        wanted = _read_json(request, _NewThreshold)
         await self.commit.run(lambda guard: guard.set_threshold(wanted.value))
         state = self.guard.state
         return _json({"threshold": describe_threshold(state.threshold, self.guard.start.threshold)})
@@ -229,7 +230,7 @@ class GuardApp:
 
     async def _decide(self, request: Request, kind: type[Wanted], decision: Callable[[Guard, Wanted], Any]) -> Response:
         self._client(request, "admin")
-        wanted = await _read_json(request, kind)
+        wanted = _read_json(request, kind)
 
         def decide(guard: Guard) -> dict[str, Any]:
             decision(guard, wanted)
@@ -242,7 +243,7 @@ class GuardApp:
         """Who asks, if they may."""
         if not len(self.tokens):
             return request.client.host if request.client is not None else "local"
-        client = self.tokens.identify(request.headers.get("authorization"))
+        client = self.tokens.identify(_header(request, b"authorization"))
         if client is None:
             raise BadRequest(401, "this needs a token that is known: send the header Authorization: Bearer TOKEN.")
         if not may(client.role, action):
@@ -332,10 +333,9 @@ class _OfClient(msgspec.Struct, forbid_unknown_fields=True):
     client: str | None = None
 
 
-async def _read_json(request: Request, kind: type[Wanted]) -> Wanted:
-    body = await request.body()
+def _read_json(request: Request, kind: type[Wanted]) -> Wanted:
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return msgspec.json.decode(_body(request) or b"{}", type=kind)
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
         raise BadRequest(422, f"the body is not what is expected here: {shown(str(error))}.") from error
 
@@ -375,8 +375,22 @@ def _json(document: Any) -> Response:
     return Response(_encode_json(document), media_type="application/json")
 
 
+def _body(request: Request) -> bytes:
+    """The body, which the limits have read already."""
+    body: bytes = request.scope.get(BODY, b"")
+    return body
+
+
+def _header(request: Request, name: bytes) -> str | None:
+    """A header by its name in lower case; starlette's own way decodes all of them first."""
+    for known, value in request.scope["headers"]:
+        if known == name:
+            return str(value, "latin-1")
+    return None
+
+
 def _key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
+    key = _header(request, b"idempotency-key")
     if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
         raise BadRequest(400, f"an Idempotency-Key has 1 to {_LONGEST_KEY} printable ASCII characters.")
     return key

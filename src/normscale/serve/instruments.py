@@ -36,6 +36,7 @@ class Instruments:
             registry=self.registry,
         )
         self._children: dict[tuple[str, int], Any] = {}
+        self._timers: dict[str, Any] = {}
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
 
     def request(self, path: str, status: int) -> None:
@@ -47,7 +48,10 @@ class Instruments:
 
     def answered(self, path: str, rows: int, seconds: float) -> None:
         """Count rows that were answered."""
-        self._seconds.labels(path).observe(seconds)
+        child = self._timers.get(path)
+        if child is None:
+            child = self._timers[path] = self._seconds.labels(path)
+        child.observe(seconds)
         self._recent.append((time.monotonic(), rows, seconds))
 
     def summary(self) -> dict[str, Any]:

@@ -32,6 +32,8 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 _PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+BODY = "normscale.body"
+"""Where in the scope the body is, for who does not want to wait for it once more."""
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 << 20
 
@@ -138,6 +140,7 @@ class Limits:
                 return
             if body is None:  # the client is gone
                 return
+            scope[BODY] = body
             receive = _replay(body, receive)
         try:
             with Deadline(None if is_live else bounds.total_seconds) as clock:
