@@ -199,12 +199,14 @@ def test_bfloat16_logits() -> None:
     same(result["ood_score"], detector.score(result["seen"]))
 
 
-def test_what_has_no_formula_is_refused() -> None:
-    class Mine(ns.MSP):
-        name = "mine"
-
+@pytest.mark.parametrize("base", (ns.MSP, ns.RobustNormScaling, ns.Mahalanobis))
+def test_what_may_score_otherwise_is_refused(base: type[ns.Detector]) -> None:
+    mine = type("Mine", (base,), {"name": "mine"})().fit(training())
     with pytest.raises(ns.InvalidInput, match=r"mine \(Mine\) has no formula .* Score its logits in Python"):
-        add_guard(passing(), Mine())
+        add_guard(passing(), mine)
+
+
+def test_what_is_not_fitted_is_refused() -> None:
     with pytest.raises(ns.NotFitted, match="NormScaling is not fitted"):
         add_guard(passing(), ns.NormScaling())
 

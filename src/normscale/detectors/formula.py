@@ -28,6 +28,18 @@ from normscale.scaling import scale_factor
 TIE = 1e-12
 """Scores this much above a threshold, relative to it, are equal to it: elsewhere exp and log round differently."""
 
+_CARRIED = (
+    NormScaling,
+    RobustNormScaling,
+    Mahalanobis,
+    MultiThreshold,
+    TemperatureScaling,
+    ODIN,
+    Energy,
+    MaxLogit,
+    MSP,
+)
+
 
 class Position(NamedTuple):
     """Whether a row lies where recent OoD rows of its predicted class c lay.
@@ -84,29 +96,28 @@ def formula_of(detector: Detector) -> LogitFormula | FeatureFormula:
     """
     if not detector.is_fitted:
         raise NotFitted(f"{type(detector).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
-    kind = type(detector)  # a subclass may score otherwise, so only the classes themselves are known
-    if isinstance(detector, NormScaling) and kind is NormScaling:
+    if type(detector) not in _CARRIED:  # a subclass may score otherwise
+        raise InvalidInput(
+            f"{detector.name} ({type(detector).__name__}) has no formula that a graph could carry; only the detectors "
+            "that come with normscale have one. Score its logits in Python, by detector.score."
+        )
+    if isinstance(detector, NormScaling):
         running = detector.running_
         return LogitFormula(detector.score_kind, running.mean, scale_factor(running, detector.temperature))
-    if isinstance(detector, RobustNormScaling) and kind is RobustNormScaling:
+    if isinstance(detector, RobustNormScaling):
         return _two_groups(detector)
-    if isinstance(detector, MultiThreshold) and kind is MultiThreshold:
-        return _plain("msp")._replace(less=detector.thresholds_)
-    if isinstance(detector, Mahalanobis) and kind is Mahalanobis:
+    if isinstance(detector, Mahalanobis):
         centre = detector.means_.mean(axis=0)
         return FeatureFormula(centre, detector.whitening_, (detector.means_ - centre) @ detector.whitening_)
-    if isinstance(detector, TemperatureScaling) and kind is TemperatureScaling:
+    if isinstance(detector, MultiThreshold):
+        return _plain("msp")._replace(less=detector.thresholds_)
+    if isinstance(detector, TemperatureScaling):
         return _plain("msp", detector.temperature_)
-    if isinstance(detector, ODIN) and kind is ODIN:
+    if isinstance(detector, ODIN):
         return _plain("msp", detector.temperature)
-    if isinstance(detector, Energy) and kind is Energy:
+    if isinstance(detector, Energy):
         return _plain("energy", detector.temperature)._replace(times=detector.temperature)
-    if kind is MSP or kind is MaxLogit:
-        return _plain("msp" if kind is MSP else "max")
-    raise InvalidInput(
-        f"{detector.name} ({kind.__name__}) has no formula that a graph could carry; only the detectors that come with "
-        "normscale have one. Score its logits in Python, by detector.score."
-    )
+    return _plain("max" if isinstance(detector, MaxLogit) else "msp")
 
 
 def limits_of(detector: Detector) -> FloatArray | None:
