@@ -239,6 +239,10 @@ def test_being_told_to_stop_it_answers_what_is_under_way(start_server: Start) ->
         begun.wait()
         replies.append(client.score(rows, binary=True).status)
 
+    page = server.client()
+    page.connection.request("GET", "/v1/live")
+    stream = page.connection.getresponse()
+    assert stream.readline() == b"event: view\n"
     threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -256,6 +260,8 @@ def test_being_told_to_stop_it_answers_what_is_under_way(start_server: Start) ->
     for thread in threads:
         thread.join()
     assert server.process.wait(30) == 0
+    assert "Cancel" not in server.log  # the page's stream ended by itself
+    assert "Traceback" not in server.log
     assert answer.startswith(b"HTTP/1.1 200")
     assert replies == [200] * 4
     assert start_server(*LEARN).client().state()["rows"] == 4 * 8000 + 1

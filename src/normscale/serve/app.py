@@ -32,6 +32,7 @@ from normscale.serve.direct import Direct
 from normscale.serve.group_commit import GroupCommit
 from normscale.serve.hosts import Hosts
 from normscale.serve.instruments import CountRequests, Instruments
+from normscale.serve.leaving import Leaving
 from normscale.serve.limits import BODY, App, Bounds, Limits
 from normscale.serve.page_files import page_files
 from normscale.serve.parsing import read_inputs, read_rows
@@ -57,6 +58,7 @@ class GuardApp:
         self.files = page_files()
         self.guard: Guard
         self.commit: GroupCommit
+        self.leaving: Leaving
         self.classifier: Classifier | None = None
         self.demo: asyncio.Task[None] | None = None
 
@@ -67,6 +69,7 @@ class GuardApp:
         if self.settings.model is not None:
             self.classifier = Classifier(self.settings.model, self.guard.n_classes)
         self.commit = GroupCommit(self.guard)
+        self.leaving = Leaving()
         if self.settings.demo:
             from normscale.serve.demo import play
 
@@ -154,13 +157,14 @@ class GuardApp:
 
     async def _events(self) -> AsyncIterator[bytes]:
         last: tuple[Any, ...] | None = None
-        silent = 0.0
-        while True:
+        pause = silent = 0.0
+        while not await self.leaving.within(pause):
+            pause = _LIVE_SECONDS
+            silent += pause
             try:
                 view = await self.commit.run(_refreshed(describe_view))
             except StoreUnavailable as error:
                 yield b"event: trouble\ndata: " + _encode_json({"error": str(error)}) + b"\n\n"
-                await asyncio.sleep(_LIVE_SECONDS)
                 continue
             view |= self.instruments.summary()
             view["guard"], view["workers"] = self.settings.guard, self.settings.workers
@@ -171,8 +175,6 @@ class GuardApp:
             elif silent >= _KEEP_ALIVE_SECONDS:
                 yield b": still here\n\n"
                 silent = 0.0
-            await asyncio.sleep(_LIVE_SECONDS)
-            silent += _LIVE_SECONDS
 
     async def metrics(self, request: Request) -> Response:
         """``GET /metrics``."""
