@@ -398,6 +398,7 @@ def test_tokens_are_asked_for_and_stay_in_the_tab(start: Any, guard: Path, tmp_p
     give(admin)
     says(page, "#threshold-note", "Saved")
     assert server.threshold == value(page)
+    assert field.input_value() == ""
     assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
     page.reload()
     says(page, "#scored", "80")
