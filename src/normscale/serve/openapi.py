@@ -18,6 +18,7 @@ _ERROR = {
         }
     },
 }
+_UNKNOWN = "No answer in time. It may still be done: ask again with the same Idempotency-Key, or look at /v1/state."
 _NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 2}
 _LOGITS = {
     "type": "object",
@@ -102,6 +103,8 @@ def _route(
         shown["example"] = example
     responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": {kind: shown}}}
     responses |= dict.fromkeys(errors, _ERROR)
+    if 504 in errors:  # nobody knows what became of it
+        responses[504] = {**_ERROR, "description": _UNKNOWN}
     return Route(method, path, handler, summary, extra, responses)
 
 
