@@ -39,6 +39,8 @@ from serve.running import Server  # noqa: E402
 
 TARGET = ROOT / "docs" / "results" / "guard-fuzz.json"
 OUTLIER = 30.0
+IDLE = 2.0
+"""Seconds after which the server may hang up at any moment, and rightly so."""
 GOOD = b'{"logits": [1.0, -2.0, 0.5]}'
 DECISIONS = (
     "/v1/freeze",
@@ -70,6 +72,7 @@ class Wire:
         self._port = port
         self._socket: socket.socket | None = None
         self._left = b""
+        self._used = 0.0
 
     def ask(self, one: Input) -> tuple[int, bytes]:
         """Status and body; status 0 when the server hung up without a word."""
@@ -80,6 +83,8 @@ class Wire:
         if not names & {b"content-length", b"transfer-encoding"} and (one.body or one.method != "GET"):
             lines.append(b"Content-Length: %d" % len(one.body))
         lines += [b"%s: %s" % header for header in one.headers]
+        if time.monotonic() - self._used > IDLE:
+            self.close()
         try:
             if self._socket is None:
                 self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=30)
@@ -90,6 +95,7 @@ class Wire:
             return 0, b""
         if ends or one.last:
             self.close()
+        self._used = time.monotonic()
         return status, body
 
     def close(self) -> None:

@@ -78,7 +78,7 @@ class Sender(threading.Thread):
 
     def finish(self) -> None:
         """Wait for the last block, and raise what went wrong."""
-        self.join(120)
+        self.join(60)
         assert not self.is_alive(), "a client still waits for its answer"
         if self.problem is not None:
             raise self.problem
