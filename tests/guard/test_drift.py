@@ -38,7 +38,7 @@ def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
     assert moments_of(on) == before  # not one row of the block that raised the alarm
     assert 300 <= rows <= 800
     assert on.state.frozen is not None
-    assert "predicted '3'; in training 13% were" in on.state.frozen.because
+    assert "predicted '3'; in training 13 % were" in on.state.frozen.because
     assert {alarm.kind for alarm in on.state.alarms} >= {"class_balance"}
     assert guard(tmp_path / "s").mode == "frozen"
 

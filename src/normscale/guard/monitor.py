@@ -115,9 +115,9 @@ class Yardstick:
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
         if reading.kind == BALANCE:
             now, then = monitor.predicted[worst] / monitor.weight, self.share[worst]
-            return f"{now:.0%} of the recent rows are predicted {name}; in training {then:.0%} were."
+            return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
         if reading.kind == SHIFT:
             direction = "above" if monitor.mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
             return f"The recent logits of {name} lie {distance} their training mean."
-        return f"{reading.value:.0%} of the recent rows are flagged as out-of-distribution."
+        return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."

@@ -73,7 +73,7 @@ class GuardApp:
         if self.settings.demo:
             from normscale.serve.demo import play
 
-            self.demo = asyncio.create_task(play(self.commit))
+            self.demo = asyncio.create_task(play(self.commit, self.instruments))
 
     async def stop(self) -> None:
         """Answer what waits, write a snapshot, and let go of the store."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from normscale.guard import Request
 from normscale.sample import load_sample
 from normscale.serve.group_commit import GroupCommit
+from normscale.serve.instruments import Instruments
 
 _PAUSE = 0.05
-_SCENES = (("digits", 1200), ("digits and others", 600), ("digits", 900), ("one class", 500), ("digits", 2600))
+_SCENES = (("digits", 1200), ("digits and others", 600), ("digits", 900), ("one class", 1300), ("digits", 3500))
 
 
 def scenes(seed: int = 0) -> Iterator[NDArray[np.float32]]:
@@ -37,8 +39,10 @@ def scenes(seed: int = 0) -> Iterator[NDArray[np.float32]]:
                 yield block.astype(np.float32)
 
 
-async def play(commit: GroupCommit) -> None:
+async def play(commit: GroupCommit, instruments: Instruments) -> None:
     """Send the scenes to the guard, some sixty rows a second."""
     for rows in scenes():
+        began = time.perf_counter()
         await commit.submit(Request(rows, client="demo"))
+        instruments.answered("demo", len(rows), time.perf_counter() - began)
         await asyncio.sleep(_PAUSE)
