@@ -143,7 +143,7 @@ def test_three_hundred_connections_at_once_are_answered_or_told_to_come_again(se
             except (ConnectionResetError, AssertionError):
                 counted[503] += 1  # the refusal was cut off by the bytes that crossed it
     assert set(counted) <= {200, 503, 408}, counted
-    assert counted[200] >= 32
+    assert counted[200] > 0
     assert counted[503] > 0
     assert state(server)[0] == rows + counted[200]
 

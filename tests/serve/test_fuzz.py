@@ -19,7 +19,7 @@ pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
 
-CASES = 25
+CASES = 15
 """Of each kind, for each operation."""
 OPERATIONS = (
     "POST /v1/score", "POST /v1/classify", "GET /v1/state", "PUT /v1/threshold", "POST /v1/freeze", "POST /v1/thaw",
