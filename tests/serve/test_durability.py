@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -165,6 +166,29 @@ def test_a_full_disk_is_said_nothing_is_taken_in_and_room_is_enough_to_go_on(
     server.kill()
     again = start_server(*LEARN, store=str(small_disk / "store.sqlite")).client()
     assert Moments.told(again.state()).distance(expected) < 1e-12
+
+
+def test_a_disk_that_refuses_to_be_written_is_said_too(start_server: Start, tmp_path: Path) -> None:
+    """A limit on the size of files stands for all other errors of a disk; unlike a small disk, anyone may set it."""
+    server = start_server(*LEARN)
+    client = server.client()
+    accepted = [make_block(2, number) for number in range(5)]
+    for block in accepted:
+        assert client.score(block.rows).status == 200
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (tmp_path / "store.sqlite-wal").stat().st_size
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, limit[1]))
+    block = make_block(2, 5)
+    for _ in range(3):
+        reply = client.score(block.rows, Idempotency_Key=block.key)
+        assert reply.status in (503, 507), reply
+        assert "nothing was taken in" in reply.json["error"]
+    assert client.state()["rows"] == sum(len(one.rows) for one in accepted)
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, limit)
+    assert client.score(block.rows, Idempotency_Key=block.key).status == 200
+    server.kill()
+    expected = Moments.expected(ns.NormScaling(), [*accepted, block])
+    assert Moments.told(start_server(*LEARN).client().state()).distance(expected) < 1e-12
 
 
 @pytest.fixture(scope="module")
