@@ -334,6 +334,11 @@ class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
 class _OfClient(msgspec.Struct, forbid_unknown_fields=True):
     client: str | None = None
 
+    def __post_init__(self) -> None:
+        name = self.client
+        if name is not None and not (0 < len(name) <= 64 and name.isascii() and name.isprintable()):
+            raise ValueError("a client has 1 to 64 printable ASCII characters")
+
 
 def _read_json(request: Request, kind: type[Wanted]) -> Wanted:
     try:

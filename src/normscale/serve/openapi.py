@@ -118,7 +118,15 @@ def _json_body(properties: dict[str, Any], required: tuple[str, ...], example: A
 
 _ROWS_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
 _CHANGE_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
-_CLIENT = {"client": {"type": ["string", "null"], "description": "Only what this client sent."}}
+_CLIENT = {
+    "client": {
+        "type": ["string", "null"],
+        "minLength": 1,
+        "maxLength": 64,
+        "pattern": "^[ -~]+$",
+        "description": "Only what this client sent.",
+    }
+}
 
 ROUTES = (
     _route(
