@@ -35,12 +35,10 @@ from normscale._provenance import environment  # noqa: E402
 from normscale.serve.parsing import read_rows  # noqa: E402
 from serve.kills import Moments  # noqa: E402
 from serve.models import CLASSES, linear_model, three_class_guard  # noqa: E402
-from serve.running import Server  # noqa: E402
+from serve.running import IDLE, Server  # noqa: E402
 
 TARGET = ROOT / "docs" / "results" / "guard-fuzz.json"
 OUTLIER = 30.0
-IDLE = 2.0
-"""Seconds after which the server may hang up at any moment, and rightly so."""
 GOOD = b'{"logits": [1.0, -2.0, 0.5]}'
 DECISIONS = (
     "/v1/freeze",

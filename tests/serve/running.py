@@ -20,6 +20,8 @@ import pytest
 import typer
 
 PATIENCE = 60.0
+IDLE = 2.0
+"""Seconds after which the server may hang up at any moment, and rightly so."""
 JSON, NPY = "application/json", "application/x-npy"
 _ADDRESS = re.compile(r"http://([^/\s]+):(\d+)/")
 
@@ -38,10 +40,11 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """One connection that is kept; opened again when it broke."""
+    """One connection that is kept; opened again when it broke, or when it was idle for so long that it may be closed."""
 
     def __init__(self, port: int, host: str = "127.0.0.1", token: str = "", timeout: float = PATIENCE) -> None:
         self.connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        self._used = 0.0
         self._own = {"Authorization": f"Bearer {token}"} if token else {}
 
     def ask(self, method: str, path: str, body: Any = None, kind: str = "", **headers: str) -> Reply:
@@ -51,10 +54,13 @@ class Client:
             body = json.dumps(body).encode()
         if body is not None:
             sent.setdefault("Content-Type", kind or JSON)
+        if time.monotonic() - self._used > IDLE:
+            self.connection.close()
         try:
             self.connection.request(method, path, body, sent)
             response = self.connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
+            self._used = time.monotonic()
             return Reply(response.status, found, response.read())
         except BaseException:
             self.connection.close()  # or the next answer would be that to this question
