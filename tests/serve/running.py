@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
 
 class Client:
-    """One connection that is kept; opened again when it broke, or when it was idle for so long that it may be closed."""
+    """One connection that is kept; opened again when it broke, or was idle for so long that it may be closed."""
 
     def __init__(self, port: int, host: str = "127.0.0.1", token: str = "", timeout: float = PATIENCE) -> None:
         self.connection = http.client.HTTPConnection(host, port, timeout=timeout)
