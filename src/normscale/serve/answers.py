@@ -24,7 +24,7 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 def encode(answer: Verdict, accept: str | None) -> tuple[bytes, str, dict[str, str]]:
-    """The body of a response, its content type, and headers that say how the guard is.
+    """The body of a response, its content type, and headers that say how the guard is where the body cannot.
 
     Parameters
     ----------
@@ -36,10 +36,10 @@ def encode(answer: Verdict, accept: str | None) -> tuple[bytes, str, dict[str, s
     Examples
     --------
     >>> answer = Verdict(np.array([0.5]), np.array([True]), np.array([3]), "running", 1, ("shift",), 120)
-    >>> body, content_type, headers = encode(answer, "application/json")
+    >>> body, content_type, _ = encode(answer, "application/json")
     >>> print(body.decode())
     {"scores":[0.5],"is_ood":[true],"predicted":[3],"mode":"running","taken_in":1,"rows":120,"alarms":["shift"]}
-    >>> headers
+    >>> encode(answer, "application/x-npy")[2]
     {'X-Guard-Mode': 'running', 'X-Guard-Taken-In': '1', 'X-Guard-Rows': '120', 'X-Guard-Alarms': 'shift'}
     >>> import io
     >>> np.load(io.BytesIO(encode(answer, "application/x-npy")[0]))["predicted"]
@@ -52,7 +52,7 @@ def encode(answer: Verdict, accept: str | None) -> tuple[bytes, str, dict[str, s
         body = _as_arrow(answer)
     else:
         body = _as_json(answer)
-    return body, chosen, guard_headers(answer)
+    return body, chosen, {} if chosen == JSON else guard_headers(answer)
 
 
 def guard_headers(answer: Verdict) -> dict[str, str]:

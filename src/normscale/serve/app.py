@@ -28,7 +28,7 @@ from normscale.serve.answers import encode
 from normscale.serve.bad_request import BadRequest, error_body, shown
 from normscale.serve.classifier import Classifier
 from normscale.serve.describing import describe_state, describe_threshold, describe_view
-from normscale.serve.direct import Direct
+from normscale.serve.direct import Direct, Told
 from normscale.serve.group_commit import GroupCommit
 from normscale.serve.hosts import Hosts
 from normscale.serve.instruments import CountRequests, Instruments
@@ -129,7 +129,7 @@ class GuardApp:
         if verdict.repeated:
             headers["Idempotent-Replayed"] = "true"
         self.instruments.answered(path, len(verdict.scores), time.perf_counter() - began)
-        return Response(content, media_type=kind, headers=headers)
+        return Told(content, kind, headers)
 
     async def _submit(self, rows: Rows) -> Verdict:
         if rows.scaled:  # refuse before it joins a group, which would fail with it
@@ -244,7 +244,8 @@ class GuardApp:
     def _client(self, request: Request, action: str) -> str:
         """Who asks, if they may."""
         if not len(self.tokens):
-            return request.client.host if request.client is not None else "local"
+            address = request.scope.get("client")
+            return str(address[0]) if address else "local"
         client = self.tokens.identify(_header(request, b"authorization"))
         if client is None:
             raise BadRequest(401, "this needs a token that is known: send the header Authorization: Bearer TOKEN.")

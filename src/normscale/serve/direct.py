@@ -13,7 +13,30 @@ from starlette.responses import Response
 from normscale.errors import NormscaleError
 from normscale.serve.limits import App, Receive, Scope, Send
 
-Handler = Callable[[Request], Awaitable[Response]]
+Handler = Callable[["Ask"], Awaitable[Response]]
+
+
+class Ask(Request):
+    """A request without what a framework would prepare."""
+
+    def __init__(self, scope: Scope) -> None:
+        """Only the scope; its body is in there."""
+        self.scope = scope
+
+
+class Told(Response):
+    """A response of bytes, its headers as they go out."""
+
+    def __init__(self, body: bytes, kind: str, headers: Mapping[str, str]) -> None:
+        """Status 200."""
+        self.status_code = 200
+        self.background = None
+        self.body = body
+        self.raw_headers = [
+            (b"content-length", b"%d" % len(body)),
+            (b"content-type", kind.encode("latin-1")),
+            *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()),
+        ]
 
 
 class Direct:
@@ -45,7 +68,7 @@ class Direct:
         if handler is None:
             await self._app(scope, receive, send)
             return
-        request = Request(scope, receive, send)
+        request = Ask(scope)
         try:
             response = await handler(request)
         except NormscaleError as error:
