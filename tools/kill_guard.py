@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import normscale as ns  # noqa: E402
 from normscale._provenance import environment  # noqa: E402
-from serve.kills import SAMPLE, Block, Restarting, Sender, explain  # noqa: E402
+from serve.kills import SAMPLE, Block, Restarting, Sender, explain, wait_for_answers  # noqa: E402
 from serve.postgres import Postgres, programs  # noqa: E402
 from serve.running import Server  # noqa: E402
 
@@ -133,16 +133,6 @@ def torment(system: Restarting, database: Postgres | None, kills: int, clients: 
 
 def count_rows(blocks: list[Block]) -> int:
     return sum(len(block.rows) for block in blocks)
-
-
-def wait_for_answers(senders: list[Sender]) -> None:
-    """Until rows are taken in again: a kill of a server that is just starting would prove little."""
-    count = sum(len(sender.acknowledged) for sender in senders)
-    deadline = time.monotonic() + 120
-    while sum(len(sender.acknowledged) for sender in senders) == count:
-        if time.monotonic() > deadline or any(sender.problem for sender in senders):
-            raise RuntimeError(f"no answers any more: {[sender.problem for sender in senders]}")
-        time.sleep(0.001)
 
 
 if __name__ == "__main__":

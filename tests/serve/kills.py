@@ -9,7 +9,7 @@ import http.client
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,6 +135,21 @@ class Sender(threading.Thread):
     def _drop(self) -> None:
         if self._connected is not None:
             self._connected[1].close()
+
+
+def wait_for_answers(senders: Sequence[Sender], more: int = 1, *, each: bool = False, seconds: float = 60.0) -> None:
+    """Until they have so many more answers, together or each of them."""
+    before = [len(sender.acknowledged) for sender in senders]
+    deadline = time.monotonic() + seconds
+    while True:
+        for sender in senders:
+            if sender.problem is not None:
+                raise sender.problem
+        grown = [len(sender.acknowledged) - count for sender, count in zip(senders, before, strict=True)]
+        if (min(grown) if each else sum(grown)) >= more:
+            return
+        assert time.monotonic() < deadline, f"no answers any more: {[sender.refused[-1:] for sender in senders]}"
+        time.sleep(0.001)
 
 
 class Moments(NamedTuple):

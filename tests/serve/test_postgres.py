@@ -10,7 +10,7 @@ import pytest
 
 import normscale as ns
 from serve.conftest import Start
-from serve.kills import Moments, Restarting, Sender, make_block
+from serve.kills import Moments, Restarting, Sender, make_block, wait_for_answers
 from serve.postgres import Postgres, programs
 from serve.test_durability import LEARN, killed
 
@@ -71,8 +71,7 @@ def test_two_servers_know_every_row_at_once_and_outlive_the_database(
     servers = [start_server(*LEARN, store=database) for _ in range(2)]
     senders = [Sender(number, lambda port=servers[number % 2].port: port, keyed=True) for number in range(4)]  # type: ignore[misc]
     running(senders)
-    while min(len(sender.acknowledged) for sender in senders) < 5:
-        time.sleep(0.01)
+    wait_for_answers(senders, 5, each=True)
     assert not any(sender.refused for sender in senders)  # they queue; nobody is sent away
     postgres.kill()
     try:
@@ -84,10 +83,7 @@ def test_two_servers_know_every_row_at_once_and_outlive_the_database(
             assert server.client().ask("GET", "/healthz").status == 200
     finally:
         postgres.start()
-    counts = [len(sender.acknowledged) for sender in senders]
-    while min(len(sender.acknowledged) - count for sender, count in zip(senders, counts, strict=True)) < 5:
-        assert all(sender.problem is None for sender in senders), [sender.problem for sender in senders]
-        time.sleep(0.01)
+    wait_for_answers(senders, 5, each=True)
     expected = finished(senders)
     assert {status for sender in senders for status, _ in sender.refused} == {503}
     told = [Moments.told(server.client().state()) for server in servers]
