@@ -313,3 +313,15 @@ def test_the_detector_itself_is_left_alone() -> None:
     send(on, digits(50))
     send(on, one_class(400))
     assert made.running_ == before
+
+
+@pytest.mark.parametrize("sizes", ((3, 7, 5), (30, 7, 70)))
+def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) -> None:
+    on = guard(policy=Policy(on_drift="ignore"))
+    on.set_threshold(1e9)
+    parts = [digits(n, seed=n) for n in sizes]
+    parts[1][4] = 1e6  # far out, so flagged and set aside
+    on.process([Request(part, client="a") for part in parts])
+    (flagged,) = on.view.latest_flagged()
+    assert (flagged["row"], flagged["client"]) == (4, "a")
+    assert len(on.view.recent()["score"]) == min(sum(sizes) - 1, 48) + 1

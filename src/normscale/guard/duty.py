@@ -120,7 +120,7 @@ class Guard:
             with np.errstate(over="ignore"):
                 if array[0] @ array[0] <= LARGEST:  # NaN fails; what fails is looked at closely below
                     return array
-        if not float(np.abs(array).max()) <= LARGEST:
+        if not (float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST):  # NaN is both, and fails
             raise _validate.invalid_row_error(array, "logits")
         return array
 
@@ -179,7 +179,7 @@ class Guard:
         """Score one client's rows, and write down what becomes of them."""
         rows = requests[0].rows if len(requests) == 1 else np.concatenate([request.rows for request in requests])
         wanted = any(request.scaled for request in requests)
-        ruling = self._judge.rule(session.state, client, session.now, rows, _positions(requests), scaled=wanted)
+        ruling = self._judge.rule(session.state, client, session.now, rows, _beginnings(requests), scaled=wanted)
         if ruling.thaw is not None:
             session.append(THAW, note=json.dumps({"because": ruling.thaw}))
         if ruling.freeze is not None:
@@ -317,11 +317,11 @@ def _moments(aside: Aside) -> BlockState:
     return BlockState(float(aside.rows), np.frombuffer(aside.mean), np.frombuffer(aside.m2))
 
 
-def _positions(requests: list[Request]) -> IntArray | None:
-    """Which row of its request each row of the block is; None when all are first rows."""
+def _beginnings(requests: list[Request]) -> IntArray | None:
+    """Where in the block each request begins; None when each is a single row."""
     if all(len(request.rows) == 1 for request in requests):
         return None
-    return np.concatenate([np.arange(len(request.rows)) for request in requests])
+    return np.cumsum([0, *(len(request.rows) for request in requests[:-1])])
 
 
 def _verdicts(requests: list[Request], ruling: Ruling, state: GuardState) -> list[Verdict]:

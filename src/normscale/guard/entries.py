@@ -65,20 +65,29 @@ def block_moments(rows: Rows) -> BlockState | None:
     return _kernels.absorb(rows, 0.0, np.zeros(width), np.zeros(width))
 
 
-def glimpse(scores: FloatArray, predicted: IntArray, flagged: BoolArray, positions: IntArray | None) -> bytes:
+def glimpse(
+    scores: FloatArray,
+    predicted: IntArray,
+    flagged: BoolArray,
+    beginnings: IntArray | None,
+    places: IntArray | None = None,
+) -> bytes:
     """A sample of a block for people: evenly spread rows and the first flagged ones; all rows of a small block.
 
-    ``positions`` says which row of its request each row was; None: each request was a single row.
+    ``beginnings`` says where in the block each request begins (None: each is one row), ``places`` which of the block's
+    rows these are (None: all).
     """
     n = scores.size
-    chosen, even = np.arange(n), n
+    chosen, even = np.arange(min(n, _SAMPLE)), min(n, _SAMPLE)
     if n > _SAMPLE:
-        even = _SAMPLE
-        chosen = np.concatenate([np.arange(even) * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_FLAGGED]])
+        chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_FLAGGED]])
     seen = np.empty(chosen.size, _SEEN)
     seen["score"] = np.clip(scores[chosen], -_LARGEST, _LARGEST)
     seen["predicted"] = predicted[chosen]
-    seen["row"] = 0 if positions is None else positions[chosen]
+    seen["row"] = 0
+    if beginnings is not None:
+        place = chosen if places is None else places[chosen]
+        seen["row"] = place - beginnings[np.searchsorted(beginnings, place, side="right") - 1]
     seen["flagged"] = flagged[chosen]
     seen["sampled"] = False
     seen["sampled"][:even] = True

@@ -80,9 +80,16 @@ class Judge:
         self.mode = RUNNING if start.statistics.running else STATIC
 
     def rule(
-        self, state: GuardState, client: str, at: float, rows: Rows, positions: IntArray | None, *, scaled: bool = False
+        self,
+        state: GuardState,
+        client: str,
+        at: float,
+        rows: Rows,
+        beginnings: IntArray | None,
+        *,
+        scaled: bool = False,
     ) -> Ruling:
-        """Judge the rows of one client; ``positions`` says which row of its request each is (None: the first)."""
+        """Judge the rows of one client; ``beginnings`` says where each request begins (None: each is one row)."""
         thaw = self._thaws(state) if state.frozen is not None else None
         frozen = state.frozen is not None and thaw is None
         block = _Block(rows, block_moments(rows), _kernels.predicted(rows))
@@ -108,7 +115,7 @@ class Judge:
             scored.flags,
             block.predicted,
             self._scaled(state, rows, taken, frozen, scored.statistics) if scaled else None,
-            list(self._parts(state, block, taken, scored, positions)),
+            list(self._parts(state, block, taken, scored, beginnings)),
         )
 
     def _thaws(self, state: GuardState) -> str | None:
@@ -177,11 +184,11 @@ class Judge:
         ]
 
     def _parts(
-        self, state: GuardState, block: _Block, taken: BoolArray | None, scored: _Scored, positions: IntArray | None
+        self, state: GuardState, block: _Block, taken: BoolArray | None, scored: _Scored, beginnings: IntArray | None
     ) -> Iterator[Part]:
         """The rows taken in, then those set aside."""
         if taken is None:
-            sample = glimpse(scored.scores, block.predicted, scored.flags, positions)
+            sample = glimpse(scored.scores, block.predicted, scored.flags, beginnings)
             moments = block.known_moments
             yield Part(
                 ROWS,
@@ -200,7 +207,7 @@ class Judge:
                 continue
             part = block.of(mask)
             flags = scored.flags[mask]
-            sample = glimpse(scored.scores[mask], part.predicted, flags, None if positions is None else positions[mask])
+            sample = glimpse(scored.scores[mask], part.predicted, flags, beginnings, np.flatnonzero(mask))
             counts = np.bincount(part.predicted, minlength=state.monitor.mean.size)
             heard = part.moments
             learned = scored.learned

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
 
-from normscale.serve.bad_request import error_body
+from normscale.serve.bad_request import Body, error_body
 from normscale.serve.deadline import Deadline
 from normscale.serve.hosts import Hosts
 
@@ -34,6 +34,8 @@ _PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 BODY = "normscale.body"
 """Where in the scope the body is, for who does not want to wait for it once more."""
+WHOLE = "normscale.whole"
+"""Where in the scope our protocol leaves a body that came in one piece."""
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 << 20
 
@@ -131,7 +133,7 @@ class Limits:
         if has_body:
             try:
                 with Deadline(bounds.body_seconds):
-                    body = await _read(receive, bounds.max_body)
+                    body = await _read(receive, scope, bounds.max_body)
             except TimeoutError:
                 await response.refuse(408, f"the body did not arrive within {bounds.body_seconds:g} seconds.")
                 return
@@ -252,7 +254,7 @@ class _TooLarge(Exception):
     """More bytes came than are allowed."""
 
 
-async def _read(receive: Receive, max_body: int) -> bytes | None:
+async def _read(receive: Receive, scope: Scope, max_body: int) -> Body | None:
     """The body; None when the client is gone."""
     parts: list[bytes] = []
     size = 0
@@ -266,10 +268,15 @@ async def _read(receive: Receive, max_body: int) -> bytes | None:
             raise _TooLarge
         parts.append(part)
         if not message.get("more_body", False):
+            whole: bytearray | None = scope.pop(WHOLE, None)
+            if whole is not None:
+                if len(whole) > max_body:
+                    raise _TooLarge
+                return whole
             return part if len(parts) == 1 else b"".join(parts)
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def _replay(body: Body, receive: Receive) -> Receive:
     """A ``receive`` that gives the body once, and then what the server has to say."""
     waiting = [body]
 

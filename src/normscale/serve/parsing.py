@@ -182,9 +182,9 @@ def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
 
 
 def _require_finite(array: NDArray[Any], name: str) -> None:
-    finite = np.isfinite(array)
-    if finite.all():
+    if np.isfinite(array.min()) and np.isfinite(array.max()):  # NaN is both
         return
+    finite = np.isfinite(array)
     place = tuple(int(index) for index in np.unravel_index(int(np.argmin(finite)), array.shape))
     what = "NaN" if np.isnan(array[place]) else "infinity"
     where = f"row {place[0]} holds {what} in column {place[1]}" if array.ndim == 2 else f"hold {what} at {shown(place)}"

@@ -12,8 +12,10 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from normscale.serve.bad_request import error_body
-from normscale.serve.limits import SECURITY_HEADERS
+from normscale.serve.limits import SECURITY_HEADERS, WHOLE
 from normscale.serve.one_write import OneWrite
+
+_PIECE = 1 << 20  # bytes of a body that wait for the rest
 
 
 class GuardProtocol(HttpToolsProtocol):
@@ -35,6 +37,7 @@ class GuardProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._in_head = False  # a head has begun and is not complete
         self._in_message = False
+        self._in_pieces = False  # the application has had some of the body
         self._moved = False  # the last bytes began, ended or filled a message
         self._idle_bytes = 0  # bytes that did not
         self._head_timer: asyncio.TimerHandle | None = None
@@ -73,6 +76,7 @@ class GuardProtocol(HttpToolsProtocol):
         """Take the first byte of a request."""
         super().on_message_begin()
         self._in_head = self._in_message = True
+        self._in_pieces = False
         self._advance()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -95,14 +99,24 @@ class GuardProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body; its size is bounded by the application."""
+        """Take a piece of a body; the application bounds its size, and is woken for a large piece or the whole."""
         self._advance()
-        super().on_body(body)
+        cycle = self.cycle
+        if cycle.response_complete:
+            return
+        cycle.body += body
+        if len(cycle.body) > _PIECE:
+            self._in_pieces = True
+            self.flow.pause_reading()
+            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        """Take the last byte of a request."""
+        """Take the last byte of a request; a body that came in one piece is handed on as it is, not copied."""
         self._in_message = False
         self._advance()
+        if not self._in_pieces and self.cycle.body:
+            self.scope[WHOLE] = self.cycle.body  # type: ignore[literal-required]
+            self.cycle.body = bytearray()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
