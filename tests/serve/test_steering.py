@@ -116,14 +116,6 @@ def test_one_row_far_out_is_flagged_and_moves_nothing(client: Client) -> None:
     assert client.score([[1e101] + [0.0] * 7]).status == 422  # its square would be too much for any sum
 
 
-def test_only_told_to_warn_it_warns(start_server: Start) -> None:
-    client = start_server("--window", str(WINDOW), "--on-drift", "warn", store=":memory:").client()
-    answers = [client.score(draw(ONES, 20, seed)).json for seed in range(10)]
-    assert "class_balance" in answers[-1]["alarms"]
-    assert {answer["mode"] for answer in answers} == {"running"}
-    assert client.state()["rows"] == 200
-
-
 def test_a_client_and_a_minute_have_their_caps(start_server: Start, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.jsonl"
     first, second, admin = (add_token(tokens, name, role) for name, role in
