@@ -67,8 +67,8 @@ def test_scaled_logits_are_those_behind_the_scores() -> None:
     for i, scaled in enumerate(second.scaled, 3):
         running = before.copy().update(rows[: i + 1].astype(np.float64))
         np.testing.assert_allclose(scaled, (rows[i] - running.mean) / running.std, rtol=1e-9)
-    with pytest.raises(InvalidInput, match="only for a norm_scaling guard"):
-        send(guard(made=detector("energy")), rows, scaled=True)
+    (refused,) = guard(made=detector("energy")).process([Request(rows, scaled=True)])
+    assert "only for a norm_scaling guard" in str(refused)
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy"))
@@ -280,8 +280,6 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     on = guard()
     for bad, sentence in (
         ([[1.0] * 7], "8 columns"),
-        ([[math.nan] * 8], "holds NaN"),
-        ([[1e200] * 8], "too large"),
         (np.zeros((0, 8)), "at least 1 row"),
     ):
         with pytest.raises(InvalidInput, match=sentence):
@@ -293,6 +291,32 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="evidence"):
         Policy(window=10.0).checked()
     assert on.state.scored == 0
+
+
+@pytest.mark.parametrize("n", (1, 2, 300))
+@pytest.mark.parametrize(("bad", "sentence"), ((math.nan, "holds NaN"), (-math.inf, "infinity"), (2e100, "too large")))
+def test_a_bad_request_is_refused_by_itself(n: int, bad: float, sentence: str) -> None:
+    on, twin = guard(policy=IGNORE), guard(policy=IGNORE)
+    rows = digits(n).astype(np.float64)
+    spoilt = rows.copy()
+    spoilt[n // 2, 5] = bad
+    first, refused, second = on.process([Request(rows), Request(spoilt, key="k"), Request(rows[:1])])
+    assert isinstance(refused, InvalidInput)
+    assert sentence in str(refused)
+    assert isinstance(first, Verdict)
+    assert isinstance(second, Verdict)
+    for request in (Request(rows), Request(rows[:1])):
+        twin.process([request])
+    assert moments_of(on) == moments_of(twin)
+    assert on.state.rows == n + 1
+    (again,) = on.process([Request(spoilt, key="k")])
+    assert isinstance(again, InvalidInput)  # a refusal is not remembered as an answer
+
+
+def test_large_numbers_that_have_moments_are_taken() -> None:
+    on = guard(policy=IGNORE)
+    assert send(on, np.full((3, 8), 9e99)).taken_in == 3
+    assert np.isfinite(on.state.statistics.tensors()["m2"]).all()
 
 
 def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:

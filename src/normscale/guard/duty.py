@@ -26,15 +26,12 @@ from normscale.guard.stores import Aside, SqlStore
 from normscale.guard.verdict import FROZEN, STATIC, Verdict
 from normscale.guard.view import View
 
-LARGEST = 1e100
-"""No logit may be larger: its square, summed over any number of rows, must stay finite."""
-
 
 class Request(NamedTuple):
     """Rows of one client, to be taken in together."""
 
     rows: Rows
-    """(n, C) float32 or float64, finite, n >= 1; :meth:`Guard.checked` sees to it."""
+    """(n, C) float32 or float64, n >= 1; :meth:`Guard.checked` sees to it."""
     client: str = "local"
     key: str | None = None
     """A retry with the same key is answered as the first time, and counted once."""
@@ -111,21 +108,18 @@ class Guard:
     # -- rows --------------------------------------------------------------------------------------------------
 
     def checked(self, rows: Any) -> Rows:
-        """Rows in the form that :class:`Request` asks for, or :class:`InvalidInput`."""
+        """Rows in the form that :class:`Request` asks for, or :class:`InvalidInput`; finite they need not be."""
         array = _validate.as_rows(rows, width=self.n_classes)
         if array.dtype.char not in "fd" or not array.flags.c_contiguous or not array.dtype.isnative:
             array = np.ascontiguousarray(array, np.float32 if array.dtype.char == "e" else np.float64)
         _validate.require_rows(array, "logits")
-        if array.shape[0] == 1:
-            with np.errstate(over="ignore"):
-                if array[0] @ array[0] <= LARGEST:  # NaN fails; what fails is looked at closely below
-                    return array
-        if not (float(array.min()) >= -LARGEST and float(array.max()) <= LARGEST):  # NaN is both, and fails
-            raise _validate.invalid_row_error(array, "logits")
         return array
 
     def process(self, requests: Sequence[Request]) -> list[Verdict | InvalidInput]:
         """Answer requests as one group: all their rows are on disk when this returns, or none.
+
+        A request with NaN, infinity or numbers beyond 1e100 is answered by :class:`InvalidInput`, and none of its rows
+        are taken in; the others of its group are.
 
         Raises
         ------
@@ -140,7 +134,7 @@ class Guard:
                 for i, verdict in zip(mine, verdicts, strict=True):
                     results[i] = verdict
                     key = requests[i].key
-                    if key is not None:
+                    if key is not None and isinstance(verdict, Verdict):
                         session.transaction.remember(client, key, requests[i].digest, session.state.at, verdict.pack())
         for i, first in repeats.items():
             earlier = results[first]
@@ -175,11 +169,16 @@ class Guard:
             by_client.setdefault(request.client, []).append(i)
         return repeats, by_client
 
-    def _answer(self, session: Session, client: str, requests: list[Request]) -> list[Verdict]:
+    def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
         """Score one client's rows, and write down what becomes of them."""
         rows = requests[0].rows if len(requests) == 1 else np.concatenate([request.rows for request in requests])
         wanted = any(request.scaled for request in requests)
-        ruling = self._judge.rule(session.state, client, session.now, rows, _beginnings(requests), scaled=wanted)
+        try:
+            ruling = self._judge.rule(session.state, client, session.now, rows, _beginnings(requests), scaled=wanted)
+        except InvalidInput as refusal:  # nothing is written yet; whose fault it is shows one by one
+            if len(requests) == 1:
+                return [refusal]
+            return [answer for request in requests for answer in self._answer(session, client, [request])]
         if ruling.thaw is not None:
             session.append(THAW, note=json.dumps({"because": ruling.thaw}))
         if ruling.freeze is not None:
@@ -212,8 +211,6 @@ class Guard:
     def _set_aside(self, session: Session, entry: Entry, cause: str, part: Part) -> None:
         """Keep what a person may want to take in: by client and minute, or the rows themselves where order matters."""
         moments, minute = part.moments, int(entry.at // 60.0)
-        if moments is None:
-            raise _validate.invalid_row_error(part.rows, "logits")
         earlier = None if part.learned else session.transaction.aside_of_minute(minute, entry.client, cause)
         if earlier is not None:
             moments = combine(_moments(earlier), moments)

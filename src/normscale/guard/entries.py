@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale import _kernels
+from normscale import _kernels, _validate
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 
@@ -19,7 +19,9 @@ FREEZE, THAW, THRESHOLD, RESET, TAKE_IN, DISCARD = "freeze", "thaw", "threshold"
 _SEEN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
 _SAMPLE = 48  # rows of a block that are kept for people
 _FLAGGED = 8  # of a large block: flagged ones that are kept besides
-_LARGEST = 3e38  # what single precision holds
+_LARGEST_SINGLE = 3e38  # what single precision holds
+LARGEST = 1e100
+"""No logit may be larger: its square, summed over any number of rows, must stay finite."""
 
 
 class Entry(NamedTuple):
@@ -56,13 +58,19 @@ class Entry(NamedTuple):
         return np.frombuffer(self.glimpse, _SEEN)
 
 
-def block_moments(rows: Rows) -> BlockState | None:
-    """Moments of a block of rows by themselves; None when a number is too large, or not finite."""
+def block_moments(rows: Rows) -> BlockState:
+    """Moments of a block of rows by themselves, or :class:`InvalidInput` for numbers not finite, or too large."""
     width = rows.shape[1]
     if rows.shape[0] == 1:
         row = rows[0].astype(np.float64)
+        if not np.abs(row).max() <= LARGEST:  # NaN fails too
+            raise _validate.invalid_row_error(rows, "logits")
         return BlockState(1.0, row, np.zeros(width))
-    return _kernels.absorb(rows, 0.0, np.zeros(width), np.zeros(width))
+    state = _kernels.absorb(rows, 0.0, np.zeros(width), np.zeros(width))
+    # No number lies farther from the mean than sqrt(M2): only where that is much, the numbers themselves are looked at.
+    if state is None or (np.abs(state.mean).max() + np.sqrt(state.m2.max()) > LARGEST and np.abs(rows).max() > LARGEST):
+        raise _validate.invalid_row_error(rows, "logits")
+    return state
 
 
 def glimpse(
@@ -82,7 +90,7 @@ def glimpse(
     if n > _SAMPLE:
         chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_FLAGGED]])
     seen = np.empty(chosen.size, _SEEN)
-    seen["score"] = np.clip(scores[chosen], -_LARGEST, _LARGEST)
+    seen["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
     seen["predicted"] = predicted[chosen]
     seen["row"] = 0
     if beginnings is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normscale import _kernels, _validate
+from normscale import _kernels
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.guard.entries import ASIDE, ROWS, block_moments, glimpse
@@ -30,8 +30,8 @@ class Part(NamedTuple):
     flagged: int
     predicted: IntArray
     """(C,) counts."""
-    moments: BlockState | None
-    """Of the rows; None when numbers are too large to have any."""
+    moments: BlockState
+    """Of the rows."""
     heard: BlockState
     """What the monitor and the statistics hear of them: the moments; of rows set aside a mean without far-out ones."""
     learned: bytes
@@ -89,7 +89,10 @@ class Judge:
         *,
         scaled: bool = False,
     ) -> Ruling:
-        """Judge the rows of one client; ``beginnings`` says where each request begins (None: each is one row)."""
+        """Judge the rows of one client, or refuse them (:class:`InvalidInput`).
+
+        ``beginnings`` says where each request begins (None: each is one row).
+        """
         thaw = self._thaws(state) if state.frozen is not None else None
         frozen = state.frozen is not None and thaw is None
         block = _Block(rows, block_moments(rows), _kernels.predicted(rows))
@@ -143,19 +146,19 @@ class Judge:
         """Scores, flags, and what the monitor would say. What lies far out is flagged, however confident it looks."""
         rows, statistics, learned = block.rows, state.statistics, b""
         if taken is None:
-            scores, statistics, learned = statistics.step(rows, block.known_moments)
+            scores, statistics, learned = statistics.step(rows, block.moments)
         elif frozen:
             scores = self.start.statistics.score(rows)
         else:
             scores = np.empty(len(rows))
             if taken.any():
                 part = block.of(taken)
-                scores[taken], statistics, learned = statistics.step(part.rows, part.known_moments)
+                scores[taken], statistics, learned = statistics.step(part.rows, part.moments)
             scores[~taken] = statistics.score(rows[~taken])
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
         if outliers is not None:
             flags |= outliers
-        mean = block.known_moments.mean if taken is None else self._clipped_mean(rows)
+        mean = block.moments.mean if taken is None else self._clipped_mean(rows)
         counts = np.bincount(block.predicted, minlength=state.monitor.mean.size)
         flagged = int(np.count_nonzero(flags))
         monitor = state.monitor.after(len(rows), flagged, counts, mean, self.policy.window)
@@ -189,7 +192,7 @@ class Judge:
         """The rows taken in, then those set aside."""
         if taken is None:
             sample = glimpse(scored.scores, block.predicted, scored.flags, beginnings)
-            moments = block.known_moments
+            moments = block.moments
             yield Part(
                 ROWS,
                 block.rows,
@@ -214,8 +217,6 @@ class Judge:
             if kind == ASIDE:
                 heard = BlockState(float(len(part.rows)), self._clipped_mean(part.rows), np.zeros(counts.size))
                 learned = self.start.statistics.keepsake(part.rows)
-            elif heard is None:
-                raise _validate.invalid_row_error(part.rows, "logits")
             flagged = int(np.count_nonzero(flags))
             yield Part(kind, part.rows, flagged, counts, part.moments, heard, learned, sample, scored.statistics)
 
@@ -238,7 +239,7 @@ class _Block(NamedTuple):
     """Some rows, and what is known of them before they are scored."""
 
     rows: Rows
-    moments: BlockState | None
+    moments: BlockState
     predicted: IntArray
 
     def of(self, mask: BoolArray) -> _Block:
@@ -246,12 +247,6 @@ class _Block(NamedTuple):
             return self
         rows = self.rows[mask]
         return _Block(rows, block_moments(rows), self.predicted[mask])
-
-    @property
-    def known_moments(self) -> BlockState:
-        if self.moments is None:
-            raise _validate.invalid_row_error(self.rows, "logits")
-        return self.moments
 
 
 class _Scored(NamedTuple):

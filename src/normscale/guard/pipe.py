@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.duty import Guard, Request
+from normscale.guard.entries import block_moments
 from normscale.guard.verdict import Verdict
 
 _CHUNK = 1 << 16
@@ -73,14 +74,14 @@ def _checked(guard: Guard, block: list[_Line]) -> Iterator[_Line]:
     rows = [line.row for line in block if line.row is not None]
     try:
         if rows:
-            guard.checked(np.stack(rows))
+            block_moments(guard.checked(np.stack(rows)))
         yield from block
     except ValueError:  # some line is wrong; find it
         for line in block:
             error = line.error
             if line.row is not None:
                 try:
-                    guard.checked(line.row[None, :])
+                    block_moments(guard.checked(line.row[None, :]))
                 except InvalidInput as invalid:
                     error = str(invalid)
             yield line._replace(error=error)

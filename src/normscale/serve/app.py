@@ -92,7 +92,11 @@ class GuardApp:
         client = self._client(request, "score")
         body = _body(request)
         rows = read_rows(
-            body, _header(request, b"content-type"), width=self.guard.n_classes, max_rows=self.settings.max_rows
+            body,
+            _header(request, b"content-type"),
+            width=self.guard.n_classes,
+            max_rows=self.settings.max_rows,
+            finite=False,
         )
         return await self._answer(request, "/v1/score", client, rows, body, began)
 
@@ -115,7 +119,7 @@ class GuardApp:
         if len(inputs) > self.settings.max_rows:
             raise BadRequest(413, f"{len(inputs)} inputs in one request; at most {self.settings.max_rows} are taken.")
         try:
-            rows = await asyncio.to_thread(self.classifier.logits, inputs)
+            rows = self.guard.checked(await asyncio.to_thread(self.classifier.logits, inputs))
         except Exception as error:  # onnxruntime's errors have no common class; the inputs made it fail
             raise BadRequest(422, f"the model refused these inputs ({shown(str(error))}).") from error
         return await self._answer(request, "/v1/classify", client, rows, body, began)
@@ -124,7 +128,7 @@ class GuardApp:
         key = _key(request)
         wants_scaled = _flag(request, "scaled")
         digest = b"" if key is None else hashlib.sha256(body).digest()
-        verdict = await self._submit(Rows(self.guard.checked(rows), client, key, digest, wants_scaled))
+        verdict = await self._submit(Rows(rows, client, key, digest, wants_scaled))
         content, kind, headers = encode(verdict, _header(request, b"accept"))
         if verdict.repeated:
             headers["Idempotent-Replayed"] = "true"

@@ -25,7 +25,7 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 
 
-def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int) -> NDArray[Any]:
+def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int, finite: bool = True) -> NDArray[Any]:
     """Logits out of the body of a request.
 
     Parameters
@@ -40,11 +40,13 @@ def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int
         Classes.
     max_rows : int
         Rows in one request.
+    finite : bool
+        Refuse NaN and infinity; False leaves that to who reads the rows next.
 
     Returns
     -------
     array of shape (n, width), n >= 1
-        C order, float32 or float64, every number finite.
+        C order, float32 or float64, every number finite unless it was not asked for.
 
     Raises
     ------
@@ -72,7 +74,8 @@ def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int
         rows = rows.astype(np.float32)
     elif rows.dtype.kind != "f":
         rows = rows.astype(np.float64)
-    _require_finite(rows, "logits")
+    if finite:
+        _require_finite(rows, "logits")
     return rows
 
 
