@@ -100,10 +100,9 @@ class Server:
         *options: str,
         environment: dict[str, str] | None = None,
         kernels: str = "numpy",
-        prefix: tuple[str, ...] = (),
         wait: bool = True,
     ) -> None:
-        command = [*prefix, sys.executable, "-m", "normscale", "serve", str(guard), *options]
+        command = [sys.executable, "-m", "normscale", "serve", str(guard), *options]
         if "--port" not in options:
             command += ["--port", "0"]
         variables = {name: value for name, value in os.environ.items() if name != "NORMSCALE_TOKEN"}
