@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -105,11 +106,11 @@ def _active() -> Backend:
     return _kernels
 
 
-def load_in_background() -> threading.Thread | None:
+def load_in_background(after: float = 0.0) -> threading.Thread | None:
     """Get to work with numpy's kernels at once, and change to numba's when they are loaded.
 
-    For a service that must be ready soon: importing numba takes longer than all the rest. None when there is nothing to
-    wait for.
+    For a service that must be ready soon: importing numba takes as long as all the rest. It begins ``after`` some
+    seconds. None when there is nothing to wait for.
     """
     global _kernels
     wanted = os.environ.get("NORMSCALE_KERNELS", "auto")
@@ -120,6 +121,7 @@ def load_in_background() -> threading.Thread | None:
 
     def change() -> None:
         global _kernels
+        time.sleep(after)
         better = _load("auto")
         for dtype in (np.float32, np.float64):
             for n in (1, 2):  # the first call of a kernel reads it from disk, or compiles it

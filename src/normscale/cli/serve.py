@@ -80,7 +80,6 @@ def serve(
         raise MissingExtra(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
         ) from error
-    from normscale._kernels import load_in_background
     from normscale.errors import InvalidInput
     from normscale.guard import Policy
 
@@ -114,7 +113,6 @@ def serve(
         max_seconds=max_seconds,
         demo=demo,
     )
-    load_in_background()
     opened = settings.open_guard()  # what is wrong with it is said here, once, and not by every worker
     listener = bind(settings)
     address, bound_port = listener.getsockname()[:2]

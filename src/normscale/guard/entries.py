@@ -52,11 +52,6 @@ class Entry(NamedTuple):
         """The block's own moments."""
         return BlockState(float(self.rows), np.frombuffer(self.mean), np.frombuffer(self.m2))
 
-    @property
-    def seen(self) -> NDArray[np.void]:
-        """The sample of scores: score, predicted, row, flagged, and whether it was chosen without regard to that."""
-        return np.frombuffer(self.glimpse, _SEEN)
-
 
 def block_moments(rows: Rows) -> BlockState:
     """Moments of a block of rows by themselves, or :class:`InvalidInput` for numbers not finite, or too large."""
@@ -100,3 +95,8 @@ def glimpse(
     seen["sampled"] = False
     seen["sampled"][:even] = True
     return seen.tobytes()
+
+
+def seen_in(sample: bytes) -> NDArray[np.void]:
+    """A glimpse as records of score, predicted, row, flagged, and whether it was chosen without regard to that."""
+    return np.frombuffer(sample, _SEEN)

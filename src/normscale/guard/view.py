@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from normscale.guard.entries import ASIDE, ROWS, Entry
+from normscale.guard.entries import ASIDE, ROWS, Entry, seen_in
 
 SECONDS = 5
 """One step of the timeline."""
@@ -30,44 +30,34 @@ class Flagged(NamedTuple):
 
 
 class View:
-    """Timeline, latest scores and latest flagged rows."""
+    """Timeline, latest scores and latest flagged rows. Hearing of an entry costs next to nothing, looking more."""
 
     def __init__(self) -> None:
         """Nothing seen."""
-        self.scores: deque[tuple[float, int]] = deque(maxlen=SCORES)
-        self.flagged: deque[Flagged] = deque(maxlen=FLAGGED)
         self._steps: dict[int, list[int]] = {}
-        self._pending: list[Entry] = []
+        self._newest = 0
+        self._latest: deque[tuple[float, str, bytes]] = deque(maxlen=SCORES)
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Hear of entries; they are looked at when somebody looks."""
-        self._pending.extend(entries)
-        if len(self._pending) >= 1000:
-            self._digest()
-
-    def _digest(self) -> None:
-        pending, self._pending = self._pending, []
-        for entry in pending:
+        """Hear of entries."""
+        for entry in entries:
             if entry.kind not in (ROWS, ASIDE):
                 continue
-            step = self._steps.setdefault(int(entry.at // SECONDS), [0, 0, 0])
+            number = int(entry.at // SECONDS)
+            step = self._steps.get(number)
+            if step is None:
+                step = self._steps[number] = [0, 0, 0]
+                self._newest = max(self._newest, number)
+                for old in [known for known in self._steps if known <= self._newest - STEPS]:
+                    del self._steps[old]
             step[0] += entry.rows
             step[1] += entry.flagged
             if entry.kind == ASIDE:
                 step[2] += entry.rows
-            for score, predicted, row, flagged, sampled in entry.seen.tolist():
-                if sampled:
-                    self.scores.append((score, predicted))
-                if flagged:
-                    self.flagged.append(Flagged(entry.at, score, predicted, entry.client, row))
-        if self._steps:
-            newest = max(self._steps)
-            for old in [number for number in self._steps if number <= newest - STEPS]:
-                del self._steps[old]
+            self._latest.append((entry.at, entry.client, entry.glimpse))
 
     def timeline(self, now: float) -> dict[str, Any]:
         """Rows, flagged rows and rows set aside in each step of the last ten minutes, oldest first."""
-        self._digest()
         first = int(now // SECONDS) - STEPS + 1
         steps = [self._steps.get(number, (0, 0, 0)) for number in range(first, first + STEPS)]
         rows, flagged, aside = (list(column) for column in zip(*steps, strict=True))
@@ -75,10 +65,24 @@ class View:
 
     def recent(self) -> dict[str, list[Any]]:
         """The latest scores, oldest first, and the classes they were predicted as."""
-        self._digest()
-        return {"score": [score for score, _ in self.scores], "predicted": [predicted for _, predicted in self.scores]}
+        scores: list[float] = []
+        classes: list[int] = []
+        for _, _, glimpse in reversed(self._latest):
+            seen = seen_in(glimpse)
+            seen = seen[seen["sampled"]][::-1]
+            scores += seen["score"].tolist()
+            classes += seen["predicted"].tolist()
+            if len(scores) >= SCORES:
+                break
+        return {"score": scores[:SCORES][::-1], "predicted": classes[:SCORES][::-1]}
 
     def latest_flagged(self) -> list[dict[str, Any]]:
         """The latest flagged rows, latest first."""
-        self._digest()
-        return [row._asdict() for row in reversed(self.flagged)]
+        found: list[dict[str, Any]] = []
+        for at, client, glimpse in reversed(self._latest):
+            seen = seen_in(glimpse)
+            for score, predicted, row, *_ in reversed(seen[seen["flagged"]].tolist()):
+                found.append(Flagged(at, score, predicted, client, row)._asdict())
+            if len(found) >= FLAGGED:
+                break
+        return found[:FLAGGED]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -39,6 +40,8 @@ from normscale.serve.parsing import read_inputs, read_rows
 from normscale.serve.settings import Settings
 from normscale.serve.tokens import Tokens, load_tokens, may
 
+_READY_FIRST = 0.3
+"""Seconds until the compiled kernels are loaded: answering that the server is ready comes first."""
 _LIVE_SECONDS = 1.0
 _KEEP_ALIVE_SECONDS = 10.0
 _LONGEST_KEY = 128
@@ -64,12 +67,14 @@ class GuardApp:
 
     async def start(self) -> None:
         """Open the store and get ready."""
-        load_in_background()
+        load_in_background(after=_READY_FIRST)
         self.guard = self.settings.open_guard()
         if self.settings.model is not None:
             self.classifier = Classifier(self.settings.model, self.guard.n_classes)
         self.commit = GroupCommit(self.guard)
         self.leaving = Leaving()
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays; looking through it again and again is felt in the answers' times
         if self.settings.demo:
             from normscale.serve.demo import play
 
