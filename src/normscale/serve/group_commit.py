@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from normscale.errors import NormscaleError, StoreUnavailable
 from normscale.guard import Guard, Request, Verdict
 
-GROUP_ROWS = 1 << 16
-"""Rows in one group; a request is never divided."""
+GROUP_NUMBERS = 1 << 22
+"""Logits in one group, which bounds its memory; a request is never divided."""
 
 _TURN, _SHORT_TURN = 0.0005, 0.00002
 """Seconds that who comes back from the disk, or from compiled code, waits for its turn beside a busy event loop: not
@@ -95,19 +95,19 @@ class GroupCommit:
             if not work:
                 return
             group: list[tuple[Request, asyncio.Future[Any]]] = []
-            rows = 0
+            numbers = 0
             for item, future in work:
                 if future.cancelled():  # the client is gone, and its rows were not taken in
                     continue
                 if isinstance(item, Request):
-                    if group and rows + len(item.rows) > GROUP_ROWS:
+                    if group and numbers + item.rows.size > GROUP_NUMBERS:
                         self._answer(group)
-                        group, rows = [], 0
+                        group, numbers = [], 0
                     group.append((item, future))
-                    rows += len(item.rows)
+                    numbers += item.rows.size
                     continue
                 self._answer(group)
-                group, rows = [], 0
+                group, numbers = [], 0
                 self._do(item, future)
             self._answer(group)
 
