@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import normscale as ns
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
 from normscale.guard import Guard, Policy, Request, Verdict, journal, open_store
 from normscale.guard.clock import Clock
+from normscale.guard.duty import fingerprint
 from normscale.guard.judge import Judge, Ruling
 from normscale.guard.ledger import GuardState
 from normscale.guard.stores.sqlite import SqliteStore
@@ -327,6 +331,23 @@ def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
     swapped = rows.astype(">f8")
     assert send(guard(), swapped).scores.tolist() == send(guard(), rows.astype(np.float64)).scores.tolist()
     assert send(guard(), np.arange(8)[None]).predicted.tolist() == [7]
+
+
+def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
+    code = "from normscale.guard.duty import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
+    code += "print(fingerprint(sample_detector()))"
+    made = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "NORMSCALE_KERNELS": kernels},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for kernels in ("numpy", "numba")
+    ]
+    assert made[0] == made[1]
+    assert made[0].strip() != fingerprint(detector("norm_scaling", prior_weight=2.0))
 
 
 def test_the_detector_itself_is_left_alone() -> None:

@@ -22,6 +22,7 @@ EXTRAS = {
     "torch": ("torch", "networks and training"),
     "report": ("matplotlib", "figures"),
     "serve": ("fastapi", "the HTTP guard"),
+    "postgres": ("psycopg", "a guard's journal in PostgreSQL"),
     "onnx": ("onnxruntime", "guarded ONNX models"),
     "ray": ("ray", "distributed scoring"),
 }
