@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import normscale as ns
+from normscale.detectors.decision import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
 from normscale.guard import Guard, Policy, Request, Verdict, journal, open_store
 from normscale.guard.clock import Clock
@@ -218,6 +219,24 @@ def test_decisions_survive_a_restart(tmp_path: Path) -> None:
     assert on.state.rows == 0
 
 
+@pytest.mark.parametrize("in_order", (False, True))
+def test_a_new_threshold_of_the_guard_file_counts_until_a_person_draws_another(tmp_path: Path, in_order: bool) -> None:
+    def restarted(value: float) -> Guard:
+        made = detector()
+        made.threshold_ = Threshold(value)
+        on = guard(tmp_path / "s", made=made)
+        send(on, digits(5))
+        if in_order:
+            on.save()
+        return on
+
+    assert [restarted(value).state.threshold.value for value in (1.0, 2.0)] == [1.0, 2.0]
+    restarted(2.0).set_threshold(7.0)
+    assert restarted(3.0).state.threshold.value == 7.0
+    restarted(3.0).set_threshold(None)
+    assert restarted(4.0).state.threshold.value == 4.0
+
+
 def test_frozen_scores_are_the_guard_files(tmp_path: Path) -> None:
     on = guard(tmp_path / "s")
     send(on, digits(50))
@@ -290,6 +309,10 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
             on.checked(bad)
     with pytest.raises(InvalidInput, match="must be finite"):
         on.set_threshold(math.inf)
+    made = detector()
+    made.threshold_ = Threshold(math.nan)
+    with pytest.raises(InvalidInput, match="must be finite"):
+        guard(made=made)
     with pytest.raises(InvalidInput, match="nothing to freeze"):
         guard(made=detector("energy")).freeze("x")
     with pytest.raises(InvalidInput, match="evidence"):

@@ -144,4 +144,4 @@ def test_a_client_and_a_minute_have_their_caps(start_server: Start, tmp_path: Pa
     assert (state["rows"], state["aside"]) == (50, 25)
     aside = server.client(admin).ask("GET", "/v1/aside").json["aside"]
     assert sorted((part["client"], part["rows"]) for part in aside) == [("first", 15), ("second", 10)]
-    assert {part["cause"] for part in aside} == {"cap or outlier"}
+    assert {part["cause"] for part in aside} == {"cap"}

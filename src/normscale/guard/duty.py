@@ -26,6 +26,9 @@ from normscale.guard.stores import Aside, SqlStore
 from normscale.guard.verdict import FROZEN, STATIC, Verdict
 from normscale.guard.view import View
 
+_OUTLIER = "outlier"
+"""Why rows were set aside that stay there until they are discarded: one of them could ruin a variance for good."""
+
 
 class Request(NamedTuple):
     """Rows of one client, to be taken in together."""
@@ -188,7 +191,9 @@ class Guard:
         return _verdicts(requests, ruling, session.state)
 
     def _write(self, session: Session, client: str, ruling: Ruling, part: Part) -> None:
-        cause = "" if part.kind != ASIDE else "frozen" if ruling.mode == FROZEN else "cap or outlier"
+        cause = ""
+        if part.kind == ASIDE:
+            cause = _OUTLIER if part.far else "frozen" if ruling.mode == FROZEN else "cap"
         note: dict[str, Any] = {"alarms": ruling.alarms} if ruling.alarms else {}
         if cause:
             note["cause"] = cause
@@ -236,7 +241,7 @@ class Guard:
         threshold = self.start.threshold if value is None else Threshold(_validate.real(value, "threshold"))
         if not np.isfinite(threshold.value):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
-        return self._command(THRESHOLD, {"threshold": threshold.to_header()})
+        return self._command(THRESHOLD, {"threshold": threshold.to_header(), "own": value is None})
 
     def freeze(self, because: str) -> GuardState:
         """Score by the guard file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
@@ -253,7 +258,7 @@ class Guard:
         return self._command(RESET, {})
 
     def take_in(self, client: str | None = None) -> GuardState:
-        """Take in what was set aside, of one client or of all."""
+        """Take in what was set aside, of one client or of all; rows that lie far out stay aside."""
         return self._settle(TAKE_IN, client)
 
     def discard(self, client: str | None = None) -> GuardState:
@@ -286,6 +291,7 @@ class Guard:
             parts = session.transaction.aside(client)
             statistics = session.state.statistics
             if kind == TAKE_IN:
+                parts = [part for part in parts if part.cause != _OUTLIER]
                 for part in parts:
                     statistics = statistics.again(_moments(part), part.learned)
             session.append(kind, statistics, rows=sum(part.rows for part in parts), note=json.dumps({"client": client}))
@@ -307,6 +313,8 @@ def _required(detector: Detector) -> tuple[int, Threshold]:
             f"{detector.name} has no threshold, so the guard could not say yes or no; fit it with "
             "--calibrate VALIDATION, or give a --threshold."
         )
+    if not np.isfinite(detector.threshold_.value):
+        raise InvalidInput(f"threshold must be finite; got {detector.threshold_.value!r}.")
     return detector.width_, detector.threshold_
 
 

@@ -38,6 +38,8 @@ class Part(NamedTuple):
     glimpse: bytes
     statistics: Statistics
     """After the part."""
+    far: bool = False
+    """Whether the rows lie too far out ever to be taken in."""
 
 
 class Ruling(NamedTuple):
@@ -118,7 +120,7 @@ class Judge:
             scored.flags,
             block.predicted,
             self._scaled(state, rows, taken, frozen, scored.statistics) if scaled else None,
-            list(self._parts(state, block, taken, scored, beginnings)),
+            list(self._parts(state, block, taken, outliers, scored, beginnings)),
         )
 
     def _thaws(self, state: GuardState) -> str | None:
@@ -187,9 +189,15 @@ class Judge:
         ]
 
     def _parts(
-        self, state: GuardState, block: _Block, taken: BoolArray | None, scored: _Scored, beginnings: IntArray | None
+        self,
+        state: GuardState,
+        block: _Block,
+        taken: BoolArray | None,
+        outliers: BoolArray | None,
+        scored: _Scored,
+        beginnings: IntArray | None,
     ) -> Iterator[Part]:
-        """The rows taken in, then those set aside."""
+        """The rows taken in, then those set aside, then those that nobody may take in."""
         if taken is None:
             sample = glimpse(scored.scores, block.predicted, scored.flags, beginnings)
             moments = block.moments
@@ -205,7 +213,8 @@ class Judge:
                 scored.statistics,
             )
             return
-        for kind, mask in ((ROWS, taken), (ASIDE, ~taken)):
+        far = np.zeros_like(taken) if outliers is None else outliers
+        for kind, mask, is_far in ((ROWS, taken, False), (ASIDE, ~(taken | far), False), (ASIDE, far, True)):
             if not mask.any():
                 continue
             part = block.of(mask)
@@ -218,7 +227,9 @@ class Judge:
                 heard = BlockState(float(len(part.rows)), self._clipped_mean(part.rows), np.zeros(counts.size))
                 learned = self.start.statistics.keepsake(part.rows)
             flagged = int(np.count_nonzero(flags))
-            yield Part(kind, part.rows, flagged, counts, part.moments, heard, learned, sample, scored.statistics)
+            yield Part(
+                kind, part.rows, flagged, counts, part.moments, heard, learned, sample, scored.statistics, is_far
+            )
 
     def _scaled(
         self, state: GuardState, rows: Rows, taken: BoolArray | None, frozen: bool, after: Statistics

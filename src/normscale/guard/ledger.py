@@ -89,6 +89,8 @@ class GuardState(NamedTuple):
     calm_rows: int = 0
     """Rows since the last alarm."""
     minute: Minute = Minute()
+    threshold_decided: bool = False
+    """Whether a person drew the threshold; else it is the guard file's, or that of the command line, of today."""
 
     def after(
         self, entry: Entry, start: GuardState, window: float, statistics: Statistics | None = None, caps: bool = True
@@ -108,7 +110,10 @@ class GuardState(NamedTuple):
         elif kind == THAW:
             changed = {"frozen": None, "calm_rows": 0}
         elif kind == THRESHOLD:
-            changed = {"threshold": Threshold.from_header(json.loads(entry.note)["threshold"])}
+            note = json.loads(entry.note)
+            own = note.get("own", False)
+            threshold = start.threshold if own else Threshold.from_header(note["threshold"])
+            changed = {"threshold": threshold, "threshold_decided": not own}
         elif kind == RESET:
             changed = {
                 "statistics": start.statistics,
@@ -151,6 +156,7 @@ class GuardState(NamedTuple):
             alarms,
             0 if alarms else self.calm_rows + n,
             self.minute.after(entry.at, entry.client, n) if taken and caps else self.minute,
+            self.threshold_decided,
         )
 
     def _alarms(self, entry: Entry) -> tuple[Alarm, ...]:
@@ -166,6 +172,7 @@ class GuardState(NamedTuple):
             "seq": self.seq,
             "at": self.at,
             "threshold": self.threshold.to_header(),
+            "threshold_decided": self.threshold_decided,
             "rows": self.rows,
             "scored": self.scored,
             "aside": self.aside,
@@ -187,12 +194,13 @@ class GuardState(NamedTuple):
         }
         try:
             weight, flagged = header["monitor"]
+            decided = header.get("threshold_decided", True)
             return GuardState(
                 header["seq"],
                 header["at"],
                 self.statistics.restored(own),
                 Monitor(weight, flagged, tensors["monitor.predicted"], tensors["monitor.mean"]),
-                Threshold.from_header(header["threshold"]),
+                Threshold.from_header(header["threshold"]) if decided else self.threshold,
                 header["rows"],
                 header["scored"],
                 header["aside"],
@@ -200,6 +208,7 @@ class GuardState(NamedTuple):
                 tuple(Alarm(*alarm) for alarm in header["alarms"]),
                 header["calm_rows"],
                 Minute(*header["minute"]),
+                decided,
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(
