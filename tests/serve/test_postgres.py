@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 import normscale as ns
+from normscale.guard import open_store
+from normscale.guard.stores import postgres as postgres_store
 from serve.conftest import Start
 from serve.kills import Moments, Restarting, Sender, make_block, wait_for_answers
 from serve.postgres import Postgres, programs
@@ -96,3 +99,35 @@ def test_two_servers_know_every_row_at_once_and_outlive_the_database(
         assert states[0]["rows"] == states[1]["rows"] == before + len(block.rows)
         assert states[0]["classes"] == states[1]["classes"]
         assert all("not-to-be-shown" not in text for text in (server.log, str(states)))
+
+
+def test_who_waits_for_the_lock_sees_what_was_committed_meanwhile_whatever_the_isolation(database: str) -> None:
+    strict = f"{database}?options=-c%20default_transaction_isolation%3Dserializable"
+    seen: list[str | None] = []
+
+    def look() -> None:
+        with open_store(strict) as store, store.transaction() as transaction:
+            seen.append(transaction.meta["word"])
+
+    with open_store(strict) as store:
+        waiting = threading.Thread(target=look)
+        with store.transaction() as transaction:
+            waiting.start()
+            time.sleep(0.3)
+            transaction.meta["word"] = "said"
+        waiting.join(timeout=30)
+    assert seen == ["said"]
+
+
+def test_who_vanishes_within_a_transaction_does_not_keep_the_lock(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(database) as other:
+        monkeypatch.setattr(postgres_store, "_LONGEST_PAUSE", 1)
+        gone = open_store(database)
+        gone.begin()  # and never a word again
+        began = time.monotonic()
+        with other.transaction() as transaction:
+            assert transaction.meta["guard"] is None
+        assert time.monotonic() - began < 20
+        gone.close()

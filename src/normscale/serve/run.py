@@ -32,7 +32,8 @@ def bind(settings: Settings) -> socket.socket:
         )
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if os.name == "posix":  # on Windows it would let two servers have one port
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:
@@ -64,7 +65,7 @@ def _configuration(settings: Settings) -> uvicorn.Config:
         "normscale.serve.app:app_from_environment",
         factory=True,
         http=GuardProtocol,
-        loop="uvloop",
+        loop="auto",  # uvloop where there is one: not on Windows
         ws="none",
         lifespan="on",
         proxy_headers=False,  # whoever connects could say it is someone else

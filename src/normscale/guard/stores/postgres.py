@@ -11,6 +11,8 @@ from normscale.guard.stores.sql import SqlStore
 
 _LOCK = 0x6E6F726D7363616C
 """ "normscal": the advisory lock that guards of one database queue at."""
+_LONGEST_PAUSE = 30
+"""Seconds between two statements of a transaction."""
 
 
 class PostgresStore(SqlStore):
@@ -38,7 +40,10 @@ class PostgresStore(SqlStore):
                 self._connection = self._psycopg.connect(self._url, autocommit=True, connect_timeout=5)
                 # An acknowledged row is on disk, whatever the server's default is.
                 self._connection.execute("SET synchronous_commit = on")
-            self._connection.execute("BEGIN")
+                # Who vanishes within a transaction must not keep the lock from the others until TCP gives up.
+                self._connection.execute(f"SET idle_in_transaction_session_timeout = '{_LONGEST_PAUSE}s'")
+            # Each statement must see what others committed while this one waited for the lock, whatever the default is.
+            self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         except self._psycopg.Error as error:
             self.rollback()

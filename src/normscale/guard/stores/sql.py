@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, Self
 
 from normscale.guard.entries import Entry
 
-FORMAT = "1"
-
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, kind TEXT NOT NULL, "

@@ -27,7 +27,7 @@ class SqliteStore(SqlStore):
                 f"the folder {folder!r} of the store is not there; make it or choose another --store."
             )
         # Writers of several processes queue at this lock: SQLite itself would let them poll, and starve.
-        self._lock = None if in_memory else os.open(path + ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = None if in_memory else os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._connection: sqlite3.Connection | None = None
         try:
             self._connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
@@ -35,6 +35,7 @@ class SqliteStore(SqlStore):
                 os.chmod(path, 0o600)
             self._execute("PRAGMA journal_mode = WAL")
             self._execute("PRAGMA synchronous = FULL")  # the log is flushed at every commit, not now and then
+            self._execute("PRAGMA fullfsync = ON")  # macOS: down to the disk, not only to its cache
             self._execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             self.create("BLOB")
         except sqlite3.DatabaseError as error:
