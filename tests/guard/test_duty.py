@@ -107,15 +107,46 @@ def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
     assert a.state.rows == b.state.rows == 200
 
 
-def test_a_process_that_slept_through_snapshots_catches_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
+@pytest.mark.parametrize("keep", (2, 50))
+def test_a_process_that_slept_through_snapshots_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, keep: int
+) -> None:
     monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 4)
-    monkeypatch.setattr(journal, "KEEP", 2)
-    made = detector()
+    monkeypatch.setattr(journal, "KEEP", keep)
+    made = detector(name)
     sleeper, worker = guard(tmp_path / "s", IGNORE, made), guard(tmp_path / "s", IGNORE, made)
     for i in range(30):
         send(worker, digits(3, seed=i))
+        if i in (0, 26, 27, 28):
+            sleeper.refresh()  # once after a long sleep, then within what the journal still has
     sleeper.refresh()
-    assert moments_of(sleeper) == moments_of(worker)
+    for key, array in worker.state.statistics.tensors().items():
+        assert array.tolist() == sleeper.state.statistics.tensors()[key].tolist(), key
+
+
+def test_rows_are_journalled_until_a_snapshot_which_is_due_before_they_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = guard(tmp_path / "s", IGNORE, detector("robust_norm_scaling"))
+
+    def journalled() -> int:
+        with on.store.transaction() as transaction:
+            return sum(len(entry.learned) for entry in transaction.entries_after(0))
+
+    send(on, digits(100))
+    assert journalled() > 100 * 8 * 4
+    monkeypatch.setattr(journal, "MOST_LEARNED", 10_000)
+    most = 0
+    for i in range(12):
+        send(on, digits(100, seed=i))
+        most = max(most, journalled())
+    assert 0 < most < 10_000
+    on.freeze("test")
+    send(on, digits(100))
+    assert [len(part.learned) for part in on.aside()] == [0]  # a list for people does not carry them
+    on.take_in()
+    assert on.state.rows == 1400
 
 
 def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
@@ -158,6 +189,10 @@ def test_old_answers_are_forgotten_by_age_and_by_size(tmp_path: Path, monkeypatc
     for i in range(5):
         send(on, digits(2), key=f"more {i}")
     assert [send(on, digits(2), key=f"more {i}").repeated for i in (4, 3, 0)] == [True, True, False]
+    send(on, digits(2), key="mine", client="ann")
+    for i in range(5):
+        send(on, digits(2), key=f"most {i}", client="ben")
+    assert send(on, digits(2), key="mine", client="ann").repeated  # nobody pushes out what others may need
 
 
 def test_a_transaction_that_fails_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,10 +106,10 @@ def test_who_waits_for_the_lock_sees_what_was_committed_meanwhile_whatever_the_i
     seen: list[str | None] = []
 
     def look() -> None:
-        with open_store(strict) as store, store.transaction() as transaction:
+        with other.transaction() as transaction:
             seen.append(transaction.meta["word"])
 
-    with open_store(strict) as store:
+    with open_store(strict) as store, open_store(strict) as other:
         waiting = threading.Thread(target=look)
         with store.transaction() as transaction:
             waiting.start()

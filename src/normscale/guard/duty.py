@@ -138,7 +138,7 @@ class Guard:
                     results[i] = verdict
                     key = requests[i].key
                     if key is not None and isinstance(verdict, Verdict):
-                        session.transaction.remember(client, key, requests[i].digest, session.state.at, verdict.pack())
+                        session.remember(client, key, requests[i].digest, verdict.pack())
         for i, first in repeats.items():
             earlier = results[first]
             results[i] = earlier._replace(repeated=True) if isinstance(earlier, Verdict) else earlier
@@ -266,9 +266,9 @@ class Guard:
         return self._settle(DISCARD, client)
 
     def aside(self) -> list[Aside]:
-        """What is set aside, by client and minute."""
+        """What is set aside, by client and minute; without the rows themselves."""
         with Session(self._journal) as session:
-            return session.transaction.aside()
+            return session.transaction.list_aside()
 
     def refresh(self) -> GuardState:
         """Read what other processes have written since."""

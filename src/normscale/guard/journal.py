@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.clock import Clock
-from normscale.guard.entries import TAKE_IN, Entry
+from normscale.guard.entries import ROWS, TAKE_IN, Entry
 from normscale.guard.ledger import GuardState
 from normscale.guard.statistics import Statistics
 from normscale.guard.stores import SqlStore, Transaction
@@ -17,7 +17,9 @@ KEEP = 2000
 REMEMBER = 24 * 3600.0
 """Seconds that the answer to a request with a key is kept ..."""
 MOST_BYTES = 512 << 20
-"""... and how many bytes of such answers."""
+"""... and how many bytes of such answers of one client."""
+MOST_LEARNED = 64 << 20
+"""Bytes of rows, where the order matters, that make a snapshot due before it would be."""
 
 
 class Journal:
@@ -54,6 +56,7 @@ class Journal:
         self._window = window
         self._counts_clients = counts_clients
         self._snapshot_seq = 0
+        self._learned = 0  # bytes of rows since then
         with store.transaction() as transaction:
             self._claim(transaction, fingerprint)
             kept = self._load(transaction)
@@ -81,6 +84,7 @@ class Journal:
         for entry in kept:
             if entry.seq > self.state.seq:
                 self.state = self.after(self.state, entry)
+                self._learned += len(entry.learned)
         return kept
 
     def after(self, state: GuardState, entry: Entry, statistics: Statistics | None = None) -> GuardState:
@@ -100,7 +104,7 @@ class Session:
         self._journal = journal
         self._context = journal.store.transaction()
         self._fresh: list[Entry] = []
-        self._snapshot_seq = journal._snapshot_seq
+        self._snapshot_seq, self._learned = journal._snapshot_seq, journal._learned
 
     def __enter__(self) -> Session:
         """Begin, and read what other processes have written since."""
@@ -116,7 +120,8 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Commit, then let the journal know."""
         try:
-            if kind is None and self.state.seq - self._snapshot_seq >= SNAPSHOT_EVERY:
+            entries = self.state.seq - self._snapshot_seq
+            if kind is None and (entries >= SNAPSHOT_EVERY or self._learned >= MOST_LEARNED):
                 self.save_snapshot()
         except BaseException as failed:
             self._context.__exit__(type(failed), failed, failed.__traceback__)
@@ -124,7 +129,7 @@ class Session:
         self._context.__exit__(kind, error, trace)  # type: ignore[arg-type]
         if kind is None:
             journal = self._journal
-            journal.state, journal._snapshot_seq = self.state, self._snapshot_seq
+            journal.state, journal._snapshot_seq, journal._learned = self.state, self._snapshot_seq, self._learned
             journal.view.feed(self._fresh)
 
     @property
@@ -136,6 +141,7 @@ class Session:
         """Write an entry; who knows the statistics after it already says so."""
         entry = Entry(self.state.seq + 1, self.now, kind, **fields)  # type: ignore[arg-type]
         self.transaction.append(entry)
+        self._learned += len(entry.learned)
         self._fresh.append(entry)
         self.state = self._journal.after(self.state, entry, statistics)
         return entry
@@ -144,15 +150,19 @@ class Session:
         """Write the state down; entries and answers of long ago are dropped."""
         state = self.state
         self.transaction.save_snapshot(state.seq, state.pack(), state.seq - KEEP)
-        self.transaction.forget_answers(state.at - REMEMBER, MOST_BYTES)
-        self._snapshot_seq = state.seq
+        self.transaction.forget_answers(state.at - REMEMBER)
+        self._snapshot_seq, self._learned = state.seq, 0
+
+    def remember(self, client: str, key: str, digest: bytes, verdict: bytes) -> None:
+        """Keep the answer to a request that may be sent again."""
+        self.transaction.remember(client, key, digest, self.state.at, verdict, MOST_BYTES)
 
     def _catch_up(self) -> None:
         entries = self.transaction.entries_after(self.state.seq)
         if not entries:
             return
         self._fresh.extend(entries)
-        if entries[0].seq != self.state.seq + 1 or any(entry.kind == TAKE_IN for entry in entries):
+        if entries[0].seq != self.state.seq + 1 or any(self._says_too_little(entry) for entry in entries):
             snapshot = self.transaction.snapshot()  # what the entries alone cannot say
             if snapshot is None:
                 name = self._journal.store.name
@@ -161,4 +171,11 @@ class Session:
         for entry in entries:
             if entry.seq > self.state.seq:
                 self.state = self._journal.after(self.state, entry)
+                self._learned += len(entry.learned)
         self._journal.clock.catch_up(self.state.at)
+
+    def _says_too_little(self, entry: Entry) -> bool:
+        """Whether only the snapshot knows the statistics after it: a take-in, or rows that a snapshot has seen off."""
+        return entry.kind == TAKE_IN or (
+            entry.kind == ROWS and not entry.learned and self._journal.start.statistics.ordered
+        )

@@ -40,6 +40,8 @@ class Statistics(ABC):
 
     running: ClassVar[bool] = True
     """Whether they change with the stream."""
+    ordered: ClassVar[bool] = False
+    """Whether the journal must keep the rows themselves until the next snapshot."""
 
     @abstractmethod
     def step(self, rows: Rows, block: BlockState) -> Step:
@@ -126,6 +128,8 @@ class MomentStatistics(Statistics):
 
 class OrderedStatistics(Statistics):
     """A detector that must see the rows themselves, in their order."""
+
+    ordered = True
 
     def __init__(self, detector: Detector) -> None:
         """Around a detector that nobody else streams through."""

@@ -23,7 +23,7 @@ _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS answers (client TEXT NOT NULL, key TEXT NOT NULL, digest {bytes} NOT NULL, "
     "at DOUBLE PRECISION NOT NULL, upto BIGINT NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
     "CREATE INDEX IF NOT EXISTS answers_by_time ON answers (at)",
-    "CREATE INDEX IF NOT EXISTS answers_by_size ON answers (upto)",
+    "CREATE INDEX IF NOT EXISTS answers_by_client ON answers (client, upto)",
 )
 _ENTRY = "seq, at, kind, client, rows, flagged, predicted, mean, m2, learned, glimpse, note"
 _ASIDE = "seq, at, minute, client, cause, rows, flagged, mean, m2, learned"
@@ -68,39 +68,44 @@ class Transaction:
         return bytes(rows[0][0]) if rows else None
 
     def save_snapshot(self, seq: int, state: bytes, keep_after: int) -> None:
-        """Write the state; drop entries up to ``keep_after``."""
+        """Write the state; drop entries up to ``keep_after``, and of the others the rows, which it includes."""
         self._run(
             "INSERT INTO snapshot (id, seq, state) VALUES (1, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, state = excluded.state",
             (seq, state),
         )
         self._run("DELETE FROM journal WHERE seq <= ?", (keep_after,))
+        self._run("UPDATE journal SET learned = ? WHERE seq <= ? AND length(learned) > 0", (b"", seq))
 
-    def forget_answers(self, before: float, most_bytes: int) -> None:
-        """Drop answers that are older than ``before``, and the oldest of more than ``most_bytes``."""
+    def forget_answers(self, before: float) -> None:
+        """Drop answers that are older than ``before``."""
         self._run("DELETE FROM answers WHERE at < ?", (before,))
-        self._run("DELETE FROM answers WHERE upto <= ?", (self._answered_bytes() - most_bytes,))
-
-    def _answered_bytes(self) -> int:
-        """Bytes of all answers ever kept: each one's ``upto`` says how many there were with it."""
-        return int(self._run("SELECT COALESCE(MAX(upto), 0) FROM answers", ())[0][0])
 
     def answer(self, client: str, key: str) -> tuple[bytes, bytes] | None:
         """Digest and verdict of an earlier request with that key."""
         rows = self._run("SELECT digest, verdict FROM answers WHERE client = ? AND key = ?", (client, key))
         return (bytes(rows[0][0]), bytes(rows[0][1])) if rows else None
 
-    def remember(self, client: str, key: str, digest: bytes, at: float, verdict: bytes) -> None:
-        """Keep the answer to a request that may be sent again."""
+    def remember(self, client: str, key: str, digest: bytes, at: float, verdict: bytes, most_bytes: int) -> None:
+        """Keep the answer to a request that may be sent again; of a client the newest ``most_bytes``."""
+        # Each answer's ``upto`` says how many bytes its client has had with it: nobody pushes out what others may need.
+        before = self._run("SELECT COALESCE(MAX(upto), 0) FROM answers WHERE client = ?", (client,))[0][0]
+        upto = int(before) + len(verdict)
         self._run(
             "INSERT INTO answers (client, key, digest, at, upto, verdict) VALUES (?, ?, ?, ?, ?, ?)",
-            (client, key, digest, at, self._answered_bytes() + len(verdict), verdict),
+            (client, key, digest, at, upto, verdict),
         )
+        self._run("DELETE FROM answers WHERE client = ? AND upto <= ?", (client, upto - most_bytes))
 
     def aside(self, client: str | None = None) -> list[Aside]:
         """All that is set aside, in order, of one client or of all."""
         where, values = ("", ()) if client is None else (" WHERE client = ?", (client,))
         return [Aside(*row) for row in self._run(f"SELECT {_ASIDE} FROM aside{where} ORDER BY seq", values)]
+
+    def list_aside(self) -> list[Aside]:
+        """The same for people: without the rows themselves, which may be many."""
+        columns = _ASIDE.removesuffix(", learned")
+        return [Aside(*(*row, b"")) for row in self._run(f"SELECT {columns} FROM aside ORDER BY seq", ())]
 
     def aside_of_minute(self, minute: int, client: str, cause: str) -> Aside | None:
         """What of a client was set aside within a minute."""
