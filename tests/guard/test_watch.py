@@ -57,6 +57,13 @@ def test_an_array_is_read_as_it_arrives(dtype: str) -> None:
         watch_pipe(guard(), io.BytesIO(data[:40]), io.BytesIO())
 
 
+def test_a_header_that_promises_gigabytes_is_not_waited_for() -> None:
+    endless = io.BytesIO(b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * (1 << 20))
+    with pytest.raises(FileFormatError, match="damaged header"):
+        watch_pipe(guard(), endless, io.BytesIO())
+    assert endless.tell() < 1 << 18
+
+
 def test_a_bad_line_stops_or_is_passed_over() -> None:
     good = json.dumps(digits(1)[0].tolist()).encode()
     bad = [b"nonsense", b'{"logits": [1, 2]}', b'{"logits": "x"}', b"[NaN,0,0,0,0,0,0,0]", b"[true,0,0,0,0,0,0,0]"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 
 import normscale as ns
 from normscale._validate import FloatArray
+from normscale.errors import StoreUnavailable
 from serve.conftest import Start
 from serve.kills import SAMPLE, Moments
 from serve.models import Weights, linear_model
@@ -267,3 +269,25 @@ def test_decisions_survive_a_restart(start_server: Start, sample_guard: Path) ->
     assert (state["mode"], state["aside"], client.ask("GET", "/v1/aside").json["aside"]) == ("running", 0, [])
     assert client.ask("POST", "/v1/reset").json["rows"] == 0
     assert client.state()["classes"]["weight"] == fresh(sample_guard).running_.weight
+
+
+def test_the_demo_goes_on_when_the_disk_has_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normscale.serve import demo
+    from normscale.serve.instruments import Instruments
+
+    class Flaky:
+        asked = 0
+
+        async def submit(self, request: Any) -> None:
+            self.asked += 1
+            if self.asked == 1:
+                raise StoreUnavailable("no room", full=True)
+            if self.asked == 4:
+                raise asyncio.CancelledError
+
+    monkeypatch.setattr(demo, "_PAUSE", 0.0)
+    commit, instruments = Flaky(), Instruments()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(demo.play(commit, instruments))  # type: ignore[arg-type]
+    assert commit.asked == 4
+    assert instruments.summary()["throughput"]["requests"] == 0.2  # two that were answered, in ten seconds

@@ -49,6 +49,14 @@ def test_the_document_is_valid_and_names_every_operation(document: Any) -> None:
     schema.validate()
     named = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     assert named == {*OPERATIONS, "GET /v1/live"}
+    wanted = {
+        scheme
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        for choice in operation.get("security", ())
+        for scheme in choice
+    }
+    assert wanted == set(document["components"]["securitySchemes"]) == {"bearer"}
 
 
 def test_its_examples_are_accepted(server: Server, document: Any) -> None:

@@ -18,6 +18,7 @@ from normscale.guard.verdict import Verdict
 _CHUNK = 1 << 16
 _LONGEST_LINE = 16 << 20
 _MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 10_000
 
 
 class Totals(NamedTuple):
@@ -189,7 +190,7 @@ def _npy_header(first: bytes, read: Callable[[int], bytes]) -> tuple[tuple[int, 
     from io import BytesIO
 
     data = first
-    while len(data) < 12 or len(data) < _header_end(data):
+    while len(data) < 12 or len(data) < min(_header_end(data), _LONGEST_HEADER + 12):
         more = read(_CHUNK)
         if not more:
             raise FileFormatError("the .npy on the pipe ends within its header; it is cut off.")
@@ -198,7 +199,7 @@ def _npy_header(first: bytes, read: Callable[[int], bytes]) -> tuple[tuple[int, 
     try:
         version = npy.read_magic(file)
         parse = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = parse(file, max_header_size=10_000)
+        shape, fortran, dtype = parse(file, max_header_size=_LONGEST_HEADER)
     except ValueError as error:
         raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
     if dtype.kind not in "fiu" or fortran:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale.errors import StoreUnavailable
 from normscale.guard import Request
 from normscale.sample import load_sample
 from normscale.serve.group_commit import GroupCommit
@@ -43,6 +45,7 @@ async def play(commit: GroupCommit, instruments: Instruments) -> None:
     """Send the scenes to the guard, some sixty rows a second."""
     for rows in scenes():
         began = time.perf_counter()
-        await commit.submit(Request(rows, client="demo"))
-        instruments.answered("demo", len(rows), time.perf_counter() - began)
+        with suppress(StoreUnavailable):  # a disk that is full may have room again
+            await commit.submit(Request(rows, client="demo"))
+            instruments.answered("demo", len(rows), time.perf_counter() - began)
         await asyncio.sleep(_PAUSE)

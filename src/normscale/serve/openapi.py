@@ -8,6 +8,7 @@ DESCRIPTION = (
     "Tells, for every row of a classifier's logits, whether the input was one it was trained for. A row that was "
     "answered is on disk, and in the running statistics unless the answer says otherwise."
 )
+SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
 _OBJECT = {"type": "object"}
 _ERROR = {
     "description": "Refused; nothing was taken in.",
@@ -116,8 +117,7 @@ def _json_body(properties: dict[str, Any], required: tuple[str, ...], example: A
     return body if required else {**body, "x-optional": True}
 
 
-_ROWS_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
-_CHANGE_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
+_BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
 _CLIENT = {
     "client": {
         "type": ["string", "null"],
@@ -151,7 +151,7 @@ ROUTES = (
         parameters=(_KEY, _SCALED),
         answer=_SCORES,
         example=_SCORES_EXAMPLE,
-        errors=_ROWS_ERRORS,
+        errors=_BODY_ERRORS,
     ),
     _route(
         "POST",
@@ -175,7 +175,7 @@ ROUTES = (
         parameters=(_KEY, _SCALED),
         answer=_SCORES,
         example=_SCORES_EXAMPLE,
-        errors=_ROWS_ERRORS,
+        errors=_BODY_ERRORS,
     ),
     _route("GET", "/v1/state", "state", "What the guard knows", errors=(401, 403, 503)),
     _route("GET", "/v1/live", "live", "The same and the recent past, as server-sent events", kind="text/event-stream"),
@@ -185,7 +185,7 @@ ROUTES = (
         "set_threshold",
         "Flag scores above another value; null: the guard file's own",
         body=_json_body({"value": {"type": ["number", "null"]}}, ("value",), {"value": 0.7}),
-        errors=_CHANGE_ERRORS,
+        errors=_BODY_ERRORS,
     ),
     _route(
         "POST",
@@ -193,16 +193,16 @@ ROUTES = (
         "freeze",
         "Score by the guard file's statistics and take nothing in",
         body=_json_body({"reason": {"type": "string", "maxLength": 500}}, (), {"reason": "a new camera"}),
-        errors=_CHANGE_ERRORS,
+        errors=_BODY_ERRORS,
     ),
-    _route("POST", "/v1/thaw", "thaw", "Take rows in again", body=_json_body({}, (), {}), errors=_CHANGE_ERRORS),
+    _route("POST", "/v1/thaw", "thaw", "Take rows in again", body=_json_body({}, (), {}), errors=_BODY_ERRORS),
     _route(
         "POST",
         "/v1/reset",
         "reset",
         "Forget the stream: back to the guard file's statistics",
         body=_json_body({}, (), {}),
-        errors=_CHANGE_ERRORS,
+        errors=_BODY_ERRORS,
     ),
     _route("GET", "/v1/aside", "aside", "What was recorded but not taken in", errors=(401, 403, 503)),
     _route(
@@ -211,7 +211,7 @@ ROUTES = (
         "take_in",
         "Take in what was set aside",
         body=_json_body(_CLIENT, (), {"client": "camera-7"}),
-        errors=_CHANGE_ERRORS,
+        errors=_BODY_ERRORS,
     ),
     _route(
         "POST",
@@ -219,7 +219,7 @@ ROUTES = (
         "discard",
         "Forget what was set aside",
         body=_json_body(_CLIENT, (), {"client": "camera-7"}),
-        errors=_CHANGE_ERRORS,
+        errors=_BODY_ERRORS,
     ),
     _route("GET", "/healthz", "health", "The process is alive", role=False, errors=(503,)),
     _route("GET", "/readyz", "ready", "Rows can be taken in", role=False, errors=(503,)),
