@@ -10,9 +10,11 @@ import pytest
 from guards import detector, digits, guard, moments_of, one_class, sample, send
 
 import normscale as ns
+from normscale._kernels import BlockState
 from normscale.detectors.reference import Reference
 from normscale.guard import Policy
 from normscale.guard.clock import Clock
+from normscale.guard.entries import block_moments
 from normscale.guard.ledger import Minute
 from normscale.guard.monitor import Monitor, Yardstick
 
@@ -61,6 +63,19 @@ def test_what_freezing_saves(tmp_path: Path) -> None:
     assert on.mode == "frozen"
     assert auroc(guarded) == pytest.approx(auroc(frozen), abs=1e-12)
     assert auroc(steered) < auroc(guarded) - 0.05
+
+
+@pytest.mark.parametrize(("scale", "words"), ((0.6, "1.7 times more closely"), (3.0, "times wider")))
+def test_rows_drawn_together_or_apart_freeze_too(scale: float, words: str) -> None:
+    """Neither the classes nor the means move, but the deviations would, and with them everything that is flagged."""
+    on, centre = guard(), sample().train.logits.astype(np.float64).mean(axis=0)
+    before = moments_of(on)
+    for i in range(5):
+        send(on, centre + scale * (digits(200, seed=i) - centre))
+    assert on.mode == "frozen"
+    assert on.state.frozen is not None
+    assert words in on.state.frozen.because
+    assert moments_of(on) == before
 
 
 def test_warn_says_so_and_goes_on_and_ignore_does_not_look() -> None:
@@ -217,13 +232,13 @@ def test_readings_equal_their_definitions() -> None:
         n = int(random.integers(1, 30))
         block = random.normal(1.0, 2.0, (n, 8))
         counts = np.bincount(block.argmax(axis=1), minlength=8)
-        monitor = monitor.after(n, int(block[:, 0].max() > 3), counts, block.mean(axis=0), policy.window)
+        monitor = monitor.after(int(block[:, 0].max() > 3), counts, block_moments(block), policy.window)
         share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
         weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])
         seen = np.concatenate([seen, block])
     assert monitor.weight == pytest.approx(weights.sum(), rel=1e-12)
     np.testing.assert_allclose(monitor.mean, (weights[:, None] * seen).sum(axis=0) / weights.sum(), rtol=1e-10)
-    balance, shift, flagged = yardstick.readings(monitor)
+    balance, shift, spread, flagged = yardstick.readings(monitor)
     recent = np.array([weights[seen.argmax(axis=1) == c].sum() for c in range(8)]) / weights.sum()
     q = reference.share
     chance = np.minimum(np.sqrt(2 * q * (1 - q) / (math.pi * weights.sum())), 2 * q)
@@ -231,6 +246,10 @@ def test_readings_equal_their_definitions() -> None:
     distance = np.abs(monitor.mean - rows.astype(np.float64).mean(axis=0)) / rows.astype(np.float64).std(axis=0)
     assert shift.value == pytest.approx(distance.max(), rel=1e-9)
     assert shift.worst == distance.argmax()
+    centre = (weights[:, None] * seen).sum(axis=0) / weights.sum()
+    recent_std = np.sqrt((weights[:, None] * (seen - centre) ** 2).sum(axis=0) / weights.sum())
+    wider = recent_std / rows.astype(np.float64).std(axis=0)
+    assert spread.value == pytest.approx(max(wider.max(), 1 / wider.min()) - 1, rel=1e-9)
     assert flagged.value == pytest.approx(monitor.flagged / monitor.weight)
     assert yardstick.readings(Monitor.empty(8)) == ()
     assert [reading.kind for reading in Yardstick(None, policy).readings(monitor)] == ["flagged"]
@@ -246,7 +265,8 @@ def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
     monitor = Monitor.empty(1000)
     for _ in range(30):
         counts = random.multinomial(100, share)
-        monitor = monitor.after(100, 5, counts, made.training_.mean, 1000.0)
+        block = BlockState(100.0, made.training_.mean, 100.0 * made.training_.variance)
+        monitor = monitor.after(5, counts, block, 1000.0)
         assert not any(reading.alarming for reading in yardstick.readings(monitor))
 
 

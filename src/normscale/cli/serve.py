@@ -46,6 +46,10 @@ def serve(
     shift: Annotated[
         float, typer.Option(help="Shift of a class's mean logit, in training deviations.", rich_help_panel=_DRIFT)
     ] = 1.0,
+    spread: Annotated[
+        float,
+        typer.Option(help="Change of a class's spread: 0.6 is 1.6 times wider or narrower.", rich_help_panel=_DRIFT),
+    ] = 0.6,
     flagged: Annotated[float, typer.Option(help="Share of rows that are flagged.", rich_help_panel=_DRIFT)] = 0.5,
     window: Annotated[float, typer.Option(help="Recent rows that are watched.", rich_help_panel=_DRIFT)] = 1000.0,
     calm: Annotated[
@@ -94,6 +98,7 @@ def serve(
             evidence=min(100.0, 0.5 * window),
             balance=balance,
             shift=shift,
+            spread=spread,
             flagged=flagged,
             calm=calm,
             outlier=outlier,

@@ -26,7 +26,7 @@ def watch(
     """Score rows from a pipe as they come, one line each.
 
     Reads JSON lines ({"logits": [...]}, other fields are passed through, or a bare list) or a .npy array; writes JSON
-    lines with score, is_ood, predicted, mode and taken_in. The same guard as `normscale serve`, without the server.
+    lines with score, is_ood, predicted and mode. The same guard as `normscale serve`, without the server.
     """
     from normscale import _validate
     from normscale.detectors.decision import Threshold

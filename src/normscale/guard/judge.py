@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale import _kernels
-from normscale._kernels import BlockState
+from normscale._kernels import BlockState, combine
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.guard.entries import ASIDE, ROWS, block_moments, glimpse
 from normscale.guard.ledger import GuardState
@@ -160,19 +160,13 @@ class Judge:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
         if outliers is not None:
             flags |= outliers
-        mean = block.moments.mean if taken is None else self._clipped_mean(rows)
+        heard = block.moments
+        if outliers is not None:  # one row far out must not raise an alarm: it counts as one of training
+            heard = combine(block.of(~outliers).moments, self.yardstick.as_in_training(int(np.count_nonzero(outliers))))
         counts = np.bincount(block.predicted, minlength=state.monitor.mean.size)
         flagged = int(np.count_nonzero(flags))
-        monitor = state.monitor.after(len(rows), flagged, counts, mean, self.policy.window)
+        monitor = state.monitor.after(flagged, counts, heard, self.policy.window)
         return _Scored(scores, flags, flagged, counts, statistics, learned, monitor)
-
-    def _clipped_mean(self, rows: Rows) -> FloatArray:
-        """The mean of rows of which some may be far out: one of them alone must not raise an alarm."""
-        if self.yardstick.reference is not None and not np.isinf(self.policy.outlier):
-            reach = self.policy.outlier * self.yardstick.reference.moments.std
-            rows = np.clip(rows, self.yardstick.mean - reach, self.yardstick.mean + reach)
-        mean: FloatArray = rows.mean(axis=0, dtype=np.float64)
-        return mean
 
     def _alarms(self, monitor: Monitor) -> list[tuple[str, float, float, str]]:
         if self.policy.on_drift == IGNORE:
@@ -221,11 +215,8 @@ class Judge:
             flags = scored.flags[mask]
             sample = glimpse(scored.scores[mask], part.predicted, flags, beginnings, np.flatnonzero(mask))
             counts = np.bincount(part.predicted, minlength=state.monitor.mean.size)
-            heard = part.moments
-            learned = scored.learned
-            if kind == ASIDE:
-                heard = BlockState(float(len(part.rows)), self._clipped_mean(part.rows), np.zeros(counts.size))
-                learned = self.start.statistics.keepsake(part.rows)
+            heard = self.yardstick.as_in_training(len(part.rows)) if is_far else part.moments
+            learned = scored.learned if kind == ROWS else self.start.statistics.keepsake(part.rows)
             flagged = int(np.count_nonzero(flags))
             yield Part(
                 kind, part.rows, flagged, counts, part.moments, heard, learned, sample, scored.statistics, is_far

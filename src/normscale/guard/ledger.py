@@ -136,7 +136,7 @@ class GuardState(NamedTuple):
     def _after_rows(self, entry: Entry, window: float, statistics: Statistics | None, caps: bool) -> GuardState:
         n = entry.rows
         block = entry.block
-        monitor = self.monitor.after(n, entry.flagged, np.frombuffer(entry.predicted, np.int64), block.mean, window)
+        monitor = self.monitor.after(entry.flagged, np.frombuffer(entry.predicted, np.int64), block, window)
         alarms = self._alarms(entry)
         taken = entry.kind == ROWS
         if not taken:
@@ -183,7 +183,8 @@ class GuardState(NamedTuple):
             "monitor": [self.monitor.weight, self.monitor.flagged],
         }
         tensors = {f"statistics.{name}": array for name, array in self.statistics.tensors().items()}
-        tensors["monitor.predicted"], tensors["monitor.mean"] = self.monitor.predicted, self.monitor.mean
+        for name in ("predicted", "mean", "m2"):
+            tensors[f"monitor.{name}"] = getattr(self.monitor, name)
         return pack_state(header, tensors, SNAPSHOT)
 
     def unpacked(self, data: bytes) -> GuardState:
@@ -199,7 +200,7 @@ class GuardState(NamedTuple):
                 header["seq"],
                 header["at"],
                 self.statistics.restored(own),
-                Monitor(weight, flagged, tensors["monitor.predicted"], tensors["monitor.mean"]),
+                Monitor(weight, flagged, *(tensors[f"monitor.{name}"] for name in ("predicted", "mean", "m2"))),
                 Threshold.from_header(header["threshold"]) if decided else self.threshold,
                 header["rows"],
                 header["scored"],

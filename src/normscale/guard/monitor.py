@@ -1,9 +1,11 @@
-"""Does the stream still look like training? Three readings of its recent rows.
+"""Does the stream still look like training? Four readings of its recent rows.
 
 * *class balance*: the total variation between the shares of predicted classes, recent and training, beyond what a
   sample of that size shows anyway. Plain norm-scaling breaks on a stream that one class dominates.
 * *shift*: the farthest that the recent mean logit of any class lies from its training mean, in training deviations.
   A running mean is an average of recent means, so who is held to this limit cannot move the statistics beyond it.
+* *spread*: how much wider or narrower than in training the recent logits of any class spread, as a factor less 1. Rows
+  drawn together around the training mean would otherwise shrink the running deviations, and fewer be flagged, unseen.
 * *flagged*: the share of recent rows that were flagged.
 """
 
@@ -14,12 +16,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from normscale._kernels import BlockState, combine
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.detectors.reference import Reference
 from normscale.guard.policy import Policy
 
-BALANCE, SHIFT, FLAGGED = "class_balance", "shift", "flagged"
-LABELS = {BALANCE: "class balance", SHIFT: "shift of the logits", FLAGGED: "flagged share"}
+BALANCE, SHIFT, SPREAD, FLAGGED = "class_balance", "shift", "spread", "flagged"
+LABELS = {
+    BALANCE: "class balance",
+    SHIFT: "shift of the logits",
+    SPREAD: "spread of the logits",
+    FLAGGED: "flagged share",
+}
+_WIDEST = 1e6
 
 
 class Reading(NamedTuple):
@@ -47,23 +56,34 @@ class Monitor(NamedTuple):
     """(C,)"""
     mean: FloatArray
     """(C,) of the logits."""
+    m2: FloatArray
+    """(C,) sum of their squared deviations from it."""
 
     @classmethod
     def empty(cls, n_classes: int) -> Monitor:
         """Nothing seen."""
-        return cls(0.0, 0.0, np.zeros(n_classes), np.zeros(n_classes))
+        return cls(0.0, 0.0, np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes))
 
-    def after(self, rows: int, flagged: int, predicted: IntArray, mean: FloatArray, window: float) -> Monitor:
+    def after(self, flagged: int, predicted: IntArray, block: BlockState, window: float) -> Monitor:
         """The monitor with a block of rows counted in, each as heavy as the next."""
+        rows = block.weight
         keep = math.exp(-rows / window)
         new = window * (1.0 - keep)  # what n rows weigh together when each fades from its arrival on
-        weight = self.weight * keep + new
+        before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
+        weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * (new / rows)))
         return Monitor(
             weight,
             self.flagged * keep + flagged * (new / rows),
             self.predicted * keep + predicted * (new / rows),
-            self.mean + (mean - self.mean) * (new / weight),
+            mean,
+            m2,
         )
+
+    @property
+    def std(self) -> FloatArray:
+        """(C,) of the logits."""
+        std: FloatArray = np.sqrt(self.m2 / self.weight)
+        return std
 
 
 class Yardstick:
@@ -95,11 +115,20 @@ class Yardstick:
         balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
         distance = np.abs(monitor.mean - self.mean) * self.per_deviation
         farthest = int(distance.argmax())
+        wider = np.where(self.per_deviation > 0.0, monitor.std * self.per_deviation, 1.0)
+        factor = np.maximum(wider, 1.0 / np.maximum(wider, 1.0 / _WIDEST))
+        strangest = int(factor.argmax())
         return (
             Reading(BALANCE, balance, policy.balance, int(excess.argmax())),
             Reading(SHIFT, float(distance[farthest]), policy.shift, farthest),
+            Reading(SPREAD, min(float(factor[strangest]), _WIDEST) - 1.0, policy.spread, strangest),
             flagged,
         )
+
+    def as_in_training(self, rows: int) -> BlockState:
+        """The moments of some rows that are just like those of training."""
+        assert self.reference is not None, "who knows what lies far out knows the training"
+        return self.reference.moments.reweighted(rows).state
 
     def outliers(self, rows: Rows) -> BoolArray | None:
         """Which rows hold a number too far out to have anything to do with training; None: none of them."""
@@ -120,4 +149,7 @@ class Yardstick:
             direction = "above" if monitor.mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
             return f"The recent logits of {name} lie {distance} their training mean."
+        if reading.kind == SPREAD:
+            how = "wider" if monitor.std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
+            return f"The recent logits of {name} spread {1.0 + reading.value:.1f} times {how} than in training."
         return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."

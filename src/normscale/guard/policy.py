@@ -24,6 +24,8 @@ class Policy(NamedTuple):
     """Largest share of recent rows that may be predicted otherwise than in training (total variation)."""
     shift: float = 1.0
     """Largest distance of a class's recent mean logit from training, in training deviations."""
+    spread: float = 0.6
+    """Largest change of the spread of a class's recent logits: 0.6 is 1.6 times wider, or narrower, than training."""
     flagged: float = 0.5
     """Largest share of recent rows that may be flagged."""
     calm: float = 2000.0
@@ -38,8 +40,8 @@ class Policy(NamedTuple):
     def checked(self) -> Self:
         """The policy itself, or :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", ON_DRIFT)
-        for name in ("window", "evidence", "balance", "shift", "flagged", "calm", "outlier"):
-            _validate.positive(getattr(self, name), name, allow_inf=name in ("calm", "outlier", "shift"))
+        for name in ("window", "evidence", "balance", "shift", "spread", "flagged", "calm", "outlier"):
+            _validate.positive(getattr(self, name), name, allow_inf=name in ("calm", "outlier", "shift", "spread"))
         if self.evidence >= self.window:  # what fades only ever comes near to the window
             raise InvalidInput(
                 f"evidence ({self.evidence:g} rows) must be less than window ({self.window:g} rows): it would never "

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from normscale._version import __version__
 from normscale.detectors.decision import Threshold
 from normscale.guard import Guard
-from normscale.guard.monitor import LABELS
+from normscale.guard.monitor import BALANCE, FLAGGED, LABELS, SHIFT, SPREAD
 
 
 def describe_threshold(threshold: Threshold, own: Threshold) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def describe_state(guard: Guard) -> dict[str, Any]:
     """What a guard knows, without the past."""
     state = guard.state
     readings = {reading.kind: reading for reading in guard.yardstick.readings(state.monitor)}
-    limits = {"class_balance": guard.policy.balance, "shift": guard.policy.shift, "flagged": guard.policy.flagged}
+    policy = guard.policy
+    limits = {BALANCE: policy.balance, SHIFT: policy.shift, SPREAD: policy.spread, FLAGGED: policy.flagged}
     return {
         "detector": guard.detector.name,
         "parameters": {name: _plain(value) for name, value in guard.detector.get_params().items()},

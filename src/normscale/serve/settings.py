@@ -1,4 +1,4 @@
-"""All that a server is told at its start; travels to its workers as JSON. No secrets: tokens stay in their file."""
+"""All that a server is told at its start; travels to its workers as JSON. Tokens are not in it, only their file."""
 
 from __future__ import annotations
 
