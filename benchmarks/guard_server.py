@@ -99,7 +99,7 @@ class Load(NamedTuple):
 def load(
     port: int, connections: int, seconds: float, headers: dict[str, str], body: bytes, folder: Path, pause: int = 0
 ) -> Load:
-    """Put a load on a server; ``pause`` milliseconds lie between the requests of a connection."""
+    """Put a load on a server; a connection pauses ``pause`` milliseconds between requests, on average."""
     wrk = shutil.which("wrk")
     if wrk is None:
         sys.exit("wrk is not installed: apt-get install wrk")
@@ -108,7 +108,7 @@ def load(
     script = 'wrk.method = "POST"\n' + "\n".join(lines)
     script += f'\nlocal file = io.open("{folder / "body"}", "rb")\nwrk.body = file:read("*all")\nfile:close()\n'
     if pause:
-        script += f"function delay() return {pause} end\n"
+        script += f"function delay() return math.random(0, {2 * pause}) end\n"
     (folder / "post.lua").write_text(script)
     url = f"http://127.0.0.1:{port}/v1/score"
     command = [wrk, "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(folder / "post.lua"), url]
