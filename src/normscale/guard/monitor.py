@@ -24,8 +24,8 @@ from normscale.guard.policy import Policy
 BALANCE, SHIFT, SPREAD, FLAGGED = "class_balance", "shift", "spread", "flagged"
 LABELS = {
     BALANCE: "class balance",
-    SHIFT: "shift of the logits",
-    SPREAD: "spread of the logits",
+    SHIFT: "mean shift",
+    SPREAD: "spread",
     FLAGGED: "flagged share",
 }
 _WIDEST = 1e6
