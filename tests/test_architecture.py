@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "onnx": {"_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "moments", "outputs", "state"},
     "guard": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "metrics", "moments", "outputs",
-        "scaling", "state",
+        "scaling", "state", "tables",
     },
     "serve": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "errors", "guard", "metrics", "moments", "outputs",

@@ -63,15 +63,20 @@ def pack_state(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], k
     return save(arrays, metadata={kind.key: json.dumps(document, allow_nan=False)})
 
 
+def packed_metadata(data: bytes) -> dict[str, str]:
+    """The metadata of what :func:`pack_state` gave: the document, as it is written, by its kind's key."""
+    size = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
+    return metadata
+
+
 def unpack_state(data: bytes, kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Read back what :func:`pack_state` gave."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     try:
-        tensors = load(data)
-        size = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + size])["__metadata__"]
+        tensors, metadata = load(data), packed_metadata(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise FileFormatError(f"a stored {kind.noun} is damaged ({error!r}); {kind.when_damaged}") from error
     return _document(metadata, tensors, kind, f"a stored {kind.noun}")

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from normscale.errors import MissingExtra
+from normscale.guard.policy import Policy
 
 EXAMPLE = "Example: [bold]normscale serve guard.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
 
+_POLICY = Policy()
 _DRIFT = "Drift"
 _LIMITS = "Limits"
 
@@ -39,29 +41,33 @@ def serve(
     on_drift: Annotated[
         str,
         typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.", rich_help_panel=_DRIFT),
-    ] = "freeze",
+    ] = _POLICY.on_drift,
     balance: Annotated[
         float, typer.Option(help="Share of rows predicted otherwise than in training.", rich_help_panel=_DRIFT)
-    ] = 0.35,
+    ] = _POLICY.balance,
     shift: Annotated[
         float, typer.Option(help="Shift of a class's mean logit, in training deviations.", rich_help_panel=_DRIFT)
-    ] = 1.0,
+    ] = _POLICY.shift,
     spread: Annotated[
         float,
         typer.Option(help="Change of a class's spread: 0.6 is 1.6 times wider or narrower.", rich_help_panel=_DRIFT),
-    ] = 0.6,
-    flagged: Annotated[float, typer.Option(help="Share of rows that are flagged.", rich_help_panel=_DRIFT)] = 0.5,
-    window: Annotated[float, typer.Option(help="Recent rows that are watched.", rich_help_panel=_DRIFT)] = 1000.0,
+    ] = _POLICY.spread,
+    flagged: Annotated[
+        float, typer.Option(help="Share of rows that are flagged.", rich_help_panel=_DRIFT)
+    ] = _POLICY.flagged,
+    window: Annotated[
+        float, typer.Option(help="Recent rows that are watched.", rich_help_panel=_DRIFT)
+    ] = _POLICY.window,
     calm: Annotated[
         float,
         typer.Option(help="Rows without an alarm until a frozen guard thaws; inf: never.", rich_help_panel=_DRIFT),
-    ] = 2000.0,
+    ] = _POLICY.calm,
     outlier: Annotated[
         float,
         typer.Option(
             help="A row farther out, in training deviations, is flagged and not taken in.", rich_help_panel=_DRIFT
         ),
-    ] = 30.0,
+    ] = _POLICY.outlier,
     client_cap: Annotated[
         int | None, typer.Option(help="Rows of one client taken in per minute.", rich_help_panel=_LIMITS)
     ] = None,
@@ -85,7 +91,6 @@ def serve(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
         ) from error
     from normscale.errors import InvalidInput
-    from normscale.guard import Policy
 
     if demo and guard != SAMPLE:
         raise InvalidInput("--demo plays the embedded sample: normscale serve sample --demo.")
@@ -95,7 +100,7 @@ def serve(
         policy=Policy(
             on_drift=on_drift,
             window=window,
-            evidence=min(100.0, 0.5 * window),
+            evidence=min(_POLICY.evidence, 0.5 * window),
             balance=balance,
             shift=shift,
             spread=spread,

@@ -23,7 +23,7 @@ from normscale.detectors.decision import Threshold
 from normscale.detectors.reference import Reference, ReferenceCollector
 from normscale.errors import FileFormatError, InvalidInput, NotFitted
 from normscale.outputs import ModelOutputs, as_outputs
-from normscale.state import save_state
+from normscale.state import pack_state, save_state
 
 OutputsLike = ModelOutputs | Mapping[str, ArrayLike] | ArrayLike
 
@@ -175,6 +175,13 @@ class Detector(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the detector to a .safetensors file; :func:`normscale.load_detector` reads it back."""
+        save_state(path, *self._stored())
+
+    def pack(self) -> bytes:
+        """What :meth:`save` writes, as bytes."""
+        return pack_state(*self._stored())
+
+    def _stored(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         self._require_fitted()
         header = {
             "detector": self.name,
@@ -184,7 +191,7 @@ class Detector(ABC):
             "class_names": self.class_names,
         }
         reference = {} if self.reference_ is None else self.reference_.tensors()
-        save_state(path, header, {**reference, **self._tensors()})
+        return header, {**reference, **self._tensors()}
 
     @classmethod
     def from_state(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:

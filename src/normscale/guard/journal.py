@@ -149,7 +149,8 @@ class Session:
     def save_snapshot(self) -> None:
         """Write the state down; entries and answers of long ago are dropped."""
         state = self.state
-        self.transaction.save_snapshot(state.seq, state.pack(), state.seq - KEEP)
+        ordered = self._journal.start.statistics.ordered
+        self.transaction.save_snapshot(state.seq, state.pack(), state.seq - KEEP, drop_rows=ordered)
         self.transaction.forget_answers(state.at - REMEMBER)
         self._snapshot_seq, self._learned = state.seq, 0
 

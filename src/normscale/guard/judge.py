@@ -33,7 +33,7 @@ class Part(NamedTuple):
     moments: BlockState
     """Of the rows."""
     heard: BlockState
-    """What the monitor and the statistics hear of them: the moments; of rows set aside a mean without far-out ones."""
+    """What the monitor and the statistics hear of them: the moments; rows far out count as ones of training."""
     learned: bytes
     glimpse: bytes
     statistics: Statistics
@@ -106,9 +106,8 @@ class Judge:
         freeze = None
         if alarms and not frozen and self.policy.on_drift == FREEZE and self.mode == RUNNING:
             freeze, frozen, taken = " ".join(text for *_, text in alarms), True, nothing
-            scored = self._score(
-                state, block, taken, outliers, frozen
-            )  # as if it had been frozen before these rows came
+            # As if it had been frozen before these rows came.
+            scored = self._score(state, block, taken, outliers, frozen)
         mode = FROZEN if frozen else self.mode
         return Ruling(
             mode,

@@ -20,6 +20,7 @@ from normscale._kernels import BlockState, combine
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.detectors.reference import Reference
 from normscale.guard.policy import Policy
+from normscale.scaling import scale_factor
 
 BALANCE, SHIFT, SPREAD, FLAGGED = "class_balance", "shift", "spread", "flagged"
 LABELS = {
@@ -97,7 +98,7 @@ class Yardstick:
             self.share = reference.share
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
             self.mean, std = reference.moments.mean, reference.moments.std
-            self.per_deviation = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0.0)
+            self.per_deviation = scale_factor(reference.moments)
             reach = np.where(std > 0.0, policy.outlier * std, math.inf)
             self._low, self._high = float((self.mean - reach).max()), float((self.mean + reach).min())
 

@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.duty import Guard, Request
 from normscale.guard.entries import block_moments
 from normscale.guard.verdict import Verdict
+from normscale.tables.formats import format_by_content
+from normscale.tables.pipe import PipeSource
+from normscale.tables.read_npy import NpyHeader
 
 _CHUNK = 1 << 16
 _LONGEST_LINE = 16 << 20
-_MAGIC = b"\x93NUMPY"
-_LONGEST_HEADER = 10_000
 
 
 class Totals(NamedTuple):
@@ -112,22 +112,17 @@ def _rows_of(verdict: Verdict) -> Iterator[dict[str, Any]]:
 
 
 def _blocks(source: BinaryIO, width: int) -> Iterator[list[_Line]]:
-    read = getattr(source, "read1", source.read)  # whatever is there, without waiting for more
-    first = read(_CHUNK)
-    while 0 < len(first) < len(_MAGIC) and _MAGIC.startswith(first):
-        more = read(_CHUNK)
-        if not more:
-            break
-        first += more
-    if first.startswith(_MAGIC):
-        yield from _npy_blocks(first, read, width)
-    elif first:
-        yield from _json_blocks(first, read)
+    pipe = PipeSource(source, "the pipe", owned=False)
+    head = pipe.head()
+    if format_by_content(head) == "npy":
+        yield from _npy_blocks(pipe, width)
+    elif head:
+        yield from _json_blocks(pipe)
 
 
-def _json_blocks(first: bytes, read: Callable[[int], bytes]) -> Iterator[list[_Line]]:
-    number, rest, data = 0, b"", first
-    while data:
+def _json_blocks(pipe: PipeSource) -> Iterator[list[_Line]]:
+    number, rest = 0, b""
+    while data := pipe.read1(_CHUNK):  # whatever is there, without waiting for more
         lines = (rest + data).split(b"\n")
         rest = lines.pop()
         if len(rest) > _LONGEST_LINE:
@@ -139,7 +134,6 @@ def _json_blocks(first: bytes, read: Callable[[int], bytes]) -> Iterator[list[_L
             number += len(lines)
             if block:
                 yield block
-        data = read(_CHUNK)
     if rest.strip():
         yield [_parse(number + 1, rest)]
 
@@ -166,47 +160,27 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
 
 
-def _npy_blocks(first: bytes, read: Callable[[int], bytes], width: int) -> Iterator[list[_Line]]:
+def _npy_blocks(pipe: PipeSource, width: int) -> Iterator[list[_Line]]:
     """Rows of an array as their bytes arrive."""
-    shape, dtype, rest = _npy_header(first, read)
+    try:
+        header = NpyHeader(pipe)
+    except ValueError as error:
+        raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
+    shape, dtype = header.shape, header.dtype
+    if dtype.kind not in "fiu" or header.fortran_order:
+        raise InvalidInput(f"the .npy on the pipe must hold real numbers in C order; got {dtype}.")
     if len(shape) != 2 or shape[1] != width:
         raise InvalidInput(f"logits must have shape (n, {width}); the .npy on the pipe has {shape}.")
-    size, number = width * dtype.itemsize, 0
+    rest, number = b"", 0
     while number < shape[0]:
-        if len(rest) < size:
-            more = read(_CHUNK)
+        if len(rest) < header.row_bytes:
+            more = pipe.read1(_CHUNK)
             if not more:
                 raise FileFormatError(f"the .npy on the pipe ends after {number} of {shape[0]} rows; it is cut off.")
             rest += more
             continue
-        n = min(len(rest) // size, shape[0] - number)
+        n = min(len(rest) // header.row_bytes, shape[0] - number)
         rows = np.frombuffer(rest, dtype, n * width).reshape(n, width)
-        rest = rest[n * size :]
+        rest = rest[n * header.row_bytes :]
         yield [_Line(number + i + 1, row, {}) for i, row in enumerate(rows)]
         number += n
-
-
-def _npy_header(first: bytes, read: Callable[[int], bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bytes]:
-    from io import BytesIO
-
-    data = first
-    while len(data) < 12 or len(data) < min(_header_end(data), _LONGEST_HEADER + 12):
-        more = read(_CHUNK)
-        if not more:
-            raise FileFormatError("the .npy on the pipe ends within its header; it is cut off.")
-        data += more
-    file = BytesIO(data)
-    try:
-        version = npy.read_magic(file)
-        parse = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = parse(file, max_header_size=_LONGEST_HEADER)
-    except ValueError as error:
-        raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
-    if dtype.kind not in "fiu" or fortran:
-        raise InvalidInput(f"the .npy on the pipe must hold real numbers in C order; got {dtype}.")
-    return shape, dtype, data[file.tell() :]
-
-
-def _header_end(data: bytes) -> int:
-    wide = data[6] >= 2
-    return (12 if wide else 10) + int.from_bytes(data[8 : 12 if wide else 10], "little")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from typing import TYPE_CHECKING
 
 from normscale._version import __version__
 from normscale.detectors.base import Detector
-from normscale.state import DETECTOR
+from normscale.state import DETECTOR, packed_metadata
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -20,19 +19,13 @@ SHA256 = "normscale.guard_sha256"
 
 def provenance(detector: Detector) -> dict[str, str]:
     """Version, header, threshold and checksum: what ``detector.save`` would write, less the arrays."""
-    from safetensors import safe_open
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "guard.safetensors")
-        detector.save(path)
-        checksum = sha256_of(path)
-        with safe_open(path, framework="np") as file:
-            header = file.metadata()[DETECTOR.key]
+    packed = detector.pack()
+    header = packed_metadata(packed)[DETECTOR.key]
     return {
         "normscale.version": __version__,
         "normscale.detector": header,
         "normscale.threshold": json.dumps(json.loads(header)["threshold"]),
-        SHA256: checksum,
+        SHA256: hashlib.sha256(packed).hexdigest(),
     }
 
 

@@ -22,7 +22,7 @@ from fastapi.responses import Response, StreamingResponse
 from normscale._kernels import load_in_background
 from normscale._version import __version__
 from normscale.errors import InvalidInput, NormscaleError, StoreUnavailable
-from normscale.guard import Guard, Verdict
+from normscale.guard import Guard
 from normscale.guard import Request as Rows
 from normscale.serve import openapi
 from normscale.serve.answers import encode
@@ -133,17 +133,12 @@ class GuardApp:
         key = _key(request)
         wants_scaled = _flag(request, "scaled")
         digest = b"" if key is None else hashlib.sha256(body).digest()
-        verdict = await self._submit(Rows(rows, client, key, digest, wants_scaled))
+        verdict = await self.commit.submit(Rows(rows, client, key, digest, wants_scaled))
         content, kind, headers = encode(verdict, _header(request, b"accept"))
         if verdict.repeated:
             headers["Idempotent-Replayed"] = "true"
         self.instruments.answered(path, len(verdict.scores), time.perf_counter() - began)
         return Told(content, kind, headers)
-
-    async def _submit(self, rows: Rows) -> Verdict:
-        if rows.scaled:  # refuse before it joins a group, which would fail with it
-            self.guard.start.statistics.scaled(rows.rows[:1], taking_in=False)
-        return await self.commit.submit(rows)
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -204,9 +199,7 @@ class GuardApp:
 
     async def page(self, request: Request) -> Response:
         """``GET /`` and ``GET /page/...``: what needs no token, for there is nothing of the guard in it."""
-        found = self.files.get(request.url.path)
-        if found is None:
-            raise BadRequest(404, f"there is nothing at {shown(request.url.path)}.")
+        found = self.files[request.url.path]
         return Response(found.content, media_type=found.kind, headers={"Cache-Control": "no-cache"})
 
     # -- decisions -----------------------------------------------------------------------------------------------
@@ -215,8 +208,7 @@ class GuardApp:
         """``PUT /v1/threshold``."""
         self._client(request, "admin")
         wanted = _read_json(request, _NewThreshold)
-        await self.commit.run(lambda guard: guard.set_threshold(wanted.value))
-        state = self.guard.state
+        state = await self.commit.run(lambda guard: guard.set_threshold(wanted.value))
         return _json({"threshold": describe_threshold(state.threshold, self.guard.start.threshold)})
 
     async def freeze(self, request: Request) -> Response:
@@ -284,13 +276,12 @@ def make_app(settings: Settings) -> App:
         redoc_url=None,
         redirect_slashes=False,
     )
-    handlers = guard_app
     for route in openapi.ROUTES:
         if route.path == "/v1/classify" and settings.model is None:
             continue
         api.add_api_route(
             route.path,
-            getattr(handlers, route.handler),
+            getattr(guard_app, route.handler),
             methods=[route.method],
             summary=route.summary,
             response_class=Response,

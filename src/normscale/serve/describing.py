@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from normscale._version import __version__
 from normscale.detectors.decision import Threshold
 from normscale.guard import Guard
@@ -66,12 +63,12 @@ def describe_classes(guard: Guard) -> dict[str, Any]:
     names = guard.detector.class_names or tuple(str(index) for index in range(guard.n_classes))
     return {
         "name": list(names),
-        "training_share": None if reference is None else _numbers(reference.share),
-        "recent_share": _numbers(monitor.predicted / monitor.weight) if monitor.weight else None,
-        "training_mean": None if reference is None else _numbers(reference.moments.mean),
-        "running_mean": None if running is None else _numbers(running.mean),
-        "training_std": None if reference is None else _numbers(reference.moments.std),
-        "running_std": None if running is None else _numbers(running.std),
+        "training_share": None if reference is None else reference.share.tolist(),
+        "recent_share": (monitor.predicted / monitor.weight).tolist() if monitor.weight else None,
+        "training_mean": None if reference is None else reference.moments.mean.tolist(),
+        "running_mean": None if running is None else running.mean.tolist(),
+        "training_std": None if reference is None else reference.moments.std.tolist(),
+        "running_std": None if running is None else running.std.tolist(),
         "weight": None if running is None else running.weight,
     }
 
@@ -85,10 +82,6 @@ def describe_view(guard: Guard) -> dict[str, Any]:
         "recent": guard.view.recent(),
         "flagged": guard.view.latest_flagged(),
     }
-
-
-def _numbers(values: NDArray[Any]) -> list[float]:
-    return [float(value) for value in np.asarray(values)]
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from normscale.tables.pipe import PipeSource
 from normscale.tables.reader import Block, TableReader
 
 _BUFFER = 1 << 20
+_LONGEST_HEADER = 10_000  # as numpy allows
 
 
 class ByteStream(Protocol):
@@ -39,13 +41,14 @@ class NpyHeader:
         """Take the header off the stream, which is left at the first number."""
         version = npy_format.read_magic(stream)
         if version == (1, 0):
-            read = npy_format.read_array_header_1_0
+            read, size = npy_format.read_array_header_1_0, 2
         elif version == (2, 0):
-            read = npy_format.read_array_header_2_0
+            read, size = npy_format.read_array_header_2_0, 4
         else:
             raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain numbers")
+        text = _header_text(stream, size)
         try:
-            self.shape, self.fortran_order, self.dtype = read(stream)
+            self.shape, self.fortran_order, self.dtype = read(text)
         except Exception as error:  # numpy hands the text to Python's tokenizer, which has errors of its own
             raise ValueError(f"its header cannot be read ({error})") from error
         if any(length < 0 for length in self.shape):
@@ -58,6 +61,18 @@ class NpyHeader:
     def n_bytes(self) -> int:
         """Bytes of all numbers."""
         return self.row_bytes * self.shape[0] if self.shape else self.row_bytes
+
+
+def _header_text(stream: ByteStream, size: int) -> io.BytesIO:
+    """A header, and the ``size`` bytes before it that tell its length; numpy would read any length before refusing."""
+    told = stream.read(size)
+    length = int.from_bytes(told, "little")
+    if length > _LONGEST_HEADER:
+        raise ValueError(f"its header says it is {length} bytes long, and {_LONGEST_HEADER} are allowed")
+    text = stream.read(length)
+    if len(told) < size or len(text) < length:
+        raise ValueError("it ends within its header")
+    return io.BytesIO(told + text)
 
 
 class NpyStream:

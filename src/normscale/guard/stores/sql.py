@@ -67,15 +67,16 @@ class Transaction:
         rows = self._run("SELECT state FROM snapshot WHERE id = 1", ())
         return bytes(rows[0][0]) if rows else None
 
-    def save_snapshot(self, seq: int, state: bytes, keep_after: int) -> None:
-        """Write the state; drop entries up to ``keep_after``, and of the others the rows, which it includes."""
+    def save_snapshot(self, seq: int, state: bytes, keep_after: int, *, drop_rows: bool) -> None:
+        """Write the state; drop entries up to ``keep_after``, and of the others, where there are any, the rows."""
         self._run(
             "INSERT INTO snapshot (id, seq, state) VALUES (1, ?, ?) "
             "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, state = excluded.state",
             (seq, state),
         )
         self._run("DELETE FROM journal WHERE seq <= ?", (keep_after,))
-        self._run("UPDATE journal SET learned = ? WHERE seq <= ? AND length(learned) > 0", (b"", seq))
+        if drop_rows:  # the state includes them
+            self._run("UPDATE journal SET learned = ? WHERE seq <= ? AND length(learned) > 0", (b"", seq))
 
     def forget_answers(self, before: float) -> None:
         """Drop answers that are older than ``before``."""
