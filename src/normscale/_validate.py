@@ -241,8 +241,10 @@ def one_of(value: str, name: str, choices: Iterable[str]) -> str:
     return value
 
 
-def as_labels(value: ArrayLike | Any, name: str = "labels", *, length: int, n_classes: int) -> IntArray:
-    """Class numbers of shape (n,) from 0 to n_classes - 1, where -1 stands for "not known"."""
+def as_labels(
+    value: ArrayLike | Any, name: str = "labels", *, length: int, n_classes: int | None = None
+) -> IntArray:
+    """Class numbers of shape (n,) from 0 to n_classes - 1 (where that is known); -1 stands for "not known"."""
     array = to_numpy(value, name)
     unknown = array == -1
     if not unknown.any():

@@ -18,6 +18,10 @@ class InvalidInput(NormscaleError, ValueError):
     """An argument breaks a rule; nothing was taken in."""
 
 
+class MissingOutput(InvalidInput, AttributeError):
+    """Outputs were asked for an array that they do not have."""
+
+
 class NotFitted(NormscaleError, RuntimeError):
     """A detector was asked to score before it was fitted or loaded."""
 

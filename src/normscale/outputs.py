@@ -1,88 +1,177 @@
-"""What a network says about some inputs: logits, and where known the features behind them and the labels.
+"""What a network says about some inputs: named arrays with one row per input, labels, and its last layer.
 
-Detectors take a :class:`ModelOutputs` or, wherever only logits matter, a plain array; :func:`as_outputs` is
-the one place where the two meet.
+Detectors take a :class:`ModelOutputs` or, where they read a single array, that array itself; :func:`as_outputs` is the
+one place where the two meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normscale._validate import IntArray, Rows, as_labels, as_rows, require_rows
-from normscale.errors import InvalidInput
+from normscale._validate import FloatArray, IntArray, Rows, as_finite_vector, as_labels, as_rows
+from normscale.errors import InvalidInput, MissingOutput
 
 RowSelection: TypeAlias = "int | slice | NDArray[Any] | list[int] | list[bool]"
 
+LOGITS, FEATURES = "logits", "features"
+"""The two arrays with a name of their own: the last layer before the softmax, and what goes into that layer."""
+
+
+class Head(NamedTuple):
+    """The last layer of a network, which makes logits of features: ``features @ weight.T + bias``."""
+
+    weight: Rows
+    """(n_classes, n_features)"""
+    bias: NDArray[Any]
+    """(n_classes,)"""
+
+    @classmethod
+    def checked(cls, value: Any) -> Head:
+        """A head from a pair of weight and bias, with agreeing shapes and finite numbers."""
+        try:
+            weight, bias = value
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"head must be a pair (weight, bias) of the last layer; got {type(value).__name__}."
+            ) from None
+        weight = as_rows(weight, "head weight", min_width=1)
+        if weight.shape[0] < 2 or not np.isfinite(weight).all():
+            raise InvalidInput(
+                f"head weight must have shape (n_classes, n_features), n_classes >= 2, and finite numbers; "
+                f"got {weight.shape}."
+            )
+        vector = as_finite_vector(bias, "head bias")
+        if vector.shape != weight.shape[:1]:
+            raise InvalidInput(
+                f"head bias must have one number for each of {weight.shape[0]} classes; got {vector.shape}."
+            )
+        return cls(weight, vector.astype(weight.dtype, copy=False))
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes."""
+        return int(self.weight.shape[0])
+
+    def logits(self, features: Rows) -> FloatArray:
+        """The logits (n, n_classes) of features (n, n_features), in float64.
+
+        Examples
+        --------
+        >>> Head(np.eye(2), np.array([0.0, 1.0])).logits(np.array([[3.0, 4.0]])).tolist()
+        [[3.0, 5.0]]
+        """
+        if features.shape[1] != self.weight.shape[1]:
+            raise InvalidInput(
+                f"features must have {self.weight.shape[1]} columns, as the head's weight has; got {features.shape}."
+            )
+        logits: FloatArray = features.astype(np.float64, copy=False) @ self.weight.astype(np.float64).T
+        logits += self.bias
+        return logits
+
+    def equals(self, other: Head | None) -> bool:
+        """Whether both are the same layer, number for number."""
+        return self is other or (
+            other is not None
+            and np.array_equal(self.weight, other.weight)
+            and np.array_equal(self.bias, other.bias)
+        )
+
 
 class ModelOutputs:
-    """What a network says about n inputs; frozen.
+    """What a network says about n inputs: arrays by name, a row per input each; frozen.
 
-    Nothing is copied: the arrays are the caller's own and keep their dtype. Whether the numbers are finite is
-    checked where the rows are read, not here.
+    At least one array is needed, and none in particular. Nothing is copied: the arrays are the caller's own and keep
+    their dtype. Whether the numbers are finite is checked where the rows are read, not here.
 
     Parameters
     ----------
-    logits : array of shape (n, n_classes), n_classes >= 2
+    logits : array of shape (n, n_classes), n_classes >= 2, optional
         The last layer before the softmax.
     features : array of shape (n, n_features), optional
-        The layer below it.
+        What goes into that layer.
     labels : array of shape (n,), optional
         The true classes, 0 to n_classes - 1; -1 stands for "not known". Kept as int64.
+    head : pair of arrays, optional
+        Weight (n_classes, n_features) and bias (n_classes,) of the last layer.
+    **arrays : arrays of shape (n, any width)
+        Whatever else detectors read: ``layer3``, ``perturbed_logits``, ``embedding``. A name is a Python identifier.
 
     Examples
     --------
-    >>> outputs = ModelOutputs([[2.0, 0.0], [0.0, 1.0], [3.0, 1.0]], labels=[0, 1, 1])
+    >>> outputs = ModelOutputs([[2.0, 0.0], [0.0, 1.0], [3.0, 1.0]], labels=[0, 1, 1], layer3=[[1.0], [2.0], [3.0]])
     >>> len(outputs), outputs.predicted.tolist(), round(outputs.accuracy, 3)
     (3, [0, 1, 0], 0.667)
     >>> outputs[outputs.predicted == 0]
-    ModelOutputs(n=2, n_classes=2, logits=float64, labels)
+    ModelOutputs(n=2, logits=2, layer3=1, labels)
+    >>> outputs.layer3[-1].tolist(), outputs.get("features") is None
+    ([3.0], True)
     """
 
-    __slots__ = ("features", "labels", "logits")
+    __slots__ = ("_arrays", "head", "labels")
 
-    logits: Rows
-    features: Rows | None
+    _arrays: dict[str, Rows]
     labels: IntArray | None
+    head: Head | None
 
     def __init__(
         self,
-        logits: ArrayLike | Any,
+        logits: ArrayLike | Any | None = None,
         features: ArrayLike | Any | None = None,
         labels: ArrayLike | Any | None = None,
+        head: tuple[ArrayLike | Any, ArrayLike | Any] | None = None,
+        **arrays: ArrayLike | Any | None,
     ) -> None:
-        """Check that the shapes agree and the labels are classes."""
-        rows = as_rows(logits, "logits")
-        length, n_classes = rows.shape
-        if features is not None:
-            features = as_rows(features, "features", min_width=1)
-            if features.shape[0] != length:
+        """Check that the names can be names, the shapes agree and the labels are classes."""
+        checked: dict[str, Rows] = {}
+        for name, value in {LOGITS: logits, FEATURES: features, **arrays}.items():
+            if value is None:
+                continue
+            rows = as_rows(value, check_name(name), min_width=2 if name == LOGITS else 1)
+            first = next(iter(checked), None)
+            if first is not None and rows.shape[0] != checked[first].shape[0]:
                 raise InvalidInput(
-                    f"features must have one row per row of logits ({length}); got shape {features.shape}."
+                    f"{name} must have one row per row of {first} ({checked[first].shape[0]}); got shape {rows.shape}."
+                )
+            checked[name] = rows
+        if not checked:
+            raise InvalidInput("outputs need at least one array, such as logits= or features=; got none.")
+        layer = None if head is None else Head.checked(head)
+        length = next(iter(checked.values())).shape[0]
+        n_classes = checked[LOGITS].shape[1] if LOGITS in checked else None if layer is None else layer.n_classes
+        if layer is not None:
+            if layer.n_classes != n_classes:
+                raise InvalidInput(f"head has {layer.n_classes} classes and logits have {n_classes}; they must agree.")
+            if FEATURES in checked and checked[FEATURES].shape[1] != layer.weight.shape[1]:
+                raise InvalidInput(
+                    f"head weight must have a column for each of {checked[FEATURES].shape[1]} features; "
+                    f"got shape {layer.weight.shape}."
                 )
         if labels is not None:
             labels = as_labels(labels, "labels", length=length, n_classes=n_classes)
-        self._fill(rows, features, labels)
+        self._fill(checked, labels, layer)
 
-    def _fill(self, logits: Rows, features: Rows | None, labels: IntArray | None) -> None:
-        """Set the three fields, once."""
-        object.__setattr__(self, "logits", logits)
-        object.__setattr__(self, "features", features)
+    def _fill(self, arrays: dict[str, Rows], labels: IntArray | None, head: Head | None) -> None:
+        """Set the fields, once."""
+        object.__setattr__(self, "_arrays", arrays)
         object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "head", head)
 
     @classmethod
-    def _trusted(cls, logits: Rows, features: Rows | None, labels: IntArray | None) -> ModelOutputs:
+    def _trusted(
+        cls, arrays: dict[str, Rows], labels: IntArray | None = None, head: Head | None = None
+    ) -> ModelOutputs:
         """A record of arrays that were checked before; selecting rows should not read every label again."""
         record = cls.__new__(cls)
-        record._fill(logits, features, labels)
+        record._fill(arrays, labels, head)
         return record
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: the record is frozen."""
-        raise AttributeError(f"ModelOutputs is frozen; make a new one instead of setting {name!r}.")
+        raise AttributeError(f"ModelOutputs is frozen; make a new one instead of setting {name!r}, by replace().")
 
     def __delattr__(self, name: str) -> None:
         """Refuse: the record is frozen."""
@@ -90,11 +179,61 @@ class ModelOutputs:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and send between processes; a frozen class with slots needs to say how."""
-        return ModelOutputs, (self.logits, self.features, self.labels)
+        return ModelOutputs._trusted, (self._arrays, self.labels, self.head)
+
+    # -- arrays by name ----------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays."""
+        return tuple(self._arrays)
+
+    def array(self, name: str) -> Rows:
+        """An array by name, or :class:`~normscale.errors.MissingOutput`."""
+        found = self._arrays.get(name)
+        if found is None:
+            raise MissingOutput(f"these outputs have no {name}; they have {', '.join(self._arrays)}.")
+        return found
+
+    def get(self, name: str) -> Rows | None:
+        """An array by name, or None."""
+        return self._arrays.get(name)
+
+    def __getattr__(self, name: str) -> Rows:
+        """Give ``outputs.layer3`` the meaning of ``outputs.array("layer3")``."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.array(name)
+
+    @property
+    def logits(self) -> Rows:
+        """The last layer before the softmax; (n, n_classes)."""
+        return self.array(LOGITS)
+
+    @property
+    def features(self) -> Rows:
+        """What goes into the last layer; (n, n_features)."""
+        return self.array(FEATURES)
+
+    def replace(self, **arrays: ArrayLike | Any | None) -> ModelOutputs:
+        """The same outputs with some arrays, ``labels`` or ``head`` put in or taken out (None).
+
+        Examples
+        --------
+        >>> ModelOutputs([[1.0, 2.0]], labels=[1]).replace(labels=None, layer3=[[5.0]])
+        ModelOutputs(n=1, logits=2, layer3=1)
+        """
+        return ModelOutputs(**{**self._arrays, "labels": self.labels, "head": self.head, **arrays})
+
+    def only(self, *names: str) -> ModelOutputs:
+        """The same inputs with these arrays alone, and with labels and head."""
+        return self._trusted({name: self.array(name) for name in names}, self.labels, self.head)
+
+    # -- rows --------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return int(self.logits.shape[0])
+        return int(next(iter(self._arrays.values())).shape[0])
 
     def __iter__(self) -> Iterator[ModelOutputs]:
         """Iterate over records of one row each."""
@@ -119,23 +258,22 @@ class ModelOutputs:
             if rows.dtype.kind == "b" and rows.shape[0] != len(self):
                 raise InvalidInput(f"a mask must have one entry per row ({len(self)}); got {rows.shape[0]}.")
         return self._trusted(
-            self.logits[rows],
-            None if self.features is None else self.features[rows],
+            {name: array[rows] for name, array in self._arrays.items()},
             None if self.labels is None else self.labels[rows],
+            self.head,
         )
 
     def __repr__(self) -> str:
-        """Describe the record in one line."""
-        parts = [f"n={len(self)}", f"n_classes={self.n_classes}", f"logits={self.logits.dtype}"]
-        if self.features is not None:
-            parts.append(f"features={self.features.shape[1]}")
-        if self.labels is not None:
-            parts.append("labels")
+        """Describe the record in one line: rows, and the width of every array."""
+        parts = [f"n={len(self)}", *(f"{name}={array.shape[1]}" for name, array in self._arrays.items())]
+        parts += ["labels"] * (self.labels is not None) + ["head"] * (self.head is not None)
         return f"ModelOutputs({', '.join(parts)})"
 
     @property
     def n_classes(self) -> int:
         """The number of classes the network knows."""
+        if LOGITS not in self._arrays and self.head is not None:
+            return self.head.n_classes
         return int(self.logits.shape[1])
 
     @property
@@ -158,60 +296,66 @@ class ModelOutputs:
     def concatenate(parts: Iterable[ModelOutputs]) -> ModelOutputs:
         """Put records below each other.
 
-        All must have the same number of classes and either all or none features. Where only some have labels,
-        the others' are -1, "not known".
+        All must have the same arrays, of the same widths, and the same head where there is one. Where only some have
+        labels, the others' are -1, "not known".
         """
         records = list(parts)
         if not records:
             raise InvalidInput("concatenate needs at least one ModelOutputs; got none.")
-        if len({record.n_classes for record in records}) > 1:
-            raise InvalidInput(
-                "all parts must have the same number of classes; "
-                f"got {', '.join(str(record.n_classes) for record in records)}."
-            )
-        widths = {None if record.features is None else record.features.shape[1] for record in records}
-        if len(widths) > 1:
-            raise InvalidInput(
-                "all parts must have the same number of features, or none; "
-                f"got {', '.join(sorted(str(width) for width in widths))}. "
-                "Drop them by ModelOutputs(part.logits, labels=part.labels)."
-            )
-        features = [record.features for record in records if record.features is not None]
+        first = records[0]
+        for record in records:
+            if record.names != first.names and sorted(record.names) != sorted(first.names):
+                raise InvalidInput(
+                    f"all parts must have the same arrays; got {', '.join(first.names)} and {', '.join(record.names)}. "
+                    "Choose by part.only(...)."
+                )
+            for name in first.names:
+                width, other = first.array(name).shape[1], record.array(name).shape[1]
+                if other != width:
+                    raise InvalidInput(f"all parts must have the same number of {name}; got {width} and {other}.")
+        heads = [record.head for record in records if record.head is not None]
+        if heads and not all(heads[0].equals(head) for head in heads):
+            raise InvalidInput("all parts must have the same head; they come from different networks.")
         labels: IntArray | None = None
         if any(record.labels is not None for record in records):
             labels = np.concatenate(
                 [np.full(len(r), -1, dtype=np.int64) if r.labels is None else r.labels for r in records]
             )
         return ModelOutputs._trusted(
-            np.concatenate([record.logits for record in records]),
-            np.concatenate(features) if features else None,
+            {name: np.concatenate([record.array(name) for record in records]) for name in first.names},
             labels,
+            heads[0] if heads else None,
         )
 
 
-def as_outputs(value: ModelOutputs | Mapping[str, ArrayLike] | ArrayLike | Any, *, at_least: int = 0) -> ModelOutputs:
+_RESERVED = frozenset(name for name in dir(ModelOutputs) if name not in (LOGITS, FEATURES)) | {"labels", "head"}
+
+
+def check_name(name: str) -> str:
+    """A name that an array may have: a Python identifier that means nothing else here."""
+    if not name.isidentifier() or name.startswith("_") or name in _RESERVED:
+        raise InvalidInput(
+            f"an array's name is a word such as layer3, without a leading underscore, and none of "
+            f"{', '.join(sorted(word for word in _RESERVED if not word.startswith('_')))}; got {name!r}."
+        )
+    return name
+
+
+def as_outputs(value: ModelOutputs | Mapping[str, ArrayLike] | ArrayLike | Any, name: str = LOGITS) -> ModelOutputs:
     """Turn what a caller may pass into :class:`ModelOutputs`.
 
     Parameters
     ----------
-    value : ModelOutputs, array of logits, or mapping
-        A record passes through; a mapping (such as ``numpy.load("outputs.npz")``) has the keys ``logits`` and
-        maybe ``features`` and ``labels``.
-    at_least : int, default 0
-        Raise unless there are so many rows.
+    value : ModelOutputs, array, or mapping
+        A record passes through; a mapping (such as ``numpy.load("outputs.npz")``) has arrays by name, and maybe
+        ``labels`` and ``head``.
+    name : str
+        What a plain array is taken as.
     """
     if isinstance(value, ModelOutputs):
-        outputs = value
-    elif isinstance(value, Mapping):
-        unknown = sorted(str(key) for key in value if key not in ("logits", "features", "labels"))
-        if unknown or "logits" not in value:
-            raise InvalidInput(
-                "a mapping must have the key 'logits' and may have 'features' and 'labels'; "
-                f"got {', '.join(repr(str(key)) for key in value) or 'no keys'}."
-            )
-        outputs = ModelOutputs(**{key: value[key] for key in value})
-    else:
-        outputs = ModelOutputs(value)
-    if at_least:
-        require_rows(outputs.logits, "logits", at_least)
-    return outputs
+        return value
+    if isinstance(value, Mapping):
+        if any(not isinstance(key, str) for key in value):
+            raise InvalidInput(f"a mapping must have arrays by name; got the keys {', '.join(map(repr, value))}.")
+        return ModelOutputs(**{key: value[key] for key in value})
+    return ModelOutputs(**{name: value})
