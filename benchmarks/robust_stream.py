@@ -17,12 +17,12 @@ CHECKED = 300
 def check(robust, logits) -> None:
     """The compiled stream equals the plain numpy one on its first rows."""
     from normscale._kernels import mixture_reference
-    from normscale._kernels.mixture import Mixture, doubts
+    from normscale._kernels.mixture import Mixture, frozen_log_odds
 
     rows = logits[:CHECKED]
     expected = np.empty(len(rows))
     state = Mixture.empty(logits.shape[1])
-    mixture_reference.stream(rows, doubts(rows, robust.inside_), robust.inside_, robust._settings, state, expected)
+    mixture_reference.stream(rows, frozen_log_odds(rows, robust.profiles_), robust.profiles_, robust._mixture_settings, state, expected)
     np.testing.assert_allclose(robust.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
 
 

@@ -2,7 +2,7 @@
 
 >>> import normscale as ns
 >>> sample = ns.load_sample()
->>> detector = ns.NormScaling().fit(sample.train).calibrate(sample.validation, keep=0.95)
+>>> detector = ns.NormScaling().fit(sample.train).set_threshold(sample.validation, keep=0.95)
 >>> scores = detector.score(sample.test)          # higher = more out-of-distribution
 >>> is_ood = detector.predict(sample.test)        # True = not what the classifier was trained for
 
@@ -11,27 +11,16 @@ The names below are loaded when first used (PEP 562), so that ``import normscale
 
 from typing import TYPE_CHECKING, Any
 
+from normscale import detectors as _detectors
 from normscale._version import __version__
 
 if TYPE_CHECKING:
-    from normscale.detectors.base import Detector as Detector
-    from normscale.detectors.decision import Threshold as Threshold
-    from normscale.detectors.logit_scores import MSP as MSP
-    from normscale.detectors.logit_scores import ODIN as ODIN
-    from normscale.detectors.logit_scores import Energy as Energy
-    from normscale.detectors.logit_scores import MaxLogit as MaxLogit
-    from normscale.detectors.mahalanobis import Mahalanobis as Mahalanobis
-    from normscale.detectors.multi_threshold import MultiThreshold as MultiThreshold
-    from normscale.detectors.norm_scaling import NormScaling as NormScaling
-    from normscale.detectors.registry import list_detectors as list_detectors
-    from normscale.detectors.registry import load_detector as load_detector
-    from normscale.detectors.registry import make_detector as make_detector
-    from normscale.detectors.robust_norm_scaling import RobustNormScaling as RobustNormScaling
-    from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
+    from normscale.detectors import *  # noqa: F403
     from normscale.errors import FileFormatError as FileFormatError
     from normscale.errors import FolderInUse as FolderInUse
     from normscale.errors import InvalidInput as InvalidInput
     from normscale.errors import MissingExtra as MissingExtra
+    from normscale.errors import MissingOutput as MissingOutput
     from normscale.errors import NormscaleError as NormscaleError
     from normscale.errors import NotFitted as NotFitted
     from normscale.errors import NumericalWarning as NumericalWarning
@@ -52,6 +41,7 @@ if TYPE_CHECKING:
     from normscale.metrics.thresholds import threshold_at as threshold_at
     from normscale.metrics.thresholds import thresholds_per_class as thresholds_per_class
     from normscale.moments import RunningMoments as RunningMoments
+    from normscale.outputs import Head as Head
     from normscale.outputs import ModelOutputs as ModelOutputs
     from normscale.sample import export_sample as export_sample
     from normscale.sample import load_sample as load_sample
@@ -65,17 +55,8 @@ if TYPE_CHECKING:
     from normscale.tables import write_table as write_table
 
 _HOMES = {  # module -> the public names it holds; a test compares this with the imports above
-    "detectors.base": "Detector",
-    "detectors.decision": "Threshold",
-    "detectors.logit_scores": "MSP ODIN Energy MaxLogit",
-    "detectors.mahalanobis": "Mahalanobis",
-    "detectors.multi_threshold": "MultiThreshold",
-    "detectors.norm_scaling": "NormScaling",
-    "detectors.registry": "list_detectors load_detector make_detector",
-    "detectors.robust_norm_scaling": "RobustNormScaling",
-    "detectors.temperature_scaling": "TemperatureScaling",
     "errors": (
-        "FileFormatError FolderInUse InvalidInput MissingExtra NormscaleError NotFitted NumericalWarning "
+        "FileFormatError FolderInUse InvalidInput MissingExtra MissingOutput NormscaleError NotFitted NumericalWarning "
         "TrainingDiverged UnknownDetector"
     ),
     "metrics.calibration": "expected_calibration_error reliability",
@@ -86,13 +67,14 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "metrics.temperature": "ece_curve fit_temperature nll",
     "metrics.thresholds": "threshold_at thresholds_per_class",
     "moments": "RunningMoments",
-    "outputs": "ModelOutputs",
+    "outputs": "Head ModelOutputs",
     "sample": "export_sample load_sample",
     "scaling": "norm_scale",
     "scores": "confidence energy_score max_logit_score msp_score",
     "tables": "open_table read_table write_table",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_HOME_OF |= dict.fromkeys(_detectors.__all__, "detectors")
 
 __all__ = ["__version__", *sorted(_HOME_OF)]
 

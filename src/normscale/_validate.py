@@ -7,7 +7,7 @@ Each function returns the checked value in the form the library works on, or rai
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -73,23 +73,16 @@ def as_rows(value: ArrayLike | Any, name: str = "logits", *, width: int | None =
     return array
 
 
+def min_width(name: str) -> int:
+    """The fewest columns that an array of this name may have: logits are of two classes at least."""
+    return 2 if name.endswith("logits") else 1
+
+
 def require_rows(array: Rows, name: str, at_least: int = 1) -> None:
     """Raise when there are too few rows for the work at hand."""
     if array.shape[0] < at_least:
         plural = "row" if at_least == 1 else "rows"
         raise InvalidInput(f"{name} must have at least {at_least} {plural}; got shape {array.shape}.")
-
-
-def stream_without_bad_rows(
-    rows: Rows, scores: FloatArray, on_invalid: str, stream: Callable[[Rows], FloatArray]
-) -> FloatArray:
-    """What follows when a block of a stream was refused: an error, or the good rows alone and NaN for the others."""
-    good = finite_row_mask(rows)
-    if on_invalid == "raise" or good.all():
-        raise invalid_row_error(rows, "logits", can_skip=True)
-    scores[~good] = np.nan
-    scores[good] = stream(rows[good])
-    return scores
 
 
 def finite_row_mask(array: Rows) -> BoolArray:
@@ -241,9 +234,7 @@ def one_of(value: str, name: str, choices: Iterable[str]) -> str:
     return value
 
 
-def as_labels(
-    value: ArrayLike | Any, name: str = "labels", *, length: int, n_classes: int | None = None
-) -> IntArray:
+def as_labels(value: ArrayLike | Any, name: str = "labels", *, length: int, n_classes: int | None = None) -> IntArray:
     """Class numbers of shape (n,) from 0 to n_classes - 1 (where that is known); -1 stands for "not known"."""
     array = to_numpy(value, name)
     unknown = array == -1

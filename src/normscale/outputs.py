@@ -75,9 +75,7 @@ class Head(NamedTuple):
     def equals(self, other: Head | None) -> bool:
         """Whether both are the same layer, number for number."""
         return self is other or (
-            other is not None
-            and np.array_equal(self.weight, other.weight)
-            and np.array_equal(self.bias, other.bias)
+            other is not None and np.array_equal(self.weight, other.weight) and np.array_equal(self.bias, other.bias)
         )
 
 
@@ -122,7 +120,7 @@ class ModelOutputs:
         logits: ArrayLike | Any | None = None,
         features: ArrayLike | Any | None = None,
         labels: ArrayLike | Any | None = None,
-        head: tuple[ArrayLike | Any, ArrayLike | Any] | None = None,
+        head: Any | None = None,
         **arrays: ArrayLike | Any | None,
     ) -> None:
         """Check that the names can be names, the shapes agree and the labels are classes."""

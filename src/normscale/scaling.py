@@ -45,7 +45,9 @@ def norm_scale(logits: ArrayLike, moments: RunningMoments, temperature: float = 
     return scaled
 
 
-def frozen_scores(rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1) -> FloatArray:
+def norm_scaled_scores(
+    rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1
+) -> FloatArray:
     """Scores with the moments as they are; shape (n,)."""
     return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
 
@@ -56,21 +58,21 @@ def stream_into(
     kind: str,
     temperature: float,
     threads: int = 1,
-    on_invalid: str = "raise",
 ) -> FloatArray:
     """Take each row into ``moments``, then score it with the moments that include it; scores (n,).
 
-    A refused block leaves ``moments`` as they are. With ``on_invalid="skip"`` a row with NaN or infinity is not taken
-    in and scores NaN.
+    A refused block leaves ``moments`` as they are.
     """
-    if on_invalid != "raise":
-        _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
     scores = np.empty(rows.shape[0])
-    weight, mean, m2 = moments.state
-    state = _kernels.stream_scores(rows, weight, mean, m2, KINDS[kind], 1.0 / temperature, scores, threads)
-    if state is not None:
-        moments.state = state
-        return scores
-    return _validate.stream_without_bad_rows(
-        rows, scores, on_invalid, lambda good: stream_into(moments, good, kind, temperature, threads)
-    )
+    state = _kernels.stream_scores(rows, *moments.state, KINDS[kind], 1.0 / temperature, scores, threads)
+    if state is None:
+        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
+    moments.state = state
+    return scores
+
+
+def norm_scale_stream(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
+    """The logits (n, C), each row scaled by the moments after that row was taken in; ``moments`` stay as they are."""
+    _, means, variances = moments.prefix(logits)
+    deviations = temperature * np.sqrt(variances)
+    return np.divide(logits - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)

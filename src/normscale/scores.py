@@ -17,14 +17,16 @@ if TYPE_CHECKING:
     from normscale._validate import FloatArray, Rows
 
 
-def scaled_scores(rows: Rows, shift: FloatArray, factor: FloatArray, kind: str, threads: int = 1) -> FloatArray:
+def scaled_scores(
+    rows: Rows, shift: FloatArray, factor: FloatArray, kind: str, threads: int = 1, *, name: str = "logits"
+) -> FloatArray:
     """Scores of ``(rows - shift) * factor`` without ever holding that array; shape (n,).
 
-    ``kind`` is ``"msp"``, ``"max"`` or ``"energy"``.
+    ``kind`` is ``"log_odds"``, ``"max"`` or ``"log_sum_exp"``; ``name`` is what the rows are called in an error.
     """
     out = np.empty(rows.shape[0])
     if not _kernels.frozen_scores(rows, shift, factor, _kernels.KINDS[kind], out, threads):
-        raise _validate.invalid_row_error(rows, "logits")
+        raise _validate.invalid_row_error(rows, name, can_skip=True)
     return out
 
 
@@ -59,7 +61,7 @@ def msp_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) 
     >>> msp_score([[2.0, 0.0], [30.0, 0.0], [60.0, 0.0]]).tolist()
     [-2.0, -30.0, -60.0]
     """
-    return _plain(logits, temperature, "msp", threads)
+    return _plain(logits, temperature, "log_odds", threads)
 
 
 def max_logit_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
@@ -89,7 +91,7 @@ def energy_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 
     >>> energy_score([[0.0, 0.0]]).round(6).tolist()
     [-0.693147]
     """
-    return _validate.positive(temperature, "temperature") * _plain(logits, temperature, "energy", threads)
+    return _validate.positive(temperature, "temperature") * _plain(logits, temperature, "log_sum_exp", threads)
 
 
 def confidence(scores: ArrayLike) -> FloatArray:

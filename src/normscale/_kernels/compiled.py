@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from normscale._kernels.kinds import MAX, MSP, TINY_VARIANCE, WIDE_FROM
+from normscale._kernels.kinds import LOG_ODDS, MAX, TINY_VARIANCE, WIDE_FROM
 from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive, inverse_sqrt_near_one, larger
 
 Array = Any  # numba reads no annotations; these say what a person needs: float arrays of the shapes below
@@ -124,7 +124,7 @@ def _row_score(z: Array, top: float, kind: int) -> float:
     if kind == MAX:
         return -top
     every, below = _sums_of_exp(z, top)
-    if kind != MSP:
+    if kind != LOG_ODDS:
         return -(top + np.log(every))
     others = below + (np.round(every - below) - 1.0)  # equals of the largest count 1 each, it itself does not
     if others > _UNDERFLOW:
@@ -281,7 +281,7 @@ def _tile_scores(z: Array, b: int, top: Array, second: Array, total: Array, kind
     if kind == MAX:
         for r in range(out.shape[0]):
             out[r] = -top[r]
-    elif kind == MSP:
+    elif kind == LOG_ODDS:
         total[:] = -1.0  # the largest itself, which counts as exp(0) below
         for j in range(z.shape[0]):
             _add_exp_below(z[j, :b], second, total)

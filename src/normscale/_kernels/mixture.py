@@ -1,8 +1,8 @@
 """The two-groups stream: what both of its kernels read and write, and the choice between them.
 
-A row that the classifier calls class c comes from one of two groups: in-distribution rows ("inside"), whose
-description :class:`Inside` is fixed at training, and others ("outside"), whose description :class:`Mixture` is learned
-from the stream and forgets. :mod:`normscale._kernels.mixture_reference` says what one row does to it.
+A row that the classifier calls class c comes from one of two groups: in-distribution (ID) rows, described by
+:class:`ClassProfiles`, which training fixes, and OoD rows, described by :class:`Mixture`, which the stream teaches and
+which forgets. :mod:`normscale._kernels.mixture_reference` says what one row does to it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _kernels
-from normscale._kernels.kinds import MSP
+from normscale._kernels.kinds import LOG_ODDS
 
 FloatArray = NDArray[np.float64]
 
-ROWS, RECENT, RECENT_INSIDE, LONG_INSIDE, LONG_TOP = range(5)
+ROWS, RECENT, RECENT_ID, LONG_ID, LONG_TOP = range(5)
 """Places in :attr:`Mixture.totals`."""
 
 SOFTNESS = 0.3
-"""Width of the step at the median that counts rows as inside, in deviations of the confidence."""
-LEAST_OUTSIDE = 0.001
-"""Prior share of outside rows where a class shows none, so that the first one can be noticed."""
+"""Width of the step at the median that counts rows as profiles, in deviations of the confidence."""
+LEAST_OOD = 0.001
+"""Prior share of OoD rows where a class shows none, so that the first one can be noticed."""
 
 
-class Inside(NamedTuple):
+class ClassProfiles(NamedTuple):
     """The in-distribution group of every predicted class c, fixed at training."""
 
     shift: FloatArray
@@ -39,12 +39,12 @@ class Inside(NamedTuple):
     """(1,) median of the confidence of all rows."""
     median: FloatArray
     """(C,) how far above it the median of the rows predicted c lies."""
-    inside_count: FloatArray
-    """(C,) what a row far above the median counts as, so that inside rows count 1 on average: about 2."""
+    count_scale: FloatArray
+    """(C,) what a row far above the median counts as, so that ID rows count 1 on average: about 2."""
     top_odds: FloatArray
     """(C,) exp((upper quartile - median) / softness)."""
-    top_count: FloatArray
-    """(C,) what a row far above the upper quartile counts as, so that inside rows count 1 on average: about 4."""
+    top_scale: FloatArray
+    """(C,) what a row far above the upper quartile counts as, so that ID rows count 1 on average: about 4."""
     share: FloatArray
     """(C,) of training rows predicted c."""
     mean: FloatArray
@@ -53,7 +53,7 @@ class Inside(NamedTuple):
     """(C, C) row c: 1 / their deviations."""
 
 
-class Settings(NamedTuple):
+class MixtureSettings(NamedTuple):
     """What the person chose, in the form the loops want."""
 
     class_decay: float
@@ -67,20 +67,20 @@ class Mixture(NamedTuple):
     """What the stream has taught; sums of the past count less with every row."""
 
     totals: FloatArray
-    """(5,) rows ever; recent rows and their inside counts; long-term counts above the median and the quartile."""
+    """(5,) rows ever; recent rows and their ID counts; long-term counts above the median and the quartile."""
     recent: FloatArray
     """(C,) recent rows predicted c, forgotten with every row of the stream; as it was at the last of them."""
     last: FloatArray
     """(C,) when that was: rows ever, then."""
     seen: FloatArray
     """(C,) rows predicted c, forgotten with every row predicted c."""
-    inside: FloatArray
-    """(C,) the inside counts of those."""
-    outside: FloatArray
-    """(C,) the outside responsibilities of those."""
-    outside_mean: FloatArray
-    """(C, C) mean of the outside rows predicted c, in training deviations from the training mean of class c."""
-    outside_variance: FloatArray
+    id_count: FloatArray
+    """(C,) the ID counts of those."""
+    ood_weight: FloatArray
+    """(C,) the OoD responsibilities of those."""
+    ood_mean: FloatArray
+    """(C, C) mean of the OoD rows predicted c, in training deviations from the training mean of class c."""
+    ood_variance: FloatArray
     """(C, C) their variance, in the same unit squared."""
 
     @classmethod
@@ -108,9 +108,9 @@ class Loops(Protocol):
     def stream(
         self,
         rows: NDArray[Any],
-        doubt: FloatArray,
-        inside: Inside,
-        settings: Settings,
+        log_odds: FloatArray,
+        profiles: ClassProfiles,
+        settings: MixtureSettings,
         state: Mixture,
         out: FloatArray,
     ) -> None:
@@ -119,9 +119,9 @@ class Loops(Protocol):
     def score(
         self,
         rows: NDArray[Any],
-        doubt: FloatArray,
-        inside: Inside,
-        settings: Settings,
+        log_odds: FloatArray,
+        profiles: ClassProfiles,
+        settings: MixtureSettings,
         state: Mixture,
         out: FloatArray,
     ) -> None:
@@ -138,41 +138,51 @@ def _loops() -> Loops:
     return mixture_reference
 
 
-def doubts(rows: NDArray[Any], inside: Inside, threads: int = 1) -> FloatArray | None:
+def frozen_log_odds(rows: NDArray[Any], profiles: ClassProfiles, threads: int = 1) -> FloatArray | None:
     """Log-odds of the prediction being wrong after frozen norm-scaling (n,); None when a row is not finite."""
     out = np.empty(rows.shape[0])
-    return out if _kernels.frozen_scores(rows, inside.shift, inside.factor, MSP, out, threads) else None
+    return out if _kernels.frozen_scores(rows, profiles.shift, profiles.factor, LOG_ODDS, out, threads) else None
 
 
 def stream_mixture(
-    rows: NDArray[Any], inside: Inside, settings: Settings, state: Mixture, out: FloatArray, threads: int = 1
+    rows: NDArray[Any],
+    profiles: ClassProfiles,
+    settings: MixtureSettings,
+    state: Mixture,
+    out: FloatArray,
+    threads: int = 1,
 ) -> Mixture | None:
     """Take rows (n, C) in one by one, score each into ``out`` (n,), and return the state after the last.
 
-    None when a row cannot be taken in; nothing given is changed. Threads share the doubts; what follows is one
+    None when a row cannot be taken in; nothing given is changed. Threads share the frozen_log_odds; what follows is one
     row after the other by nature.
     """
-    doubt = doubts(rows, inside, threads)
-    if doubt is None:
+    log_odds = frozen_log_odds(rows, profiles, threads)
+    if log_odds is None:
         return None
     state = state.copy()
     loops = _loops()
     for block in _kernels._blocks(rows, 1):
-        loops.stream(_kernels._native(rows[block]), doubt[block], inside, settings, state, out[block])
+        loops.stream(_kernels._native(rows[block]), log_odds[block], profiles, settings, state, out[block])
     return state if state.is_finite() and np.isfinite(out).all() else None
 
 
 def score_mixture(
-    rows: NDArray[Any], inside: Inside, settings: Settings, state: Mixture, out: FloatArray, threads: int = 1
+    rows: NDArray[Any],
+    profiles: ClassProfiles,
+    settings: MixtureSettings,
+    state: Mixture,
+    out: FloatArray,
+    threads: int = 1,
 ) -> bool:
     """Score rows (n, C) with the state as it is into ``out`` (n,); False when a row is not finite or too large."""
-    doubt = doubts(rows, inside, threads)
-    if doubt is None:
+    log_odds = frozen_log_odds(rows, profiles, threads)
+    if log_odds is None:
         return False
     loops = _loops()
 
     def score(block: slice) -> None:
-        loops.score(_kernels._native(rows[block]), doubt[block], inside, settings, state, out[block])
+        loops.score(_kernels._native(rows[block]), log_odds[block], profiles, settings, state, out[block])
 
     _kernels._in_threads(score, _kernels._blocks(rows, threads), threads)
     return bool(np.isfinite(out).all())

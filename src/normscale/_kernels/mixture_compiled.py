@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from normscale._kernels.mixture import (
-    LEAST_OUTSIDE,
-    LONG_INSIDE,
+    LEAST_OOD,
+    LONG_ID,
     LONG_TOP,
     RECENT,
-    RECENT_INSIDE,
+    RECENT_ID,
     ROWS,
     SOFTNESS,
-    Inside,
+    ClassProfiles,
     Mixture,
-    Settings,
+    MixtureSettings,
 )
 from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive
 
@@ -42,13 +42,13 @@ def _predicted(rows: Array, i: int) -> int:
 
 
 @compiled(EXACT)
-def _inside_share(c: int, recent: float, inside: Inside, settings: Settings, state: Mixture) -> float:
+def _id_share(c: int, recent: float, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now; ``recent`` rows of c."""
     prior = settings.prior
     totals = state.totals
-    overall = (totals[RECENT_INSIDE] + prior) / (totals[RECENT] + prior)
-    weight = prior + max(0.0, inside.share[c] * totals[RECENT] - recent)
-    share: float = (state.inside[c] + weight * overall) / ((state.seen[c] + weight) * settings.tolerance)
+    overall = (totals[RECENT_ID] + prior) / (totals[RECENT] + prior)
+    weight = prior + max(0.0, profiles.share[c] * totals[RECENT] - recent)
+    share: float = (state.id_count[c] + weight * overall) / ((state.seen[c] + weight) * settings.tolerance)
     return share if share < 1.0 else 1.0
 
 
@@ -75,7 +75,7 @@ def _fit_of(x: Array, trust: float, mean: Array, variance: Array) -> tuple[float
 
 @compiled(EXACT)
 def _position(x: Array, weight: float, prior: float, mean: Array, variance: Array) -> float:
-    """L: how much better the outside group explains x than the inside group."""
+    """L: how much better the OoD group explains x than the ID group."""
     if weight == 0.0:
         return 0.0
     trust = weight / (weight + prior)
@@ -100,49 +100,62 @@ def _join(x: Array, step: float, mean: Array, variance: Array) -> None:
 
 
 @compiled(EXACT)
-def stream(rows: Array, doubt: Array, inside: Inside, settings: Settings, state: Mixture, out: Array) -> None:
+def _confidence(rows: Array, log_odds: Array, i: int, c: int, profiles: ClassProfiles) -> float:
+    """B of row i, predicted c."""
+    confidence: float = profiles.weights[1] * np.float64(rows[i, c]) - profiles.weights[0] * log_odds[i]
+    return confidence - profiles.centre[0]
+
+
+@compiled(EXACT)
+def stream(
+    rows: Array, log_odds: Array, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array
+) -> None:
     """Take rows (b, C) in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
     log_decay = np.log(settings.recent_decay)
     x = np.empty(rows.shape[1])
     for i in range(rows.shape[0]):
         c = _predicted(rows, i)
-        confidence = inside.weights[1] * np.float64(rows[i, c]) - inside.weights[0] * doubt[i] - inside.centre[0]
-        u = confidence - inside.median[c]
+        confidence = (
+            profiles.weights[1] * np.float64(rows[i, c]) - profiles.weights[0] * log_odds[i] - profiles.centre[0]
+        )
+        u = confidence - profiles.median[c]
         grown = exp_nonpositive(-abs(u) / SOFTNESS)
         above = grown if u < 0.0 else 1.0
         below = 1.0 if u < 0.0 else grown
-        count = above / (above + below) * inside.inside_count[c]
-        top = above / (above + below * inside.top_odds[c]) * inside.top_count[c]
+        count = above / (above + below) * profiles.count_scale[c]
+        top = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
         totals[ROWS] += 1.0
         totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
-        totals[RECENT_INSIDE] = totals[RECENT_INSIDE] * settings.recent_decay + count
-        totals[LONG_INSIDE] = totals[LONG_INSIDE] * settings.long_decay + count
+        totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
+        totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + count
         totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top
         recent = state.recent[c] * exp_nonpositive((totals[ROWS] - state.last[c]) * log_decay) + 1.0
         state.recent[c] = recent
         state.last[c] = totals[ROWS]
         state.seen[c] = state.seen[c] * settings.class_decay + 1.0
-        state.inside[c] = state.inside[c] * settings.class_decay + count
-        weight = state.outside[c] * settings.class_decay
+        state.id_count[c] = state.id_count[c] * settings.class_decay + count
+        weight = state.ood_weight[c] * settings.class_decay
 
-        share = _inside_share(c, recent, inside, settings, state)
-        mean, variance = state.outside_mean[c], state.outside_variance[c]
-        _standardise(rows[i], inside.mean[c], inside.inverse_deviation[c], x)
+        share = _id_share(c, recent, profiles, settings, state)
+        mean, variance = state.ood_mean[c], state.ood_variance[c]
+        _standardise(rows[i], profiles.mean[c], profiles.inverse_deviation[c], x)
         evidence = _position(x, weight, settings.prior, mean, variance)
         out[i] = evidence - confidence
         if share < 1.0:
             out[i] -= np.log(share)
 
-        odds = share / (1.0 - share + LEAST_OUTSIDE) * np.exp(min(max(u - evidence, -600.0), 600.0))
+        odds = share / (1.0 - share + LEAST_OOD) * np.exp(min(max(u - evidence, -600.0), 600.0))
         responsibility = 1.0 / (1.0 + odds)
         weight += responsibility
-        state.outside[c] = weight
+        state.ood_weight[c] = weight
         _join(x, responsibility / weight, mean, variance)
 
 
 @compiled(EXACT)
-def score(rows: Array, doubt: Array, inside: Inside, settings: Settings, state: Mixture, out: Array) -> None:
+def score(
+    rows: Array, log_odds: Array, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array
+) -> None:
     """Score rows (b, C) with the state as it is into ``out`` (b,)."""
     n_classes = rows.shape[1]
     x = np.empty(n_classes)
@@ -150,10 +163,12 @@ def score(rows: Array, doubt: Array, inside: Inside, settings: Settings, state: 
     for c in range(n_classes):
         age = state.totals[ROWS] - state.last[c]
         recent = state.recent[c] * exp_nonpositive(age * np.log(settings.recent_decay))
-        shares[c] = np.log(_inside_share(c, recent, inside, settings, state))
+        shares[c] = np.log(_id_share(c, recent, profiles, settings, state))
     for i in range(rows.shape[0]):
         c = _predicted(rows, i)
-        _standardise(rows[i], inside.mean[c], inside.inverse_deviation[c], x)
-        evidence = _position(x, state.outside[c], settings.prior, state.outside_mean[c], state.outside_variance[c])
-        confidence = inside.weights[1] * np.float64(rows[i, c]) - inside.weights[0] * doubt[i] - inside.centre[0]
+        _standardise(rows[i], profiles.mean[c], profiles.inverse_deviation[c], x)
+        evidence = _position(x, state.ood_weight[c], settings.prior, state.ood_mean[c], state.ood_variance[c])
+        confidence = (
+            profiles.weights[1] * np.float64(rows[i, c]) - profiles.weights[0] * log_odds[i] - profiles.centre[0]
+        )
         out[i] = evidence - confidence - shares[c]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale._kernels.kinds import MAX, MSP, TINY_VARIANCE, WIDE_FROM
+from normscale._kernels.kinds import LOG_ODDS, MAX, TINY_VARIANCE, WIDE_FROM
 
 FloatArray = NDArray[np.float64]
 
@@ -250,7 +250,7 @@ def _score_cube(z: FloatArray, class_axis: int, kind: int, out: FloatArray, scra
             z -= top
             lift = np.zeros_like(top)
             total = np.exp(z, out=scratch).sum(axis=class_axis, keepdims=True)
-        scores = -(top + np.log(total)) if kind != MSP else _log_odds(z, lift, class_axis, total)
+        scores = -(top + np.log(total)) if kind != LOG_ODDS else _log_odds(z, lift, class_axis, total)
     scores = scores.squeeze(class_axis)
     out.reshape(scores.shape[1], scores.shape[0])[...] = scores.T
 

@@ -1,74 +1,128 @@
-"""The contract of every detector: fit, score, stream, calibrate, predict, save.
+"""The contract of every detector: fit, score, stream, set a threshold, predict, save.
 
-A detector reads what a classifier says (logits or penultimate features) and gives each input a number: HIGHER =
-MORE OoD. Constructors only store parameters; what ``fit`` learns ends in an underscore. ``score`` never changes
-anything. A call that raises leaves the detector as it was.
+A detector reads some of a classifier's outputs and gives each input a number: HIGHER = MORE OoD. Its class says all
+there is to say about it; nothing else in the package knows its name. Constructors only store parameters; what ``fit``
+learns ends in an underscore. ``score`` never changes anything. A call that raises leaves the detector as it was.
 """
 
 from __future__ import annotations
 
 import copy
-import math
 import os
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
-from normscale._validate import BoolArray, FloatArray, Rows
-from normscale.detectors.decision import Threshold
-from normscale.detectors.reference import Reference, ReferenceCollector
+from normscale._validate import BoolArray, FloatArray
+from normscale.detectors.baseline import TrainingBaseline
+from normscale.detectors.formula import FeatureFormula, LogitFormula, MomentFormula
+from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted
-from normscale.outputs import ModelOutputs, as_outputs
+from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 from normscale.state import pack_state, save_state
 
 OutputsLike = ModelOutputs | Mapping[str, ArrayLike] | ArrayLike
 
 
-class Detector(ABC):
-    """Base class; a subclass names itself, lists its parameters, and says how to fit, score and store itself."""
+class Setting(StrEnum):
+    """How a detector is measured."""
 
-    name: ClassVar[str]
-    """The key in the registry and in files."""
-    parameters: ClassVar[tuple[str, ...]] = ()
-    """The constructor's arguments; each is an attribute of the same name."""
-    reads: ClassVar[str] = "logits"
-    """The field of :class:`ModelOutputs` that scores come from: ``"logits"`` or ``"features"``."""
-    needs_labels: ClassVar[bool] = False
-    """Whether ``fit`` needs labels."""
+    FROZEN = "frozen"
+    """As it was fitted."""
+    STREAM = "stream"
+    """Its running statistics take each row in before it is scored."""
+    PER_CLASS = "per class"
+    """One ranking for each predicted class, averaged."""
+
+
+class Detector(ABC):
+    """Base class; a subclass says what it is and what it reads, and how to fit, score and store itself.
+
+    One file and the decorator :func:`~normscale.detectors.registry.register` are all that a new detector needs.
+    """
+
+    name: str
+    """What one types: the key in the registry and in files; for a step with its score, ``react+energy``."""
+    title: str = ""
+    """The name in tables and figures."""
+    paper: ClassVar[str] = ""
+    """Where it was published."""
+    reads: tuple[str, ...] = (LOGITS,)
+    """Names of the arrays of :class:`ModelOutputs` that scores come from."""
+    reads_in_fit: tuple[str, ...] = ()
+    """Further arrays that ``fit`` needs."""
+    fitted_on: ClassVar[str] = "train"
+    """Which outputs ``fit`` is meant for: ``"train"`` or ``"validation"``."""
     needs_fit: ClassVar[bool] = True
     """Whether ``score`` works only after ``fit``."""
+    needs_labels: ClassVar[bool] = False
+    """Whether ``fit`` needs labels."""
+    needs_head: ClassVar[bool] = False
+    """Whether ``fit`` needs the network's last layer."""
+    settings: tuple[Setting, ...] = (Setting.FROZEN,)
+    """The settings it can be measured in; its statistics run where STREAM is among them."""
+    parameters: ClassVar[Mapping[str, str]] = {}
+    """The constructor's arguments and what each means; each is an attribute of the same name."""
 
-    width_: int | None = None
-    """Columns of what it reads, known after fit."""
+    widths_: dict[str, int] | None = None
+    """Columns of every array it reads, known after fit."""
     threshold_: Threshold | None = None
-    """Set by :meth:`calibrate`; None means :meth:`predict` cannot answer yet."""
+    """Set by :meth:`set_threshold`; None means :meth:`predict` cannot answer yet."""
     class_names: tuple[str, ...] | None = None
     """Names of the classes, for people."""
-    reference_: Reference | None = None
-    """What the training rows looked like; None for a detector that was not fitted, or by an older version."""
+    baseline_: TrainingBaseline | None = None
+    """What the training rows looked like; None where their logits were not known."""
+
+    _lock: threading.Lock
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        self = super().__new__(cls)
+        self._lock = threading.Lock()
+        return self
 
     # -- what a subclass writes ------------------------------------------------------------------------------
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        """Learn from checked chunks; assign attributes only once nothing can fail any more."""
+        """Learn from checked chunks; every chunk must be consumed."""
         for chunk in chunks:
-            if not np.isfinite(chunk.logits).all():
-                raise _validate.invalid_row_error(chunk.logits, "logits")
+            for name in self.reads:
+                if not np.isfinite(chunk.array(name)).all():
+                    raise _validate.invalid_row_error(chunk.array(name), name)
 
     @abstractmethod
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
-        """Scores of rows of checked shape; must raise on rows that are not finite."""
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        """Scores of outputs of checked shape; must raise on rows that are not finite."""
+
+    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        """Take each row in and score it; must raise on a row that is not finite and then leave the state as it was."""
+        return self._score(outputs, threads)
+
+    def _start(self) -> None:  # noqa: B027 - nothing to do is a valid answer
+        """Begin a new stream from what ``fit`` learned."""
+
+    def _separate(self) -> None:  # noqa: B027
+        """Give a copy running statistics of its own."""
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         """Return the fitted arrays, by name."""
         return {}
 
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:  # noqa: B027 - nothing to do is a valid answer
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:  # noqa: B027
         """Take the fitted arrays back in."""
+
+    def formula(self) -> LogitFormula | FeatureFormula | None:
+        """How a graph can compute :meth:`score` with the statistics as they are now; None where it cannot."""
+        return None
+
+    def moment_formula(self) -> MomentFormula | None:
+        """How :meth:`stream` scores, where its statistics are nothing but moments of the logits; else None."""
+        return None
 
     # -- what everyone calls ---------------------------------------------------------------------------------
 
@@ -77,25 +131,24 @@ class Detector(ABC):
 
         Parameters
         ----------
-        outputs : ModelOutputs, or an array of logits (n, C) where only logits matter
+        outputs : ModelOutputs, or the array itself where a detector reads only one
 
         Returns
         -------
         self
         """
-        return self.fit_chunks([as_outputs(outputs)])
+        return self.fit_chunks([self._as_outputs(outputs)])
 
     def fit_chunks(self, chunks: Iterable[ModelOutputs]) -> Self:
         """Learn from a training set that comes in pieces, such as ``open_table(path).chunks()``."""
         learner = copy.copy(self)  # a failed fit must leave self as it was
-        learner.threshold_ = None
-        learner.width_ = None
-        collector = ReferenceCollector()
-        learner._fit(collector.watch(learner._checked(chunks)))
-        if learner.width_ is None:
+        learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        learner._fit(learner._checked(chunks))
+        if learner.widths_ is None:
             raise InvalidInput(f"{self.name}: the training outputs are empty; at least one row is needed.")
-        learner.reference_ = collector.result
-        self.__dict__.update(learner.__dict__)
+        learner._start()
+        with self._lock:
+            self._take_over(learner)
         return self
 
     def score(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
@@ -103,7 +156,7 @@ class Detector(ABC):
 
         Parameters
         ----------
-        outputs : ModelOutputs, or an array of logits (n, C) where only logits matter
+        outputs : ModelOutputs, or the array itself where a detector reads only one
         threads : int
             How many threads may share the work.
         on_invalid : {"raise", "skip"}
@@ -113,22 +166,30 @@ class Detector(ABC):
         -------
         array of shape (n,), float64; higher = more out-of-distribution
         """
-        rows = self._rows(outputs)
-        if _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID) == "raise":
-            return self._score(rows, threads)
-        good = _validate.finite_row_mask(rows)
-        scores = np.full(rows.shape[0], np.nan)
-        scores[good] = self._score(rows[good], threads)
-        return scores
+        return self._without_bad_rows(self._score, self._read(outputs), threads, on_invalid)
 
     def stream(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
         """Score a live stream: a detector with running statistics takes each row in, then scores it.
 
-        A detector without running statistics scores as :meth:`score` does.
+        It goes on where the last call stopped, and any split of the rows into calls gives the same scores and state.
+        Calls from several Python threads take turns. A block with a bad row is refused whole
+        (``on_invalid="raise"``), or scored NaN in that row and taken in without it (``"skip"``). A detector without
+        running statistics scores as :meth:`score` does.
         """
-        return self.score(outputs, threads=threads, on_invalid=on_invalid)
+        record = self._read(outputs)
+        if Setting.STREAM not in self.settings:
+            return self._without_bad_rows(self._score, record, threads, on_invalid)
+        with self._lock:
+            return self._without_bad_rows(self._stream, record, threads, on_invalid)
 
-    def calibrate(
+    def reset(self) -> Self:
+        """Forget the stream and start again from the training."""
+        self._require_fitted()
+        with self._lock:
+            self._start()
+        return self
+
+    def set_threshold(
         self,
         outputs: OutputsLike,
         keep: float = 0.95,
@@ -137,41 +198,42 @@ class Detector(ABC):
         per_class: bool = False,
         stream: bool = False,
     ) -> Self:
-        """Set the threshold so that a share ``keep`` of in-distribution inputs is accepted.
+        """Set the threshold on in-distribution inputs that ``fit`` has not seen.
 
         Parameters
         ----------
-        outputs : ModelOutputs or logits
-            In-distribution inputs that ``fit`` has not seen, e.g. the validation set.
+        outputs : ModelOutputs, or the array itself where a detector reads only one
         keep : float in (0, 1]
-            Share to accept.
+            Share of in-distribution inputs to accept.
         conformal : bool
-            Count one more input than there is, so that a new input is accepted with probability >= keep.
+            Finite-sample correction: a NEW in-distribution input is accepted with probability at least ``keep``.
         per_class : bool
             One threshold for each predicted class.
         stream : bool
             Set it on streamed scores (of a copy: no statistics move) instead of frozen ones.
         """
-        record = as_outputs(outputs)
+        record = self._as_outputs(outputs)
         scores = copy.copy(self).stream(record) if stream else self.score(record)
-        predicted = record.predicted if per_class else None
-        self.threshold_ = Threshold.at(scores, predicted, record.n_classes, keep=keep, conformal=conformal)
+        predicted, n_classes = (record.predicted, record.n_classes) if per_class else (None, None)
+        self.threshold_ = Threshold.at(scores, predicted, n_classes, keep=keep, conformal=conformal)
         return self
 
     def predict(self, outputs: OutputsLike, *, threads: int = 1) -> BoolArray:
-        """True where an input is out-of-distribution; shape (n,). Needs :meth:`calibrate` first."""
-        record = as_outputs(outputs)
+        """True where an input is out-of-distribution; shape (n,). Needs :meth:`set_threshold` first."""
+        record = self._as_outputs(outputs)
         return self.decide(self.score(record, threads=threads), record)
 
     def decide(self, scores: ArrayLike, outputs: OutputsLike) -> BoolArray:
         """Apply the threshold to scores that are already there; ``outputs`` tells the predicted classes."""
         if self.threshold_ is None:
             raise NotFitted(
-                f"{self.name} has no threshold; call calibrate(validation_outputs, keep=0.95) first, "
+                f"{self.name} has no threshold; call set_threshold(validation_outputs, keep=0.95) first, "
                 f"or set threshold_ = Threshold(value)."
             )
-        predicted = as_outputs(outputs).predicted if self.threshold_.per_class is not None else None
+        predicted = self._as_outputs(outputs).predicted if self.threshold_.per_class is not None else None
         return self.threshold_.flags(scores, predicted)
+
+    # -- storing ---------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the detector to a .safetensors file; :func:`normscale.load_detector` reads it back."""
@@ -184,49 +246,72 @@ class Detector(ABC):
     def _stored(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         self._require_fitted()
         header = {
-            "detector": self.name,
-            "parameters": self.get_params(),
-            "width": self.width_,
+            **self.spec(),
+            "widths": self.widths_,
             "threshold": None if self.threshold_ is None else self.threshold_.to_header(),
             "class_names": self.class_names,
         }
-        reference = {} if self.reference_ is None else self.reference_.tensors()
-        return header, {**reference, **self._tensors()}
+        baseline = {} if self.baseline_ is None else self.baseline_.tensors()
+        return header, {**baseline, **self._tensors()}
 
     @classmethod
     def from_state(cls, header: dict[str, Any], tensors: dict[str, NDArray[Any]]) -> Self:
         """Rebuild a detector from what :meth:`save` stored."""
         try:
             detector = cls(**header["parameters"])
-            detector.width_ = header["width"]
+            widths = header["widths"]
+            detector.widths_ = None if widths is None else {str(name): int(widths[name]) for name in detector.reads}
             names = header["class_names"]
             detector.class_names = None if names is None else tuple(names)
             if header["threshold"] is not None:
                 detector.threshold_ = Threshold.from_header(header["threshold"])
-            detector.reference_ = Reference.from_tensors(tensors)
+            detector.baseline_ = TrainingBaseline.from_tensors(tensors)
             detector._restore(tensors)
-        except (KeyError, TypeError, InvalidInput) as error:
+        except (KeyError, TypeError, AttributeError, InvalidInput) as error:
             raise FileFormatError(f"the stored state of a {cls.name} detector is damaged: {error}") from error
         return detector
 
+    def spec(self) -> dict[str, Any]:
+        """The class's name and the parameters: plain values that make the same, unfitted detector again."""
+        return {"detector": type(self).name, "parameters": self.get_params()}
+
     def get_params(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
+        """Return the constructor's arguments, as plain values."""
         return {name: getattr(self, name) for name in self.parameters}
 
     @property
     def is_fitted(self) -> bool:
         """Whether it can score."""
-        return self.width_ is not None or not self.needs_fit
+        return self.widths_ is not None or not self.needs_fit
 
     @property
     def has_running_statistics(self) -> bool:
         """Whether it changes with its stream."""
-        return type(self).stream is not Detector.stream and getattr(self, "prior_weight", 0.0) < math.inf
+        return Setting.STREAM in self.settings
+
+    @property
+    def n_classes_(self) -> int | None:
+        """The number of classes, where the training outputs told it."""
+        if self.baseline_ is not None:
+            return int(self.baseline_.predicted.size)
+        return None if self.widths_ is None else self.widths_.get(LOGITS)
 
     def __repr__(self) -> str:
-        """Show the constructor call."""
         arguments = ", ".join(f"{key}={value!r}" for key, value in self.get_params().items())
         return f"{type(self).__name__}({arguments})"
+
+    def __copy__(self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin._take_over(self)
+        twin._separate()
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def _take_over(self, other: Detector) -> None:
+        """Everything of another detector but its lock."""
+        self.__dict__.update(other.__getstate__())
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -234,43 +319,95 @@ class Detector(ABC):
         if not self.is_fitted:
             raise NotFitted(f"{type(self).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
 
-    def _rows(self, outputs: OutputsLike) -> Rows:
-        """Pick the rows scores come from, checked for shape."""
-        if (
-            type(outputs) is np.ndarray
-            and self.reads == "logits"
-            and outputs.ndim == 2
-            and outputs.shape[1] == self.width_
-            and outputs.dtype.char in "fde"
-        ):
-            return outputs  # nothing to find out: the quick way for one row at a time
-        self._require_fitted()
-        if self.reads == "logits" and not isinstance(outputs, (ModelOutputs, Mapping)):
-            return _validate.as_rows(outputs, width=self.width_)
-        record = as_outputs(outputs)
-        rows = getattr(record, self.reads)
-        if rows is None:
+    def _as_outputs(self, outputs: OutputsLike) -> ModelOutputs:
+        """A record; a plain array is the one array that is read."""
+        if isinstance(outputs, (ModelOutputs, Mapping)):
+            return as_outputs(outputs)
+        if len(self.reads) > 1:
             raise InvalidInput(
-                f"{self.name} reads {self.reads}; got outputs without them. "
-                f"Pass ModelOutputs(logits, {self.reads}=...)."
+                f"{self.name} reads {' and '.join(self.reads)}; got one array. "
+                f"Pass ModelOutputs({', '.join(f'{name}=...' for name in self.reads)})."
             )
-        return _validate.as_rows(rows, self.reads, width=self.width_, min_width=1 if self.reads == "features" else 2)
+        return as_outputs(outputs, self.reads[0])
+
+    def _read(self, outputs: OutputsLike) -> ModelOutputs:
+        """The arrays scores come from, checked for shape."""
+        self._require_fitted()
+        widths = self.widths_ or {}
+        if type(outputs) is np.ndarray and len(self.reads) == 1:  # one row at a time should cost little
+            name = self.reads[0]
+            rows = _validate.as_rows(outputs, name, width=widths.get(name), min_width=_validate.min_width(name))
+            return ModelOutputs._trusted({name: rows})
+        record = self._as_outputs(outputs)
+        for name in self.reads:
+            self._require(record, name)
+            _validate.as_rows(record.array(name), name, width=widths.get(name), min_width=_validate.min_width(name))
+        return record if record.names == self.reads else record.only(*self.reads)
+
+    def _require(self, record: ModelOutputs, name: str) -> None:
+        if record.get(name) is None:
+            raise InvalidInput(
+                f"{self.name} reads {name}; got outputs with {' and '.join(record.names)}. "
+                f"Pass ModelOutputs({name}=...)."
+            )
 
     def _checked(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
-        """Pass non-empty chunks on, checked for what this detector reads."""
+        """Pass non-empty chunks on, checked for what this detector reads and counted into the baseline."""
+        has_baseline = True
         for chunk in chunks:
-            if getattr(chunk, self.reads) is None:
-                raise InvalidInput(
-                    f"{self.name} needs {self.reads} to fit; pass ModelOutputs(logits, {self.reads}=...)."
-                )
+            for name in (*self.reads, *self.reads_in_fit):
+                self._require(chunk, name)
+                width = None if self.widths_ is None else self.widths_.get(name)
+                _validate.as_rows(chunk.array(name), name, width=width, min_width=_validate.min_width(name))
             if self.needs_labels and chunk.labels is None:
-                raise InvalidInput(f"{self.name} needs labels to fit; pass ModelOutputs(logits, labels=...).")
-            rows = _validate.as_rows(
-                getattr(chunk, self.reads), self.reads, width=self.width_, min_width=1 if self.reads != "logits" else 2
-            )
-            if rows.shape[0]:
-                self.width_ = rows.shape[1]
+                raise InvalidInput(f"{self.name} needs labels to fit; pass ModelOutputs(..., labels=...).")
+            if self.needs_head and chunk.head is None:
+                raise InvalidInput(
+                    f"{self.name} needs the network's last layer to fit; pass ModelOutputs(..., head=(weight, bias)). "
+                    "normscale.nn.extract does so by itself."
+                )
+            if len(chunk):
+                self.widths_ = {name: chunk.array(name).shape[1] for name in self.reads}
+                has_baseline = has_baseline and self._take_into_baseline(chunk)
                 yield chunk
+        if not has_baseline:
+            self.baseline_ = None
+
+    def _take_into_baseline(self, chunk: ModelOutputs) -> bool:
+        """False where a chunk has no logits that could be compared with the others'."""
+        logits = chunk.get(LOGITS)
+        if logits is None:
+            return False
+        if self.baseline_ is None:
+            self.baseline_ = TrainingBaseline(logits.shape[1])
+        if logits.shape[1] != self.baseline_.predicted.size:
+            return False
+        try:
+            self.baseline_.take_in(logits)
+        except InvalidInput:
+            if LOGITS in self.reads:
+                raise
+            return False
+        return True
+
+    @staticmethod
+    def _without_bad_rows(
+        work: Callable[[ModelOutputs, int], FloatArray], record: ModelOutputs, threads: int, on_invalid: str
+    ) -> FloatArray:
+        """Scores of all rows, or an error; with ``"skip"`` bad rows are left out and score NaN."""
+        if on_invalid != "raise":
+            _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
+        try:
+            return work(record, threads)
+        except InvalidInput:
+            if on_invalid == "raise":
+                raise
+            good = np.logical_and.reduce([_validate.finite_row_mask(record.array(name)) for name in record.names])
+            if good.all():
+                raise
+            scores = np.full(len(record), np.nan)
+            scores[good] = work(record[good], threads)
+            return scores
 
 
 def join(chunks: Iterable[ModelOutputs]) -> ModelOutputs:

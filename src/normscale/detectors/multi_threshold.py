@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector
-from normscale.detectors.decision import Threshold
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector, Setting
+from normscale.detectors.formula import LogitFormula, plain_formula
+from normscale.detectors.registry import register
+from normscale.detectors.threshold import Threshold
 from normscale.metrics.thresholds import thresholds_per_class
-from normscale.outputs import ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scores import msp_score
 
 
+@register
 class MultiThreshold(Detector):
     """How far the log-odds of being wrong lie above the threshold of the predicted class.
 
     ``fit`` sets, for each class, the threshold below which a share ``keep`` of the rows predicted as that class
     lie; a class that is never predicted gets the threshold of all rows. The score is the log-odds less the
-    threshold, so 0 is the natural place to decide. For the paper's numbers, which average one AUROC per predicted
-    class, use :func:`normscale.evaluate_per_class` on MSP scores.
+    threshold, so 0 is the natural place to decide. The paper's numbers average one AUROC per predicted class
+    (:func:`normscale.evaluate_per_class`), within which the thresholds make no difference.
 
     Parameters
     ----------
@@ -45,13 +48,15 @@ class MultiThreshold(Detector):
     [False, True]
     """
 
-    name: ClassVar[str] = "multi_threshold"
-    parameters: ClassVar[tuple[str, ...]] = ("keep",)
+    name = "multi_threshold"
+    title = "Multi-Threshold"
+    paper = "Ravikumar & Roy"
+    settings = (Setting.FROZEN, Setting.PER_CLASS)
+    parameters = {"keep": "share of in-distribution rows of each class to accept"}
 
     thresholds_: FloatArray
 
     def __init__(self, keep: float = 0.95) -> None:
-        """Store the share to keep."""
         self.keep = _validate.fraction(keep, "keep", allow_one=True)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
@@ -59,15 +64,19 @@ class MultiThreshold(Detector):
         for chunk in chunks:
             scores.append(msp_score(chunk.logits))
             predicted.append(chunk.predicted)
-        if scores and self.width_ is not None:
+        if scores and self.widths_ is not None:
             every = np.concatenate(scores)
-            self.thresholds_ = thresholds_per_class(every, np.concatenate(predicted), self.width_, self.keep)
+            n_classes = self.widths_[LOGITS]
+            self.thresholds_ = thresholds_per_class(every, np.concatenate(predicted), n_classes, self.keep)
             self.threshold_ = Threshold(0.0, keep=self.keep, n=int(every.size))
 
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
-        excess: FloatArray = msp_score(rows, threads=threads)
-        excess -= self.thresholds_[rows.argmax(axis=1)]
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        excess: FloatArray = msp_score(outputs.logits, threads=threads)
+        excess -= self.thresholds_[outputs.predicted]
         return excess
+
+    def formula(self) -> LogitFormula:
+        return plain_formula("log_odds")._replace(class_offset=self.thresholds_)
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         return {"thresholds": self.thresholds_}

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
-from normscale._kernels import KINDS
-from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector, OutputsLike
+from normscale._validate import FloatArray
+from normscale.detectors.base import Setting
+from normscale.detectors.formula import LogitFormula, MomentFormula
+from normscale.detectors.registry import register
+from normscale.detectors.step import Score, Step, require_logit_score
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
-from normscale.outputs import ModelOutputs
-from normscale.scaling import frozen_scores, norm_scale, stream_into
+from normscale.outputs import LOGITS, ModelOutputs
+from normscale.scaling import norm_scale, norm_scale_stream, norm_scaled_scores, scale_factor, stream_into
 
 
-class NormScaling(Detector):
+@register
+class NormScaling(Step):
     """The paper's detector.
 
     ``fit`` takes the mean and deviation of every logit over all training rows. ``stream`` takes each row into the
@@ -29,14 +31,13 @@ class NormScaling(Detector):
 
     Parameters
     ----------
-    score : {"msp", "max", "energy"}
-        What is read off the scaled logits: the log-odds of the prediction being wrong (the paper), minus the
-        largest, or minus the log-sum-exp.
+    score : str or Detector
+        What scores the scaled logits: any detector that reads logits. ``"msp"`` is the paper.
     prior_weight : float
         How many streamed rows the training statistics count as. 1.0 is the paper: the stream soon speaks for
         itself. The size of the training set gives a cautious form; ``inf`` never moves.
     temperature : float
-        tau: divides the scaled logits. It does not change a ranking by ``"max"``; for probabilities fit it with
+        tau: divides the scaled logits. It does not change a ranking by ``"max_logit"``; for probabilities fit it with
         :func:`normscale.fit_temperature` on ``scale(validation_logits)``.
 
     Attributes
@@ -57,93 +58,101 @@ class NormScaling(Detector):
     >>> detector = NormScaling().fit(train)
     >>> detector.score([[4.0, 0.0], [2.0, 4.0]]).round(4).tolist()
     [-2.4495, 0.0]
+    >>> scores = detector.stream([[1.0, 2.0], [3.0, 1.0]])
+    >>> detector.n_streamed_, detector.running_.weight
+    (2, 3.0)
     """
 
-    name: ClassVar[str] = "norm_scaling"
-    parameters: ClassVar[tuple[str, ...]] = ("score", "prior_weight", "temperature")
+    name = "norm_scaling"
+    title = "Norm-Scaling"
+    paper = "Ravikumar & Roy"
+    default_score = "msp"
+    own_reads = (LOGITS,)
+    parameters = {
+        "score": "the detector that scores the scaled logits",
+        "prior_weight": "how many streamed rows the training statistics count as; inf: they never move",
+        "temperature": "divides the scaled logits",
+    }
 
-    training_: RunningMoments
     running_: RunningMoments
 
-    def __init__(self, score: str = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
-        """Store the parameters."""
-        self.score_kind = _validate.one_of(score, "score", KINDS)
+    def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
+        self._score_by(score)
+        require_logit_score(self, self.scorer)
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self.temperature = _validate.positive(temperature, "temperature")
+        if self._learns:
+            self.settings = tuple(dict.fromkeys((Setting.FROZEN, Setting.STREAM, *self.scorer.settings)))
+        # A score that is one formula on logits is computed without ever holding the scaled logits.
+        plain = None if self.scorer.needs_fit else self.scorer.formula()
+        self._fused: tuple[str, float, float] | None = None
+        if isinstance(plain, LogitFormula) and plain.is_plain:
+            self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
 
-    def get_params(self) -> dict[str, Any]:
-        """Return the constructor's arguments; ``score`` is kept as ``score_kind``, beside the method of that name."""
-        return {
-            "score": self.score_kind,
-            "prior_weight": self.prior_weight,
-            "temperature": self.temperature,
-        }
+    @property
+    def _learns(self) -> bool:
+        return not math.isinf(self.prior_weight)
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        training: RunningMoments | None = None
-        for chunk in chunks:
-            if training is None:
-                training = RunningMoments(chunk.n_classes)
-            training.update(chunk.logits)
-        if training is not None:
-            self._start(training)
+    @property
+    def training_(self) -> RunningMoments:
+        """Moments of the training rows."""
+        self._require_fitted()
+        assert self.baseline_ is not None  # fit reads logits
+        return self.baseline_.moments
 
-    def _start(self, training: RunningMoments) -> None:
-        self.training_ = training
+    def _start_step(self) -> None:
         self.running_ = self._prior()
 
     def _prior(self) -> RunningMoments:
         """The training statistics as what the stream starts from."""
-        if math.isinf(self.prior_weight):
-            return self.training_
-        return self.training_.reweighted(self.prior_weight)
+        return self.training_.reweighted(self.prior_weight) if self._learns else self.training_
 
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
-        return frozen_scores(rows, self.running_, self.score_kind, self.temperature, threads)
-
-    def stream(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
-        """Take each row in, then score it; goes on where the last call stopped.
-
-        Any split of the rows into calls gives the same scores and state. A block with a bad row is refused whole
-        (``on_invalid="raise"``) or scored NaN in that row and taken in without it (``"skip"``).
-
-        Examples
-        --------
-        >>> detector = NormScaling().fit([[4.0, 0.0], [0.0, 8.0]])
-        >>> first = detector.stream([[1.0, 2.0], [3.0, 1.0]])
-        >>> second = detector.stream([[0.5, 0.5]])
-        >>> detector.n_streamed_, detector.running_.weight
-        (3, 4.0)
-        """
-        if self.prior_weight == math.inf:
-            return super().stream(outputs, threads=threads, on_invalid=on_invalid)
-        rows = self._rows(outputs)
-        return stream_into(self.running_, rows, self.score_kind, self.temperature, threads, on_invalid)
-
-    def __copy__(self) -> Self:
-        """A detector that may stream on by itself: the running statistics are its own."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
+    def _separate(self) -> None:
+        super()._separate()
         if self.is_fitted:
-            twin.running_ = self.running_.copy()
-        return twin
+            self.running_ = self.running_.copy()
+
+    def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        return ModelOutputs._trusted({LOGITS: norm_scale(outputs.logits, self.running_, self.temperature)})
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        if self._fused is None:
+            return super()._score(outputs, threads)
+        kind, temperature, weight = self._fused
+        scores = norm_scaled_scores(outputs.logits, self.running_, kind, temperature, threads)
+        return scores if weight == 1.0 else weight * scores
+
+    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        if not self._learns:
+            return super()._stream(outputs, threads)
+        if self._fused is not None:
+            kind, temperature, weight = self._fused
+            scores = stream_into(self.running_, outputs.logits, kind, temperature, threads)
+            return scores if weight == 1.0 else weight * scores
+        scaled = norm_scale_stream(outputs.logits, self.running_, self.temperature)
+        scores = self.scorer._stream(ModelOutputs._trusted({LOGITS: scaled}), threads)
+        self.running_.update(outputs.logits)
+        return scores
+
+    def formula(self) -> LogitFormula | None:
+        if self._fused is None:
+            return None
+        kind, temperature, weight = self._fused
+        return LogitFormula(kind, self.running_.mean, scale_factor(self.running_, temperature), weight)
+
+    def moment_formula(self) -> MomentFormula | None:
+        return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
 
     @property
     def n_streamed_(self) -> int:
         """Rows taken in by ``stream`` since ``fit`` or ``reset``; with frozen statistics none ever are."""
         self._require_fitted()
-        return 0 if math.isinf(self.prior_weight) else round(self.running_.weight - self.prior_weight)
+        return round(self.running_.weight - self.prior_weight) if self._learns else 0
 
     def scale(self, logits: ArrayLike) -> FloatArray:
         """The scaled logits (n, C) under the current statistics; for calibration and for looking at them."""
         self._require_fitted()
         return norm_scale(logits, self.running_, self.temperature)
-
-    def reset(self) -> Self:
-        """Forget the stream and start again from the training statistics."""
-        self._require_fitted()
-        self._start(self.training_)
-        return self
 
     def merge(self, other: NormScaling) -> NormScaling:
         """A detector that has seen both streams, for detectors that started from the same training statistics.
@@ -157,25 +166,27 @@ class NormScaling(Detector):
                 "only norm-scaling detectors with equal parameters and equal training statistics can be merged; "
                 "fit once, save, and load that file in every worker. (To join training sets, use fit_chunks.)"
             )
+        if self.scorer.has_running_statistics:
+            raise InvalidInput(f"{self.name} cannot be merged: what {self.scorer.name} learned depends on the order.")
         merged = copy.copy(self)
-        if not math.isinf(self.prior_weight):
+        if self._learns:
             merged.running_ = self.running_.merge(other.running_.without(self._prior()))
         return merged
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {
-            "training.weight": np.array([self.training_.weight]),
-            "training.mean": self.training_.mean,
-            "training.m2": self.training_.m2,
-            "running.weight": np.array([self.running_.weight]),
-            "running.mean": self.running_.mean,
-            "running.m2": self.running_.m2,
-        }
+    def _step_tensors(self) -> dict[str, NDArray[Any]]:
+        if not self._learns:
+            return {}
+        weight, mean, m2 = self.running_.state
+        return {"running.weight": np.array([weight]), "running.mean": mean, "running.m2": m2}
 
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.training_, self.running_ = (
-            RunningMoments.from_state(
-                float(tensors[f"{part}.weight"][0]), tensors[f"{part}.mean"], tensors[f"{part}.m2"]
+    def _restore_step(self, tensors: dict[str, NDArray[Any]]) -> None:
+        if self.baseline_ is None:
+            raise InvalidInput("the training statistics are missing.")
+        self._start_step()
+        if self._learns:
+            moments = RunningMoments.from_state(
+                float(tensors["running.weight"][0]), tensors["running.mean"], tensors["running.m2"]
             )
-            for part in ("training", "running")
-        )
+            if moments.mean.shape != self.running_.mean.shape:
+                raise InvalidInput(f"running.mean must have shape {self.running_.mean.shape}.")
+            self.running_ = moments

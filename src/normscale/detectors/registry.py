@@ -1,67 +1,123 @@
-"""The only table of detector names."""
+"""Detectors by name: the ones in this folder, and those that other packages register.
+
+A class joins by the decorator :func:`register`. Every module of this folder is looked at by itself; another package
+names its modules under the entry-point group ``normscale.detectors``::
+
+    [project.entry-points."normscale.detectors"]
+    my_package = "my_package.detectors"
+"""
 
 from __future__ import annotations
 
+import copy
 import os
-from typing import Any
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from normscale.detectors.base import Detector
-from normscale.detectors.logit_scores import MSP, ODIN, Energy, MaxLogit
-from normscale.detectors.mahalanobis import Mahalanobis
-from normscale.detectors.multi_threshold import MultiThreshold
-from normscale.detectors.norm_scaling import NormScaling
-from normscale.detectors.robust_norm_scaling import RobustNormScaling
-from normscale.detectors.temperature_scaling import TemperatureScaling
 from normscale.errors import FileFormatError, InvalidInput, UnknownDetector
 from normscale.state import load_state
 
-_DETECTORS: dict[str, type[Detector]] = {
-    detector.name: detector
-    for detector in (
-        NormScaling,
-        RobustNormScaling,
-        MSP,
-        MaxLogit,
-        Energy,
-        MultiThreshold,
-        TemperatureScaling,
-        ODIN,
-        Mahalanobis,
-    )
-}
+if TYPE_CHECKING:
+    from normscale.detectors.base import Detector
+
+GROUP = "normscale.detectors"
+JOIN = "+"
+"""Between a step and what scores its outputs: ``react+energy``."""
+
+_classes: dict[str, type[Detector]] = {}
+_failed: dict[str, str] = {}
+_searched = False
+
+DetectorClass = TypeVar("DetectorClass", bound="type[Detector]")
+
+
+def register(cls: DetectorClass) -> DetectorClass:
+    """Make a detector class known under its ``name``.
+
+    Examples
+    --------
+    >>> from normscale.detectors.base import Detector
+    >>> class Nearest(Detector):
+    ...     name = "nearest_example"
+    >>> register(Nearest) is Nearest, "nearest_example" in list_detectors()
+    (True, True)
+    >>> _ = unregister("nearest_example")
+    """
+    known = _classes.get(cls.name)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InvalidInput(
+            f"a detector named {cls.name!r} is there already ({known.__module__}.{known.__qualname__}); choose "
+            "another name."
+        )
+    if JOIN in cls.name or _key(cls.name) != cls.name:
+        raise InvalidInput(f"a detector's name has small letters, digits and underscores only; got {cls.name!r}.")
+    _classes[cls.name] = cls
+    return cls
+
+
+def unregister(name: str) -> type[Detector] | None:
+    """Forget a detector class, for tests; returns it."""
+    return _classes.pop(name, None)
 
 
 def list_detectors() -> list[str]:
     """Names of all detectors, in alphabetical order."""
-    return sorted(_DETECTORS)
+    _search()
+    return sorted(_classes)
 
 
 def detector_class(name: str) -> type[Detector]:
     """The class registered under a name; hyphens and capitals do not matter."""
-    key = str(name).strip().lower().replace("-", "_")
-    if key in _DETECTORS:
-        return _DETECTORS[key]
+    _search()
+    key = _key(name)
+    if key in _classes:
+        return _classes[key]
     from difflib import get_close_matches
 
-    close = get_close_matches(key, _DETECTORS, n=1)
+    close = get_close_matches(key, _classes, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    raise UnknownDetector(f"unknown detector {name!r}; known: {', '.join(list_detectors())}.{hint}")
+    broken = "".join(f" The package {package!r} could not be loaded: {why}." for package, why in _failed.items())
+    raise UnknownDetector(f"unknown detector {name!r}; known: {', '.join(list_detectors())}.{hint}{broken}")
 
 
 def make_detector(name: str, **parameters: Any) -> Detector:
-    """Make a detector by name.
+    """Make a detector by name; ``a+b`` is step ``a`` whose outputs ``b`` scores.
+
+    A parameter goes to the first of them that has it.
 
     Examples
     --------
     >>> make_detector("energy", temperature=2.0)
     Energy(temperature=2.0)
+    >>> make_detector("react+max_logit", percentile=85.0)
+    ReAct(score='max_logit', percentile=85.0)
     """
-    cls = detector_class(name)
-    unknown = sorted(set(parameters) - set(cls.parameters))
-    if unknown:
+    first, joined, rest = str(name).partition(JOIN)
+    cls = detector_class(first)
+    own = {key: value for key, value in parameters.items() if key in cls.parameters}
+    others = {key: value for key, value in parameters.items() if key not in cls.parameters}
+    if joined:
+        if "score" not in cls.parameters:
+            raise InvalidInput(
+                f"{cls.name} is not a step, so nothing can follow it in {name!r}; steps: {', '.join(_steps())}."
+            )
+        own["score"] = make_detector(rest, **others)
+    elif others:
         known = ", ".join(cls.parameters) or "none"
-        raise InvalidInput(f"{cls.name} has no parameter {unknown[0]!r}; its parameters: {known}.")
-    return cls(**parameters)
+        raise InvalidInput(f"{cls.name} has no parameter {min(others)!r}; its parameters: {known}.")
+    return cls(**own)
+
+
+def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
+    """A detector of one's own from a name, from what :meth:`Detector.spec` gave, or from a detector."""
+    if isinstance(value, str):
+        return make_detector(value)
+    if isinstance(value, Mapping):
+        return make_detector(value["detector"], **value["parameters"])
+    if not hasattr(value, "spec"):
+        raise InvalidInput(f"score must be a detector or a detector's name; got {type(value).__name__}.")
+    return copy.copy(value)
 
 
 def load_detector(path: str | os.PathLike[str]) -> Detector:
@@ -72,3 +128,31 @@ def load_detector(path: str | os.PathLike[str]) -> Detector:
     except (KeyError, UnknownDetector) as error:
         raise FileFormatError(f"{os.fspath(path)!r} holds a detector this version does not know: {error}") from error
     return cls.from_state(header, tensors)
+
+
+def _key(name: str) -> str:
+    return str(name).strip().lower().replace("-", "_")
+
+
+def _steps() -> list[str]:
+    return [name for name in list_detectors() if "score" in _classes[name].parameters]
+
+
+def _search() -> None:
+    """Import every module of this folder and of the packages that the entry points name, once."""
+    global _searched
+    if _searched:
+        return
+    _searched = True
+    from importlib.metadata import entry_points
+    from pkgutil import iter_modules
+
+    import normscale.detectors
+
+    for module in iter_modules(normscale.detectors.__path__):
+        import_module(f"normscale.detectors.{module.name}")
+    for point in entry_points(group=GROUP):
+        try:
+            point.load()
+        except Exception as error:  # a broken package must not take the others with it
+            _failed[point.name] = f"{type(error).__name__}: {error}"

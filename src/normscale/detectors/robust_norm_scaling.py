@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._kernels.mixture import (
-    LONG_INSIDE,
+    LONG_ID,
     LONG_TOP,
     RECENT,
-    RECENT_INSIDE,
+    RECENT_ID,
     ROWS,
-    Inside,
+    ClassProfiles,
     Mixture,
-    Settings,
+    MixtureSettings,
     score_mixture,
     stream_mixture,
 )
-from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector, OutputsLike, join
-from normscale.detectors.inside import checked, describe
+from normscale._kernels.mixture_reference import id_share
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector, Setting, join
+from normscale.detectors.class_profiles import checked, class_profiles
+from normscale.detectors.formula import LogitFormula, OodPosition
+from normscale.detectors.registry import register
 from normscale.errors import InvalidInput
-from normscale.outputs import ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 
 _RECENT = 5.0
 """The memory of the whole stream, in memories of a class."""
@@ -62,6 +65,7 @@ class StreamState(NamedTuple):
     they are, so the in-distribution inputs themselves have changed, or next to none are left."""
 
 
+@register
 class RobustNormScaling(Detector):
     """Norm-scaling that learns from a stream what OoD looks like, and keeps what training said about the rest.
 
@@ -85,7 +89,7 @@ class RobustNormScaling(Detector):
 
     Attributes
     ----------
-    inside_ : Inside
+    profiles_ : ClassProfiles
         The in-distribution group of every predicted class.
     n_streamed_ : int
     state : StreamState
@@ -110,23 +114,31 @@ class RobustNormScaling(Detector):
     True
     """
 
-    name: ClassVar[str] = "robust_norm_scaling"
-    parameters: ClassVar[tuple[str, ...]] = ("memory", "prior_weight", "tolerance")
+    name = "robust_norm_scaling"
+    title = "Robust Norm-Scaling"
+    paper = "docs/robust.md, after Ravikumar & Roy"
+    settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
+    parameters = {
+        "memory": "how many rows of a predicted class are remembered",
+        "prior_weight": "rows' worth of evidence before the stream counts as much as training; inf: it never learns",
+        "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
+    }
 
-    inside_: Inside
+    profiles_: ClassProfiles
     mixture_: Mixture
 
     def __init__(self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8) -> None:
-        """Store the parameters."""
         self.memory = _validate.positive(memory, "memory")
         if self.memory < 2.0:
             raise InvalidInput(f"memory must be at least 2 rows; got {memory!r}. The default is 50.")
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self.tolerance = _validate.fraction(tolerance, "tolerance", allow_one=True)
+        if not self._learns:
+            self.settings = (Setting.FROZEN,)
 
     @property
-    def _settings(self) -> Settings:
-        return Settings(
+    def _mixture_settings(self) -> MixtureSettings:
+        return MixtureSettings(
             class_decay=1.0 - 1.0 / self.memory,
             recent_decay=1.0 - 1.0 / (_RECENT * self.memory),
             long_decay=1.0 - 1.0 / (_LONG * self.memory),
@@ -140,37 +152,57 @@ class RobustNormScaling(Detector):
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         parts = list(chunks)
-        if parts:
-            self._start(describe(join(parts).logits))
+        if parts and self.baseline_ is not None:
+            self.profiles_ = class_profiles(join(parts).logits, self.baseline_.moments)
 
-    def _start(self, inside: Inside) -> None:
-        self.inside_ = inside
-        self.mixture_ = Mixture.empty(inside.shift.size)
+    def _start(self) -> None:
+        self.mixture_ = Mixture.empty(self.profiles_.shift.size)
 
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        rows = outputs.logits
         scores = np.empty(rows.shape[0])
-        if not score_mixture(rows, self.inside_, self._settings, self.mixture_, scores, threads):
-            raise _validate.invalid_row_error(rows, "logits")
+        if not score_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores, threads):
+            raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
         return scores
 
-    def stream(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
-        """Count each row in, score it, and let it teach what OoD looks like; goes on where the last call stopped.
-
-        Any split of the rows into calls gives the same scores and state. A block with a bad row is refused whole
-        (``on_invalid="raise"``) or scored NaN in that row and taken in without it (``"skip"``).
-        """
-        if not self._learns:
-            return super().stream(outputs, threads=threads, on_invalid=on_invalid)
-        rows = self._rows(outputs)
-        _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
+    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        rows = outputs.logits
         scores = np.empty(rows.shape[0])
-        mixture = stream_mixture(rows, self.inside_, self._settings, self.mixture_, scores, threads)
-        if mixture is not None:
-            self.mixture_ = mixture
-            return scores
-        return _validate.stream_without_bad_rows(
-            rows, scores, on_invalid, lambda good: self.stream(good, threads=threads)
+        mixture = stream_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores, threads)
+        if mixture is None:
+            raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
+        self.mixture_ = mixture
+        return scores
+
+    def formula(self) -> LogitFormula:
+        """As the stream has left it; see :mod:`normscale._kernels.mixture_reference`."""
+        profiles, mixture, settings = self.profiles_, self.mixture_, self._mixture_settings
+        position = None
+        if mixture.ood_weight.any():
+            trust = mixture.ood_weight / (mixture.ood_weight + settings.prior)
+            variance = 1.0 + trust[:, None] * (mixture.ood_variance - 1.0)
+            position = OodPosition(
+                mean=profiles.mean,
+                inverse_deviation=profiles.inverse_deviation,
+                ood_mean=trust[:, None] * mixture.ood_mean,
+                inverse_variance=1.0 / variance,
+                log_variance=np.log(variance).mean(axis=1),
+                trust=trust,
+            )
+        return LogitFormula(
+            "log_odds",
+            profiles.shift,
+            profiles.factor,
+            weight=float(profiles.weights[0]),
+            largest_weight=float(profiles.weights[1]),
+            class_offset=np.log(self._id_shares()) - profiles.centre[0],
+            ood_position=position,
         )
+
+    def _id_shares(self) -> FloatArray:
+        """(C,) the share of recent rows of each class that look in-distribution."""
+        profiles, settings = self.profiles_, self._mixture_settings
+        return np.array([id_share(c, profiles, settings, self.mixture_) for c in range(profiles.shift.size)])
 
     @property
     def n_streamed_(self) -> int:
@@ -182,30 +214,22 @@ class RobustNormScaling(Detector):
     def state(self) -> StreamState:
         """What the stream has taught so far, as numbers for people; a copy."""
         self._require_fitted()
-        from normscale._kernels.mixture_reference import inside_share
-
-        inside, mixture, settings = self.inside_, self.mixture_, self._settings
+        profiles, mixture, settings = self.profiles_, self.mixture_, self._mixture_settings
         totals, recent = mixture.totals, max(float(mixture.recent.sum()), 1.0)
-        has_ood = (mixture.outside > 0.0)[:, None]
-        deviation = 1.0 / inside.inverse_deviation
-        overall = (totals[RECENT_INSIDE] + settings.prior) / (totals[RECENT] + settings.prior)
+        has_ood = (mixture.ood_weight > 0.0)[:, None]
+        deviation = 1.0 / profiles.inverse_deviation
+        overall = (totals[RECENT_ID] + settings.prior) / (totals[RECENT] + settings.prior)
         return StreamState(
             rows=self.n_streamed_,
             class_share=mixture.recent / recent,
-            training_share=inside.share.copy(),
-            id_share=np.array([inside_share(c, inside, settings, mixture) for c in range(inside.shift.size)]),
+            training_share=profiles.share.copy(),
+            id_share=self._id_shares(),
             overall_id_share=min(1.0, float(overall) / settings.tolerance),
-            ood_weight=mixture.outside.copy(),
-            ood_mean=inside.mean + np.where(has_ood, mixture.outside_mean, 0.0) * deviation,
-            ood_variance=np.where(has_ood, mixture.outside_variance, 1.0) * deviation**2,
+            ood_weight=mixture.ood_weight.copy(),
+            ood_mean=profiles.mean + np.where(has_ood, mixture.ood_mean, 0.0) * deviation,
+            ood_variance=np.where(has_ood, mixture.ood_variance, 1.0) * deviation**2,
             covariate_shift=_covariate_shift(totals, settings.long_decay),
         )
-
-    def reset(self) -> Self:
-        """Forget the stream and start again from the training."""
-        self._require_fitted()
-        self._start(self.inside_)
-        return self
 
     def merge(self, other: RobustNormScaling) -> NoReturn:
         """Two streams have no union here: what is remembered depends on the order of the rows."""
@@ -216,16 +240,17 @@ class RobustNormScaling(Detector):
         )
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
-        parts = {"inside": self.inside_._asdict(), "stream": self.mixture_._asdict()}
+        parts = {"profiles": self.profiles_._asdict(), "stream": self.mixture_._asdict()}
         return {f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
 
     def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self._start(checked(Inside(*(tensors[f"inside.{name}"] for name in Inside._fields))))
+        self.profiles_ = checked(ClassProfiles(*(tensors[f"profiles.{name}"] for name in ClassProfiles._fields)))
+        self._start()
         mixture = Mixture(*(tensors[f"stream.{name}"] for name in Mixture._fields))
         for name, part, empty in zip(Mixture._fields, mixture, self.mixture_, strict=True):
             if part.shape != empty.shape:
                 raise InvalidInput(f"stream.{name} must have shape {empty.shape}; got {part.shape}.")
-            if not np.isfinite(part).all() or (name != "outside_mean" and (part < 0.0).any()):
+            if not np.isfinite(part).all() or (name != "ood_mean" and (part < 0.0).any()):
                 raise InvalidInput(f"stream.{name} must be finite and not negative.")
         self.mixture_ = mixture
 
@@ -236,7 +261,7 @@ def _covariate_shift(totals: FloatArray, decay: float) -> float:
     Where hardly any row lies above the median, there is no telling by that ratio, and the lack itself says it.
     """
     remembered = (1.0 - math.pow(decay, float(totals[ROWS]))) / (1.0 - decay)
-    inside = float(totals[LONG_INSIDE]) + _FEW
-    intact = min(1.0, (float(totals[LONG_TOP]) + _FEW) / inside)
-    present = min(1.0, inside / (_HARDLY_ANY * remembered + _FEW))
+    id_count = float(totals[LONG_ID]) + _FEW
+    intact = min(1.0, (float(totals[LONG_TOP]) + _FEW) / id_count)
+    present = min(1.0, id_count / (_HARDLY_ANY * remembered + _FEW))
     return 1.0 - intact * present

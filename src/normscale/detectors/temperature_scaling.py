@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray, Rows
+from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
+from normscale.detectors.formula import LogitFormula, plain_formula
+from normscale.detectors.registry import register
 from normscale.metrics.temperature import fit_temperature
 from normscale.outputs import ModelOutputs
 from normscale.scores import msp_score
 
 
+@register
 class TemperatureScaling(Detector):
     """The temperature that minimises the negative log-likelihood, then the log-odds of being wrong.
 
@@ -38,8 +41,11 @@ class TemperatureScaling(Detector):
     3.641
     """
 
-    name: ClassVar[str] = "temperature_scaling"
-    needs_labels: ClassVar[bool] = True
+    name = "temperature_scaling"
+    title = "Temperature Scaling"
+    paper = "Guo et al. 2017"
+    fitted_on = "validation"
+    needs_labels = True
 
     temperature_: float
 
@@ -49,8 +55,11 @@ class TemperatureScaling(Detector):
         known = validation.labels >= 0
         self.temperature_ = fit_temperature(validation.logits[known], validation.labels[known])
 
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
-        return msp_score(rows, self.temperature_, threads=threads)
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        return msp_score(outputs.logits, self.temperature_, threads=threads)
+
+    def formula(self) -> LogitFormula:
+        return plain_formula("log_odds", self.temperature_)
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
         return {"temperature": np.array([self.temperature_])}

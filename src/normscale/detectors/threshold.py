@@ -1,4 +1,4 @@
-"""From scores to yes or no: the threshold that a calibrated detector carries."""
+"""From scores to yes or no: the threshold that a detector carries."""
 
 from __future__ import annotations
 
@@ -76,4 +76,4 @@ class Threshold(NamedTuple):
                 bool(header["conformal"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"the stored threshold is damaged ({error!r}); calibrate again.") from error
+            raise FileFormatError(f"the stored threshold is damaged ({error!r}); set it again.") from error

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from normscale._kernels.mixture import SOFTNESS, Inside
+from normscale._kernels.mixture import SOFTNESS, ClassProfiles
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
-from normscale.scaling import frozen_scores, scale_factor
+from normscale.scaling import norm_scaled_scores, scale_factor
 
 _BORROWED = 5.0
 """How many rows of the average class each class's variances borrow: a class of one row has none of its own."""
@@ -19,32 +19,31 @@ _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
 
 
-def describe(logits: Rows) -> Inside:
-    """The in-distribution group of every predicted class, from training logits (n, C).
+def class_profiles(logits: Rows, moments: RunningMoments) -> ClassProfiles:
+    """The in-distribution group of every predicted class, from training logits (n, C) and their moments.
 
     A class that no training row is predicted as is described by all rows together.
     """
-    moments = RunningMoments(logits.shape[1]).update(logits)
     predicted: IntArray = logits.argmax(axis=1)
     counts = np.bincount(predicted, minlength=logits.shape[1]).astype(np.float64)
-    log_odds = -frozen_scores(logits, moments, "msp", 1.0)
+    log_odds = -norm_scaled_scores(logits, moments, "log_odds", 1.0)
     size = logits.max(axis=1).astype(np.float64)
     weights = np.array([1.0, _SIZE]) / [_spread_within(part, predicted, counts) for part in (log_odds, size)]
     weights /= _spread_within(weights[0] * log_odds + weights[1] * size, predicted, counts)
     confidence = weights[0] * log_odds + weights[1] * size
     centre = float(np.median(confidence))
     confidence -= centre
-    median, top_odds, inside_count, top_count = _levels(confidence, predicted, logits.shape[1])
+    median, top_odds, count_scale, top_scale = _levels(confidence, predicted, logits.shape[1])
     mean, deviation = _positions(logits, predicted, counts, moments)
-    return Inside(
+    return ClassProfiles(
         shift=moments.mean,
         factor=scale_factor(moments),
         weights=weights,
         centre=np.array([centre]),
         median=median,
-        inside_count=inside_count,
+        count_scale=count_scale,
         top_odds=top_odds,
-        top_count=top_count,
+        top_scale=top_scale,
         share=counts / counts.sum(),
         mean=mean,
         inverse_deviation=1.0 / deviation,
@@ -91,13 +90,13 @@ def _positions(
     return mean, np.sqrt(np.maximum(variance, floor))
 
 
-def checked(inside: Inside) -> Inside:
+def checked(profiles: ClassProfiles) -> ClassProfiles:
     """The same description, or an error that names what cannot be."""
-    n_classes = inside.shift.size
-    for name, part in inside._asdict().items():
+    n_classes = profiles.shift.size
+    for name, part in profiles._asdict().items():
         wanted = {"weights": (2,), "centre": (1,), "mean": (n_classes,) * 2, "inverse_deviation": (n_classes,) * 2}
         if part.shape != wanted.get(name, (n_classes,)):
-            raise InvalidInput(f"inside.{name} must have shape {wanted.get(name, (n_classes,))}; got {part.shape}.")
+            raise InvalidInput(f"profiles.{name} must have shape {wanted.get(name, (n_classes,))}; got {part.shape}.")
         if not np.isfinite(part).all():
-            raise InvalidInput(f"inside.{name} must be finite.")
-    return inside
+            raise InvalidInput(f"profiles.{name} must be finite.")
+    return profiles

@@ -1,0 +1,73 @@
+"""What the training rows looked like: the baseline that a live stream is compared with."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _kernels, _validate
+from normscale._validate import FloatArray, IntArray, Rows
+from normscale.errors import InvalidInput
+from normscale.moments import RunningMoments
+
+
+class TrainingBaseline:
+    """How many training rows were predicted as each class, and the moments of their logits.
+
+    Examples
+    --------
+    >>> baseline = TrainingBaseline(2)
+    >>> baseline.take_in(np.array([[2.0, 0.0], [3.0, 1.0], [0.0, 4.0]]))
+    >>> baseline.predicted.tolist(), baseline.moments.mean.round(3).tolist()
+    ([2, 1], [1.667, 1.667])
+    """
+
+    __slots__ = ("moments", "predicted")
+
+    def __init__(self, n_classes: int) -> None:
+        """Start with no rows."""
+        self.predicted: IntArray = np.zeros(n_classes, np.int64)
+        """(C,) how many rows were predicted as each class."""
+        self.moments = RunningMoments(n_classes)
+        """Of the logits."""
+
+    def take_in(self, logits: Rows) -> None:
+        """Count rows in, all of them or, where one is not finite, none."""
+        state = _kernels.absorb(logits, *self.moments.state)
+        if state is None:
+            raise _validate.invalid_row_error(logits, "logits")
+        self.moments.state = state
+        self.predicted += np.bincount(_kernels.predicted(logits), minlength=self.predicted.size)
+
+    @property
+    def share(self) -> FloatArray:
+        """(C,) the share of rows predicted as each class."""
+        share: FloatArray = self.predicted / self.predicted.sum()
+        return share
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """What a detector file stores."""
+        return {
+            "baseline.predicted": self.predicted,
+            "baseline.mean": self.moments.mean,
+            "baseline.m2": self.moments.m2,
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, NDArray[Any]]) -> Self | None:
+        """Read it back; None from a file that has none."""
+        if "baseline.predicted" not in tensors:
+            return None
+        predicted = _validate.as_finite_vector(tensors["baseline.predicted"], "baseline.predicted").astype(np.int64)
+        if (predicted < 0).any() or not predicted.any():
+            raise InvalidInput("baseline.predicted must hold counts of rows, not all 0.")
+        self = cls(predicted.size)
+        self.predicted = predicted
+        self.moments = RunningMoments.from_state(
+            float(predicted.sum()), tensors["baseline.mean"], tensors["baseline.m2"]
+        )
+        if self.moments.mean.size != predicted.size:
+            raise InvalidInput("baseline.mean must have one entry for each class.")
+        return self

@@ -1,0 +1,36 @@
+"""Maximum softmax probability."""
+
+from __future__ import annotations
+
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector
+from normscale.detectors.formula import LogitFormula, plain_formula
+from normscale.detectors.registry import register
+from normscale.outputs import ModelOutputs
+from normscale.scores import msp_score
+
+
+@register
+class MSP(Detector):
+    """Maximum softmax probability, as the log-odds of the prediction being wrong.
+
+    References
+    ----------
+    Hendrycks & Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples", 2017.
+
+    Examples
+    --------
+    >>> MSP().score([[2.0, 0.0], [0.5, 0.0]]).tolist()
+    [-2.0, -0.5]
+    """
+
+    name = "msp"
+    title = "MSP"
+    paper = "Hendrycks & Gimpel 2017"
+    needs_fit = False
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        return msp_score(outputs.logits, threads=threads)
+
+    def formula(self) -> LogitFormula:
+        return plain_formula("log_odds")
