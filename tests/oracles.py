@@ -44,7 +44,7 @@ def row_score(z: FloatArray, kind: str) -> float:
         values = sorted(mpmath.mpf(float(v)) for v in z)
         if kind == "max":
             return float(-values[-1])
-        if kind == "energy":
+        if kind == "log_sum_exp":
             return float(-mpmath.log(mpmath.fsum(mpmath.exp(v) for v in values)))
         return float(mpmath.log(mpmath.fsum(mpmath.exp(v - values[-1]) for v in values[:-1])))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normscale.errors import InvalidInput
+from normscale.errors import InvalidInput, MissingOutput
 from normscale.outputs import ModelOutputs, as_outputs
 
 
@@ -67,7 +67,7 @@ def test_nan_is_not_looked_for_here() -> None:
 def test_record_is_frozen() -> None:
     outputs = make()
     with pytest.raises(AttributeError, match="frozen"):
-        outputs.logits = np.zeros((1, 2))
+        outputs.logits = np.zeros((1, 2))  # type: ignore[misc]
     with pytest.raises(AttributeError, match="frozen"):
         del outputs.labels
     with pytest.raises(AttributeError):
@@ -77,7 +77,6 @@ def test_record_is_frozen() -> None:
 def test_rows_are_selected_from_all_three_arrays() -> None:
     outputs = make()
     assert outputs.labels is not None
-    assert outputs.features is not None
     mask = outputs.predicted == outputs.predicted[0]
     for selection in (slice(1, 5, 2), mask, np.array([5, 0, 0]), [3, -1], -2):
         part = outputs[selection]
@@ -119,9 +118,9 @@ def test_concatenate_marks_missing_labels_and_refuses_what_does_not_fit() -> Non
     assert joined.labels is not None
     assert joined.labels.tolist() == [0, 1, 2, -1, -1, -1]
     assert ModelOutputs.concatenate([unknown, unknown]).labels is None
-    with pytest.raises(InvalidInput, match="same number of classes; got 3, 2"):
+    with pytest.raises(InvalidInput, match="same number of logits; got 3 and 2"):
         ModelOutputs.concatenate([known, ModelOutputs(np.eye(2))])
-    with pytest.raises(InvalidInput, match="same number of features, or none"):
+    with pytest.raises(InvalidInput, match="same arrays; got logits and logits, features"):
         ModelOutputs.concatenate([known, ModelOutputs(np.eye(3), np.eye(3))])
     with pytest.raises(InvalidInput, match="at least one"):
         ModelOutputs.concatenate([])
@@ -152,12 +151,71 @@ def test_as_outputs_takes_records_arrays_and_mappings() -> None:
     assert as_outputs(outputs) is outputs
     assert as_outputs(outputs.logits).logits is outputs.logits
     assert as_outputs([[1.0, 2.0]]).n_classes == 2
-    mapped = as_outputs({"logits": outputs.logits, "labels": outputs.labels})
-    assert mapped.features is None
+    assert as_outputs([[1.0]], "embedding").names == ("embedding",)
+    mapped = as_outputs({"logits": outputs.logits, "labels": outputs.labels, "scores": np.ones((6, 1))})
+    assert mapped.names == ("logits", "scores")
     np.testing.assert_array_equal(mapped.labels, outputs.labels)
-    with pytest.raises(InvalidInput, match=r"must have the key 'logits'.*got 'scores'"):
-        as_outputs({"scores": np.eye(2)})
-    with pytest.raises(InvalidInput, match="'extra'"):
+    with pytest.raises(InvalidInput, match="extra must have shape"):
         as_outputs({"logits": np.eye(2), "extra": 1})
-    with pytest.raises(InvalidInput, match="at least 1 row"):
-        as_outputs(np.empty((0, 3)), at_least=1)
+    with pytest.raises(InvalidInput, match=r"arrays by name; got the keys 'logits', 3"):
+        as_outputs({"logits": np.eye(2), 3: np.eye(2)})
+
+
+def test_any_arrays_by_name_and_none_compulsory() -> None:
+    layer3, embedding = np.ones((4, 7), np.float16), np.zeros((4, 1))
+    outputs = ModelOutputs(layer3=layer3, embedding=embedding)
+    assert outputs.names == ("layer3", "embedding")
+    assert outputs.layer3 is outputs.array("layer3") is outputs.get("layer3") is layer3
+    assert outputs.get("logits") is None
+    assert len(outputs) == 4
+    assert repr(outputs) == "ModelOutputs(n=4, layer3=7, embedding=1)"
+    assert not hasattr(outputs, "logits")
+    for name in ("logits", "features", "n_classes", "predicted", "layer4"):
+        with pytest.raises(MissingOutput, match=r"these outputs have no \w+; they have layer3, embedding"):
+            getattr(outputs, name)
+    with pytest.raises(InvalidInput, match="at least one array"):
+        ModelOutputs(labels=[0, 1])
+
+
+@pytest.mark.parametrize("name", ("a b", "1st", "_hidden", "names", "replace", "class-3", "array", ""))
+def test_names_that_cannot_be_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidInput, match="an array's name is a word"):
+        ModelOutputs(**{name: np.eye(2)})
+
+
+def test_the_head_makes_logits_of_features_and_must_fit() -> None:
+    rng = np.random.default_rng(0)
+    features, weight, bias = rng.normal(size=(5, 3)), rng.normal(size=(2, 3)), rng.normal(size=2)
+    outputs = ModelOutputs(features=features, head=(weight, bias), labels=[0, 1, 1, 0, -1])
+    assert outputs.head is not None
+    assert outputs.n_classes == 2
+    expected = [[sum(w * f for w, f in zip(row, x, strict=True)) + b for row, b in zip(weight, bias, strict=True)]
+                for x in features]  # fmt: skip
+    np.testing.assert_allclose(outputs.head.logits(features), expected, rtol=1e-12)
+    assert outputs[1:3].head is outputs.head
+    for head, message in (
+        ((weight[:, :2], bias), "a column for each of 3 features"),
+        ((weight, bias[:1]), "one number for each of 2 classes"),
+        ((weight * np.nan, bias), "finite numbers"),
+        (weight[0], "must be a pair|head weight"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            ModelOutputs(features=features, head=head)
+    with pytest.raises(InvalidInput, match="head has 2 classes and logits have 3"):
+        ModelOutputs(np.zeros((5, 3)), features, head=(weight, bias))
+    with pytest.raises(InvalidInput, match=r"labels\[0\] is 2"):
+        ModelOutputs(features=features, head=(weight, bias), labels=[2, 0, 0, 0, 0])
+    with pytest.raises(InvalidInput, match="the same head"):
+        ModelOutputs.concatenate([outputs, outputs.replace(head=(2 * weight, bias))])
+
+
+@given(st.permutations(["logits", "features", "layer3", "embedding"]), st.lists(st.integers(0, 9), min_size=1))
+def test_selecting_and_concatenating_keep_every_array(names: list[str], rows: list[int]) -> None:
+    rng = np.random.default_rng(1)
+    arrays = {name: rng.normal(size=(10, 2 + i)) for i, name in enumerate(names)}
+    outputs = ModelOutputs(**arrays, labels=rng.integers(0, 2, 10))
+    some = ModelOutputs.concatenate([outputs[rows], outputs[:0], outputs[rows[::-1]]])
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(some.array(name), array[rows + rows[::-1]])
+    assert set(outputs.only(*names[:2]).names) == set(names[:2])
+    assert outputs.replace(**{names[0]: None}).get(names[0]) is None

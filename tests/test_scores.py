@@ -13,9 +13,9 @@ import oracles
 def test_scores_equal_fifty_digits(temperature: float) -> None:
     logits = np.random.default_rng(0).normal(0, 8, (60, 7)).astype(np.float32)
     z = logits.astype(np.float64)
-    msp = [oracles.row_score(row / temperature, "msp") for row in z]
+    msp = [oracles.row_score(row / temperature, "log_odds") for row in z]
     np.testing.assert_allclose(ns.msp_score(logits, temperature), msp, rtol=1e-13, atol=1e-15)
-    energy = [temperature * oracles.row_score(row / temperature, "energy") for row in z]
+    energy = [temperature * oracles.row_score(row / temperature, "log_sum_exp") for row in z]
     np.testing.assert_allclose(ns.energy_score(logits, temperature), energy, rtol=1e-13)
     np.testing.assert_allclose(ns.max_logit_score(logits), -z.max(axis=1))
 

@@ -121,7 +121,10 @@ def auroc(score, known: np.ndarray, other: np.ndarray) -> float:
 def make() -> tuple[bytes, dict[str, object]]:
     tables = inputs()
     network = trained(*tables["train"])
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {
+        "head_weight": network.coefs_[-1].T.astype(np.float32),
+        "head_bias": network.intercepts_[-1].astype(np.float32),
+    }
     for name, (images, digit) in tables.items():
         logits, features = outputs(network, images)
         arrays[f"{name}_logits"] = logits.astype(np.float32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,18 @@ from safetensors.numpy import save_file
 
 import normscale as ns
 from normscale import _kernels
-from normscale._validate import FloatArray, Rows
+from normscale._validate import FloatArray
 from normscale.conformance import CHECKS, check_detector
 from normscale.state import FORMAT, load_state, save_state
 
 VARIANTS: dict[str, Callable[[], ns.Detector]] = {
     **{name: (lambda name=name: ns.make_detector(name)) for name in ns.list_detectors()},  # type: ignore[misc]
-    "norm_scaling max": lambda: ns.NormScaling(score="max"),
+    "norm_scaling max_logit": lambda: ns.NormScaling(score="max_logit"),
+    "norm_scaling multi_threshold": lambda: ns.NormScaling(score=ns.MultiThreshold(keep=0.9)),
+    "norm_scaling robust": lambda: ns.make_detector("norm_scaling+robust_norm_scaling"),
+    "react norm_scaling": lambda: ns.make_detector("react+norm_scaling", percentile=99.5, prior_weight=3.0),
+    "react temperature": lambda: ns.ReAct(score=ns.Energy(temperature=2.0)),
+    "mahalanobis attacks": lambda: ns.Mahalanobis(layers=("early", "features"), weights="attacks"),
     "norm_scaling energy heavy": lambda: ns.NormScaling(score="energy", prior_weight=400.0, temperature=0.5),
     "norm_scaling frozen": lambda: ns.NormScaling(prior_weight=float("inf")),
     "mahalanobis oas": lambda: ns.Mahalanobis(shrinkage="oas"),
@@ -38,8 +45,8 @@ class Upside(ns.MSP):
 
     name = "upside"
 
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
-        return -super()._score(rows, threads)
+    def _score(self, outputs: ns.ModelOutputs, threads: int) -> FloatArray:
+        return -super()._score(outputs, threads)
 
 
 class Forgetful(ns.MultiThreshold):
@@ -56,8 +63,8 @@ class Leaky(ns.NormScaling):
 
     name = "leaky"
 
-    def _score(self, rows: Rows, threads: int) -> FloatArray:
-        return self.stream(rows)
+    def _score(self, outputs: ns.ModelOutputs, threads: int) -> FloatArray:
+        return self._stream(outputs, threads)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_names() -> None:
 
 
 def saved(tmp_path: Path) -> Path:
-    path = tmp_path / "guard.safetensors"
+    path = tmp_path / "detector.safetensors"
     ns.NormScaling().fit(np.random.default_rng(0).normal(size=(20, 3))).save(path)
     return path
 
@@ -119,7 +126,7 @@ def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
         ns.load_detector(path)
 
 
-@pytest.mark.parametrize("missing", ("parameters", "width", "threshold", "class_names"))
+@pytest.mark.parametrize("missing", ("parameters", "widths", "threshold", "class_names"))
 def test_a_header_with_a_hole_is_refused(tmp_path: Path, missing: str) -> None:
     path = saved(tmp_path)
     header, tensors = load_state(path)
@@ -158,3 +165,30 @@ def test_state_spells_infinity(tmp_path: Path) -> None:
     ns.NormScaling(prior_weight=float("inf")).fit(np.eye(3)).save(path)
     loaded = ns.load_detector(path)
     assert loaded.get_params()["prior_weight"] == float("inf")
+
+
+def test_the_suite_raises_also_without_asserts() -> None:
+    """``python -O`` removes ``assert``; an upside-down detector must not pass for that."""
+    code = (
+        "import normscale as ns\n"
+        "from normscale.conformance import check_detector\n"
+        "class Upside(ns.MSP):\n"
+        "    name = 'upside'\n"
+        "    def _score(self, outputs, threads):\n"
+        "        return -super()._score(outputs, threads)\n"
+        "check_detector(Upside)\n"
+    )
+    result = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "BrokenPromise: upside accepts the share it was told: no" in result.stderr
+
+
+def test_two_detectors_cannot_have_one_name() -> None:
+    class Impostor(ns.MSP):
+        pass
+
+    with pytest.raises(ns.InvalidInput, match="a detector named 'msp' is there already"):
+        ns.register(Impostor)
+    Impostor.name = "Not A Name"
+    with pytest.raises(ns.InvalidInput, match="small letters, digits and underscores"):
+        ns.register(Impostor)

@@ -26,18 +26,14 @@ def outputs(n: int = 600, d: int = 12, n_classes: int = 4, seed: int = 0) -> ns.
 def test_mahalanobis_equals_solving_for_every_pair() -> None:
     train, test = outputs(), outputs(50, seed=1)
     detector = ns.Mahalanobis().fit(train)
-    assert train.features is not None
     assert train.labels is not None
-    assert test.features is not None
     expected = oracles.mahalanobis(train.features, train.labels, test.features)
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-10)
-    assert detector.rank_ == 12
+    assert detector.distances_[0].rank == 12
 
 
 def test_mahalanobis_is_not_moved_by_a_common_offset() -> None:
     train, test = outputs(), outputs(50, seed=1)
-    assert train.features is not None
-    assert test.features is not None
     expected = ns.Mahalanobis().fit(train).score(test)
     far_train = ns.ModelOutputs(train.logits, train.features + 1e6, train.labels)
     far_test = ns.ModelOutputs(test.logits, test.features + 1e6)
@@ -46,24 +42,24 @@ def test_mahalanobis_is_not_moved_by_a_common_offset() -> None:
 
 def test_oas_shrinkage_is_scikit_learns() -> None:
     train = outputs(40)
-    assert train.features is not None
     assert train.labels is not None
     detector = ns.Mahalanobis(shrinkage="oas").fit(train)
-    centred = train.features - detector.means_[train.labels]
-    assert detector.shrinkage_ == pytest.approx(OAS(assume_centered=True).fit(centred).shrinkage_, rel=1e-10)
+    centred = train.features - detector.distances_[0].means[train.labels]
+    assert detector.distances_[0].shrinkage == pytest.approx(
+        OAS(assume_centered=True).fit(centred).shrinkage_, rel=1e-10
+    )
 
 
 def test_a_singular_covariance_reports_its_rank() -> None:
     train = outputs()
-    assert train.features is not None
     doubled = ns.ModelOutputs(train.logits, np.c_[train.features, train.features[:, :5]], train.labels)
     with pytest.warns(ns.NumericalWarning, match="rank 12 of 17"):
         detector = ns.Mahalanobis().fit(doubled)
-    assert detector.rank_ == 12
+    assert detector.distances_[0].rank == 12
     np.testing.assert_allclose(detector.score(doubled), ns.Mahalanobis().fit(train).score(train), rtol=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ns.Mahalanobis(shrinkage=0.1).fit(doubled).rank_ == 17
+        assert ns.Mahalanobis(shrinkage=0.1).fit(doubled).distances_[0].rank == 17
 
 
 def test_mahalanobis_without_variation_is_refused() -> None:
@@ -79,7 +75,7 @@ def test_a_class_without_training_rows_is_no_candidate() -> None:
     train = outputs()
     assert train.labels is not None
     detector = ns.Mahalanobis().fit(train[train.labels != 2])
-    assert detector.classes_.tolist() == [0, 1, 3]
+    assert detector.distances_[0].classes.tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize("shrinkage", (-0.1, 1.1, "ledoit", None))
@@ -108,21 +104,88 @@ def test_multi_threshold_sets_one_threshold_per_predicted_class() -> None:
     assert np.array_equal(detector.predict(test), excess > 0)
 
 
-def test_odin_is_msp_at_its_temperature() -> None:
-    logits = outputs(30).logits
-    assert np.array_equal(ns.ODIN(temperature=500.0).score(logits), ns.msp_score(logits, 500.0))
+def test_odin_is_msp_of_perturbed_logits_at_its_temperature() -> None:
+    plain, perturbed = outputs(30).logits, outputs(30, seed=1).logits
+    record = ns.ModelOutputs(plain, perturbed_logits=perturbed)
+    assert np.array_equal(ns.ODIN(temperature=500.0).score(record), ns.msp_score(perturbed, 500.0))
+    with pytest.raises(ns.InvalidInput, match="odin reads perturbed_logits; got outputs with logits"):
+        ns.ODIN().score(ns.ModelOutputs(plain))
+    perturbed[3, 1] = np.nan
+    with pytest.raises(ns.InvalidInput, match="perturbed_logits row 3 holds NaN in column 1"):
+        ns.ODIN().score(record)
+
+
+def layered(n: int, seed: int) -> ns.ModelOutputs:
+    """Two layers of different width and scale, and what an attack makes of them."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 3
+    early = 100.0 * (rng.normal(size=(n, 3)) + labels[:, None])
+    late = rng.normal(size=(n, 6)) + 2.0 * np.eye(3, 6)[labels]
+    return ns.ModelOutputs(
+        layer1=early, features=late, labels=labels, attacked_layer1=early + 30.0, attacked_features=late + 1.5
+    )
+
+
+def test_layers_are_joined_in_deviations_over_the_training_rows() -> None:
+    train, test = layered(300, 0), layered(60, 1)
+    assert train.labels is not None
+    detector = ns.Mahalanobis(layers=["layer1", "features"]).fit(train)
+    expected = np.zeros(60)
+    for name in ("layer1", "features"):
+        own = oracles.mahalanobis(train.array(name), train.labels, train.array(name))
+        expected += oracles.mahalanobis(train.array(name), train.labels, test.array(name)) / own.std() / 2
+    np.testing.assert_allclose(detector.score(test), expected, rtol=1e-9)
+    assert detector.reads == ("layer1", "features")
+    assert detector.formula() is None
+    fixed = ns.Mahalanobis(layers="layer1,features", weights=[0.0, 1.0]).fit(train)
+    np.testing.assert_allclose(fixed.score(test), ns.Mahalanobis().fit(train).score(test), rtol=1e-12)
+
+
+def test_weights_fitted_on_attacks_are_those_of_a_logistic_regression() -> None:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    train = layered(300, 0)
+    assert train.labels is not None
+    labels = train.labels
+    detector = ns.Mahalanobis(layers=["layer1", "features"], weights="attacks").fit(train)
+    columns = [
+        np.concatenate(
+            [oracles.mahalanobis(train.array(n), train.labels, train.array(p + n)) for p in ("", "attacked_")]
+        )
+        for n in ("layer1", "features")
+    ]
+    rows, attacked = np.stack(columns, 1), np.arange(600) >= 300
+    scaler = StandardScaler().fit(rows)
+    reference = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(scaler.transform(rows), attacked)
+    np.testing.assert_allclose(detector.weights_, reference.coef_[0] / scaler.scale_, rtol=1e-4)
+    with pytest.raises(ns.InvalidInput, match="mahalanobis reads attacked_layer1; got outputs with layer1"):
+        ns.Mahalanobis(layers=["layer1", "features"], weights="attacks").fit(train.only("layer1", "features"))
+
+
+def test_layers_and_weights_are_checked() -> None:
+    for layers in ((), ("a", "a"), ("not a name",), ("labels",)):
+        with pytest.raises(ns.InvalidInput, match=r"layers must be|name is a word"):
+            ns.Mahalanobis(layers=layers)
+    with pytest.raises(ns.InvalidInput, match="weights must be 2 numbers, one a layer; got 1"):
+        ns.Mahalanobis(layers=("a", "b"), weights=[1.0])
+    with pytest.raises(ns.InvalidInput, match="weights must be one of 'uniform', 'attacks'"):
+        ns.Mahalanobis(weights="equal")
 
 
 def test_detectors_say_what_is_missing() -> None:
     logits = np.zeros((4, 3))
-    with pytest.raises(ns.InvalidInput, match="mahalanobis needs features to fit"):
-        ns.Mahalanobis().fit(logits)
+    with pytest.raises(
+        ns.InvalidInput,
+        match=r"mahalanobis reads features; got .* Pass ModelOutputs\(features=",
+    ):
+        ns.Mahalanobis().fit(ns.ModelOutputs(logits))
     with pytest.raises(ns.InvalidInput, match="mahalanobis needs labels to fit"):
         ns.Mahalanobis().fit(ns.ModelOutputs(logits, features=logits))
     with pytest.raises(ns.InvalidInput, match="temperature_scaling needs labels to fit"):
         ns.TemperatureScaling().fit(logits)
     fitted = ns.Mahalanobis().fit(outputs())
-    with pytest.raises(ns.InvalidInput, match="reads features; got outputs without them"):
-        fitted.score(logits)
+    with pytest.raises(ns.InvalidInput, match="reads features; got outputs with logits"):
+        fitted.score(ns.ModelOutputs(logits))
     with pytest.raises(ns.NotFitted, match=r"Mahalanobis is not fitted; call fit\(outputs\) or load_detector\(path\)"):
         ns.Mahalanobis().score(outputs())

@@ -140,7 +140,7 @@ def test_a_stream_like_training_stays_near_the_frozen_scores(train: Any) -> None
 
 @pytest.mark.parametrize("balance", ("balanced", "sorted", "one class 80 %", "missing"))
 def test_false_alarms_stay_near_nominal(train: Any, balance: str) -> None:
-    detector = fitted(train).calibrate(inside(4000, 20), keep=0.95)
+    detector = fitted(train).set_threshold(inside(4000, 20), keep=0.95)
     rows = {
         "balanced": inside(4000, 21),
         "sorted": np.concatenate([inside(600, 30 + c, [c]) for c in range(N_CLASSES)]),
@@ -237,7 +237,7 @@ def test_a_copy_streams_by_itself(train: Any, mixed: Any) -> None:
     detector = fitted(train)
     copy.copy(detector).stream(mixed)
     assert detector.n_streamed_ == 0
-    detector.calibrate(mixed, keep=0.8, stream=True)
+    detector.set_threshold(mixed, keep=0.8, stream=True)
     assert detector.n_streamed_ == 0
     assert detector.threshold_ is not None
     assert (detector.stream(mixed) <= detector.threshold_.value).mean() >= 0.8
@@ -272,10 +272,10 @@ def test_parameters_are_checked(arguments: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("name", "damage"),
     (
-        ("stream.outside_variance", lambda a: -a - 1.0),
+        ("stream.ood_variance", lambda a: -a - 1.0),
         ("stream.seen", lambda a: a[:-1]),
-        ("inside.mean", lambda a: a[:, :-1]),
-        ("inside.weights", lambda a: a * np.nan),
+        ("profiles.mean", lambda a: a[:, :-1]),
+        ("profiles.weights", lambda a: a * np.nan),
     ),
 )
 def test_a_damaged_file_is_refused(train: Any, mixed: Any, tmp_path: Path, name: str, damage: Any) -> None:

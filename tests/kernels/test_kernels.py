@@ -118,7 +118,7 @@ def test_nothing_saturates_however_confident(kernels: _kernels.Backend, width: i
     rows = np.zeros((5, width))
     rows[:, 0] = [10.0, 40.0, 800.0, 2000.0, 1e6]
     out = np.empty(5)
-    assert kernels.frozen_scores(rows, np.zeros(width), np.ones(width), KINDS["msp"], out)
+    assert kernels.frozen_scores(rows, np.zeros(width), np.ones(width), KINDS["log_odds"], out)
     np.testing.assert_allclose(out, np.log(width - 1) - rows[:, 0], rtol=1e-14)
     assert (np.diff(out) < 0).all()
 
@@ -129,7 +129,7 @@ def test_ties_for_the_largest_count_as_others(kernels: _kernels.Backend, width: 
     rows[0, :2] = 7.0  # two equal winners: odds of one to one, and next to nothing beside
     rows[1] = 7.0
     out = np.empty(2)
-    assert kernels.frozen_scores(rows, np.zeros(width), np.ones(width), KINDS["msp"], out)
+    assert kernels.frozen_scores(rows, np.zeros(width), np.ones(width), KINDS["log_odds"], out)
     np.testing.assert_allclose(out, [0.0, np.log(width - 1.0)], atol=1e-14)
 
 
@@ -150,7 +150,7 @@ def test_a_class_that_never_varied_scales_to_zero(kernels: _kernels.Backend, wid
     rows[:, 1] = 0.1  # not a binary fraction: a sloppy mean would leave rounding noise as "variance"
     mean, m2 = np.zeros(width), np.ones(width)
     mean[1], m2[1] = 0.1, 0.0
-    expected, *_ = oracles.streamed(rows, 1.0, mean, m2, "msp")
+    expected, *_ = oracles.streamed(rows, 1.0, mean, m2, "log_odds")
     out = np.empty(40)
     assert kernels.stream_scores(rows, 1.0, mean, m2, 0, 1.0, out)
     assert m2[1] == 0.0
@@ -178,7 +178,7 @@ def test_a_sudden_jump_is_scaled_exactly(kernels: _kernels.Backend) -> None:
     rows[150:] *= 1e4
     rows[200] = 1e-3
     mean, m2 = start(64)
-    expected, *_ = oracles.streamed(rows, 1.0, mean, m2, "msp")
+    expected, *_ = oracles.streamed(rows, 1.0, mean, m2, "log_odds")
     out = np.empty(300)
     assert kernels.stream_scores(rows, 1.0, mean, m2, 0, 1.0, out)
     np.testing.assert_allclose(out, expected, rtol=1e-10, atol=1e-11)

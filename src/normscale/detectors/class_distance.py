@@ -54,6 +54,11 @@ class ClassDistance:
             for j in range(0, triangular.shape[1], step)
         ]
 
+    @property
+    def rank(self) -> int:
+        """How many directions distances are measured in."""
+        return int(self.whitening.shape[1])
+
     @classmethod
     def of(cls, sums: ClassSums, shrinkage: float | str) -> ClassDistance:
         """From the sums over the training rows."""

@@ -71,7 +71,7 @@ class ReAct(Step):
         if not np.isfinite(train.features).all():
             raise _validate.invalid_row_error(train.features, FEATURES)
         self.head_ = train.head
-        self.limit_ = float(np.percentile(train.features, self.percentile))
+        self.limit_ = float(np.percentile(train.features.astype(np.float64, copy=False), self.percentile))
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         rows = outputs.features.astype(np.float64, copy=False)

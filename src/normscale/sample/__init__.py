@@ -20,7 +20,7 @@ _OOD = ("unseen_digits", "photo_patches", "uniform_noise", "gaussian_noise")
 
 
 class Sample(NamedTuple):
-    """Outputs of one network; features are its last hidden layer of 32 units."""
+    """Outputs of one network, with its head; features are its last hidden layer of 32 units."""
 
     train: ModelOutputs
     """865 digits from 0 to 7 that the network was trained on, with labels."""
@@ -43,18 +43,19 @@ def load_sample() -> Sample:
     --------
     >>> sample = load_sample()
     >>> sample.test
-    ModelOutputs(n=362, n_classes=8, logits=float32, features=32, labels)
+    ModelOutputs(n=362, logits=8, features=32, labels, head)
     >>> round(sample.test.accuracy, 3)
     0.981
     >>> {name: len(outputs) for name, outputs in sample.ood.items()}
     {'unseen_digits': 354, 'photo_patches': 400, 'uniform_noise': 400, 'gaussian_noise': 400}
     """
     with np.load(_FILE, allow_pickle=False) as file:
+        head = file["head_weight"], file["head_bias"]
 
         def outputs(name: str) -> ModelOutputs:
             labels = file.get(f"{name}_labels")
             # the features are stored in half precision to keep the package small
-            return ModelOutputs(file[f"{name}_logits"], file[f"{name}_features"].astype(np.float32), labels)
+            return ModelOutputs(file[f"{name}_logits"], file[f"{name}_features"].astype(np.float32), labels, head)
 
         return Sample(
             train=outputs("train"),
