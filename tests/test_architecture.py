@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import normscale
+from normscale.detectors.registry import detector_class
 
 PACKAGE = Path(normscale.__file__).parent
 
@@ -101,16 +102,59 @@ def imports() -> list[tuple[str, str, Path]]:
     return found
 
 
-def test_imports_point_downwards_only() -> None:
-    wrong = []
+def edges() -> dict[tuple[str, str], list[str]]:
+    """Every import from one room into another, by the two rooms."""
+    found: dict[tuple[str, str], list[str]] = {}
     for module, target, _ in imports():
         here, there = room(module), room(target)
-        if here == "__init__" or here == there:  # the package's own table of public names may point anywhere
-            continue
+        if here != "__init__" and here != there:  # the package's own table of public names may point anywhere
+            found.setdefault((here, there), []).append(f"{module} imports {target}")
+    return found
+
+
+def test_imports_point_downwards_only() -> None:
+    wrong = []
+    for (here, there), where in edges().items():
         assert here in ALLOWED, f"{here} is a new room: add it to the table and to ARCHITECTURE.md"
         if there not in ALLOWED[here]:
-            wrong.append(f"{module} imports {target}")
+            wrong += where
     assert not wrong
+
+
+def test_the_table_allows_nothing_that_nobody_uses() -> None:
+    used = set(edges())
+    unused = [f"{here} -> {there}" for here, below in ALLOWED.items() for there in below if (here, there) not in used]
+    assert not unused
+
+
+NAMES_ALLOWED = ("detectors/", "paper/", "nn/norm_scaling_head.py")
+"""Where code may name a detector: their own room, the paper's, and norm-scaling's twin in torch."""
+
+
+def test_no_detector_is_named_outside_its_room() -> None:
+    """A new detector must not need a line anywhere else, so nothing else may know one by name."""
+    names = {*normscale.list_detectors(), *(detector_class(name).__name__ for name in normscale.list_detectors())}
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        where = path.relative_to(PACKAGE).as_posix()
+        if where.startswith(NAMES_ALLOWED):
+            continue
+        tree = ast.parse(path.read_text())
+        texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings may name any
+        for node in ast.walk(tree):
+            word = {ast.Name: "id", ast.Attribute: "attr", ast.alias: "name", ast.Constant: "value"}.get(type(node))
+            if word and id(node) not in texts and getattr(node, word) in names:
+                found.append(f"{where}:{getattr(node, 'lineno', '?')} {getattr(node, word)}")
+    assert not found
+
+
+def test_public_classes_have_names_of_their_own() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 def test_the_table_has_no_cycle() -> None:
@@ -158,21 +202,33 @@ def test_an_unknown_kernel_name_is_explained() -> None:
     assert "must be 'auto', 'numba' or 'numpy'; got 'cuda'" in run(code, NORMSCALE_KERNELS="cuda")
 
 
-def test_public_names_are_declared_once_and_agree() -> None:
-    tree = ast.parse((PACKAGE / "__init__.py").read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    declared = {
-        alias.name: str(node.module).removeprefix("normscale.")
+def declared(path: Path) -> dict[str, str]:
+    """The imports that only type checkers see: public name -> module."""
+    block = next(node for node in ast.parse(path.read_text()).body if isinstance(node, ast.If))
+    return {
+        alias.name: str(node.module)
         for node in block.body
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
+        if alias.name != "*"
     }
-    assert declared == normscale._HOME_OF
+
+
+def test_public_names_are_declared_once_and_agree() -> None:
+    from normscale import detectors
+
+    homes = {f"normscale.detectors.{home}" for home in detectors._HOMES}
+    of_detectors = declared(PACKAGE / "detectors" / "__init__.py")
+    assert set(of_detectors) == set(detectors.__all__) == set(detectors._HOME_OF)
+    assert set(of_detectors.values()) == homes
+    own = {name: f"normscale.{home}" for name, home in normscale._HOME_OF.items() if home != "detectors"}
+    assert declared(PACKAGE / "__init__.py") == own
     for name in normscale.__all__:
         assert getattr(normscale, name) is not None
     assert set(normscale.__all__) <= set(dir(normscale))
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        normscale.nonsense  # noqa: B018
+    for module in (normscale, detectors):
+        with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+            module.nonsense  # noqa: B018
 
 
 MODULES = [

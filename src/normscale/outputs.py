@@ -150,21 +150,15 @@ class ModelOutputs:
                 )
         if labels is not None:
             labels = as_labels(labels, "labels", length=length, n_classes=n_classes)
-        self._fill(checked, labels, layer)
-
-    def _fill(self, arrays: dict[str, Rows], labels: IntArray | None, head: Head | None) -> None:
-        """Set the fields, once."""
-        object.__setattr__(self, "_arrays", arrays)
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "head", head)
+        _fill(self, checked, labels, layer)
 
     @classmethod
     def _trusted(
         cls, arrays: dict[str, Rows], labels: IntArray | None = None, head: Head | None = None
     ) -> ModelOutputs:
         """A record of arrays that were checked before; selecting rows should not read every label again."""
-        record = cls.__new__(cls)
-        record._fill(arrays, labels, head)
+        record = object.__new__(cls)
+        _fill(record, arrays, labels, head)
         return record
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -188,10 +182,10 @@ class ModelOutputs:
 
     def array(self, name: str) -> Rows:
         """An array by name, or :class:`~normscale.errors.MissingOutput`."""
-        found = self._arrays.get(name)
-        if found is None:
-            raise MissingOutput(f"these outputs have no {name}; they have {', '.join(self._arrays)}.")
-        return found
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise MissingOutput(f"these outputs have no {name}; they have {', '.join(self._arrays)}.") from None
 
     def get(self, name: str) -> Rows | None:
         """An array by name, or None."""
@@ -324,6 +318,16 @@ class ModelOutputs:
             labels,
             heads[0] if heads else None,
         )
+
+
+_set = object.__setattr__
+
+
+def _fill(record: ModelOutputs, arrays: dict[str, Rows], labels: IntArray | None, head: Head | None) -> None:
+    """Set the fields of a new record, which is frozen from then on."""
+    _set(record, "_arrays", arrays)
+    _set(record, "labels", labels)
+    _set(record, "head", head)
 
 
 _RESERVED = frozenset(name for name in dir(ModelOutputs) if name not in (LOGITS, FEATURES)) | {"labels", "head"}

@@ -332,12 +332,12 @@ class Detector(ABC):
 
     def _read(self, outputs: OutputsLike) -> ModelOutputs:
         """The arrays scores come from, checked for shape."""
+        reads, widths = self.reads, self.widths_ or {}
+        if type(outputs) is np.ndarray and len(reads) == 1:  # one row at a time should cost little
+            name, shape = reads[0], outputs.shape
+            if len(shape) == 2 and shape[1] == widths.get(name) and outputs.dtype.char in "fde":
+                return ModelOutputs._trusted({name: outputs})
         self._require_fitted()
-        widths = self.widths_ or {}
-        if type(outputs) is np.ndarray and len(self.reads) == 1:  # one row at a time should cost little
-            name = self.reads[0]
-            rows = _validate.as_rows(outputs, name, width=widths.get(name), min_width=_validate.min_width(name))
-            return ModelOutputs._trusted({name: rows})
         record = self._as_outputs(outputs)
         for name in self.reads:
             self._require(record, name)

@@ -25,6 +25,9 @@ GROUP = "normscale.detectors"
 JOIN = "+"
 """Between a step and what scores its outputs: ``react+energy``."""
 
+DEFAULT = "norm_scaling"
+"""The detector where nobody chose one."""
+
 _classes: dict[str, type[Detector]] = {}
 _failed: dict[str, str] = {}
 _searched = False
