@@ -1,4 +1,4 @@
-"""Let one process at a time work in a folder."""
+"""The system's lock on a file: one process at a time, and gone with the process, even by ``kill -9``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,37 @@ from pathlib import Path
 from normscale.errors import FolderInUse
 
 
+def lock_file(handle: int, *, wait: bool = True) -> None:
+    """Hold the lock of an open file until :func:`unlock_file`, or until the file is closed.
+
+    On Windows there is no such lock and nothing is done: callers must not need it for the work to be right.
+
+    Parameters
+    ----------
+    handle : int
+        What :func:`os.open` or a file's ``fileno()`` gives.
+    wait : bool
+        Wait until no other process holds it; False raises ``BlockingIOError`` instead.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+
+
+def unlock_file(handle: int) -> None:
+    """Let another process have the lock."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(handle, fcntl.LOCK_UN)
+
+
 @contextmanager
 def locked(folder: str | os.PathLike[str], *, wait: bool = True) -> Iterator[None]:
-    """Hold the lock of a folder, which is made if it is not there.
-
-    The lock is the system's, on the file ``.lock``: it is gone when the process is, even by ``kill -9``.
+    """Hold the lock of a folder, which is made if it is not there; the lock is on the file ``.lock`` in it.
 
     Parameters
     ----------
@@ -25,12 +51,7 @@ def locked(folder: str | os.PathLike[str], *, wait: bool = True) -> Iterator[Non
     Path(folder).mkdir(parents=True, exist_ok=True)
     with open(Path(folder) / ".lock", "a+") as lock:
         try:
-            import fcntl
-        except ImportError:  # Windows: two processes would only do the work twice
-            yield
-            return
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            lock_file(lock.fileno(), wait=wait)
         except BlockingIOError as error:
             lock.seek(0)
             holder = lock.read().strip() or "unknown"

@@ -7,8 +7,6 @@ of one.
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -18,6 +16,8 @@ from numpy.typing import NDArray
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
+from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.safetensors_header import safetensors_header_of
 from normscale.errors import FileFormatError
 
 FORMAT = 1
@@ -57,17 +57,15 @@ def pack_state(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], k
     """What :func:`save_state` writes, as bytes: for keeping a state in a database."""
     from safetensors.numpy import save
 
-    document = {"format": FORMAT, "version": __version__, **_spell(header)}
+    document = {"format": FORMAT, "version": __version__, **header}
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     arrays.setdefault("_", np.zeros(0))  # without arrays, one tensor is still needed to be a valid file
-    return save(arrays, metadata={kind.key: json.dumps(document, allow_nan=False)})
+    return save(arrays, metadata={kind.key: write_json(document)})
 
 
 def packed_metadata(data: bytes) -> dict[str, str]:
     """The metadata of what :func:`pack_state` gave: the document, as it is written, by its kind's key."""
-    size = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + size])["__metadata__"]
-    return metadata
+    return safetensors_header_of(data).metadata
 
 
 def unpack_state(data: bytes, kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -123,7 +121,7 @@ def _document(
             f"{kind.when_foreign}"
         )
     try:
-        header = json.loads(metadata[kind.key])
+        header = read_json(metadata[kind.key])
         written_as = int(header["format"])
     except (ValueError, KeyError, TypeError) as error:
         raise FileFormatError(f"the header of {name} is damaged ({error!r}); {kind.when_damaged}") from error
@@ -133,27 +131,4 @@ def _document(
             f"{__version__}, reads up to format {FORMAT}. Upgrade normscale."
         )
     tensors.pop("_", None)
-    return _unspell(header), tensors
-
-
-def _spell(value: Any) -> Any:
-    """Replace what JSON has no word for: infinity becomes {"float": "inf"}."""
-    if isinstance(value, Mapping):
-        return {str(key): _spell(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_spell(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": repr(value)}
-    return value
-
-
-def _unspell(value: Any) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {"float"}:
-            return float(value["float"])
-        return {key: _unspell(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_unspell(item) for item in value]
-    return value
+    return header, tensors

@@ -155,7 +155,7 @@ def test_a_layer_by_name_is_averaged_over_space() -> None:
     model = convolutional()
     maps = model.eval()[:3](IMAGES)
     check(extract(model, (IMAGES, LABELS), layer="2"), model, maps.mean(dim=(2, 3)))
-    assert extract(model, IMAGES, features=False).features is None
+    assert extract(model, IMAGES, features=False).get("features") is None
 
 
 def test_in_place_modules_behind_the_layer_do_not_touch_it() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ import typer
 from normscale._progress import bar
 from normscale._version import __version__
 from normscale.cli._inputs import Input, read_named
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
 from normscale.experiments.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
 from normscale.outputs import ModelOutputs
@@ -128,4 +128,4 @@ def print_json(findings: Sequence[Finding]) -> None:
     """One JSON object per line, with the point's title and the version."""
     for finding in findings:
         record = {**finding._asdict(), "title": POINTS[finding.point], "version": __version__}
-        typer.echo(json.dumps(record, ensure_ascii=False))
+        typer.echo(write_json(record))

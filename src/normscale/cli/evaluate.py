@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from enum import StrEnum
 from typing import Annotated
@@ -15,6 +14,7 @@ from normscale._version import __version__
 from normscale.cli._inputs import Input, read_named
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
+from normscale.encoding.json_text import write_json
 from normscale.experiments.comparison import ComparisonRow, compare, default_methods
 
 EXAMPLE = (
@@ -95,7 +95,7 @@ def print_csv(rows: list[ComparisonRow]) -> None:
     """One line per row; *_out: OoD is positive, *_in: in-distribution is."""
     writer = csv.writer(sys.stdout)
     writer.writerow(ComparisonRow._fields)
-    writer.writerows([*row[:11], json.dumps(row.parameters), row.seed] for row in rows)
+    writer.writerows([*row[:11], write_json(row.parameters), row.seed] for row in rows)
 
 
 def print_json(rows: list[ComparisonRow]) -> None:
@@ -103,7 +103,4 @@ def print_json(rows: list[ComparisonRow]) -> None:
     positive = "OoD for *_out, in-distribution for *_in"
     for row in rows:
         record = {**row._asdict(), "positive": positive, "version": __version__}
-        record["parameters"] = {
-            key: str(value) if value == float("inf") else value for key, value in row.parameters.items()
-        }
-        typer.echo(json.dumps(record))
+        typer.echo(write_json(record))

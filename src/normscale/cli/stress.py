@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 import sys
@@ -16,6 +15,7 @@ import typer
 from normscale._progress import bar
 from normscale.cli._inputs import Input, read_named
 from normscale.cli.evaluate import Format
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.experiments.recommendation import recommend
 from normscale.experiments.stress import FROZEN, PRESETS, RIVALS, RUNNING, steps, stress, stress_methods
@@ -211,7 +211,7 @@ def print_csv(result: StressResult) -> None:
     for row in result.rows:
         values = row._asdict() | {
             "classes": " ".join(map(str, row.classes)),
-            "parameters": json.dumps(_plain(row.parameters)),
+            "parameters": write_json(row.parameters),
         }
         writer.writerow(values.values())
 
@@ -220,10 +220,5 @@ def print_json(result: StressResult) -> None:
     """One JSON object per line, with the version and what is positive."""
     for row in result.rows:
         record = {**row._asdict(), "positive": "OoD", "version": result.version}
-        record |= {"parameters": _plain(row.parameters)}
         record |= {key: None for key in ("auroc", "fpr95_out") if row.skipped}
-        typer.echo(json.dumps(record))
-
-
-def _plain(parameters: dict[str, object]) -> dict[str, object]:
-    return {key: "inf" if value == math.inf else value for key, value in parameters.items()}
+        typer.echo(write_json(record))

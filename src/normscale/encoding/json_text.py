@@ -35,8 +35,14 @@ def write_json(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(_spelled(value), indent=indent, allow_nan=False)
 
 
-def read_json(text: str | bytes | bytearray) -> Any:
+def read_json(text: str | bytes | bytearray, *, words: bool = True) -> Any:
     """Read what :func:`write_json` wrote, or any strict JSON.
+
+    Parameters
+    ----------
+    text : str or bytes
+    words : bool
+        Take the three words for numbers; False leaves every text as it stands, for JSON of other writers.
 
     Raises
     ------
@@ -49,7 +55,8 @@ def read_json(text: str | bytes | bytearray) -> Any:
     {'prior_weight': inf}
     """
     try:
-        return _meant(json.loads(text, parse_constant=_refuse))
+        document = json.loads(text, parse_constant=_refuse)
+        return _meant(document) if words else document
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
@@ -17,6 +16,7 @@ from normscale._provenance import commit
 from normscale._validate import FloatArray, at_least
 from normscale._version import __version__
 from normscale.detectors.base import Detector
+from normscale.encoding.json_text import read_json
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.experiments.comparison import METRICS, fit_on
 from normscale.experiments.methods import Method, find_method
@@ -239,5 +239,5 @@ class _Outputs:
 
     def choice(self) -> dict[str, float]:
         """The step of the perturbation, chosen on validation images."""
-        document = json.loads((self._run.network(self._seed) / "odin" / "choice.json").read_text())
+        document = read_json((self._run.network(self._seed) / "odin" / "choice.json").read_text())
         return {"epsilon": document["epsilon"]}

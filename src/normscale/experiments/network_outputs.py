@@ -5,13 +5,13 @@ Everything that needs torch happens here, so that networks can be prepared side 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normscale._atomic import atomic_path
 from normscale._lock import locked
+from normscale.encoding.json_text import read_json, write_json
 from normscale.experiments.methods import find_method
 from normscale.experiments.presets import Plan
 from normscale.experiments.run_folder import RunFolder, write_missing
@@ -129,8 +129,8 @@ def _perturb(
         validation = split_validation(load(plan.data, "train", root=job.root), job.seed)[1]
         choice = choose_epsilon(model, plain_batches(validation, info), std=info.std)
         with atomic_path(choice_path) as temporary:
-            Path(temporary).write_text(json.dumps(choice._asdict()) + "\n")
-    epsilon = json.loads(choice_path.read_text())["epsilon"]
+            Path(temporary).write_text(write_json(choice._asdict()) + "\n")
+    epsilon = read_json(choice_path.read_text())["epsilon"]
     for name in ("test", *plan.ood):
         path = run.outputs_path(job.seed, name, perturbed=True)
         if name not in missing and not path.exists():

@@ -16,7 +16,6 @@ A cell is a method on an OoD set with one network. Its file appears whole or not
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple
 
 from normscale._atomic import atomic_path
 from normscale._provenance import environment
+from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.experiments.presets import Plan
 from normscale.experiments.protocol import ScoredPair
@@ -106,7 +106,7 @@ class RunFolder:
         folder.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "plan": plan.to_dict(), "made_by": made_by}
         with atomic_path(folder / "settings.json") as temporary:
-            Path(temporary).write_text(json.dumps(document, indent=1) + "\n")
+            Path(temporary).write_text(write_json(document, indent=1) + "\n")
         return cls(folder, plan, made_by)
 
     @classmethod
@@ -114,7 +114,7 @@ class RunFolder:
         """Open a run that exists."""
         file = Path(path) / "settings.json"
         try:
-            document = json.loads(file.read_text())
+            document = read_json(file.read_text())
         except FileNotFoundError:
             raise FileFormatError(
                 f"{os.fspath(path)!r} is not the folder of a benchmark (it has no settings.json). "
@@ -205,10 +205,10 @@ class RunFolder:
         with atomic_path(path) as temporary, open(temporary, "w") as file:
             for seed in self.plan.seeds:
                 for row in self._accuracy_rows(seed):
-                    file.write(json.dumps(row) + "\n")
+                    file.write(write_json(row) + "\n")
             for cell in self.cells():
                 for row in cell.rows():
-                    file.write(json.dumps(row) + "\n")
+                    file.write(write_json(row) + "\n")
         return path
 
     def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
@@ -236,7 +236,7 @@ def _foreign_cell(path: Path, error: Exception) -> FileFormatError:
 def write_missing(network: Path, missing: dict[str, str]) -> None:
     """Keep which OoD sets a network could not be run on."""
     with atomic_path(network / "missing.json") as temporary:
-        Path(temporary).write_text(json.dumps(missing, indent=1) + "\n")
+        Path(temporary).write_text(write_json(missing, indent=1) + "\n")
 
 
 def _missing_of(network: Path) -> dict[str, str]:
@@ -245,7 +245,7 @@ def _missing_of(network: Path) -> dict[str, str]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text())
+        document = read_json(path.read_text())
     except FileNotFoundError:
         return {}
     except ValueError as error:

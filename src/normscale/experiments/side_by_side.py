@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
+from normscale._processes import end_with_parent
 from normscale._progress import silence
 from normscale.experiments.network_outputs import Job, prepare
 
@@ -83,14 +83,7 @@ def _start_worker(reports: Any) -> None:
     global _reports
     _reports = reports
     silence()
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def end_with_parent() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    end_with_parent()
 
 
 def _work(index: int, job: Job) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
+from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError
 
 KIND = "normscale stress grid"
@@ -119,8 +118,8 @@ class StressResult(NamedTuple):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, one row per line; :func:`load_stress` reads it back."""
         head = {"kind": KIND, "format": FORMAT, "version": self.version, "settings": self.settings}
-        lines = json.dumps({**head, "fields": StressRow._fields}, indent=1).removesuffix("\n}")
-        rows = ",\n  ".join(json.dumps([_to_json(value) for value in row], allow_nan=False) for row in self.rows)
+        lines = write_json({**head, "fields": StressRow._fields}, indent=1).removesuffix("\n}")
+        rows = ",\n  ".join(write_json(row) for row in self.rows)
         with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(f'{lines},\n "rows": [\n  {rows}\n ]\n}}\n')
 
@@ -130,7 +129,7 @@ def load_stress(path: str | os.PathLike[str]) -> StressResult:
     shown = os.fspath(path)
     try:
         with open(path, encoding="utf-8") as file:
-            record = json.load(file)
+            record = read_json(file.read())
     except FileNotFoundError:
         raise FileFormatError(f"no such file: {shown}; `normscale stress -o {shown}` would make it.") from None
     except (ValueError, UnicodeDecodeError) as error:
@@ -150,17 +149,7 @@ def load_stress(path: str | os.PathLike[str]) -> StressResult:
         raise FileFormatError(f"{shown} is damaged: {error}. Make it again.") from error
 
 
-def _to_json(value: Any) -> Any:
-    """JSON has neither NaN nor infinity: null and "inf" stand for them."""
-    if isinstance(value, dict):
-        return {key: _to_json(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else str(value)
-    return value
-
-
 def _row(values: list[Any]) -> StressRow:
     row = StressRow._make(values)
-    parameters = {key: math.inf if value == "inf" else value for key, value in dict(row.parameters).items()}
-    auroc, fpr95_out = (math.nan if value is None else float(value) for value in (row.auroc, row.fpr95_out))
-    return row._replace(classes=tuple(row.classes), parameters=parameters, auroc=auroc, fpr95_out=fpr95_out)
+    auroc, fpr95_out = float(row.auroc), float(row.fpr95_out)
+    return row._replace(classes=tuple(row.classes), parameters=dict(row.parameters), auroc=auroc, fpr95_out=fpr95_out)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.duty import Guard, Request
 from normscale.guard.entries import block_moments
 from normscale.guard.verdict import Verdict
 from normscale.tables.formats import format_by_content
 from normscale.tables.pipe import PipeSource
-from normscale.tables.read_npy import NpyHeader
 
 _CHUNK = 1 << 16
 _LONGEST_LINE = 16 << 20
@@ -100,7 +100,7 @@ def _score(guard: Guard, lines: list[_Line], target: BinaryIO) -> Verdict | None
     answers = iter(()) if verdict is None else _rows_of(verdict)
     for line in lines:
         told = {"error": line.error, "line": line.number} if line.error else next(answers)
-        target.write(json.dumps({**line.others, **told}).encode() + b"\n")
+        target.write(write_json({**line.others, **told}).encode() + b"\n")
     return verdict
 
 
@@ -140,8 +140,8 @@ def _json_blocks(pipe: PipeSource) -> Iterator[list[_Line]]:
 
 def _parse(number: int, line: bytes) -> _Line:
     try:
-        document = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+        document = read_json(line)
+    except ValueError as error:
         return _Line(number, None, {}, f"not JSON ({error})")
     others: dict[str, Any] = {}
     if isinstance(document, dict):
@@ -156,14 +156,10 @@ def _parse(number: int, line: bytes) -> _Line:
         return _Line(number, None, others, "a number is too large for float64")
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _npy_blocks(pipe: PipeSource, width: int) -> Iterator[list[_Line]]:
     """Rows of an array as their bytes arrive."""
     try:
-        header = NpyHeader(pipe)
+        header = take_npy_header(pipe)
     except ValueError as error:
         raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
     shape, dtype = header.shape, header.dtype

@@ -7,7 +7,6 @@ array, and the folder goes. Every file appears whole or not at all, so a kill at
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -21,6 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from normscale._atomic import atomic_path
+from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.safetensors_header import read_safetensors_header, safetensors_header_bytes
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.outputs import ModelOutputs
 
@@ -30,7 +31,6 @@ PART_BYTES = 64 << 20
 """How much memory waits for it."""
 
 _KEY = "normscale.extraction"
-_DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 
 
 class PartStore:
@@ -55,7 +55,7 @@ class PartStore:
         else:
             self.folder.mkdir()
             with atomic_path(self.folder / "manifest.json") as temporary:
-                Path(temporary).write_text(json.dumps(self.about))
+                Path(temporary).write_text(write_json(self.about))
         self._waiting: list[ModelOutputs] = []
         self._last_write = time.monotonic()
         self.n_rows = sum(stop - start for start, stop, _ in self._parts())
@@ -119,40 +119,34 @@ class PartStore:
         """Copy one array after the other out of the parts; never more than a part is held in memory."""
         files = [file for _, _, file in self._parts()]
         try:
-            header: dict[str, Any] = {"__metadata__": {_KEY: json.dumps(self.about)}}
-            offset = 0
-            with safe_open(files[0], framework="np") as first:
-                # eight-byte numbers first, so that every array lies at a multiple of its own size
-                names = sorted(first.keys(), key=lambda name: (name != "labels", name))
-                for name in names:
-                    dtype = first.get_slice(name).get_dtype()
-                    shape = [self.n_rows, *first.get_slice(name).get_shape()[1:]]
-                    end = offset + int(np.prod(shape)) * _DTYPES[dtype].itemsize
-                    header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
-                    offset = end
-            text = json.dumps(header).encode()
-            text += b" " * (-len(text) % 8)
+            with open(files[0], "rb") as first:
+                places = read_safetensors_header(first).tensors
+            # eight-byte numbers first, so that every array lies at a multiple of its own size
+            names = sorted(places, key=lambda name: (-places[name].dtype.itemsize, name))
+            tensors = {name: (places[name].dtype, (self.n_rows, *places[name].shape[1:])) for name in names}
             with open(path, "wb") as table:
-                table.write(len(text).to_bytes(8, "little") + text)
+                table.write(safetensors_header_bytes(tensors, {_KEY: write_json(self.about)}))
                 for name in names:
                     for file in files:
                         table.write(np.ascontiguousarray(load_file(file)[name]).data)
-        except (SafetensorError, OSError, KeyError) as error:
+        except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise FileFormatError(
                 f"a part in {self.folder} is damaged ({error}). Delete the folder and start again."
             ) from error
 
 
 def _arrays(outputs: ModelOutputs) -> dict[str, NDArray[Any]]:
-    fields = {"logits": outputs.logits, "features": outputs.features, "labels": outputs.labels}
-    return {name: np.ascontiguousarray(array) for name, array in fields.items() if array is not None}
+    fields = {name: outputs.array(name) for name in outputs.names}
+    if outputs.labels is not None:
+        fields["labels"] = outputs.labels
+    return {name: np.ascontiguousarray(array) for name, array in fields.items()}
 
 
 def _about_table(path: Path) -> dict[str, Any] | None:
     """What a finished table says it was made of; None if it does not."""
     try:
         with safe_open(path, framework="np") as file:
-            about = json.loads((file.metadata() or {})[_KEY])
+            about = read_json((file.metadata() or {})[_KEY])
     except (SafetensorError, OSError, KeyError, ValueError):
         return None
     return about if isinstance(about, dict) else None
@@ -160,7 +154,7 @@ def _about_table(path: Path) -> dict[str, Any] | None:
 
 def _about_parts(folder: Path) -> dict[str, Any] | None:
     try:
-        about = json.loads((folder / "manifest.json").read_text())
+        about = read_json((folder / "manifest.json").read_text())
     except (OSError, ValueError):
         return None
     return about if isinstance(about, dict) else None
@@ -169,13 +163,8 @@ def _about_parts(folder: Path) -> dict[str, Any] | None:
 def _mapped(path: Path) -> ModelOutputs:
     """A finished table, read from disk as it is used; changes to the arrays stay in memory."""
     with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
+        places = read_safetensors_header(file).tensors
     arrays = {
-        name: np.asarray(
-            np.memmap(path, _DTYPES[entry["dtype"]], "c", 8 + length + entry["data_offsets"][0], tuple(entry["shape"]))
-        )
-        for name, entry in header.items()
+        name: np.asarray(np.memmap(path, place.dtype, "c", place.offset, place.shape)) for name, place in places.items()
     }
     return ModelOutputs(**arrays)

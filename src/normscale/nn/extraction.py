@@ -92,7 +92,7 @@ def extract(
     --------
     >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
     >>> extract(network, torch.zeros(10, 3, 16, 16))
-    ModelOutputs(n=10, n_classes=5, logits=float32, features=8)
+    ModelOutputs(n=10, logits=5, features=8)
     """
     network = unwrapped(model)
     source = Source(data, batch_size)

@@ -8,7 +8,6 @@ it stopped.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from normscale._atomic import atomic_path
 from normscale._provenance import environment
 from normscale._version import __version__
 from normscale.data import Batches, ImageSet, find_source, load, short_name
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.nn.extraction import extract
 from normscale.nn.network_file import NetworkInfo, load_network, save_network
@@ -211,4 +211,4 @@ def _write_result(
         "threads": torch.get_num_threads(),
     }
     with atomic_path(folder / "result.json") as temporary:
-        Path(temporary).write_text(json.dumps(result, indent=1) + "\n")
+        Path(temporary).write_text(write_json(result, indent=1) + "\n")

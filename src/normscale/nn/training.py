@@ -7,7 +7,6 @@ gradients.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normscale._progress import Bar, bar
+from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, TrainingDiverged
 from normscale.nn._activations import evaluating
 from normscale.nn.checkpoint import load_checkpoint, save_checkpoint
@@ -171,7 +171,7 @@ class _Training:
 
     def _resume(self, folder: str) -> None:
         header = load_checkpoint(os.path.join(folder, CHECKPOINT), self.model, self.optimiser)
-        then, now = header["settings"], json.loads(json.dumps(self.settings))
+        then, now = header["settings"], read_json(write_json(self.settings))
         if then != now:
             changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
             raise InvalidInput(
@@ -265,7 +265,7 @@ class _Training:
         with open(
             os.path.join(self.folder, LOG), "w"
         ) as file:  # the checkpoint's log is the true one; this is for people
-            file.writelines(json.dumps(line._asdict()) + "\n" for line in self.log)
+            file.writelines(write_json(line._asdict()) + "\n" for line in self.log)
 
 
 @torch.inference_mode()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from typing import TYPE_CHECKING
 
 from normscale._version import __version__
 from normscale.detectors.base import Detector
+from normscale.encoding.json_text import read_json, write_json
 from normscale.state import DETECTOR, packed_metadata
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def provenance(detector: Detector) -> dict[str, str]:
     return {
         "normscale.version": __version__,
         "normscale.detector": header,
-        "normscale.threshold": json.dumps(json.loads(header)["threshold"]),
+        "normscale.threshold": write_json(read_json(header)["threshold"]),
         SHA256: hashlib.sha256(packed).hexdigest(),
     }
 

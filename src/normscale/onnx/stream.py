@@ -7,7 +7,6 @@ and of the rows 0 to i, as if the rows had come one by one.
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,6 +16,7 @@ from normscale._kernels.kinds import TINY_VARIANCE
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.norm_scaling import NormScaling
+from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.moments import RunningMoments
 from normscale.onnx.nodes import Nodes
@@ -146,7 +146,7 @@ def state_document(moments: RunningMoments) -> str:
     """The moments as text, every digit of them."""
     weight, mean, m2 = moments.state
     values = ([weight], mean.tolist(), m2.tolist())
-    return json.dumps(dict(zip(STATE, values, strict=True)), allow_nan=False)
+    return write_json(dict(zip(STATE, values, strict=True)))
 
 
 def read_state(model: ModelProto) -> dict[str, FloatArray]:
@@ -158,7 +158,7 @@ def read_state(model: ModelProto) -> dict[str, FloatArray]:
             "export_guarded(..., stateful=True)."
         )
     try:
-        document = json.loads(text)
+        document = read_json(text)
         state = RunningMoments.from_state(document[STATE[0]][0], document[STATE[1]], document[STATE[2]]).state
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise FileFormatError(f"the state in the model's metadata is damaged ({error}); export it again.") from error

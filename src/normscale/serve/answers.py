@@ -1,8 +1,8 @@
 """What a client gets back for its rows: JSON, .npy or Arrow, as its header Accept asks.
 
-JSON has no infinity and no NaN, and ``null`` would read as "no score": such a number is written as the string
-``"Infinity"``, ``"-Infinity"`` or ``"NaN"``. Scores of finite logits are finite, so a client will hardly meet one. The
-other formats carry them as they are.
+JSON has no infinity and no NaN, and ``null`` would read as "no score": such a number is written as a word
+(:mod:`normscale.encoding.json_text`). Scores of finite logits are finite, so a client will hardly meet one. The other
+formats carry them as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from normscale.encoding.json_text import number_for_json
+from normscale.encoding.npy_header import npy_header_bytes
 from normscale.guard.verdict import Verdict
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
 
@@ -138,8 +140,7 @@ def _plain(numbers: list[float]) -> list[float | str]:
     """Numbers that JSON has; a sum that is finite shows that all of them are."""
     if math.isfinite(sum(numbers)):
         return numbers  # type: ignore[return-value]
-    names = {math.inf: "Infinity", -math.inf: "-Infinity"}
-    return [x if math.isfinite(x) else names.get(x, "NaN") for x in numbers]
+    return [number_for_json(x) for x in numbers]
 
 
 def _as_npy(answer: Verdict) -> bytes:
@@ -151,10 +152,7 @@ def _as_npy(answer: Verdict) -> bytes:
     records["is_ood"] = answer.is_ood
     if answer.scaled is not None:
         records["scaled"] = answer.scaled
-    header = f"{{'descr': {text}, 'fortran_order': False, 'shape': ({len(records)},), }}"
-    length = -(-(10 + len(header) + 1) // 64) * 64 - 10  # the numbers begin at a multiple of 64
-    head = b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + header.ljust(length - 1).encode() + b"\n"
-    return head + records.tobytes()
+    return npy_header_bytes(text, records.shape) + records.tobytes()
 
 
 @lru_cache(maxsize=8)

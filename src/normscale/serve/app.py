@@ -5,14 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import hashlib
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response, StreamingResponse
 
 from normscale._kernels import load_in_background
+from normscale._processes import end_with_parent
 from normscale._version import __version__
 from normscale.errors import InvalidInput, NormscaleError, StoreUnavailable
 from normscale.guard import Guard
@@ -317,16 +313,8 @@ def _name_security(api: FastAPI) -> None:
 
 def app_from_environment() -> App:
     """What a worker process runs."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    end_with_parent(gently=True)
     return make_app(Settings.from_environment())
-
-
-def _end_with(parent: BaseProcess) -> None:
-    """Nobody would stop the workers of a parent that was killed, and they would keep its port."""
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _NewThreshold(msgspec.Struct, forbid_unknown_fields=True):

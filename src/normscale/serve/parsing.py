@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from normscale.encoding.npy_header import MAGIC
 from normscale.errors import InvalidInput
 from normscale.serve.bad_request import BadRequest, Body, shown
 from normscale.serve.read_arrow import read_arrow
 from normscale.serve.read_json import read_array, read_logits
-from normscale.serve.read_npy import MAGIC, read_header, read_numbers
+from normscale.serve.read_npy import read_header, read_numbers
 
 __all__ = ["ARROW_FILE", "ARROW_STREAM", "JSON", "NPY", "BadRequest", "read_inputs", "read_rows"]
 

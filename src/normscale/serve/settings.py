@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import json
 import os
 from dataclasses import dataclass, field
 from typing import Self
@@ -12,6 +11,7 @@ from typing import Self
 from normscale.detectors.base import Detector
 from normscale.detectors.decision import Threshold
 from normscale.detectors.registry import load_detector
+from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
 from normscale.guard import Guard, Policy, open_store
 
@@ -52,12 +52,12 @@ class Settings:
 
     def to_json(self) -> str:
         """For a worker's environment."""
-        return json.dumps({**dataclasses.asdict(self), "policy": self.policy._asdict()})
+        return write_json({**dataclasses.asdict(self), "policy": self.policy._asdict()})
 
     @classmethod
     def from_environment(cls) -> Self:
         """What the parent process left."""
-        document = json.loads(os.environ[ENVIRONMENT])
+        document = read_json(os.environ[ENVIRONMENT])
         document["policy"] = Policy(**document["policy"])
         document["hosts"] = tuple(document["hosts"])
         return cls(**document)

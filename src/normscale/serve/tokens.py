@@ -26,6 +26,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from normscale._lock import lock_file
 from normscale.errors import FileFormatError, InvalidInput
 
 ROLES: Mapping[str, frozenset[str]] = {
@@ -168,7 +169,7 @@ def add_token(path: str | os.PathLike[str], name: str, role: str) -> str:
     secret, line = new_token(name, role)
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     with open(handle, "r+", encoding="utf-8", errors="backslashreplace") as file:
-        _lock(handle)
+        lock_file(handle)  # on Windows nothing is done: appending a line is all that can collide
         text = file.read()
         if any(known == name for known, _, _ in _parse(text, os.fspath(path))):
             raise InvalidInput(f"{os.fspath(path)} knows {name!r} already; take another name or remove its line.")
@@ -220,12 +221,3 @@ def _refuse_twins(entries: list[tuple[str, str, str]], shown: str) -> None:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def _lock(handle: int) -> None:
-    """Wait until no other process appends; the lock goes with the handle."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: appending a line is all that can collide
-        return
-    fcntl.flock(handle, fcntl.LOCK_EX)

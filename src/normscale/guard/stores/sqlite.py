@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from normscale._lock import lock_file, unlock_file
 from normscale.errors import FileFormatError, StoreUnavailable
 from normscale.guard.stores.sql import SqlStore
 
@@ -95,13 +96,8 @@ class SqliteStore(SqlStore):
         return self._connection.execute(statement, values)
 
     def _flock(self, *, exclusive: bool) -> None:
-        if self._lock is None:
-            return
-        try:
-            import fcntl
-        except ImportError:  # Windows: SQLite's own lock serves, only less fairly
-            return
-        fcntl.flock(self._lock, fcntl.LOCK_EX if exclusive else fcntl.LOCK_UN)
+        if self._lock is not None:  # on Windows nothing is done: SQLite's own lock serves, only less fairly
+            (lock_file if exclusive else unlock_file)(self._lock)
 
     def _explain(self, error: sqlite3.Error) -> NoReturn:
         text = str(error)

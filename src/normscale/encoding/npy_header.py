@@ -1,0 +1,180 @@
+"""The header of numpy's .npy, read from bytes or a stream that a stranger sent, and written.
+
+The header is a Python dictionary as text. numpy hands it to Python's parser; here three patterns read it, so that
+nothing in it is ever evaluated. What writers of the format really write is understood: any order of keys, either kind
+of quotation mark, any spacing, versions 1 to 3.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+MAGIC = b"\x93NUMPY"
+LONGEST_HEADER = 4096
+
+_MOST_AXES = 32
+_SPACE = rb"[ \t\n]*"
+_LENGTH = rb"(?:0|[1-9]\d{0,18})"
+_KEY = re.compile(_SPACE + rb"(['\"])(descr|fortran_order|shape)\1" + _SPACE + b":" + _SPACE)
+_VALUES = {
+    b"descr": re.compile(rb"(['\"])([<>|=]?[biufcSUVO?]\d{0,9})\1"),
+    b"fortran_order": re.compile(rb"(True|False)"),
+    b"shape": re.compile(
+        rb"\((" + _SPACE + rb"(?:" + _LENGTH + _SPACE + b"," + _SPACE + rb")*(?:" + _LENGTH + _SPACE + rb")?)\)"
+    ),
+}
+_AFTER = re.compile(_SPACE + rb"(?:," + _SPACE + rb"|(?=\}))")
+
+
+class NpyHeaderError(ValueError):
+    """The header of an .npy cannot be read; the message goes on after "the file is damaged: "."""
+
+
+class NpyHoldsRecords(NpyHeaderError):
+    """The array holds records or dates, which are neither numbers nor texts."""
+
+
+class ByteStream(Protocol):
+    """What a file, a zip member and a pipe have in common."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Exactly ``size`` bytes unless the stream ends before."""
+
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill ``buffer`` from its start as far as bytes are there; 0 at the end."""
+
+
+class NpyHeader(NamedTuple):
+    """What the header says, and where the numbers begin. An array of Python objects is told by its dtype."""
+
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: of everything behind the first axis."""
+        size = self.dtype.itemsize
+        for length in self.shape[1:]:
+            size *= length
+        return size
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all numbers."""
+        return self.row_bytes * self.shape[0] if self.shape else self.row_bytes
+
+
+def npy_header_of(data: bytes | bytearray) -> NpyHeader:
+    """Read the header at the beginning of ``data``.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.BytesIO()
+    >>> np.save(file, np.eye(3, dtype=np.float32))
+    >>> npy_header_of(file.getvalue())
+    NpyHeader(dtype=dtype('float32'), fortran_order=False, shape=(3, 3), offset=128)
+    """
+    start = 8 + _length_size(data[:8])
+    if len(data) < start:
+        raise NpyHeaderError("it does not begin like one")
+    length = _checked_length(data[8:start])
+    text = bytes(data[start : start + length])
+    if len(text) < length:
+        raise NpyHeaderError("it ends within its header")
+    return NpyHeader(*_parsed(text), start + length)
+
+
+def take_npy_header(stream: ByteStream) -> NpyHeader:
+    """Take the header off a stream, which is left at the first number."""
+    head = stream.read(8)
+    size = _length_size(head)
+    told = stream.read(size)
+    length = _checked_length(told)
+    text = stream.read(length)
+    if len(told) < size or len(text) < length:
+        raise NpyHeaderError("it ends within its header")
+    return NpyHeader(*_parsed(text), 8 + size + length)
+
+
+def npy_header_bytes(descr: str, shape: tuple[int, ...]) -> bytes:
+    """The header of an array in C order, with what stands before it; the numbers begin at a multiple of 64.
+
+    Parameters
+    ----------
+    descr : str
+        As it is to stand in the header: ``"'<f8'"``, or a list of fields.
+    shape : tuple of int
+
+    Examples
+    --------
+    >>> npy_header_of(npy_header_bytes("'<f8'", (2, 3)))
+    NpyHeader(dtype=dtype('float64'), fortran_order=False, shape=(2, 3), offset=128)
+    """
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
+    length = -(-(10 + len(text) + 1) // 64) * 64 - 10
+    return MAGIC + b"\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
+
+
+def _length_size(head: bytes | bytearray) -> int:
+    """How many bytes tell the length of the header, by the version in the first eight bytes."""
+    if not head.startswith(MAGIC) or len(head) < 8:
+        raise NpyHeaderError("it does not begin like one")
+    if head[6] not in (1, 2, 3) or head[7] != 0:
+        raise NpyHeaderError(f"its version is {head[6]}.{head[7]}, and 1.0 to 3.0 are known")
+    return 2 if head[6] == 1 else 4
+
+
+def _checked_length(told: bytes | bytearray) -> int:
+    length = int.from_bytes(told, "little")
+    if length > LONGEST_HEADER:
+        raise NpyHeaderError(f"its header says it is {length} bytes long, and {LONGEST_HEADER} are allowed")
+    return length
+
+
+@lru_cache(maxsize=64)  # a client sends the same header again and again
+def _parsed(text: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
+    found = _fields(text.strip(b" \t\n"))
+    try:
+        dtype = np.dtype(found[b"descr"][1].decode())
+    except TypeError as error:
+        raise NpyHeaderError(f"its header names a dtype that does not exist ({error})") from None
+    return dtype, found[b"fortran_order"][0] == b"True", _shape(found[b"shape"][0])
+
+
+def _fields(text: bytes) -> dict[bytes, tuple[bytes, ...]]:
+    """The three values of the header, each as the groups of its pattern."""
+    found: dict[bytes, tuple[bytes, ...]] = {}
+    position = 1
+    while key := _KEY.match(text, position):
+        name = key[2]
+        value = _VALUES[name].match(text, key.end())
+        if value is None:
+            if name == b"descr":
+                raise NpyHoldsRecords("it holds neither floats nor integers")
+            raise NpyHeaderError(f"the {name.decode()} in its header cannot be read")
+        if name in found:
+            raise NpyHeaderError(f"its header names {name.decode()} twice")
+        found[name] = value.groups()
+        after = _AFTER.match(text, value.end())
+        if after is None:
+            break
+        position = after.end()
+    if len(found) != 3 or not text.startswith(b"{") or text[position:] != b"}":
+        raise NpyHeaderError("its header is not a dictionary of descr, fortran_order and shape")
+    return found
+
+
+def _shape(text: bytes) -> tuple[int, ...]:
+    lengths = tuple(int(part) for part in text.split(b",") if part.strip())
+    if len(lengths) == 1 and b"," not in text:
+        raise NpyHeaderError("the shape in its header is a number and no tuple")
+    if len(lengths) > _MOST_AXES:
+        raise NpyHeaderError(f"it has {len(lengths)} axes, and {_MOST_AXES} are allowed")
+    return lengths

@@ -1,0 +1,143 @@
+"""The header of a .safetensors file: eight bytes of length, then JSON that says where each tensor lies.
+
+The safetensors library reads and writes whole tensors, and knows no bfloat16 in numpy; where rows are read piece by
+piece, or tensors are written part by part, this is the header they need.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from normscale.encoding.json_text import read_json
+
+LONGEST_HEADER = 100_000_000
+"""Bytes, as the safetensors library allows."""
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(text)
+    for name, text in {
+        "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2",
+        "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+        "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "?",
+    }.items()
+}  # fmt: skip
+"""Names of the format for numpy's dtypes. bfloat16 is read as its bits."""
+
+_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+
+
+class TensorPlace(NamedTuple):
+    """Where one tensor lies in the file, and of what it is."""
+
+    kind: str
+    """The format's name of the dtype; maybe one that is not in :data:`DTYPES`."""
+    shape: tuple[int, ...]
+    offset: int
+    """Of its first byte in the file."""
+    n_bytes: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """As numpy reads it; ``KeyError`` for a kind that numpy has not."""
+        return DTYPES[self.kind]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row: of everything behind the first axis."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+
+class SafetensorsHeader(NamedTuple):
+    """The tensors by name, and the texts beside them."""
+
+    tensors: dict[str, TensorPlace]
+    metadata: dict[str, str]
+
+
+def read_safetensors_header(file: IO[bytes]) -> SafetensorsHeader:
+    """Read the header of an open file and check that every tensor lies in the file, behind the one before it.
+
+    Raises
+    ------
+    ValueError
+        When it does not.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > min(size - 8, LONGEST_HEADER):
+        raise ValueError("its header is cut off or too long")
+    return _parsed(file.read(length), 8 + length, size)
+
+
+def safetensors_header_of(data: bytes) -> SafetensorsHeader:
+    """Read the header of a file that is in memory.
+
+    Examples
+    --------
+    >>> from safetensors.numpy import save
+    >>> header = safetensors_header_of(save({"x": np.zeros((2, 3))}, metadata={"made": "here"}))
+    >>> header.tensors["x"].shape, header.metadata
+    ((2, 3), {'made': 'here'})
+    """
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(len(data) - 8, LONGEST_HEADER):
+        raise ValueError("its header is cut off or too long")
+    return _parsed(data[8 : 8 + length], 8 + length, len(data))
+
+
+def safetensors_header_bytes(
+    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], metadata: Mapping[str, str]
+) -> bytes:
+    """The header of a file whose tensors follow each other in the order of ``tensors``: dtype and shape by name."""
+    document: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    offset = 0
+    for name, (dtype, shape) in tensors.items():
+        end = offset + math.prod(shape) * dtype.itemsize
+        document[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(document).encode()  # as the format has it, without our words
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def widened(bits: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """bfloat16 to float32: the same upper sixteen bits, zeros below."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _parsed(text: bytes, data_start: int, file_size: int) -> SafetensorsHeader:
+    document = read_json(text, words=False)
+    if not isinstance(document, dict):
+        raise ValueError("its header is no JSON object")
+    metadata = document.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is no JSON object")
+    tensors = {str(name): _place(str(name), entry, data_start) for name, entry in document.items()}
+    end = data_start
+    for place in sorted(tensors.values(), key=lambda place: (place.offset, place.n_bytes)):
+        if place.offset != end:
+            raise ValueError("its tensors overlap or leave gaps")
+        end += place.n_bytes
+    if end != file_size:
+        raise ValueError(f"its header says {end} bytes, and there are {file_size}")
+    return SafetensorsHeader(tensors, {str(key): value for key, value in metadata.items() if isinstance(value, str)})
+
+
+def _place(name: str, entry: Any, data_start: int) -> TensorPlace:
+    try:
+        kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"its header does not say where {name!r} lies") from None
+    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
+    if not isinstance(kind, str) or any(type(number) is not int or number < 0 for number in numbers) or end < begin:
+        raise ValueError(f"its header does not say where {name!r} lies")
+    if kind in DTYPES and math.prod(shape) * DTYPES[kind].itemsize != end - begin:
+        raise ValueError(f"the size of {name!r} is not what its header says")
+    return TensorPlace(kind, tuple(shape), data_start + begin, end - begin)
