@@ -1,10 +1,11 @@
 """Tables kept as named columns (.parquet, .csv): which column is what.
 
 - ``label`` or ``labels``: the labels, whole numbers; -1 is "not known".
+- columns of lists (.parquet only): arrays by their names, ``features`` or any other.
 - names that begin with ``feature_``: the features, in the order of the file.
 - names that begin with ``logit_``: the logits, in the order of the file; what follows is the class's name,
   and every other column (an id, a time) is left out.
-- where no name begins with ``logit_``, all other columns are logits, named as their class.
+- where no name begins with ``logit_`` and no column holds lists, all other columns are logits, named as their class.
 
 Class names ``0``, ``1``, ... say nothing and count as none.
 """
@@ -33,8 +34,8 @@ class ColumnLayout:
 
     __slots__ = ("class_names", "features", "label", "logits", "n_columns", "names")
 
-    def __init__(self, path: str, names: Sequence[str]) -> None:
-        """Sort the columns by the rule at the top of this file."""
+    def __init__(self, path: str, names: Sequence[str], *, beside_lists: bool = False) -> None:
+        """Sort the columns by the rule at the top of this file; those of lists are not among ``names``."""
         self.names = [name.strip() for name in names]
         self.n_columns = len(names)
         labels = [i for i, name in enumerate(self.names) if name.lower() in LABEL_NAMES]
@@ -43,6 +44,9 @@ class ColumnLayout:
         self.label = labels[0] if labels else None
         self.features = [i for i, name in enumerate(self.names) if name.startswith(FEATURE)]
         self.logits = [i for i, name in enumerate(self.names) if name.startswith(LOGIT)]
+        if not self.logits and beside_lists:
+            self.class_names = None
+            return
         if not self.logits:
             taken = {self.label, *self.features}
             self.logits = [i for i in range(self.n_columns) if i not in taken]
@@ -80,11 +84,9 @@ def names_of_logits(n_columns: int) -> list[str]:
     return [f"{LOGIT}{i}" for i in range(n_columns)]
 
 
-def column_names(n_classes: int, n_features: int, has_labels: bool, class_names: Sequence[str] | None) -> list[str]:
-    """The header to write, so that :class:`ColumnLayout` reads it back."""
-    classes = [str(i) for i in range(n_classes)] if class_names is None else class_names
-    names = [LOGIT + name for name in classes] + [f"{FEATURE}{i}" for i in range(n_features)]
-    return [*names, "label"] if has_labels else names
+def logit_columns(n_classes: int, class_names: Sequence[str] | None) -> list[str]:
+    """The names of the columns of logits to write, so that :class:`ColumnLayout` reads them back."""
+    return [LOGIT + name for name in (map(str, range(n_classes)) if class_names is None else class_names)]
 
 
 def _listed(names: Sequence[str]) -> str:

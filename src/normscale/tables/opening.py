@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import weakref
+from collections.abc import Sequence
 
 from normscale.outputs import ModelOutputs
 from normscale.tables.formats import check_file, format_by_content, format_by_suffix
@@ -12,8 +13,10 @@ from normscale.tables.pipe import PipeSource
 from normscale.tables.reader import TableReader
 
 
-def open_table(path: str | os.PathLike[str], *, chunk_rows: int | None = None) -> TableReader:
-    """Open a table of logits, with features and labels where it has them, to read it chunk by chunk.
+def open_table(
+    path: str | os.PathLike[str], *, chunk_rows: int | None = None, names: Sequence[str] | None = None
+) -> TableReader:
+    """Open a table of outputs (logits, features, other arrays, labels, a head) to read it chunk by chunk.
 
     Parameters
     ----------
@@ -23,6 +26,8 @@ def open_table(path: str | os.PathLike[str], *, chunk_rows: int | None = None) -
         comes, a chunk as soon as its rows are there; the others go through a temporary file.
     chunk_rows : int, optional
         Rows per chunk; by default as many as make about four million numbers.
+    names : sequence of str, optional
+        Read these arrays only, as far as the table has them; labels and head are always read. By default all.
 
     Raises
     ------
@@ -30,12 +35,13 @@ def open_table(path: str | os.PathLike[str], *, chunk_rows: int | None = None) -
         When there is no such file, or it is damaged or not what its name says.
     MissingExtra
         When the file is .parquet and pyarrow is not installed.
+    MissingOutput
+        When the table has none of ``names``.
 
     Notes
     -----
-    Arrays in .npz and .safetensors files are named ``logits``, ``features`` and ``labels``; a single array
-    under another name is taken for the logits. :mod:`normscale.tables.columns` says how the columns of .csv
-    and .parquet files are named. Nothing is ever unpickled.
+    :mod:`normscale.tables.arrays` says how the arrays in .npz and .safetensors files are named,
+    :mod:`normscale.tables.columns` how the columns of .csv and .parquet files are. Nothing is ever unpickled.
 
     Examples
     --------
@@ -47,13 +53,13 @@ def open_table(path: str | os.PathLike[str], *, chunk_rows: int | None = None) -
     """
     name = os.fspath(path)
     if name == "-" or _is_pipe(name):
-        return _open_pipe(name, chunk_rows)
+        return _open_pipe(name, chunk_rows, names)
     check_file(name)
-    return _reader(format_by_suffix(name), name, chunk_rows, None)
+    return _reader(format_by_suffix(name), name, chunk_rows, None, names)
 
 
-def read_table(path: str | os.PathLike[str]) -> ModelOutputs:
-    """Read a whole table of logits; see :func:`open_table` for what it may be.
+def read_table(path: str | os.PathLike[str], *, names: Sequence[str] | None = None) -> ModelOutputs:
+    """Read a whole table of outputs; see :func:`open_table` for what it may be.
 
     Examples
     --------
@@ -61,9 +67,9 @@ def read_table(path: str | os.PathLike[str]) -> ModelOutputs:
     >>> path = os.path.join(tempfile.mkdtemp(), "logits.npy")
     >>> numpy.save(path, numpy.zeros((3, 4), dtype=numpy.float32))
     >>> read_table(path)
-    ModelOutputs(n=3, n_classes=4, logits=float32)
+    ModelOutputs(n=3, logits=4)
     """
-    with open_table(path) as table:
+    with open_table(path, names=names) as table:
         return table.read()
 
 
@@ -75,30 +81,32 @@ def _is_pipe(path: str) -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
 
 
-def _reader(kind: str, file: str, chunk_rows: int | None, shown: str | None) -> TableReader:
+def _reader(
+    kind: str, file: str, chunk_rows: int | None, shown: str | None, names: Sequence[str] | None
+) -> TableReader:
     """The reader of a format; each is imported only when used."""
     if kind == "npz":
         from normscale.tables.read_npz import NpzReader
 
-        return NpzReader(file, chunk_rows, shown=shown)
+        return NpzReader(file, chunk_rows, shown=shown, names=names)
     if kind == "npy":
         from normscale.tables.read_npy import NpyReader
 
-        return NpyReader(file, chunk_rows, shown=shown)
+        return NpyReader(file, chunk_rows, shown=shown, names=names)
     if kind == "safetensors":
         from normscale.tables.read_safetensors import SafetensorsReader
 
-        return SafetensorsReader(file, chunk_rows, shown=shown)
+        return SafetensorsReader(file, chunk_rows, shown=shown, names=names)
     if kind == "parquet":
         from normscale.tables.read_parquet import ParquetReader
 
-        return ParquetReader(file, chunk_rows, shown=shown)
+        return ParquetReader(file, chunk_rows, shown=shown, names=names)
     from normscale.tables.read_csv import CsvReader
 
-    return CsvReader(file, chunk_rows, shown=shown)
+    return CsvReader(file, chunk_rows, shown=shown, names=names)
 
 
-def _open_pipe(path: str, chunk_rows: int | None) -> TableReader:
+def _open_pipe(path: str, chunk_rows: int | None, names: Sequence[str] | None) -> TableReader:
     source = PipeSource.open(path)
     try:
         head = source.head()
@@ -108,18 +116,18 @@ def _open_pipe(path: str, chunk_rows: int | None) -> TableReader:
         if kind == "npy":
             from normscale.tables.read_npy import NpyPipeReader
 
-            return NpyPipeReader(source, chunk_rows, shown=source.shown)
+            return NpyPipeReader(source, chunk_rows, names=names)
         if kind == "csv":
             from normscale.tables.read_csv import CsvReader
 
-            return CsvReader(source.shown, chunk_rows, source=source)
+            return CsvReader(source.shown, chunk_rows, names=names, source=source)
         file = source.spill()
         source.close()
     except BaseException:
         source.close()
         raise
     try:
-        reader = _reader(kind, file, chunk_rows, source.shown)
+        reader = _reader(kind, file, chunk_rows, source.shown, names)
     except BaseException:
         os.unlink(file)
         raise

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from io import BufferedIOBase
 
 import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.errors import FileFormatError
+from normscale.outputs import FEATURES, LOGITS
+from normscale.tables.arrays import LABELS
 from normscale.tables.arrow import has_arrow, need_arrow
 from normscale.tables.columns import ColumnLayout, names_of_logits
 from normscale.tables.pipe import PipeSource
@@ -37,11 +39,17 @@ class CsvReader(TableReader):
     format = "csv"
 
     def __init__(
-        self, path: str, chunk_rows: int | None, *, shown: str | None = None, source: PipeSource | None = None
+        self,
+        path: str,
+        chunk_rows: int | None,
+        *,
+        shown: str | None = None,
+        names: Sequence[str] | None = None,
+        source: PipeSource | None = None,
     ) -> None:
         """Read the first line of the file ``path``, or of ``source`` if given."""
         self._source = source
-        super().__init__(path, chunk_rows, shown=shown)
+        super().__init__(path, chunk_rows, shown=shown, names=names)
         if source is not None:
             self.release = source.close
 
@@ -68,21 +76,21 @@ class CsvReader(TableReader):
             )
         names = fields if self._has_header else names_of_logits(len(fields))
         self._layout = layout = ColumnLayout(self.path, names)
-        self.n_classes, self.class_names = len(layout.logits), layout.class_names
-        self.n_features = len(layout.features) or None
+        self.widths[LOGITS], self.class_names = len(layout.logits), layout.class_names
+        if layout.features:
+            self.widths[FEATURES] = len(layout.features)
         self.has_labels = layout.label is not None
 
     def _blocks(self) -> Iterator[Block]:
         layout = self._layout
         places = {column: place for place, column in enumerate(layout.used)}
-        logits = _as_slice([places[i] for i in layout.logits])
-        features = _as_slice([places[i] for i in layout.features])
+        columns = {LOGITS: layout.logits, FEATURES: layout.features}
+        chosen = {name: _as_slice([places[i] for i in columns[name]]) for name in self.widths}
         for numbers in self._number_blocks():
-            yield (
-                numbers[:, logits],
-                numbers[:, features] if layout.features else None,
-                None if layout.label is None else numbers[:, places[layout.label]],
-            )
+            block = {name: numbers[:, place] for name, place in chosen.items()}
+            if layout.label is not None:
+                block[LABELS] = numbers[:, places[layout.label]]
+            yield block
 
     def _number_blocks(self) -> Iterator[FloatArray]:
         """The used columns of all lines, in blocks of whole lines."""

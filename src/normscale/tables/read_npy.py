@@ -2,77 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 
+from normscale.encoding.npy_header import ByteStream, NpyHeader, NpyHoldsRecords, take_npy_header
 from normscale.errors import FileFormatError
-from normscale.tables.arrays import check_shapes, native
+from normscale.outputs import LOGITS
+from normscale.tables.arrays import Stored, check_array, native
 from normscale.tables.pipe import PipeSource
 from normscale.tables.reader import Block, TableReader
 
 _BUFFER = 1 << 20
-_LONGEST_HEADER = 10_000  # as numpy allows
 
 
-class ByteStream(Protocol):
-    """What a file, a zip member and a pipe have in common."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Exactly ``size`` bytes unless the stream ends before."""
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        """Fill ``buffer`` from its start as far as bytes are there; 0 at the end."""
-
-
-class NpyHeader:
-    """Shape, order and dtype of an array, read from the stream that it heads.
-
-    Nothing is unpickled: an array of Python objects has no dtype of numbers and is refused by its dtype.
-    """
-
-    __slots__ = ("dtype", "fortran_order", "row_bytes", "shape")
-
-    def __init__(self, stream: ByteStream) -> None:
-        """Take the header off the stream, which is left at the first number."""
-        version = npy_format.read_magic(stream)
-        if version == (1, 0):
-            read, size = npy_format.read_array_header_1_0, 2
-        elif version == (2, 0):
-            read, size = npy_format.read_array_header_2_0, 4
-        else:
-            raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is not for plain numbers")
-        text = _header_text(stream, size)
-        try:
-            self.shape, self.fortran_order, self.dtype = read(text)
-        except Exception as error:  # numpy hands the text to Python's tokenizer, which has errors of its own
-            raise ValueError(f"its header cannot be read ({error})") from error
-        if any(length < 0 for length in self.shape):
-            raise ValueError(f"its header says shape {self.shape}")
-        self.row_bytes = self.dtype.itemsize
-        for length in self.shape[1:]:
-            self.row_bytes *= length
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of all numbers."""
-        return self.row_bytes * self.shape[0] if self.shape else self.row_bytes
-
-
-def _header_text(stream: ByteStream, size: int) -> io.BytesIO:
-    """A header, and the ``size`` bytes before it that tell its length; numpy would read any length before refusing."""
-    told = stream.read(size)
-    length = int.from_bytes(told, "little")
-    if length > _LONGEST_HEADER:
-        raise ValueError(f"its header says it is {length} bytes long, and {_LONGEST_HEADER} are allowed")
-    text = stream.read(length)
-    if len(told) < size or len(text) < length:
-        raise ValueError("it ends within its header")
-    return io.BytesIO(told + text)
+def stored_as(stream: ByteStream) -> NpyHeader:
+    """Take a header off a stream; an array of records or dates counts as one of raw bytes, which are no numbers."""
+    try:
+        return take_npy_header(stream)
+    except NpyHoldsRecords:
+        return NpyHeader(np.dtype("V"), False, (), 0)
 
 
 class NpyStream:
@@ -121,10 +72,10 @@ class NpyStream:
 
 
 def fill(stream: ByteStream, array: np.ndarray[Any, np.dtype[Any]]) -> None:
-    """Fill a contiguous array with the next bytes of a stream."""
+    """Fill a contiguous array, in the order its numbers lie in memory, with the next bytes of a stream."""
     if not array.size:
         return
-    space = memoryview(array.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+    space = memoryview(array.ravel(order="K").view(np.uint8))  # type: ignore[arg-type]
     done = 0
     while done < len(space):
         got = stream.readinto(space[done:])
@@ -140,15 +91,15 @@ class NpyReader(TableReader):
 
     def _read_head(self) -> None:
         with open(self._file, "rb") as file:
-            header = NpyHeader(file)
+            header = stored_as(file)
             self._offset = file.tell()
             size = os.fstat(file.fileno()).st_size
-        check_shapes(self.path, {"logits": header.shape}, {"logits": header.dtype})
+        _check_logits(self.path, header)
         if size != self._offset + header.n_bytes:
             raise ValueError(f"its header says {header.n_bytes} bytes of numbers, but there are {size - self._offset}")
         self._header = header
-        self._dtype = header.dtype.newbyteorder("=")
-        self.n_rows, self.n_classes = header.shape
+        self._dtypes[LOGITS] = header.dtype.newbyteorder("=")
+        self.n_rows, self.widths[LOGITS] = header.shape
 
     def _blocks(self) -> Iterator[Block]:
         header, n_rows = self._header, self.n_rows or 0
@@ -158,11 +109,11 @@ class NpyReader(TableReader):
             # written to without touching the file: read-only arrays are another type to compiled kernels.
             if header.fortran_order:
                 whole = np.memmap(self._file, header.dtype, "r", self._offset, header.shape, order="F")
-                yield native(np.ascontiguousarray(whole[start:stop])), None, None
+                yield {LOGITS: native(np.ascontiguousarray(whole[start:stop]))}
             else:
                 offset = self._offset + start * header.row_bytes
                 shape = (stop - start, header.shape[1])
-                yield native(np.asarray(np.memmap(self._file, header.dtype, "c", offset, shape))), None, None
+                yield {LOGITS: native(np.asarray(np.memmap(self._file, header.dtype, "c", offset, shape)))}
 
 
 class NpyPipeReader(TableReader):
@@ -170,25 +121,29 @@ class NpyPipeReader(TableReader):
 
     format = "npy"
 
-    def __init__(self, source: PipeSource, chunk_rows: int | None, *, shown: str) -> None:
+    def __init__(self, source: PipeSource, chunk_rows: int | None, *, names: Sequence[str] | None = None) -> None:
         """Read the header off the pipe; the rows stay in it until they are asked for."""
         self._source = source
-        super().__init__(shown, chunk_rows)
+        super().__init__(source.shown, chunk_rows, names=names)
         self.release = source.close
 
     def _read_head(self) -> None:
-        self._header = NpyHeader(self._source)
-        check_shapes(self.path, {"logits": self._header.shape}, {"logits": self._header.dtype})
-        self._dtype = self._header.dtype.newbyteorder("=")
-        self.n_rows, self.n_classes = self._header.shape
+        self._header = stored_as(self._source)
+        _check_logits(self.path, self._header)
+        self._dtypes[LOGITS] = self._header.dtype.newbyteorder("=")
+        self.n_rows, self.widths[LOGITS] = self._header.shape
 
     def _blocks(self) -> Iterator[Block]:
         self._source.start()
         stream = NpyStream(self._source, self._header)
         n_rows = self._header.shape[0]
         for start in range(0, n_rows, self.chunk_rows):
-            yield stream.rows(min(self.chunk_rows, n_rows - start)), None, None
+            yield {LOGITS: stream.rows(min(self.chunk_rows, n_rows - start))}
         stream.finish()
 
     def _damaged(self, reason: str) -> FileFormatError:
         return self._source.damaged(self.format, reason)
+
+
+def _check_logits(path: str, header: NpyHeader) -> None:
+    check_array(path, LOGITS, Stored(header.shape, header.dtype), LOGITS, None)

@@ -10,16 +10,27 @@ from typing import Any, cast
 
 import numpy as np
 
+from normscale.encoding.npy_header import NpyHeader
 from normscale.errors import FileFormatError
-from normscale.tables.arrays import check_shapes, choose_arrays
-from normscale.tables.read_npy import NpyHeader, NpyStream, fill
+from normscale.tables.arrays import (
+    ARRAYS,
+    CLASS_NAMES,
+    HEAD_BIAS,
+    HEAD_WEIGHT,
+    LABELS,
+    Stored,
+    checked_head,
+    choose_arrays,
+    native,
+)
+from normscale.tables.read_npy import NpyStream, fill, stored_as
 from normscale.tables.reader import DAMAGE, Block, TableReader
 
-_MAX_NAMES = 1 << 24  # bytes of class names; more is a mistake
+_MAX_TEXTS = 1 << 24  # bytes of class names; more is a mistake
 
 
 class NpzReader(TableReader):
-    """Arrays ``logits``, maybe ``features`` and ``labels``, and maybe strings ``class_names``."""
+    """Arrays by name; :mod:`normscale.tables.arrays` says which array is what."""
 
     format = "npz"
     # RuntimeError: an encrypted member; NotImplementedError: an unknown compression
@@ -35,53 +46,70 @@ class NpzReader(TableReader):
                     f"{self.path} is a zip archive without .npy members (it holds {shown}); is it a PyTorch "
                     "checkpoint or a model? Write numpy.savez('outputs.npz', logits=...)."
                 )
-            chosen = zip(("logits", "features", "labels"), choose_arrays(self.path, members), strict=True)
-            self._members = {role: members[key] for role, key in chosen if key is not None}
-            headers = {role: self._header(archive, member) for role, member in self._members.items()}
-            check_shapes(
-                self.path,
-                {role: header.shape for role, header in headers.items()},
-                {role: header.dtype for role, header in headers.items()},
-            )
-            self.n_rows, self.n_classes = headers["logits"].shape
-            self._dtype = headers["logits"].dtype.newbyteorder("=")
-            self.n_features = headers["features"].shape[1] if "features" in headers else None
-            self.has_labels = "labels" in headers
-            if "class_names" in members:
-                self.class_names = self._names(archive, members["class_names"])
+            headers: dict[str, NpyHeader] = {}
+
+            def look(key: str) -> Stored:
+                headers[key] = self._header(archive, members[key])
+                return Stored(headers[key].shape, headers[key].dtype)
+
+            declared = _texts(archive, members[ARRAYS]) if ARRAYS in members else None
+            chosen = choose_arrays(self.path, members, look, declared, self._wanted)
+            self.left_out = chosen.left_out
+            for name, key in chosen.arrays.items():
+                self.n_rows, self.widths[name] = headers[key].shape
+                self._dtypes[name] = headers[key].dtype.newbyteorder("=")
+            self._members = {name: members[key] for name, key in chosen.arrays.items()}
+            if chosen.labels is not None:
+                self.has_labels = True
+                self._members[LABELS] = members[chosen.labels]
+            if chosen.has_head:
+                weight, bias = (_whole(archive, members[key]) for key in (HEAD_WEIGHT, HEAD_BIAS))
+                self.head = checked_head(self.path, weight, bias, self.widths)
+            if CLASS_NAMES in members:
+                self.class_names = _texts(archive, members[CLASS_NAMES])
 
     def _header(self, archive: zipfile.ZipFile, member: str) -> NpyHeader:
         """The header of a member, checked against the size that the archive's directory gives."""
         with _open(archive, member) as stream:
-            header = NpyHeader(stream)
+            header = stored_as(stream)
             size = archive.getinfo(member).file_size - stream.tell()
-            if not header.dtype.hasobject and header.n_bytes != size:
+            if header.dtype.kind in "fiub" and header.n_bytes != size:
                 raise ValueError(f"the size of {member} is not what its header says")
         return header
 
-    def _names(self, archive: zipfile.ZipFile, member: str) -> tuple[str, ...] | None:
-        """The class names, if they are one string for each class; anything else is not ours to read."""
-        with _open(archive, member) as stream:
-            header = NpyHeader(stream)
-            if header.dtype.kind != "U" or header.shape != (self.n_classes,) or header.n_bytes > _MAX_NAMES:
-                return None
-            names = np.empty(header.shape, header.dtype)
-            if header.n_bytes:  # strings of length 0 have none
-                fill(stream, names)
-        return tuple(names.tolist())
-
     def _blocks(self) -> Iterator[Block]:
         n_rows = self.n_rows or 0
+        wanted = [*self.widths, *([LABELS] if self.has_labels else [])]
         with ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(self._file))
             streams: dict[str, NpyStream] = {}
-            for role, member in self._members.items():
-                handle = stack.enter_context(_open(archive, member))
-                streams[role] = NpyStream(handle, NpyHeader(handle))
+            for name in wanted:
+                handle = stack.enter_context(_open(archive, self._members[name]))
+                streams[name] = NpyStream(handle, stored_as(handle))
             for start in range(0, n_rows, self.chunk_rows):
                 count = min(self.chunk_rows, n_rows - start)
-                rows: dict[str, Any] = {role: stream.rows(count) for role, stream in streams.items()}
-                yield rows["logits"], rows.get("features"), rows.get("labels")
+                yield {name: stream.rows(count) for name, stream in streams.items()}
+
+
+def _texts(archive: zipfile.ZipFile, member: str) -> tuple[str, ...] | None:
+    """A list of texts, or None if it is anything else, which is not ours to read."""
+    with _open(archive, member) as stream:
+        header = stored_as(stream)
+        if header.dtype.kind != "U" or len(header.shape) != 1 or header.n_bytes > _MAX_TEXTS:
+            return None
+        texts = np.empty(header.shape, header.dtype)
+        if header.n_bytes:  # texts of length 0 have none
+            fill(stream, texts)
+    return tuple(native(texts).tolist())
+
+
+def _whole(archive: zipfile.ZipFile, member: str) -> np.ndarray[Any, np.dtype[Any]]:
+    """An array whose size was checked, read at once."""
+    with _open(archive, member) as stream:
+        header = stored_as(stream)
+        array = np.empty(header.shape, header.dtype, order="F" if header.fortran_order else "C")
+        fill(stream, array)
+    return native(array)
 
 
 def _open(archive: zipfile.ZipFile, member: str) -> zipfile.ZipExtFile:

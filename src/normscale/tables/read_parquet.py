@@ -1,8 +1,8 @@
-""".parquet: a column per class, or one column of lists; read in batches, so that any number of rows will do.
+""".parquet: a column per class and columns of lists; read in batches, so that any number of rows will do.
 
 The columns are chosen as :mod:`normscale.tables.columns` says, and those of logits must be floating-point
-unless their names begin with ``logit_``. A column ``logits`` of lists holds whole rows instead, and then
-``features`` may be a column of lists too.
+unless their names begin with ``logit_``. A column ``logits`` of lists holds whole rows of logits instead. The
+network's head, and class names where no column has them, are in the file's metadata.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from typing import Any
 import numpy as np
 
 from normscale._validate import Rows
-from normscale.errors import InvalidInput
+from normscale.encoding.json_text import read_json
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.outputs import FEATURES, LOGITS, check_name
+from normscale.tables.arrays import CLASS_NAMES, LABELS, RESERVED, checked_head
 from normscale.tables.arrow import need_arrow
-from normscale.tables.columns import LABEL_NAMES, LOGIT, ColumnLayout
+from normscale.tables.columns import LOGIT, ColumnLayout
+from normscale.tables.head_text import HEAD, head_from_text
 from normscale.tables.reader import DAMAGE, Block, TableReader
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
 _BUFFER_BYTES = 1 << 22
 _BATCH_ROWS = 1 << 16  # Arrow's own copies are of this size, not of a chunk's
+_WIDEST = 1 << 24  # numbers in a list: more in a row is a mistake
 
 
 class ParquetReader(TableReader):
@@ -32,59 +37,59 @@ class ParquetReader(TableReader):
         self._arrow = need_arrow("pyarrow", self.path)
         self._parquet = need_arrow("pyarrow.parquet", self.path)
         self._damage = (*DAMAGE, self._arrow.ArrowException)
+        self._columns: dict[str, list[str]] = {}
+        """Array -> the columns that make it: one column of lists, or several of numbers."""
+        self._lists: set[str] = set()
         with self._parquet.ParquetFile(self._file) as file:
             self._schema = file.schema_arrow
             self.n_rows = file.metadata.num_rows
             names: list[str] = self._schema.names
-            if "logits" in names and self._is_list("logits"):
-                self._read_list_head(file, names)
-            else:
-                self._read_column_head(names)
+            if len(set(names)) < len(names):
+                raise self._layout_error("two columns have the same name; every column needs its own.")
+            for name in names:
+                if self._is_list(name):
+                    self._read_list_head(file, name)
+            plain = [name for name in names if not self._is_list(name)]
+            self._read_column_head(plain)
+        if not self._columns:
+            raise self._layout_error(
+                f"it holds no array of numbers among the columns {', '.join(map(repr, names[:8]))}."
+            )
+        # logits first, features next, as everywhere
+        self.widths = dict(sorted(self.widths.items(), key=lambda item: (item[0] != LOGITS, item[0] != FEATURES)))
+        self._read_metadata(self._schema.metadata or {})
 
     def _is_list(self, name: str) -> bool:
         kind, types = self._schema.field(name).type, self._arrow.types
         return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
-    def _read_column_head(self, names: list[str]) -> None:
-        types = self._arrow.types
-        if len(set(names)) < len(names):
-            raise self._layout_error("two columns have the same name; every column needs its own.")
-        layout = ColumnLayout(self.path, names)
-        self._lists = False
-        self._label = None if layout.label is None else names[layout.label]
-        self._logits = [names[i] for i in layout.logits]
-        self._features = [names[i] for i in layout.features]
-        self.n_classes, self.class_names = len(self._logits), layout.class_names
-        self.n_features = len(self._features) or None
-        self.has_labels = self._label is not None
-        for name in self._logits + self._features:
-            kind = self._schema.field(name).type
-            marked = name.startswith(LOGIT) or name in self._features
-            if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
-                raise self._layout_error(
-                    f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no "
-                    "logit, leave it out or name the columns of logits logit_<class>."
-                )
-        self._check_label_type()
-        self._dtype = self._common_dtype(self._logits)
-
-    def _read_list_head(self, file: Any, names: list[str]) -> None:
-        self._lists = True
-        self._logits = ["logits"]
-        self._features = ["features"] if "features" in names and self._is_list("features") else []
-        self._label = next((name for name in names if name.lower() in LABEL_NAMES), None)
-        self.has_labels = self._label is not None
-        for name in self._logits + self._features:
-            kind = self._schema.field(name).type.value_type
-            if not (self._arrow.types.is_floating(kind) or self._arrow.types.is_integer(kind)):
+    def _read_list_head(self, file: Any, name: str) -> None:
+        """Take a column of lists for an array; one that cannot be is left out, unless it must be one."""
+        try:
+            if name in RESERVED:
+                raise self._layout_error(f"column {name!r} holds lists, and that name has another meaning.")
+            try:
+                check_name(name)
+            except InvalidInput as error:
+                raise self._layout_error(str(error)) from None
+            kind, types = self._schema.field(name).type.value_type, self._arrow.types
+            if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
                 raise self._layout_error(f"column {name!r} holds lists of {kind}; expected lists of numbers.")
-        self._check_label_type()
-        self._dtype = _numpy_dtype(self._schema.field("logits").type.value_type)
-        self.n_classes = self._list_width(file, "logits")
-        if self._features:
-            self.n_features = self._list_width(file, "features")
-        if self.n_classes < 2:
-            raise self._layout_error(f"logits must be lists of n_classes >= 2 numbers; the first has {self.n_classes}.")
+            width, least = self._list_width(file, name), 2 if name == LOGITS else 1
+            if width < least:
+                what = "n_classes" if name == LOGITS else "width"
+                raise self._layout_error(f"{name} must be lists of {what} >= {least} numbers; the first has {width}.")
+            if width > _WIDEST:
+                raise self._layout_error(f"{name} has lists of {width} numbers; at most {_WIDEST} are read.")
+        except FileFormatError as error:
+            if name in (LOGITS, FEATURES, *(self._wanted or ())):
+                raise
+            self.left_out[name] = str(error)
+            return
+        self.widths[name] = width
+        self._dtypes[name] = np.dtype(kind.to_pandas_dtype())
+        self._columns[name] = [name]
+        self._lists.add(name)
 
     def _list_width(self, file: Any, name: str) -> int:
         """The length of the lists: written in the type, or else that of the first."""
@@ -96,39 +101,63 @@ class ParquetReader(TableReader):
                 return len(batch.column(0)[0].as_py() or ())
         raise self._layout_error(f"it has no rows, so the number of {name} is not known.")
 
-    def _check_label_type(self) -> None:
-        if self._label is not None:
+    def _read_column_head(self, names: list[str]) -> None:
+        types = self._arrow.types
+        layout = ColumnLayout(self.path, names, beside_lists=bool(self._lists))
+        for array, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
+            if not places or array in self._lists:
+                continue
+            columns = [names[i] for i in places]
+            for name in columns:
+                kind = self._schema.field(name).type
+                marked = name.startswith(LOGIT) or array == FEATURES
+                if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
+                    raise self._layout_error(
+                        f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no "
+                        "logit, leave it out or name the columns of logits logit_<class>."
+                    )
+            self._columns[array] = columns
+            self.widths[array] = len(columns)
+            self._dtypes[array] = np.result_type(*(_float_dtype(self._schema.field(name).type) for name in columns))
+            if array == LOGITS:
+                self.class_names = layout.class_names
+        if layout.label is not None:
+            self._label = names[layout.label]
+            self.has_labels = True
             kind = self._schema.field(self._label).type
-            if not self._arrow.types.is_integer(kind):
+            if not types.is_integer(kind):
                 raise self._layout_error(
                     f"column {self._label!r} holds {kind}; labels are whole numbers, -1 if not known."
                 )
 
-    def _common_dtype(self, names: list[str]) -> np.dtype[Any]:
-        return np.result_type(*(_numpy_dtype(self._schema.field(name).type) for name in names))
+    def _read_metadata(self, metadata: dict[bytes, bytes]) -> None:
+        if HEAD in metadata:
+            weight, bias = head_from_text(self.path, metadata[HEAD])
+            self.head = checked_head(self.path, weight, bias, self.widths)
+        names = read_json(metadata[CLASS_NAMES.encode()]) if CLASS_NAMES.encode() in metadata else None
+        if isinstance(names, list) and self.class_names is None:
+            self.class_names = tuple(map(str, names))
 
     def _blocks(self) -> Iterator[Block]:
-        wanted = [*self._logits, *self._features, *([self._label] if self._label is not None else [])]
+        wanted = [column for name in self.widths for column in self._columns[name]]
+        wanted += [self._label] if self.has_labels else []
         buffer = max(1 << 14, _BUFFER_BYTES // len(wanted))
         first_row = 0
         with self._parquet.ParquetFile(self._file, buffer_size=buffer, pre_buffer=False) as file:
             for batch in file.iter_batches(min(self.chunk_rows, _BATCH_ROWS), columns=wanted, use_threads=False):
                 columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
-                logits = self._matrix(columns, self._logits, self.n_classes, first_row)
-                features = labels = None
-                if self.n_features is not None:
-                    features = self._matrix(columns, self._features, self.n_features, first_row)
-                if self._label is not None:
-                    labels = self._numbers(columns[self._label], self._label, first_row)
+                block = {name: self._matrix(columns, name, first_row) for name in self.widths}
+                if self.has_labels:
+                    block[LABELS] = self._numbers(columns[self._label], self._label, first_row)
                 first_row += batch.num_rows
-                yield logits, features, labels
+                yield block
 
-    def _matrix(self, columns: dict[str, Any], names: list[str], width: int, first_row: int) -> Rows:
-        """The named columns side by side, or the lists below each other, as an array of its own."""
-        if self._lists:
-            return self._list_rows(columns[names[0]], names[0], width, first_row)
-        n_rows = len(columns[names[0]])
-        matrix = np.empty((n_rows, width), self._common_dtype(names))
+    def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
+        """The columns of an array side by side, or its lists below each other, in memory of its own."""
+        names = self._columns[array]
+        if array in self._lists:
+            return self._list_rows(columns[array], array, self.widths[array], first_row)
+        matrix = np.empty((len(columns[names[0]]), len(names)), self._dtypes[array])
         for j, name in enumerate(names):
             matrix[:, j] = self._numbers(columns[name], name, first_row)
         return matrix
@@ -163,7 +192,7 @@ class ParquetReader(TableReader):
         return InvalidInput(f"{self.path}: column {name!r} is null in row {row}. Drop the row or fill it.")
 
 
-def _numpy_dtype(kind: Any) -> np.dtype[Any]:
-    """The dtype to read a column as; whole numbers become float64."""
+def _float_dtype(kind: Any) -> np.dtype[Any]:
+    """The dtype to read a column of numbers as; whole numbers become float64."""
     dtype = np.dtype(kind.to_pandas_dtype())
     return dtype if dtype.kind == "f" else np.dtype(np.float64)

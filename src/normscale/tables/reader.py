@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
 
-from normscale._validate import IntArray, Rows, at_least
-from normscale.errors import FileFormatError, InvalidInput, NormscaleError
-from normscale.outputs import ModelOutputs
+from normscale._validate import IntArray, Rows, as_labels, as_rows, at_least
+from normscale.errors import FileFormatError, InvalidInput, MissingOutput, NormscaleError
+from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.tables.arrays import LABELS
 from normscale.tables.formats import damaged
 
 Result = TypeVar("Result")
-Block = tuple[Rows, "Rows | None", "Rows | None"]
-"""Some consecutive rows, as a format gives them: logits, features, labels."""
+Block = dict[str, Rows]
+"""Some consecutive rows, as a format gives them: arrays by name, and ``labels`` where the table has any."""
 
 CHUNK_ELEMENTS = 1 << 22
 """Numbers in a chunk unless told otherwise: 32 MB in float64, large enough to keep numpy busy."""
@@ -26,7 +27,7 @@ DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, 
 
 
 class TableReader(ABC):
-    """A table of logits on disk or in a pipe; made by :func:`normscale.tables.open_table`.
+    """A table of outputs on disk or in a pipe; made by :func:`normscale.tables.open_table`.
 
     Opening reads only the head of a file. Files are held open only while their rows are read, so that a
     reader needs no closing; one that stands on a pipe does, or a ``with`` statement.
@@ -37,11 +38,16 @@ class TableReader(ABC):
         As the caller gave it.
     n_rows : int or None
         None where it is known only at the end: text and pipes.
-    n_classes : int
-    n_features : int or None
-        None without features.
+    widths : dict
+        Columns of every array that is read, by name.
+    n_classes : int or None
+        None without logits and without a head.
     class_names : tuple of str, or None
     has_labels : bool
+    head : Head or None
+        The network's last layer.
+    left_out : dict
+        Arrays of the file that are no part of the outputs, by name, and why.
     chunk_rows : int
         Rows of every chunk but the last.
     """
@@ -49,19 +55,28 @@ class TableReader(ABC):
     format: str
     _damage: tuple[type[Exception], ...] = DAMAGE
 
-    def __init__(self, path: str, chunk_rows: int | None, *, shown: str | None = None) -> None:
-        """Read the head of the file ``path``; messages call it ``shown``."""
+    def __init__(
+        self, path: str, chunk_rows: int | None, *, shown: str | None = None, names: Sequence[str] | None = None
+    ) -> None:
+        """Read the head of the file ``path``; messages call it ``shown``, and only ``names`` will be read."""
         self.path = path if shown is None else shown
         self._file = path
+        self._wanted = names
         self.n_rows: int | None = None
-        self.n_classes = 0
-        self.n_features: int | None = None
+        self.widths: dict[str, int] = {}
         self.class_names: tuple[str, ...] | None = None
         self.has_labels = False
+        self.head: Head | None = None
+        self.left_out: dict[str, str] = {}
         self.release: Callable[[], object] | None = None
-        self._dtype: np.dtype[Any] = np.dtype(np.float64)
+        self._dtypes: dict[str, np.dtype[Any]] = {}
         self._explained(self._read_head)
-        width = self.n_classes + (self.n_features or 0)
+        self.n_classes = self.widths.get(LOGITS, None if self.head is None else self.head.n_classes)
+        if self.class_names is not None and len(self.class_names) != self.n_classes:
+            self.class_names = None
+        if names is not None:
+            self._choose(names)
+        width = sum(self.widths.values())
         self.chunk_rows = (
             max(1, CHUNK_ELEMENTS // width) if chunk_rows is None else at_least(chunk_rows, "chunk_rows", 1)
         )
@@ -72,12 +87,31 @@ class TableReader(ABC):
 
     @abstractmethod
     def _blocks(self) -> Iterator[Block]:
-        """Give the rows from the first to the last, in blocks of bounded but any size."""
+        """Give the rows from the first to the last, in blocks of bounded but any size.
+
+        Only the arrays in :attr:`widths` are wanted, and the labels where :attr:`has_labels`.
+        """
+
+    def _choose(self, names: Sequence[str]) -> None:
+        kept = {name: width for name, width in self.widths.items() if name in names}
+        if not kept:
+            raise MissingOutput(f"{self.path} has no {' and no '.join(names)}; it has {', '.join(self.widths)}.")
+        self.widths = kept
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the arrays that are read."""
+        return tuple(self.widths)
+
+    @property
+    def n_features(self) -> int | None:
+        """The number of features; None without any."""
+        return self.widths.get(FEATURES)
 
     @property
     def has_features(self) -> bool:
-        """Whether the table has features beside the logits."""
-        return self.n_features is not None
+        """Whether the table has features."""
+        return FEATURES in self.widths
 
     def chunks(self) -> Iterator[ModelOutputs]:
         """Iterate over the rows, ``chunk_rows`` at a time.
@@ -85,13 +119,14 @@ class TableReader(ABC):
         Every call starts at the first row again, except on a pipe, which can be read once.
         """
         first_row = 0
-        for logits, features, labels in self._exact(self._explained_blocks()):
+        for block in self._exact(self._explained_blocks()):
+            n_rows = _length(block)
             try:
-                chunk = ModelOutputs(logits, features, labels)
+                chunk = self._outputs(block, n_rows)
             except InvalidInput as error:
-                rows = f"rows {first_row} to {first_row + len(logits) - 1}"
+                rows = f"rows {first_row} to {first_row + n_rows - 1}"
                 raise InvalidInput(f"{self.path}, {rows}: {error}") from None
-            first_row += len(chunk)
+            first_row += n_rows
             yield chunk
 
     def read(self) -> ModelOutputs:
@@ -102,34 +137,38 @@ class TableReader(ABC):
             return ModelOutputs.concatenate(parts) if len(parts) > 1 else self._one(parts)
         # The size is known, so fill in place: concatenating would need twice the memory.
         first = next(chunks, self._one([]))
-        logits = np.empty((self.n_rows, self.n_classes), first.logits.dtype)
-        features = labels = None
-        if first.features is not None:
-            features = np.empty((self.n_rows, first.features.shape[1]), first.features.dtype)
-        if first.labels is not None:
-            labels = np.empty(self.n_rows, np.int64)
+        arrays = {name: np.empty((self.n_rows, w), first.array(name).dtype) for name, w in self.widths.items()}
+        labels = None if first.labels is None else np.empty(self.n_rows, np.int64)
         start = 0
         part: ModelOutputs | None = first
         while part is not None:
             rows = slice(start, start + len(part))
-            logits[rows] = part.logits
-            if features is not None and part.features is not None:
-                features[rows] = part.features
+            for name, array in arrays.items():
+                array[rows] = part.array(name)
             if labels is not None and part.labels is not None:
                 labels[rows] = part.labels
             start = rows.stop
             part = next(chunks, None)
         if start != self.n_rows:
             raise self._damaged(f"it says {self.n_rows} rows but holds {start}")
-        return ModelOutputs(logits, features, labels)
+        return ModelOutputs._trusted(arrays, labels, self.head)
+
+    def _outputs(self, block: Block, n_rows: int) -> ModelOutputs:
+        """A chunk. Shapes were checked with the head of the file, and the network's head once for all chunks."""
+        labels: IntArray | None = None
+        if self.has_labels:
+            labels = as_labels(block[LABELS], LABELS, length=n_rows, n_classes=self.n_classes)
+        arrays = {name: as_rows(block[name], name, width=width) for name, width in self.widths.items()}
+        return ModelOutputs._trusted(arrays, labels, self.head)
 
     def _one(self, parts: list[ModelOutputs]) -> ModelOutputs:
         """The only part, or a table without rows."""
         if parts:
             return parts[0]
-        features = None if self.n_features is None else np.empty((0, self.n_features), self._dtype)
-        labels: IntArray | None = np.empty(0, np.int64) if self.has_labels else None
-        return ModelOutputs(np.empty((0, self.n_classes), self._dtype), features, labels)
+        empty: Block = {name: np.empty((0, width), self._dtypes.get(name)) for name, width in self.widths.items()}
+        if self.has_labels:
+            empty[LABELS] = np.empty(0, np.int64)
+        return self._outputs(empty, 0)
 
     def close(self) -> None:
         """Let go of what the reader holds; only a pipe holds anything."""
@@ -149,9 +188,9 @@ class TableReader(ABC):
     def __repr__(self) -> str:
         """Describe the table in one line."""
         rows = "?" if self.n_rows is None else self.n_rows
-        extra = f" + {self.n_features} features" if self.has_features else ""
-        labels = " + labels" if self.has_labels else ""
-        return f"<{self.format} table {self.path!r}: {rows} rows of {self.n_classes} logits{extra}{labels}>"
+        parts = [f"{width} {name}" for name, width in self.widths.items()]
+        parts += ["labels"] * self.has_labels + ["head"] * (self.head is not None)
+        return f"<{self.format} table {self.path!r}: {rows} rows of {' + '.join(parts)}>"
 
     def _explained(self, action: Callable[[], Result]) -> Result:
         """Run ``action``; what a library says about damaged files becomes :class:`FileFormatError`."""
@@ -175,7 +214,7 @@ class TableReader(ABC):
         waiting: list[Block] = []
         n_waiting = 0
         for block in blocks:
-            start, length = 0, len(block[0])
+            start, length = 0, _length(block)
             while length - start >= self.chunk_rows - n_waiting:
                 stop = start + self.chunk_rows - n_waiting
                 chunk = _joined([*waiting, _rows_of(block, start, stop)])
@@ -188,27 +227,21 @@ class TableReader(ABC):
             yield _joined(waiting)
 
     def _layout_error(self, rule: str) -> FileFormatError:
-        """The error for a file that is whole but holds something else than a table of logits."""
+        """The error for a file that is whole but holds something else than a table of outputs."""
         return FileFormatError(f"{self.path}: {rule}")
 
 
+def _length(block: Block) -> int:
+    return int(next(iter(block.values())).shape[0])
+
+
 def _rows_of(block: Block, start: int, stop: int) -> Block:
-    if start == 0 and stop == len(block[0]):
+    if start == 0 and stop == _length(block):
         return block
-    logits, features, labels = block
-    return (
-        logits[start:stop],
-        None if features is None else features[start:stop],
-        None if labels is None else labels[start:stop],
-    )
+    return {name: array[start:stop] for name, array in block.items()}
 
 
 def _joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
-    logits, features, labels = zip(*blocks, strict=True)
-    return (
-        np.concatenate(logits),
-        None if features[0] is None else np.concatenate(features),
-        None if labels[0] is None else np.concatenate(labels),
-    )
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}

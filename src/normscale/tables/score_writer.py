@@ -22,6 +22,7 @@ from normscale.errors import InvalidInput
 from normscale.tables.arrow import need_arrow
 from normscale.tables.formats import format_by_suffix
 from normscale.tables.table_writer import check_folder
+from normscale.tables.write_npz import write_npz
 
 SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
 """The columns that need no dtype when named: the score (higher is more OoD), the verdict, the class."""
@@ -275,11 +276,11 @@ class _GatheredScores(ScoreWriter):
 
             save_file(arrays, self._file)
             return
+        if self._kind == "npz":
+            write_npz(self._file, arrays)
+            return
         with open(self._file, "wb") as file:
-            if self._kind == "npy":
-                np.save(file, next(iter(arrays.values())), allow_pickle=False)
-            else:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+            np.save(file, next(iter(arrays.values())), allow_pickle=False)
 
     def _abandon(self) -> None:
         self._parts = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -12,12 +11,25 @@ import numpy as np
 
 from normscale._atomic import atomic_path
 from normscale._validate import Rows
+from normscale.encoding.json_text import write_json
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.outputs import ModelOutputs, as_outputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs, as_outputs
+from normscale.tables.arrays import (
+    ARRAYS,
+    CLASS_NAMES,
+    HEAD_BIAS,
+    HEAD_WEIGHT,
+    LABELS,
+    LARGEST_HEAD,
+    RESERVED,
+    native,
+)
 from normscale.tables.arrow import need_arrow
-from normscale.tables.columns import column_names
+from normscale.tables.columns import logit_columns
 from normscale.tables.formats import format_by_suffix
+from normscale.tables.head_text import HEAD, head_to_text
 from normscale.tables.reader import CHUNK_ELEMENTS
+from normscale.tables.write_npz import write_npz
 
 
 def write_table(
@@ -26,13 +38,13 @@ def write_table(
     *,
     class_names: Sequence[str] | None = None,
 ) -> None:
-    """Write logits, and features and labels where there are any, to a file that appears whole or not at all.
+    """Write outputs, with labels and head where there are any, to a file that appears whole or not at all.
 
     Parameters
     ----------
     path : str or path
-        Ending in .npz, .npy (logits only), .safetensors, .parquet (needs ``normscale[arrow]``) or .csv; or
-        ``-`` for CSV on standard output.
+        Ending in .npz, .safetensors or .parquet (needs ``normscale[arrow]``), which keep everything, in .csv (logits
+        and labels only) or .npy (logits only); or ``-`` for CSV on standard output.
     outputs : ModelOutputs, array of logits, or mapping
     class_names : sequence of str, optional
         One for each class.
@@ -57,21 +69,13 @@ def write_table(
     """
     name = os.fspath(path)
     table = as_outputs(outputs)
-    names = None if class_names is None else [str(entry) for entry in class_names]
-    if names is not None and (len(names) != table.n_classes or len(set(names)) != len(names)):
-        raise InvalidInput(
-            f"class_names must be {table.n_classes} different names, one per class; got {len(names)}"
-            f"{'' if len(names) != table.n_classes else ', some twice'}."
-        )
+    names = None if class_names is None else _checked_names(table, class_names)
+    kind = "csv" if name == "-" else format_by_suffix(name)
+    _check_that_it_can_hold(name, kind, table, names)
     if name == "-":
         _write_csv(sys.stdout, table, names)
         sys.stdout.flush()
         return
-    kind = format_by_suffix(name)
-    if kind == "npy" and (table.features is not None or table.labels is not None or names is not None):
-        raise InvalidInput(
-            f"{name}: an .npy file holds logits only; drop features, labels and class names, or write .npz."
-        )
     if kind == "parquet":
         need_arrow("pyarrow", name)  # before a temporary file is made
     check_folder(name)
@@ -80,18 +84,15 @@ def write_table(
             with open(temporary, "w", encoding="utf-8", newline="") as text:
                 _write_csv(text, table, names)
         elif kind == "parquet":
-            _write_parquet(temporary, table, names)
+            _write_parquet(temporary, name, table, names)
         elif kind == "safetensors":
             _write_safetensors(temporary, table, names)
-        else:
+        elif kind == "npy":
             with open(temporary, "wb") as file:
-                if kind == "npy":
-                    np.save(file, table.logits, allow_pickle=False)
-                else:
-                    arrays = _arrays(table)
-                    if names is not None:
-                        arrays["class_names"] = np.array(names)
-                    np.savez(file, **arrays)  # type: ignore[arg-type]
+                np.save(file, table.logits, allow_pickle=False)
+        else:
+            texts = {key: np.array(value, dtype=np.str_) for key, value in _texts(table, names).items()}
+            write_npz(temporary, {**_arrays(table), **texts})
 
 
 def check_folder(path: str) -> None:
@@ -105,13 +106,54 @@ def check_folder(path: str) -> None:
         raise FileFormatError(f"cannot write {path}: its folder may not be written to; choose another.")
 
 
+def _checked_names(table: ModelOutputs, class_names: Sequence[str]) -> list[str]:
+    names = [str(entry) for entry in class_names]
+    if table.get(LOGITS) is None and table.head is None:
+        raise InvalidInput("class_names need logits or a head, which say how many classes there are; got neither.")
+    if len(names) != table.n_classes or len(set(names)) != len(names):
+        raise InvalidInput(
+            f"class_names must be {table.n_classes} different names, one per class; got {len(names)}"
+            f"{'' if len(names) != table.n_classes else ', some twice'}."
+        )
+    return names
+
+
+def _check_that_it_can_hold(path: str, kind: str, table: ModelOutputs, names: list[str] | None) -> None:
+    """Raise when the format has no place for a part of the outputs."""
+    shown = "standard output" if path == "-" else path
+    taken = [name for name in table.names if name in RESERVED]
+    if taken:
+        raise InvalidInput(f"{shown}: an array cannot be called {taken[0]} in a file, where that means something else.")
+    if table.head is not None and table.head.weight.nbytes > LARGEST_HEAD:
+        raise InvalidInput(
+            f"{shown}: the head takes {table.head.weight.nbytes} bytes; at most {LARGEST_HEAD} are kept."
+        )
+    if kind not in ("csv", "npy"):
+        return
+    extra = [name for name in table.names if name != LOGITS] + ["head"] * (table.head is not None)
+    if kind == "npy":
+        extra += ["labels"] * (table.labels is not None) + ["class names"] * (names is not None)
+    if extra or table.get(LOGITS) is None:
+        only = "a .csv file holds logits and labels only" if kind == "csv" else "an .npy file holds logits only"
+        what = f"there are also {', '.join(extra)}" if table.get(LOGITS) is not None else "there are no logits"
+        raise InvalidInput(f"{shown}: {only}, and {what}. Write .parquet, .npz or .safetensors instead.")
+
+
 def _arrays(table: ModelOutputs) -> dict[str, Rows]:
-    arrays: dict[str, Rows] = {"logits": table.logits}
-    if table.features is not None:
-        arrays["features"] = table.features
+    """Everything but texts, by the names that :mod:`normscale.tables.arrays` reads."""
+    arrays = {name: native(table.array(name)) for name in table.names}
     if table.labels is not None:
-        arrays["labels"] = table.labels
+        arrays[LABELS] = table.labels
+    if table.head is not None:
+        arrays[HEAD_WEIGHT], arrays[HEAD_BIAS] = map(native, table.head)
     return arrays
+
+
+def _texts(table: ModelOutputs, names: list[str] | None) -> dict[str, list[str]]:
+    texts = {} if names is None else {CLASS_NAMES: names}
+    if table.get(LOGITS) is None and table.get(FEATURES) is None:
+        texts[ARRAYS] = list(table.names)  # or else a single array would be taken for the logits
+    return texts
 
 
 def _write_safetensors(path: str, table: ModelOutputs, names: list[str] | None) -> None:
@@ -119,49 +161,56 @@ def _write_safetensors(path: str, table: ModelOutputs, names: list[str] | None) 
 
     # The library writes an array's memory as it lies, so a transposed view would come back wrong.
     arrays = {name: np.ascontiguousarray(array) for name, array in _arrays(table).items()}
-    save_file(arrays, path, metadata=None if names is None else {"class_names": json.dumps(names)})
+    save_file(arrays, path, metadata={key: write_json(value) for key, value in _texts(table, names).items()} or None)
 
 
 def _slices(table: ModelOutputs) -> Iterator[ModelOutputs]:
     """The table in pieces of bounded size."""
-    width = table.n_classes + (0 if table.features is None else table.features.shape[1])
+    width = sum(table.array(name).shape[1] for name in table.names)
     rows = max(1, min(1 << 20, CHUNK_ELEMENTS // width))
     return (table[start : start + rows] for start in range(0, len(table), rows))
-
-
-def _header(table: ModelOutputs, names: list[str] | None) -> list[str]:
-    n_features = 0 if table.features is None else int(table.features.shape[1])
-    return column_names(table.n_classes, n_features, table.labels is not None, names)
 
 
 def _write_csv(file: IO[str], table: ModelOutputs, names: list[str] | None) -> None:
     import csv
 
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(_header(table, names))
+    writer.writerow([*logit_columns(table.n_classes, names), *(["label"] if table.labels is not None else [])])
     for part in _slices(table):
         # tolist() turns every float into Python's, whose text is the shortest that gives the same float64
         rows = part.logits.tolist()
-        if part.features is not None:
-            rows = [a + b for a, b in zip(rows, part.features.tolist(), strict=True)]
         if part.labels is not None:
             rows = [[*row, label] for row, label in zip(rows, part.labels.tolist(), strict=True)]
         writer.writerows(rows)
 
 
-def _write_parquet(path: str, table: ModelOutputs, names: list[str] | None) -> None:
+def _write_parquet(path: str, shown: str, table: ModelOutputs, names: list[str] | None) -> None:
     arrow, parquet = need_arrow("pyarrow", path), need_arrow("pyarrow.parquet", path)
-    header = _header(table, names)
+    metadata: dict[bytes, str] = {}
+    if table.head is not None:
+        metadata[HEAD] = head_to_text(shown, table.head)
+    header = [] if table.get(LOGITS) is None else logit_columns(table.n_classes, names)
+    if not header and names is not None:
+        metadata[CLASS_NAMES.encode()] = write_json(names)
+    lists = [name for name in table.names if name != LOGITS]
+    twice = sorted(set(header) & set(lists))
+    if twice:
+        raise InvalidInput(f"{shown}: an array and a column of logits are both called {twice[0]}; rename the array.")
     writer = None
     try:
         # one row group per piece, so that a reader of many classes need not hold a million rows of each
         for part in [*_slices(table)] or [table]:
-            columns = list(part.logits.T)
-            if part.features is not None:
-                columns += list(part.features.T)
+            columns = {}
+            if header:
+                numbers = native(part.logits)
+                columns = {name: arrow.array(np.ascontiguousarray(numbers[:, i])) for i, name in enumerate(header)}
+            for name in lists:
+                array = native(part.array(name))
+                flat = arrow.array(np.ascontiguousarray(array).reshape(-1))
+                columns[name] = arrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
             if part.labels is not None:
-                columns.append(part.labels)
-            piece = arrow.table([arrow.array(np.ascontiguousarray(c)) for c in columns], names=header)
+                columns["label"] = arrow.array(part.labels)
+            piece = arrow.table(columns).replace_schema_metadata(metadata or None)
             if writer is None:
                 writer = parquet.ParquetWriter(path, piece.schema)
             writer.write_table(piece)
