@@ -20,6 +20,7 @@ from normscale.tables import open_table, read_table, write_table
 
 BINARY = ["npz", "npy", "safetensors", "parquet"]
 FORMATS = [*BINARY, "csv"]
+KEEP_ALL = ["npz", "safetensors", "parquet"]
 
 
 def written(tmp_path: Path, kind: str) -> Path:
@@ -27,8 +28,13 @@ def written(tmp_path: Path, kind: str) -> Path:
         pytest.importorskip("pyarrow")
     path = tmp_path / f"outputs.{kind}"
     rng = np.random.default_rng(0)
-    labels = None if kind == "npy" else rng.integers(0, 4, 40)
-    write_table(path, ModelOutputs(rng.normal(size=(40, 4)), labels=labels))
+    outputs = ModelOutputs(rng.normal(size=(40, 4)))
+    if kind != "npy":
+        outputs = outputs.replace(labels=rng.integers(0, 4, 40))
+    if kind in KEEP_ALL:
+        head = (rng.normal(size=(4, 3)), rng.normal(size=4))
+        outputs = outputs.replace(features=rng.normal(size=(40, 3)), layer3=rng.normal(size=(40, 2)), head=head)
+    write_table(path, outputs)
     return path
 
 
@@ -248,4 +254,130 @@ def test_safetensors_of_another_kind(tmp_path: Path) -> None:
     text = b'{"logits":{"dtype":"F8_E4M3","shape":[2,2],"data_offsets":[0,4]}}'
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"1234")
     with pytest.raises(FileFormatError, match="stored as F8_E4M3; expected one of F64, F32"):
+        open_table(path)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"head_weight": np.ones((3, 2))}, "a head needs both head_weight and head_bias"),
+        ({"head_bias": np.ones(3)}, "a head needs both head_weight and head_bias"),
+        (
+            {"head_weight": np.ones(3), "head_bias": np.ones(3)},
+            r"must have shape \(n_classes, n_features\)",
+        ),
+        ({"head_weight": np.ones((3, 2)), "head_bias": np.ones(2)}, r"\(n_classes,\); got \(3, 2\) and \(2,\)"),
+        ({"head_weight": np.ones((4, 2)), "head_bias": np.ones(4)}, r"head_weight must have shape \(3, 2\)"),
+        ({"head_weight": np.ones((3, 5)), "head_bias": np.ones(3)}, r"shape \(3, 2\), as logits and features have"),
+        ({"head_weight": np.full((3, 2), np.nan), "head_bias": np.ones(3)}, "finite numbers"),
+        ({"head_weight": np.ones((3, 2)), "head_bias": np.full(3, np.inf)}, "head bias"),
+        ({"head_weight": np.ones((0, 2)), "head_bias": np.ones(0)}, "head weight"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_heads_that_do_not_fit(tmp_path: Path, kind: str, arrays: dict[str, Any], message: str) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / f"a.{kind}"
+    everything = {"logits": np.zeros((5, 3)), "features": np.zeros((5, 2)), **arrays}
+    if kind == "npz":
+        np.savez(path, **everything)
+    else:
+        save_file(everything, path)
+    with pytest.raises(FileFormatError, match=message):
+        open_table(path)
+
+
+def test_a_head_of_objects_is_refused_and_not_run(tmp_path: Path) -> None:
+    trace = tmp_path / "exploded"
+    objects = np.empty((2, 2), dtype=object)
+    objects[:] = Bomb(trace)
+    np.savez(tmp_path / "a.npz", logits=np.eye(2), head_weight=objects, head_bias=np.ones(2), allow_pickle=True)
+    np.savez(tmp_path / "b.npz", layer3=np.eye(2), arrays=objects[0], allow_pickle=True)
+    with pytest.raises(FileFormatError, match="head_weight holds Python objects"):
+        open_table(tmp_path / "a.npz")
+    assert open_table(tmp_path / "b.npz").names == ("logits",)  # a single array, and no list of names
+    assert not trace.exists()
+
+
+def test_a_head_too_large_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    """A few kilobytes that claim to be half a gigabyte of zeros: what a zip bomb looks like."""
+    path = tmp_path / "a.npz"
+    header = io.BytesIO()
+    npy_format.write_array_header_1_0(header, {"shape": (70_000, 1_000), "fortran_order": False, "descr": "<f8"})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        with archive.open("head_weight.npy", "w") as member:
+            member.write(header.getvalue())
+            for _ in range(560):
+                member.write(bytes(1_000_000))
+        for name, array in (("head_bias", np.zeros(70_000)), ("features", np.ones((2, 1000)))):
+            with archive.open(f"{name}.npy", "w") as member:
+                npy_format.write_array(member, array)
+    assert path.stat().st_size < 2_000_000
+    with pytest.raises(FileFormatError, match="head_weight takes 560000000 bytes; at most"):
+        open_table(path)
+
+
+def head_text(dtype: str, shape: str, data: str = '""', bias: str = '"AAAAAAA="') -> bytes:
+    return (
+        f'{{"weight": {{"dtype": "{dtype}", "shape": {shape}, "data": {data}}}, '
+        f'"bias": {{"dtype": "<f2", "shape": [2], "data": {bias}}}}}'
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "its head is damaged"),
+        (b"[]", "its head is damaged"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"weight": 1, "bias": 2}', "its head is damaged"),
+        (head_text("O", "[2, 2]"), "its dtype is none of"),
+        (head_text("<f8", "[2, -2]"), "its shape is no list of lengths"),
+        (head_text("<f8", "[2, 2e9]"), "its shape is no list of lengths"),
+        (head_text("<f8", "[2, 99999999]"), "head_weight takes 1599999984 bytes; at most"),
+        (head_text("<f8", "[9999999, 9999999]"), "head_bias"),
+        (head_text("<f8", "[2, 2]", '"AAAA"'), "its size is not what its shape says"),
+        (head_text("<f2", "[2, 3]", '"!!!!!!!!!!!!!!!!"'), "its head is damaged"),
+        (head_text("<f2", "[2, 3]", "7"), "its head is damaged"),
+    ],
+)
+def test_parquet_heads_of_strangers(tmp_path: Path, text: bytes, message: str) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    table = pa.table({"logit_a": [1.0], "logit_b": [2.0]}).replace_schema_metadata({"normscale.head": text})
+    pq.write_table(table, path)
+    with pytest.raises(FileFormatError, match=message):
+        open_table(path)
+
+
+LOGITS = b'"logits": {"dtype": "F64", "shape": [2, 2], "data_offsets": [0, 32]}}'
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b'{"logits": 3}',
+        LOGITS.replace(b"32", b"40"),
+        b"{" + LOGITS.replace(b"32", b"40"),
+        b"{" + LOGITS.replace(b"[0,", b"[8,"),
+        b"{" + LOGITS.replace(b"32]", b"32, 1]"),
+        b"{" + LOGITS.replace(b"[2, 2]", b"[2, true]"),
+        b"{" + LOGITS.replace(b"[2, 2]", b"[-2, -2]"),
+        b"{" + LOGITS.replace(b"[2, 2]", b"[2, 99999999999999999999]"),
+        b"{" + LOGITS.replace(b'"F64"', b"7"),
+        b'{"features": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]}, ' + LOGITS,  # they overlap
+        b'{"__metadata__": [], ' + LOGITS,
+        b'{"__metadata__": {"class_names": "{"}, ' + LOGITS,
+        b"[" * 100_000,
+    ],
+)
+def test_safetensors_headers_of_strangers(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(32))
+    with pytest.raises(FileFormatError, match=r"is damaged, or is not a \.safetensors file"):
+        open_table(path)
+    path.write_bytes((1 << 39).to_bytes(8, "little") + header + bytes(32))
+    with pytest.raises(FileFormatError, match="cut off or too long"):
         open_table(path)
