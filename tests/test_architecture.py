@@ -43,21 +43,22 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "errors", "moments", "outputs", "scaling", "state",
     },
     "onnx": {
-        "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "moments", "outputs", "state",
+        "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "moments", "outputs",
+        "state",
     },
     "guard": {
         "_atomic", "_kernels", "_lock", "_validate", "_version", "detectors", "encoding", "errors", "metrics",
         "moments", "outputs", "scaling", "state", "tables",
     },
     "serve": {
-        "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors", "guard",
-        "metrics", "moments", "outputs", "sample", "state",
+        "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",
+        "guard", "metrics", "moments", "outputs", "sample", "state",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "experiments": {
         "_atomic", "_kernels", "_lock", "_processes", "_progress", "_provenance", "_validate", "_version", "data",
-        "detectors", "encoding", "errors", "metrics", "moments", "nn", "outputs", "sample", "scaling", "scores", "state",
-        "tables",
+        "detectors", "encoding", "errors", "metrics", "moments", "nn", "outputs", "sample", "scaling", "scores",
+        "state", "tables",
     },
     "report": {
         "_atomic", "_progress", "_validate", "_version", "detectors", "encoding", "errors", "experiments", "metrics",
@@ -65,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "errors",
-        "experiments", "guard", "metrics", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
+        "experiments", "guard", "metrics", "moments", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

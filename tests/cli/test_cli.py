@@ -28,34 +28,34 @@ def normscale(
     return subprocess.CompletedProcess(result.args, result.returncode, result.stdout.decode(), result.stderr.decode())
 
 
-@pytest.fixture(name="guard", scope="module")
-def _guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("guard") / "guard.safetensors"
-    result = normscale("fit", "sample:train", "-o", path, "--calibrate", "sample:validation", "--keep", "0.9")
+@pytest.fixture(name="detector", scope="module")
+def _detector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("detector") / "detector.safetensors"
+    result = normscale("fit", "sample:train", "-o", path, "--threshold-on", "sample:validation", "--keep", "0.9")
     assert result.returncode == 0, result.stderr
     assert "keeps 90.0% of" in result.stderr
     assert result.stdout == ""
     return path
 
 
-def test_fit_writes_the_detector_the_library_would(guard: Path) -> None:
+def test_fit_writes_the_detector_the_library_would(detector: Path) -> None:
     sample = ns.load_sample()
-    loaded = ns.load_detector(guard)
+    loaded = ns.load_detector(detector)
     assert loaded.class_names == tuple(sample.class_names)
-    mine = ns.NormScaling().fit(sample.train).calibrate(sample.validation, keep=0.9)
+    mine = ns.NormScaling().fit(sample.train).set_threshold(sample.validation, keep=0.9)
     np.testing.assert_allclose(loaded.score(sample.test), mine.score(sample.test), rtol=1e-9)
     assert loaded.threshold_ == pytest.approx(mine.threshold_)
 
 
 @pytest.mark.parametrize("suffix", (".npz", ".npy", ".safetensors", ".parquet", ".csv"))
-def test_score_reads_and_writes_every_format(guard: Path, tmp_path: Path, suffix: str) -> None:
+def test_score_reads_and_writes_every_format(detector: Path, tmp_path: Path, suffix: str) -> None:
     outputs = ns.load_sample().ood["unseen_digits"]
     table, scores = tmp_path / f"logits{suffix}", tmp_path / f"scores{suffix}"
     ns.write_table(table, ns.ModelOutputs(outputs.logits))
-    result = normscale("score", guard, table, "-o", scores)
+    result = normscale("score", detector, table, "-o", scores)
     assert result.returncode == 0, result.stderr
     assert f"{len(outputs)} rows scored" in result.stderr
-    expected = ns.load_detector(guard).score(outputs)
+    expected = ns.load_detector(detector).score(outputs)
     if suffix == ".npy":
         got = np.load(scores)
     elif suffix == ".npz":
@@ -74,52 +74,52 @@ def test_score_reads_and_writes_every_format(guard: Path, tmp_path: Path, suffix
     np.testing.assert_allclose(got, expected, rtol=1e-9)
 
 
-def test_score_in_a_pipe_says_yes_or_no(guard: Path, tmp_path: Path) -> None:
+def test_score_in_a_pipe_says_yes_or_no(detector: Path, tmp_path: Path) -> None:
     table = tmp_path / "logits.npy"
     logits = ns.load_sample().ood["uniform_noise"].logits
     np.save(table, logits)
-    result = normscale("score", guard, "-", stdin=table.read_bytes())
+    result = normscale("score", detector, "-", stdin=table.read_bytes())
     assert result.returncode == 0, result.stderr
     rows = list(csv.DictReader(result.stdout.splitlines()))
-    detector = ns.load_detector(guard)
-    assert [row["is_ood"] == "true" for row in rows] == detector.predict(logits).tolist()
+    loaded = ns.load_detector(detector)
+    assert [row["is_ood"] == "true" for row in rows] == loaded.predict(logits).tolist()
     assert "are out-of-distribution" in result.stderr
-    stricter = normscale("score", guard, table, "--threshold", "-1e9")
+    stricter = normscale("score", detector, table, "--threshold", "-1e9")
     assert all(row["is_ood"] == "true" for row in csv.DictReader(stricter.stdout.splitlines()))
 
 
-def test_a_stream_in_two_commands_equals_one(guard: Path, tmp_path: Path) -> None:
+def test_a_stream_in_two_commands_equals_one(detector: Path, tmp_path: Path) -> None:
     logits = ns.load_sample().test.logits
     parts = [tmp_path / "a.npy", tmp_path / "b.npy", tmp_path / "whole.npy"]
     for path, rows in zip(parts, (logits[:100], logits[100:], logits), strict=True):
         np.save(path, rows)
-    moved, before = tmp_path / "moved.safetensors", guard.read_bytes()
+    moved, before = tmp_path / "moved.safetensors", detector.read_bytes()
     outs = [tmp_path / f"{name}.scores.npy" for name in "abw"]
-    assert normscale("score", guard, parts[0], "--stream", "--save", moved, "-o", outs[0]).returncode == 0
+    assert normscale("score", detector, parts[0], "--stream", "--save", moved, "-o", outs[0]).returncode == 0
     assert normscale("score", moved, parts[1], "--stream", "-o", outs[1]).returncode == 0
-    assert normscale("score", guard, parts[2], "--stream", "-o", outs[2]).returncode == 0
+    assert normscale("score", detector, parts[2], "--stream", "-o", outs[2]).returncode == 0
     both = np.concatenate([np.load(outs[0]), np.load(outs[1])])
     np.testing.assert_allclose(both, np.load(outs[2]), rtol=1e-11, atol=1e-11)
-    assert guard.read_bytes() == before, "only --save may write a detector"
+    assert detector.read_bytes() == before, "only --save may write a detector"
 
 
-def test_a_closed_pipe_is_no_error(guard: Path) -> None:
-    command = f'{sys.executable} -m normscale score "{guard}" sample:train | head -2'
+def test_a_closed_pipe_is_no_error(detector: Path) -> None:
+    command = f'{sys.executable} -m normscale score "{detector}" sample:train | head -2'
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
     assert result.stdout.count("\n") == 2
     assert "Traceback" not in result.stderr
 
 
-def test_invalid_rows_are_named_or_skipped(guard: Path, tmp_path: Path) -> None:
+def test_invalid_rows_are_named_or_skipped(detector: Path, tmp_path: Path) -> None:
     logits = ns.load_sample().test.logits.copy()
     logits[17, 3] = np.nan
     table = tmp_path / "bad.npy"
     np.save(table, logits)
-    refused = normscale("score", guard, table, "-o", tmp_path / "out.csv")
+    refused = normscale("score", detector, table, "-o", tmp_path / "out.csv")
     assert refused.returncode == 1
     assert "row 17 holds NaN in column 3" in refused.stderr
     assert not (tmp_path / "out.csv").exists()
-    skipped = normscale("score", guard, table, "--on-invalid", "skip")
+    skipped = normscale("score", detector, table, "--on-invalid", "skip")
     assert skipped.returncode == 0
     rows = list(csv.DictReader(skipped.stdout.splitlines()))
     assert rows[17]["score"] == "nan"
@@ -150,8 +150,10 @@ def test_eval_prints_what_the_library_computes(tmp_path: Path) -> None:
     assert float(next(csv.DictReader(text.splitlines()))["auroc"]) == pytest.approx(expected.auroc)
 
 
-def test_eval_of_a_saved_guard(guard: Path) -> None:
-    result = normscale("eval", "--id", "sample:test", "--ood", "sample:photo_patches", "--guard", guard, "-f", "json")
+def test_eval_of_a_saved_guard(detector: Path) -> None:
+    result = normscale(
+        "eval", "--id", "sample:test", "--ood", "sample:photo_patches", "--guard", detector, "-f", "json"
+    )
     assert result.returncode == 0, result.stderr
     assert {json.loads(line)["method"] for line in result.stdout.splitlines()} == {"norm_scaling"}
 
@@ -162,6 +164,7 @@ def test_doctor_finds_nothing_wrong_here() -> None:
     assert "kernels numpy" in result.stdout
     assert result.stdout.count("ok  ") == 3
     assert "FAIL" not in result.stdout
+    assert "compiled kernels were not checked: NORMSCALE_KERNELS=numpy" in result.stdout
 
 
 def test_doctor_notices_wrong_kernels() -> None:
@@ -192,7 +195,11 @@ def test_doctor_notices_wrong_kernels() -> None:
         (("fit", "sample:train", "-o", "g.safetensors", "-d", "energi"), 1, "Did you mean 'energy'?"),
         (("fit", "sample:train", "-o", "g.safetensors", "-p", "temperature"), 1, "must look like name=value"),
         (("fit", "sample:train", "-o", "g.safetensors", "--class-names", "a,b"), 1, "must name 8 classes; got 2"),
-        (("fit", "sample:train", "-o", "g.safetensors", "--calibrate", "sample:test", "--keep", "95"), 1, "write 0.95"),
+        (
+            ("fit", "sample:train", "-o", "g.safetensors", "--threshold-on", "sample:test", "--keep", "95"),
+            1,
+            "write 0.95",
+        ),
         (("fit",), 2, "Missing argument"),
         (("score", "nowhere.safetensors", "x.npz"), 1, "no detector file at 'nowhere.safetensors'"),
         (("eval", "--id", "sample:test", "--ood", "sample:test", "-d", "norm_scaling"), 1, "needs training outputs"),

@@ -3,33 +3,53 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from normscale._progress import bar
-from normscale.errors import InvalidInput
-from normscale.outputs import ModelOutputs
+from normscale.errors import InvalidInput, MissingOutput
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables import open_table
 
 PREFIX = "sample:"
 
 
 class Input:
-    """A table opened for a command: what it is called, how many rows it has if known, and its chunks."""
+    """A table opened for a command: what it is called, what it holds as far as that is known, and its chunks."""
 
-    def __init__(self, path: str) -> None:
-        """Open ``path``; nothing but the head of a file is read yet."""
+    path: str
+    n_rows: int | None
+    """None where it is known only at the end."""
+    names: tuple[str, ...]
+    """Names of the arrays that are read."""
+    n_classes: int | None
+    """None without logits and without a head."""
+    class_names: tuple[str, ...] | None
+
+    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
+        """Open ``path``; nothing but the head of a file is read yet.
+
+        Parameters
+        ----------
+        path : str
+            A table, ``-`` for a pipe, or ``sample:NAME``.
+        names : sequence of str, optional
+            Read these arrays only, as far as they are there; labels and head are always read. By default all.
+        """
         self.path = path
-        self.class_names: tuple[str, ...] | None
         if path.startswith(PREFIX):
-            outputs, names = _from_sample(path)
-            self.n_rows: int | None = len(outputs)
-            self.n_classes = outputs.n_classes
-            self.class_names = names
+            outputs, self.class_names = _from_sample(path, names)
+            self.n_rows, self.names, self.n_classes = len(outputs), outputs.names, len(self.class_names)
             self._chunks: Iterable[ModelOutputs] = [outputs]
         else:
-            table = open_table(path)
-            self.n_rows, self.n_classes, self.class_names = table.n_rows, table.n_classes, table.class_names
+            table = open_table(path, names=None if names is None else list(dict.fromkeys(names)))
+            self.n_rows, self.names, self.n_classes = table.n_rows, table.names, table.n_classes
+            self.class_names = table.class_names
             self._chunks = table.chunks()
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether predicted classes are known."""
+        return LOGITS in self.names
 
     def chunks(self, doing: str) -> Iterator[ModelOutputs]:
         """The rows, with a bar that says what is being done with them."""
@@ -59,7 +79,7 @@ def read_named(items: Iterable[str]) -> dict[str, ModelOutputs]:
     return found
 
 
-def _from_sample(path: str) -> tuple[ModelOutputs, tuple[str, ...]]:
+def _from_sample(path: str, names: Sequence[str] | None) -> tuple[ModelOutputs, tuple[str, ...]]:
     from normscale.sample import load_sample
 
     sample = load_sample()
@@ -68,4 +88,8 @@ def _from_sample(path: str) -> tuple[ModelOutputs, tuple[str, ...]]:
     if name not in sets:
         known = ", ".join(PREFIX + key for key in sets)
         raise InvalidInput(f"the embedded sample has no set {name!r}; it has {known}.")
-    return sets[name], tuple(sample.class_names)
+    outputs = sets[name]
+    kept = [array for array in outputs.names if names is None or array in names]
+    if not kept:
+        raise MissingOutput(f"{path} has no {' and no '.join(names or ())}; it has {', '.join(outputs.names)}.")
+    return outputs.only(*kept), tuple(sample.class_names)

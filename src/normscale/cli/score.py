@@ -1,4 +1,4 @@
-"""``normscale score``: score a table of logits, chunk by chunk."""
+"""``normscale score``: score a table of outputs, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from typing import Annotated
 import typer
 
 from normscale.cli._inputs import Input
-from normscale.detectors.decision import Threshold
+from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
+from normscale.detectors.threshold import Threshold
+from normscale.errors import InvalidInput
+from normscale.outputs import LOGITS
 from normscale.tables import open_score_writer
 
-EXAMPLE = "Example: [bold]normscale score guard.safetensors sample:unseen_digits | head[/bold]"
+EXAMPLE = "Example: [bold]normscale score detector.safetensors sample:unseen_digits | head[/bold]"
 
 
 def score(
-    guard: Annotated[str, typer.Argument(help="A detector that `normscale fit` saved.")],
+    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit` saved.")],
     table: Annotated[str, typer.Argument(help="Outputs to score; - reads a pipe.")] = "-",
     output: Annotated[
         str, typer.Option("--output", "-o", help="Where the scores go: a file, or - for CSV on standard output.")
@@ -27,33 +30,59 @@ def score(
         float | None, typer.Option(help="Flag scores above this, whatever threshold the detector carries.")
     ] = None,
     save: Annotated[
-        str | None, typer.Option(help="With --stream: save the detector with its moved statistics here.")
+        str | None,
+        typer.Option(
+            metavar="DETECTOR", help="With --stream: save the detector with its moved statistics here (.safetensors)."
+        ),
     ] = None,
     on_invalid: Annotated[str, typer.Option(help="A row with NaN or infinity: raise, or skip (score nan).")] = "raise",
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
 ) -> None:
-    """Score each row: higher means more out-of-distribution. Also the predicted class and, with a threshold, is_ood."""
-    detector = load_detector(guard)
-    if threshold is not None:
-        detector.threshold_ = Threshold(threshold)
-    decides = detector.threshold_ is not None
-    columns = ["score", "predicted", "is_ood"] if decides else ["score", "predicted"]
-    make_scores = detector.stream if stream else detector.score
+    """Score each row: higher means more out-of-distribution.
+
+    Beside the score stand the predicted class, where the table has logits, and is_ood, where there is a threshold.
+    """
+    loaded = load_detector(detector)
+    if save is not None:
+        _check_that_it_can_be_saved(loaded, stream, detector, save)
+    # not set on the detector: what --save writes keeps its own threshold
+    limit = loaded.threshold_ if threshold is None else Threshold(threshold)
+    source = Input(table, [*loaded.reads, LOGITS])
+    columns = ["score"] + ["predicted"] * source.has_logits + ["is_ood"] * (limit is not None)
+    if limit is not None and limit.per_class is not None and not source.has_logits:
+        raise InvalidInput(
+            f"{detector} has one threshold for each predicted class, and {table} has no logits to predict from. "
+            "Add the logits to the table, or give one --threshold."
+        )
+    make_scores = loaded.stream if stream else loaded.score
     flagged = 0
-    source = Input(table)
     with open_score_writer(output, columns) as writer:
         for chunk in source.chunks("scoring"):
-            scores = make_scores(chunk, threads=threads, on_invalid=on_invalid)
-            if decides:
-                is_ood = detector.decide(scores, chunk)
-                flagged += int(is_ood.sum())
-                writer.append(score=scores, predicted=chunk.predicted, is_ood=is_ood)
-            else:
-                writer.append(score=scores, predicted=chunk.predicted)
+            row = {"score": make_scores(chunk, threads=threads, on_invalid=on_invalid)}
+            predicted = chunk.predicted if source.has_logits else None
+            if predicted is not None:
+                row["predicted"] = predicted
+            if limit is not None:
+                row["is_ood"] = limit.flags(row["score"], predicted)
+                flagged += int(row["is_ood"].sum())
+            writer.append(**row)
         total = writer.n_rows
     if save is not None:
-        detector.save(save)
+        loaded.save(save)
     if output != "-":
         typer.echo(f"{total} rows scored to {output}", err=True)
-    if decides and total:
+    if limit is not None and total:
         typer.echo(f"{flagged} of {total} rows ({flagged / total:.1%}) are out-of-distribution", err=True)
+
+
+def _check_that_it_can_be_saved(loaded: Detector, stream: bool, path: str, save: str) -> None:
+    """Raise before any row is read when --save would write nothing new, or cannot."""
+    if not stream:
+        raise InvalidInput(
+            f"--save keeps the statistics that --stream moves, and without --stream none move. Add --stream; to have "
+            f"{path} twice, copy it."
+        )
+    if not loaded.has_running_statistics:
+        raise InvalidInput(f"--save keeps statistics that a stream moved, and {loaded!r} has none. Leave --save out.")
+    if not save.endswith(".safetensors"):
+        raise InvalidInput(f"a detector file ends in .safetensors; got {save!r}.")

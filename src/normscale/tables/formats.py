@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
+from normscale.encoding.npy_header import MAGIC
 from normscale.errors import FileFormatError
 
 SUFFIXES = {".npz": "npz", ".npy": "npy", ".safetensors": "safetensors", ".parquet": "parquet", ".csv": "csv"}
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
-_MAGIC = {b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz", b"PAR1": "parquet"}
+_MAGIC = {MAGIC: "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz", b"PAR1": "parquet"}
 
 
 def format_by_suffix(path: str) -> str:
