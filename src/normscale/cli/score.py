@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from numpy.typing import NDArray
 
 from normscale.cli._inputs import Input
 from normscale.detectors.base import Detector
@@ -58,7 +59,7 @@ def score(
     flagged = 0
     with open_score_writer(output, columns) as writer:
         for chunk in source.chunks("scoring"):
-            row = {"score": make_scores(chunk, threads=threads, on_invalid=on_invalid)}
+            row: dict[str, NDArray[Any]] = {"score": make_scores(chunk, threads=threads, on_invalid=on_invalid)}
             predicted = chunk.predicted if source.has_logits else None
             if predicted is not None:
                 row["predicted"] = predicted

@@ -25,7 +25,7 @@ from normscale.tables.table_writer import check_folder
 from normscale.tables.write_npz import write_npz
 
 SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
-"""The columns that need no dtype when named: the score (higher is more OoD), the verdict, the class."""
+"""The columns that need no dtype when named: the score (higher is more OoD), whether it is flagged, the class."""
 
 _ROW_GROUP = 1 << 16  # rows that a Parquet file gathers: a row group of a few rows would cost more than they
 
