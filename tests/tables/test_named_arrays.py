@@ -18,7 +18,13 @@ from normscale.tables.arrays import RESERVED
 
 KEEP_ALL = ["npz", "safetensors", "parquet"]
 SOME_NAMES = ["layer3", "embedding", "perturbed_logits", "file", "args", "allow_pickle", "Label", "LABELS", "feature_0"]
-DTYPES = [np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64), np.dtype(">f4"), np.dtype(np.int16)]
+DTYPES: list[np.dtype[Any]] = [
+    np.dtype(np.float16),
+    np.dtype(np.float32),
+    np.dtype(np.float64),
+    np.dtype(">f4"),
+    np.dtype(np.int16),
+]
 
 
 def need(kind: str) -> None:
