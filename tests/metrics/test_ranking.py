@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import pickle
 from collections.abc import Iterable, Sequence
+from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from typing import Any
 
@@ -339,9 +340,9 @@ def test_curves_are_read_only() -> None:
 
 def test_the_record_is_frozen_and_says_which_class_is_positive() -> None:
     result = evaluate([0.1, 0.3, 0.4, 0.5], [0.2, 0.5, 0.7])
-    with pytest.raises(AttributeError, match="frozen"):
+    with pytest.raises(FrozenInstanceError, match="cannot assign to field 'auroc'"):
         result.auroc = 1.0  # type: ignore[misc]
-    with pytest.raises(AttributeError, match="frozen"):
+    with pytest.raises(FrozenInstanceError, match="cannot delete field 'auroc'"):
         del result.auroc
     assert result.positive == "OoD for *_out, in-distribution for *_in"
     assert result.to_dict()["positive"] == result.positive
@@ -356,9 +357,9 @@ def test_the_record_is_frozen_and_says_which_class_is_positive() -> None:
 
 
 def test_a_record_takes_its_own_fields_and_no_others() -> None:
-    with pytest.raises(TypeError, match="needs aupr_out"):
+    with pytest.raises(TypeError, match="missing .* keyword-only arguments: 'aupr_out'"):
         RankingResult(auroc=1.0)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="no field nonsense"):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         RankingResult(nonsense=1.0)  # type: ignore[call-arg]
 
 

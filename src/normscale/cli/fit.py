@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from normscale.cli._inputs import Input
-from normscale.detectors.registry import list_detectors, make_detector
+from normscale.detectors.registry import DEFAULT, list_detectors, make_detector
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS
 
@@ -31,7 +31,7 @@ def fit(
             help=f"One of: {', '.join(list_detectors())}. STEP+SCORE, such as react+energy, lets a step change the "
             "outputs before they are scored.",
         ),
-    ] = "norm_scaling",
+    ] = DEFAULT,
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", help="A parameter, as name=value; may be repeated. E.g. prior_weight=inf"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from normscale._validate import FloatArray, IntArray, as_finite_vector, as_outcomes, at_least, to_numpy
 from normscale.errors import InvalidInput
-from normscale.metrics._record import Record
+from normscale.metrics.record import Record
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Reliability(Record):
     """A reliability diagram in numbers: what was claimed and what came true, bin by bin.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,13 +20,14 @@ from normscale._validate import (
 )
 from normscale.errors import NumericalWarning
 from normscale.metrics._ranking_sums import METRICS, five_metrics_rows
-from normscale.metrics._record import Record
 from normscale.metrics._tie_groups import tie_groups
+from normscale.metrics.record import Record
 
 _BATCH = 1 << 18
 """Drawn scores per batch of resamples."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Interval(Record):
     """An interval from ``low`` to ``high``, ends included."""
 
@@ -41,6 +43,7 @@ class Interval(Record):
         return f"[{self.low:.4f}, {self.high:.4f}]"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Intervals(Record):
     """One interval per metric, all at the confidence ``level``; None where the method gives none."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -10,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from normscale._validate import FloatArray, IntArray, as_class_indices, as_score_vector, at_least, fraction
 from normscale.errors import InvalidInput
-from normscale.metrics._record import Record
 from normscale.metrics._tie_groups import Scores
 from normscale.metrics.intervals import Interval
+from normscale.metrics.record import Record
 
 Ranking: TypeAlias = "Sequence[ArrayLike | None]"
 """Scores of the in-distribution and of the OoD inputs and, for one ranking per class, their predicted classes."""
@@ -21,6 +22,7 @@ _BATCH = 1 << 20
 """Counts per batch of resamples: wide enough to gather whole cache lines."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PairedComparison(Record):
     """What :func:`paired_bootstrap` found; ``difference`` is the AUROC of a minus that of b."""
 

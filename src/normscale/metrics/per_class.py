@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from numpy.typing import ArrayLike
 from normscale._validate import IntArray, as_class_indices, as_score_vector, exact_share
 from normscale.errors import InvalidInput
 from normscale.metrics._ranking_sums import METRICS, five_metrics
-from normscale.metrics._record import Record
 from normscale.metrics._tie_groups import Scores, merge
 from normscale.metrics.ranking import RankingResult
+from normscale.metrics.record import Record
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PerClassResult(Record):
     """What :func:`evaluate_per_class` found: means over classes, and what each class gave.
 

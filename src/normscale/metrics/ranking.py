@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import ArrayLike
 
 from normscale._validate import FloatArray, as_score_vector, exact_share, one_of
 from normscale.metrics._ranking_sums import five_metrics
-from normscale.metrics._record import Record
 from normscale.metrics._tie_groups import merge, tie_groups
 from normscale.metrics.intervals import Intervals, bootstrap_intervals, delong_interval
+from normscale.metrics.record import Record
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RankingResult(Record):
     """What :func:`evaluate` found. ``*_out``: OoD is the positive class; ``*_in``: in-distribution is."""
 
@@ -53,6 +55,7 @@ class RankingResult(Record):
         return "\n".join(lines if self.intervals is None else [*lines, str(self.intervals)])
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RocCurve(Record):
     """Points of the ROC curve with OoD positive, from (0, 0) to (1, 1); three arrays of shape (g + 1,)."""
 
@@ -61,6 +64,7 @@ class RocCurve(Record):
     tpr: FloatArray
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PrecisionRecallCurve(Record):
     """One point per distinct score, recall rising; three arrays of shape (g,)."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,14 +23,15 @@ from normscale._validate import (
     require_rows,
 )
 from normscale.errors import InvalidInput, NumericalWarning
-from normscale.metrics._record import Record
 from normscale.metrics.calibration import BinSums
+from normscale.metrics.record import Record
 
 _BLOCK_ELEMENTS = 1 << 16
 _LARGEST = 1e150
 """Logits beyond this cannot be squared in float64."""
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class EceCurve(Record):
     """ECE against temperature: two arrays of shape (k,), and the temperature with the smallest ECE."""
 
