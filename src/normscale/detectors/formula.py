@@ -108,9 +108,8 @@ def formula_of(detector: Detector) -> LogitFormula | FeatureFormula:
     >>> formula_of(Energy(temperature=2.0)).weight
     2.0
     """
-    if not detector.is_fitted:
-        raise NotFitted(f"{type(detector).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
-    formula = detector.formula() if _scores_as_its_formula(type(detector)) else None
+    _require_fitted(detector)
+    formula = detector.formula() if _works_as_its_formula(type(detector), "formula", "_score") else None
     if formula is None:
         raise InvalidInput(
             f"{detector.name} ({type(detector).__name__}) has no formula that a graph could carry: its class offers "
@@ -119,12 +118,40 @@ def formula_of(detector: Detector) -> LogitFormula | FeatureFormula:
     return formula
 
 
-def _scores_as_its_formula(cls: type[Detector]) -> bool:
-    """False for a subclass that scores otherwise than the class whose formula it inherits."""
+def moment_formula_of(detector: Detector) -> MomentFormula:
+    """The moments that a graph can carry from batch to batch, and how it scores by them as ``detector.stream`` does.
+
+    Examples
+    --------
+    >>> from normscale import NormScaling
+    >>> moment_formula_of(NormScaling().fit([[4.0, 0.0], [0.0, 8.0]])).kind
+    'log_odds'
+    """
+    _require_fitted(detector)
+    why = "it has no running statistics"
+    if detector.has_running_statistics:
+        works = _works_as_its_formula(type(detector), "moment_formula", "_stream")
+        formula = detector.moment_formula() if works else None
+        if formula is not None:
+            return formula
+        why = "its running statistics are not just moments of the logits, and no fixed graph can move them"
+    raise InvalidInput(
+        f"stateful needs statistics that are moments of the logits and move; got {detector.name}: {why}. "
+        "Leave stateful out (statistics are then frozen as they are), or stream in Python."
+    )
+
+
+def _require_fitted(detector: Detector) -> None:
+    if not detector.is_fitted:
+        raise NotFitted(f"{type(detector).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
+
+
+def _works_as_its_formula(cls: type[Detector], offer: str, way: str) -> bool:
+    """False for a subclass that scores in a ``way`` of its own and inherits the formula that it ``offers``."""
     for ancestor in cls.__mro__:
-        if "formula" in vars(ancestor):
+        if offer in vars(ancestor):
             return True
-        if "_score" in vars(ancestor) or "_transform" in vars(ancestor):
+        if way in vars(ancestor) or "_transform" in vars(ancestor):
             return False
     return False
 
