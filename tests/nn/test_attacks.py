@@ -1,8 +1,7 @@
-"""Distances in several layers: against the numpy oracle on the same activations, and weights that make sense."""
+"""Layers of a network, clean and attacked, and Mahalanobis distances there: against independent references."""
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,12 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
+from torch.nn import functional
 
 import normscale as ns
 from normscale import InvalidInput
-from normscale.nn import resnet20
-from normscale.nn._logistic import logistic_weights
-from normscale.nn.mahalanobis import MahalanobisLayers
+from normscale.detectors.logistic import logistic_weights
+from normscale.nn import attacked_layers, extract, resnet20
 from oracles import mahalanobis
 
 torch.set_num_threads(1)
@@ -24,6 +23,7 @@ GENERATOR = torch.Generator().manual_seed(0)
 LABELS = torch.arange(300) % 3
 IMAGES = torch.randn(300, 3, 8, 8, generator=GENERATOR) + 0.5 * LABELS[:, None, None, None]
 QUERIES = 2.0 * torch.randn(11, 3, 8, 8, generator=GENERATOR)
+STAGES = ("stem", "stage1", "stage2", "stage3")
 
 
 @pytest.fixture(scope="module")
@@ -39,70 +39,79 @@ def activations(model: Any, images: Tensor) -> dict[str, Any]:
     model.eval()
     with torch.no_grad():
         found = {name: maps.mean(dim=(2, 3)).double().numpy() for name, maps in model.stages(images).items()}
-        found["input of classifier"] = model.features(images).double().numpy()
+        found["features"] = model.features(images).double().numpy()
     model.train()
     return found
 
 
+def together(clean: ns.ModelOutputs, attacked: ns.ModelOutputs) -> ns.ModelOutputs:
+    return clean.replace(**{name: attacked.array(name) for name in attacked.names})
+
+
+# -- distances in several layers -----------------------------------------------------------------------------
+
+
 def test_all_layers_agree_with_the_oracle_on_the_same_activations(network: Any) -> None:
-    layers = MahalanobisLayers.fit(network, (IMAGES, LABELS), layers="all", batch_size=64)
-    assert layers.names == ("stem", "stage1", "stage2", "stage3")
-    distances = layers.distances(network, QUERIES, batch_size=4)
-    train, test = activations(network, IMAGES), activations(network, QUERIES)
-    for i, name in enumerate(layers.names):
-        expected = mahalanobis(train[name], LABELS.numpy(), test[name])
-        np.testing.assert_allclose(distances[:, i], expected, rtol=2e-3)  # float32 activations, other batches
-        same = layers.detectors[i].score({"logits": np.zeros((11, 2)), "features": test[name]})
-        np.testing.assert_allclose(distances[:, i], same, rtol=2e-3)
-    assert layers.weights.tolist() == [0.25] * 4
-    np.testing.assert_allclose(layers.score(network, QUERIES), distances.mean(axis=1), rtol=1e-6)
-    weighted = layers.with_weights([1.0, 0.0, -2.0, 0.0])
-    np.testing.assert_allclose(weighted.score(network, QUERIES), distances @ [1.0, 0.0, -2.0, 0.0], rtol=1e-5)
+    train, test = (extract(network, data, layers="all", batch_size=64) for data in ((IMAGES, LABELS), QUERIES))
+    ours = {"train": activations(network, IMAGES), "test": activations(network, QUERIES)}
+    distances = []
+    for name in (*STAGES, "features"):
+        np.testing.assert_allclose(train.array(name), ours["train"][name], rtol=1e-3, atol=1e-5)
+        detector = ns.Mahalanobis(layers=[name]).fit(train)
+        distances.append(detector.score(test))
+        exact = mahalanobis(train.array(name).astype(float), LABELS.numpy(), test.array(name).astype(float))
+        np.testing.assert_allclose(distances[-1], exact, rtol=1e-7)
+        expected = mahalanobis(ours["train"][name], LABELS.numpy(), ours["test"][name])
+        np.testing.assert_allclose(distances[-1], expected, rtol=2e-3)  # float32 activations, other batches
+    weighted = ns.Mahalanobis(layers=STAGES, weights=[1.0, 0.0, -2.0, 0.0]).fit(train)
+    np.testing.assert_allclose(weighted.score(test), distances[0] - 2.0 * distances[2], rtol=1e-9)
+    every = ns.MahalanobisLayers().fit(train)
+    assert every.layers == (*STAGES, "features")
+    deviations = [ns.Mahalanobis(layers=[name]).fit(train).score(train).std() for name in every.layers]
+    expected = np.mean([one / deviation for one, deviation in zip(distances, deviations, strict=True)], axis=0)
+    np.testing.assert_allclose(every.score(test), expected, rtol=1e-9)
 
 
-def test_in_double_precision_the_agreement_is_exact(network: Any) -> None:
+def test_a_network_in_double_precision(network: Any) -> None:
     model = resnet20(3, width=4).double()
     model.load_state_dict(network.state_dict())
-    layers = MahalanobisLayers.fit(model, (IMAGES, LABELS), layers=["stage1", "classifier"], batch_size=70)
-    distances = layers.distances(model, QUERIES)
-    train, test = activations(model, IMAGES.double()), activations(model, QUERIES.double())
-    expected = mahalanobis(train["stage1"], LABELS.numpy(), test["stage1"])
-    np.testing.assert_allclose(distances[:, 0], expected, rtol=1e-8)
+    layers = ["stage1", "classifier"]
+    train, test = (extract(model, data, layers=layers, batch_size=70) for data in ((IMAGES, LABELS), QUERIES))
+    ours = {"train": activations(model, IMAGES.double()), "test": activations(model, QUERIES.double())}
+    expected = mahalanobis(ours["train"]["stage1"], LABELS.numpy(), ours["test"]["stage1"])
+    np.testing.assert_allclose(ns.Mahalanobis(["stage1"]).fit(train).score(test), expected, rtol=1e-5)
     with torch.no_grad():
-        logits, queries = (model.classifier(torch.from_numpy(a["input of classifier"])).numpy() for a in (train, test))
-    np.testing.assert_allclose(distances[:, 1], mahalanobis(logits, LABELS.numpy(), queries), rtol=1e-7)
+        logits, queries = (model.classifier(torch.from_numpy(ours[part]["features"])).numpy() for part in ours)
+    expected = mahalanobis(logits, LABELS.numpy(), queries)
+    np.testing.assert_allclose(ns.Mahalanobis(["classifier"]).fit(train).score(test), expected, rtol=1e-5)
 
 
-def test_the_penultimate_layer_is_the_detector_on_extracted_features(network: Any) -> None:
-    from normscale.nn.extraction import extract
-
-    layers = MahalanobisLayers.fit(network, (IMAGES, LABELS))
-    assert layers.names == ("input of classifier",)
-    detector = ns.Mahalanobis().fit(extract(network, (IMAGES, LABELS)))
-    expected = detector.score(extract(network, QUERIES))
-    np.testing.assert_allclose(layers.score(network, QUERIES), expected, rtol=1e-6)
+# -- attacks -------------------------------------------------------------------------------------------------
 
 
-def test_the_perturbation_follows_each_layers_own_gradient(network: Any) -> None:
+@pytest.mark.parametrize("known", (True, False))
+def test_the_attack_is_the_fast_gradient_sign_method(network: Any, known: bool) -> None:
+    """x + epsilon / std * sign of the gradient of the cross-entropy, by autograd alone and in double precision."""
     model = resnet20(3, width=4).double()
     model.load_state_dict(network.state_dict())
-    std = (0.5, 1.0, 2.0)
-    plain = MahalanobisLayers.fit(model, (IMAGES, LABELS), layers="all")
-    perturbed = MahalanobisLayers.fit(model, (IMAGES, LABELS), layers="all", epsilon=1e-4, std=std)
-    before, after = plain.distances(model, QUERIES), perturbed.distances(model, QUERIES)
-    assert (after < before).all()  # a step towards the nearest class
     model.eval()
-    for i, name in enumerate(plain.names):
-        inputs = QUERIES.double().requires_grad_(True)
-        detector = plain.detectors[i]
-        hidden = model.stages(inputs)[name].mean(dim=(2, 3))
-        inverse = torch.from_numpy(np.linalg.inv(detector.covariance_))
-        offsets = hidden[:, None] - torch.from_numpy(detector.means_)
-        distance = torch.einsum("ncd,de,nce->nc", offsets, inverse, offsets).amin(dim=1)
-        (gradient,) = torch.autograd.grad(distance.sum(), inputs)
-        step = 1e-4 * gradient.sign() / torch.tensor(std, dtype=torch.float64)[:, None, None]
-        expected = plain.distances(model, (inputs - step).detach())[:, i]
-        np.testing.assert_allclose(after[:, i], expected, rtol=1e-6)
+    std = (0.5, 1.0, 2.0)
+    inputs = IMAGES[:40].double().requires_grad_(True)
+    logits = model(inputs)
+    target = LABELS[:40] if known else logits.argmax(dim=1)
+    assert not torch.equal(LABELS[:40], logits.argmax(dim=1)), "or both cases are the same"
+    (gradient,) = torch.autograd.grad(functional.cross_entropy(logits, target, reduction="sum"), inputs)
+    attack = inputs.detach() + 0.01 * gradient.sign() / torch.tensor(std, dtype=torch.float64)[:, None, None]
+    expected = activations(model, attack)
+    data = (IMAGES[:40], LABELS[:40]) if known else IMAGES[:40]
+    attacked = attacked_layers(model, data, layers="all", epsilon=0.01, std=std, batch_size=16)
+    assert set(attacked.names) == {f"attacked_{name}" for name in (*STAGES, "features")}
+    for name, values in expected.items():
+        np.testing.assert_allclose(attacked.array(f"attacked_{name}"), values, rtol=1e-5, atol=1e-6)
+    unknown = attacked_layers(model, (IMAGES[:40], torch.full((40,), -1)), layers="all", epsilon=0.01, std=std)
+    if not known:  # a label of -1 is none
+        for name in attacked.names:
+            np.testing.assert_allclose(unknown.array(name), attacked.array(name), rtol=1e-5, atol=1e-6)
 
 
 class TwoLayers(nn.Module):
@@ -120,20 +129,29 @@ class TwoLayers(nn.Module):
         return logits
 
 
-def test_fgsm_weights_find_the_layer_that_sees_the_attack() -> None:
+def test_weights_find_the_layer_that_sees_the_attack() -> None:
     torch.manual_seed(0)
     model = TwoLayers()
     labels = torch.arange(400) % 3
     images = 0.2 * torch.randn(400, 6) + torch.eye(3).repeat(1, 2)[labels].round() * 4.0
-    layers = MahalanobisLayers.fit(model, (images, labels), layers=["seen", "idle"], shrinkage=0.1)
-    fitted = layers.with_fgsm_weights(model, (images[:200], labels[:200]), fgsm_epsilon=0.3)
-    spread = layers.distances(model, images).std(axis=0)
-    seen, idle = fitted.weights * spread
-    assert seen > 5.0 * abs(idle)
-    assert seen > 0.0
-    attacked = fitted.with_fgsm_weights(model, images[:200], fgsm_epsilon=0.3)  # by predicted classes
-    assert attacked.weights[0] > 0.0
-    assert layers.weights.tolist() == [0.5, 0.5]  # a new record, not a changed one
+    layers = ["seen", "idle"]
+    clean = extract(model, (images, labels), layers=layers)
+    for data in ((images, labels), images):  # by labels, and by predicted classes
+        attacked = attacked_layers(model, data, layers=layers, epsilon=0.3)
+        fitted = ns.Mahalanobis(layers, shrinkage=0.1, weights="attacks").fit(together(clean, attacked))
+        distances = [
+            [ns.Mahalanobis([name], shrinkage=0.1).fit(clean).score(rows) for name in layers]
+            for rows in (clean, ns.ModelOutputs(**{name: attacked.array(f"attacked_{name}") for name in layers}))
+        ]
+        both = np.concatenate([np.stack(columns, axis=1) for columns in distances])
+        std = both.std(axis=0)
+        theirs = LogisticRegression(C=1.0, tol=1e-12, max_iter=10_000).fit(
+            (both - both.mean(axis=0)) / std, np.arange(800) >= 400
+        )
+        np.testing.assert_allclose(fitted.weights_, theirs.coef_[0] / std, rtol=1e-4)
+        seen, idle = fitted.weights_ * np.stack(distances[0], axis=1).std(axis=0)
+        assert seen > 5.0 * abs(idle)
+        assert seen > 0.0
 
 
 @pytest.mark.parametrize("ridge", (1.0, 1e-3))
@@ -159,39 +177,38 @@ def test_logistic_weights_stay_finite_when_nothing_is_left_to_learn() -> None:
 
 def test_the_model_is_left_as_it_was(network: Any) -> None:
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    layers = MahalanobisLayers.fit(network, (IMAGES, LABELS), layers="all", epsilon=0.01)
-    layers = layers.with_fgsm_weights(network, (IMAGES[:30], LABELS[:30]))
+    attacked_layers(network, (IMAGES[:30], LABELS[:30]), layers="all")
     bad = QUERIES.clone()
     bad[7, 0, 0, 0] = torch.nan
-    with pytest.raises(InvalidInput, match="distances row 7 holds NaN"):
-        layers.score(network, bad, batch_size=4)
+    with pytest.raises(InvalidInput, match=r"attacked_[a-z0-9]+ row 7 holds NaN"):
+        attacked_layers(network, bad, layers="all", batch_size=4)
     assert all(module.training for module in network.modules())
     assert not any(module._forward_hooks or "forward" in module.__dict__ for module in network.modules())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in network.parameters())
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
-    with pytest.raises(FrozenInstanceError):
-        layers.epsilon = 0.5  # type: ignore[misc]
 
 
 def test_arguments_are_explained(network: Any) -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
     with pytest.raises(InvalidInput, match=r"this model names none.*layers=\['0', '1'\]"):
-        MahalanobisLayers.fit(own, (IMAGES, LABELS), layers="all")
-    with pytest.raises(InvalidInput, match='layers must be "penultimate", "all", or a sequence'):
-        MahalanobisLayers.fit(own, (IMAGES, LABELS), layers="stage1")
+        attacked_layers(own, (IMAGES, LABELS), layers="all")
     with pytest.raises(InvalidInput, match="no layer 'stage9'"):
-        MahalanobisLayers.fit(network, (IMAGES, LABELS), layers=["stage9"])
-    with pytest.raises(InvalidInput, match="needs the class of every training image"):
-        MahalanobisLayers.fit(network, IMAGES)
-    with pytest.raises(InvalidInput, match=r"labels from row 100 on\[2\] is 3; class numbers must be from 0 to 2"):
-        MahalanobisLayers.fit(network, (IMAGES, torch.where(torch.arange(300) == 102, 3, LABELS)), batch_size=100)
-    with pytest.raises(InvalidInput, match="is -1"):
-        MahalanobisLayers.fit(network, (IMAGES, LABELS - 1))
+        attacked_layers(network, (IMAGES, LABELS), layers=["stage9"])
     with pytest.raises(InvalidInput, match="data holds no images"):
-        MahalanobisLayers.fit(network, (IMAGES[:0], LABELS[:0]))
-    layers = MahalanobisLayers.fit(network, (IMAGES, LABELS))
-    with pytest.raises(InvalidInput, match="weights must be 1 numbers, one for each layer; got 2"):
-        layers.with_weights([1.0, 2.0])
-    with pytest.raises(InvalidInput, match="epsilon must be finite and at least 0"):
-        MahalanobisLayers.fit(network, (IMAGES, LABELS), epsilon=-1.0)
-    assert layers.score(network, QUERIES[:0]).shape == (0,)
+        attacked_layers(network, (IMAGES[:0], LABELS[:0]))
+    with pytest.raises(InvalidInput, match="epsilon must be finite and greater than 0"):
+        attacked_layers(network, (IMAGES, LABELS), epsilon=0.0)
+    with pytest.raises(InvalidInput, match="there is nothing to read"):
+        attacked_layers(network, (IMAGES, LABELS), features=False)
+    with pytest.raises(InvalidInput, match=r"labels\[2\] is 3; class numbers must be from 0 to 2"):
+        attacked_layers(network, (IMAGES, torch.where(torch.arange(300) == 102, 3, LABELS)), batch_size=100)
+    clean = extract(network, (IMAGES, LABELS), layers="all")
+    with pytest.raises(InvalidInput, match="needs labels to fit"):
+        ns.Mahalanobis(STAGES).fit(clean.replace(labels=None))
+    with pytest.raises(InvalidInput, match="is -1"):
+        ns.Mahalanobis(STAGES).fit(clean.replace(labels=LABELS - 1))
+    with pytest.raises(InvalidInput, match="attacked_stem"):
+        ns.Mahalanobis(STAGES, weights="attacks").fit(clean)
+    with pytest.raises(InvalidInput, match="weights must be 4 numbers, one a layer; got 2"):
+        ns.Mahalanobis(STAGES, weights=[1.0, 2.0])
+    assert ns.Mahalanobis(["features"]).fit(clean).score(extract(network, QUERIES)[:0]).shape == (0,)

@@ -24,7 +24,7 @@ import normscale as ns
 from normscale import InvalidInput, ModelOutputs
 from normscale.data.batches import Batches
 from normscale.data.image_set import ImageSet
-from normscale.nn import _batches, _parts, resnet20, wide_resnet40_2
+from normscale.nn import batch_reader, resnet20, resumable_table, wide_resnet40_2
 from normscale.nn.extraction import extract
 
 torch.set_num_threads(1)
@@ -63,7 +63,6 @@ def check(outputs: ModelOutputs, model: nn.Module, features: Tensor, labels: boo
     model.eval()
     with torch.no_grad():
         np.testing.assert_allclose(outputs.logits, model(IMAGES).numpy(), rtol=1e-4, atol=1e-5)
-    assert outputs.features is not None
     np.testing.assert_allclose(outputs.features, features.detach().numpy(), rtol=1e-4, atol=1e-5)
     assert outputs.logits.dtype == outputs.features.dtype == np.float32
     if labels:
@@ -154,14 +153,80 @@ def test_a_classifier_followed_by_something_is_found_too() -> None:
 def test_a_layer_by_name_is_averaged_over_space() -> None:
     model = convolutional()
     maps = model.eval()[:3](IMAGES)
-    check(extract(model, (IMAGES, LABELS), layer="2"), model, maps.mean(dim=(2, 3)))
-    assert extract(model, IMAGES, features=False).get("features") is None
+    check(extract(model, (IMAGES, LABELS), feature_layer="2"), model, maps.mean(dim=(2, 3)))
+    assert extract(model, IMAGES, features=False).names == ("logits",)
+
+
+def rebuilds(outputs: ModelOutputs) -> None:
+    """The head makes the logits of the features."""
+    assert outputs.head is not None
+    np.testing.assert_allclose(outputs.head.logits(outputs.features), outputs.logits, rtol=1e-4, atol=1e-5)
+
+
+def test_the_head_is_the_layer_that_makes_logits_of_features(tmp_path: Path) -> None:
+    for model in (convolutional(), resnet20(4, width=4), wide_resnet40_2(4, width=4), WithHeads()):
+        for path in (None, tmp_path / f"{type(model).__name__}-{len(list(model.parameters()))}.safetensors"):
+            rebuilds(extract(model, (IMAGES, LABELS), path=path))
+    unbiased = nn.Sequential(nn.Flatten(), nn.Linear(192, 4, bias=False))
+    outputs = extract(unbiased, IMAGES)
+    rebuilds(outputs)
+    assert outputs.head is not None
+    assert outputs.head.bias.tolist() == [0.0] * 4
+    named = extract(convolutional(), IMAGES, feature_layer="4")  # the pooling before the flattening: the same numbers
+    rebuilds(named)
+    for half in (extract(convolutional().bfloat16(), IMAGES), extract(convolutional(), IMAGES, mixed_precision=True)):
+        assert half.head is not None
+        np.testing.assert_allclose(half.head.logits(half.features), half.logits, atol=0.05)
+
+
+def test_where_there_is_no_such_layer_there_is_no_head() -> None:
+    class Cosine(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.normalize(x) @ nn.functional.normalize(self.weight).T
+
+    body = nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh())
+    for model, options in (
+        (nn.Sequential(*body, nn.Linear(5, 4), nn.LogSoftmax(dim=1)), {}),
+        (nn.Sequential(*body, Cosine(5, 4)), {}),
+        (nn.Sequential(*body, nn.Linear(5, 4)), {"feature_layer": "1"}),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), {"feature_layer": "0"}),
+        (nn.Sequential(*body, nn.Linear(5, 4)), {"features": False}),
+    ):
+        assert extract(model, IMAGES, **options).head is None  # type: ignore[arg-type]
+
+
+def test_further_layers_go_by_their_modules_names(tmp_path: Path) -> None:
+    model = resnet20(4, width=4)
+    for path in (None, tmp_path / "outputs.safetensors"):
+        outputs = extract(model, (IMAGES, LABELS), layers="all", batch_size=7, path=path)
+        assert set(outputs.names) == {"logits", "features", "stem", "stage1", "stage2", "stage3"}
+        with torch.no_grad():
+            for name, maps in model.eval().stages(IMAGES).items():
+                np.testing.assert_allclose(outputs.array(name), maps.mean(dim=(2, 3)).numpy(), rtol=1e-3, atol=1e-5)
+                assert outputs.array(name).dtype == np.float32
+    some = extract(model, IMAGES, layers=["stage2.1.bn2", "head", "classifier"], features=False)
+    assert some.names == ("logits", "stage2_1_bn2", "layer_head", "classifier")
+    np.testing.assert_array_equal(some.array("classifier"), some.logits)
+    np.testing.assert_allclose(some.array("layer_head"), outputs.features, rtol=1e-4, atol=1e-6)
+
+
+def test_layers_that_cannot_be_read_are_explained() -> None:
+    model = resnet20(4, width=4)
+    with pytest.raises(InvalidInput, match=r"this model names none.*layers=\['4', '5', '6'\]"):
+        extract(convolutional(), IMAGES, layers="all")
+    with pytest.raises(InvalidInput, match="layers must be None, \"all\", or a sequence of names; got 'stage1'"):
+        extract(model, IMAGES, layers="stage1")
+    with pytest.raises(InvalidInput, match="no layer 'stage9'"):
+        extract(model, IMAGES, layers=["stage9"])
+    with pytest.raises(InvalidInput, match="'stem' and 'stem' would both be stem"):
+        extract(model, IMAGES, layers=["stem", "stem"])
+    with pytest.raises(InvalidInput, match="layer 'idle' did not run"):
+        extract(Refused(lambda z: z), IMAGES, layers=["idle"])
 
 
 def test_in_place_modules_behind_the_layer_do_not_touch_it() -> None:
     convolution = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(216, 4)).eval()
-    features = extract(convolution, IMAGES, layer="0").features
-    assert features is not None
+    features = extract(convolution, IMAGES, feature_layer="0").features
     with torch.no_grad():
         np.testing.assert_allclose(features, convolution[0](IMAGES).mean(dim=(2, 3)).numpy(), atol=1e-6)
 
@@ -195,14 +260,14 @@ def test_a_missing_layer_is_explained() -> None:
     pooled = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     with pytest.raises(InvalidInput, match=r"no linear layer gives the model's logits.*'0', '1', '2'"):
         extract(pooled, IMAGES)
-    assert extract(pooled, IMAGES, layer="0").features is not None
+    assert extract(pooled, IMAGES, feature_layer="0").features.shape == (23, 4)
     with pytest.raises(InvalidInput, match=r"no layer 'avgpool'; it has '0', '1', '2'"):
-        extract(pooled, IMAGES, layer="avgpool")
+        extract(pooled, IMAGES, feature_layer="avgpool")
     with pytest.raises(InvalidInput, match="layer 'idle' did not run"):
-        extract(Refused(lambda z: z), IMAGES, layer="idle")
+        extract(Refused(lambda z: z), IMAGES, feature_layer="idle")
     sequence = nn.Sequential(nn.Flatten(2), nn.Flatten(), nn.Linear(192, 4))
-    with pytest.raises(InvalidInput, match=r"layer '0' must give activations.*the shape \(23, 3, 64\)"):
-        extract(sequence, IMAGES, layer="0")
+    with pytest.raises(InvalidInput, match=r"layer '0' must give activations.*the shape \(2, 3, 64\)"):
+        extract(sequence, IMAGES, feature_layer="0")
 
 
 @pytest.mark.parametrize(
@@ -272,15 +337,20 @@ def test_half_precision_and_compiled_models_work() -> None:
 
 
 def same(a: ModelOutputs, b: ModelOutputs) -> None:
-    for name in ("logits", "features", "labels"):
-        np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+    assert sorted(a.names) == sorted(b.names)
+    for name in a.names:
+        np.testing.assert_array_equal(a.array(name), b.array(name))
+    np.testing.assert_array_equal(a.labels, b.labels)  # type: ignore[arg-type]
+    assert a.head is not None
+    assert a.head.equals(b.head)
 
 
 def test_the_table_is_what_memory_would_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_parts, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(resumable_table, "PART_SECONDS", 0.0)
     model, path = resnet20(4, width=4), tmp_path / "outputs.safetensors"
-    expected = extract(model, (IMAGES, LABELS), batch_size=5)
-    outputs = extract(model, (IMAGES, LABELS), batch_size=5, path=path)
+    expected = extract(model, (IMAGES, LABELS), batch_size=5, layers="all")
+    assert expected.names == ("logits", "features", "stem", "stage1", "stage2", "stage3")
+    outputs = extract(model, (IMAGES, LABELS), batch_size=5, layers="all", path=path)
     same(outputs, expected)
     same(ns.read_table(path), expected)
     assert [file.name for file in tmp_path.iterdir()] == ["outputs.safetensors"]
@@ -291,13 +361,14 @@ def test_the_table_is_what_memory_would_hold(tmp_path: Path, monkeypatch: pytest
         raise AssertionError("a finished table is read, nothing is run")
 
     model.register_forward_pre_hook(boom)
-    same(extract(model, (IMAGES, LABELS), path=path), expected)
+    same(extract(model, (IMAGES, LABELS), layers="all", path=path), expected)
 
 
 @pytest.mark.parametrize("kind", ("tensors", "batches"))
 def test_an_interrupted_extraction_goes_on(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, path = resnet20(4, width=4), tmp_path / "outputs.safetensors"
-    expected = extract(model, (IMAGES, LABELS), batch_size=6)
+    layers = ["stage1.0", "stem"]
+    expected = extract(model, (IMAGES, LABELS), batch_size=6, layers=layers)
     calls: list[int] = []
 
     def interrupt(module: nn.Module, arguments: tuple[Tensor]) -> None:
@@ -308,12 +379,13 @@ def test_an_interrupted_extraction_goes_on(kind: str, tmp_path: Path, monkeypatc
     handle = model.register_forward_pre_hook(interrupt)
     data = (lambda: (IMAGES, LABELS)) if kind == "tensors" else batches
     with pytest.raises(KeyboardInterrupt):
-        extract(model, data(), batch_size=6, path=path)
+        extract(model, data(), batch_size=6, layers=layers, path=path)
     assert sorted(file.name for file in (tmp_path / "outputs.safetensors.parts").iterdir()) == [
         "000000000000-000000000012.safetensors",
+        "head.safetensors",
         "manifest.json",
     ]
-    same(extract(model, data(), batch_size=6, path=path), expected)
+    same(extract(model, data(), batch_size=6, layers=layers, path=path), expected)
     assert calls == [2, 6, 6, 6, 2, 6, 5]
     handle.remove()
 
@@ -337,11 +409,11 @@ def test_it_may_go_on_in_batches_of_another_size(tmp_path: Path) -> None:
 
 def test_arrays_lie_in_the_file_as_processors_like_them(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Linear(5, 3))
-    extract(model, (IMAGES, LABELS.clamp_max(2)), path=tmp_path / "odd.safetensors")
+    extract(model, (IMAGES, LABELS.clamp_max(2)), layers=["1"], path=tmp_path / "odd.safetensors")
     content = (tmp_path / "odd.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
-    for name, size in (("logits", 4), ("features", 4), ("labels", 8)):
+    for name, size in (("logits", 4), ("features", 4), ("layer_1", 4), ("head_bias", 4), ("labels", 8)):
         assert (8 + length + header[name]["data_offsets"][0]) % size == 0
 
 
@@ -354,7 +426,8 @@ def test_what_was_begun_with_something_else_is_refused(tmp_path: Path) -> None:
     others: tuple[tuple[Tensor, dict[str, Any], str], ...] = (
         (changed, {}, "another data set"),
         (IMAGES[:20], {}, "another data set"),
-        (IMAGES, {"layer": "0"}, "another layer"),
+        (IMAGES, {"feature_layer": "0"}, "another feature layer"),
+        (IMAGES, {"layers": ["0"]}, "another choice of layers"),
         (IMAGES, {"ood": True}, "another value of ood"),
     )
     for data, options, what in others:
@@ -364,10 +437,14 @@ def test_what_was_begun_with_something_else_is_refused(tmp_path: Path) -> None:
         next(model.parameters())[0] += 1e-6
     with pytest.raises(InvalidInput, match="made with another model"):
         extract(model, IMAGES, path=path)
+    replaced = extract(model, IMAGES, layers=["2"], path=path, replace=True)
+    np.testing.assert_array_equal(replaced.logits, extract(model, IMAGES).logits)
+    assert "layer_2" in replaced.names
     foreign = tmp_path / "foreign.safetensors"
     save_file({"logits": np.zeros((2, 2))}, foreign)
-    with pytest.raises(InvalidInput, match="was not made by extract"):
-        extract(model, IMAGES, path=foreign)
+    for replace in (False, True):
+        with pytest.raises(InvalidInput, match="was not made by extract"):
+            extract(model, IMAGES, path=foreign, replace=replace)
     with pytest.raises(InvalidInput, match=r"must end in \.safetensors"):
         extract(model, IMAGES, path=tmp_path / "outputs.npz")
     with pytest.raises(InvalidInput, match="Make the folder first"):
@@ -378,16 +455,16 @@ def test_what_was_begun_with_something_else_is_refused(tmp_path: Path) -> None:
 
 SLOW = """
 import sys, time, torch
-from normscale.nn import _parts, resnet20
+from normscale.nn import resnet20, resumable_table
 from normscale.nn.extraction import extract
 torch.set_num_threads(1)
 torch.manual_seed(3)
-_parts.PART_SECONDS = 0.0
+resumable_table.PART_SECONDS = 0.0
 model = resnet20(4, width=4)
 images, labels = torch.randn(60, 3, 8, 8), torch.arange(60) % 4
 if sys.argv[2] == "slowly":
     model.register_forward_pre_hook(lambda *_: time.sleep(0.05))
-extract(model, (images, labels), batch_size=4, path=sys.argv[1])
+extract(model, (images, labels), batch_size=4, layers="all", path=sys.argv[1])
 """
 
 
@@ -424,8 +501,8 @@ def test_leftovers_of_a_kill_do_no_harm(tmp_path: Path, monkeypatch: pytest.Monk
     expected = extract(model, (IMAGES, LABELS), batch_size=5)
     images = IMAGES.clone()
     images[12] = float("nan")
-    monkeypatch.setattr(_parts, "PART_SECONDS", 0.0)
-    monkeypatch.setattr(_batches.Source, "fingerprint", lambda self: "the same")
+    monkeypatch.setattr(resumable_table, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(batch_reader.BatchReader, "fingerprint", lambda self: "the same")
     with pytest.raises(InvalidInput, match="row 12"):
         extract(model, (images, LABELS), batch_size=5, path=path)
     folder = tmp_path / "outputs.safetensors.parts"
@@ -448,7 +525,7 @@ def test_the_bar_appears_on_a_terminal_once_it_takes_long(
     extract(model, IMAGES, batch_size=4)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(_batches, "QUIET_SECONDS", -1.0)
+    monkeypatch.setattr(batch_reader, "QUIET_SECONDS", -1.0)
     extract(model, IMAGES, batch_size=4)
     assert "extracting" in capsys.readouterr().err
     extract(model, IMAGES, batch_size=4, progress=False)

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from normscale import InvalidInput, NormScaling, NotFitted
-from normscale.nn.head import NormScalingHead
+from normscale import InvalidInput, NormScaling, NotFitted, UnknownDetector
+from normscale.nn.norm_scaling_head import NormScalingHead
 from oracles import streamed
 
 torch.set_num_threads(1)
 
-KINDS = ("msp", "max", "energy")
+SCORES = {"msp": "log_odds", "max_logit": "max", "energy": "log_sum_exp"}
 PRIORS = (1e-3, 1.0, 37.5, 1e6, math.inf)
 
 
@@ -44,7 +44,7 @@ def same_statistics(head: NormScalingHead, detector: NormScaling, rtol: float = 
 
 @settings(max_examples=60)
 @given(
-    kind=st.sampled_from(KINDS),
+    score=st.sampled_from(sorted(SCORES)),
     prior=st.sampled_from(PRIORS),
     temperature=st.sampled_from((0.3, 1.0, 4.0)),
     width=st.integers(2, 60),
@@ -53,9 +53,9 @@ def same_statistics(head: NormScalingHead, detector: NormScaling, rtol: float = 
     seed=st.integers(0, 1000),
 )
 def test_streams_as_the_detector_does_for_any_split(
-    kind: str, prior: float, temperature: float, width: int, sizes: list[int], offset: float, seed: int
+    score: str, prior: float, temperature: float, width: int, sizes: list[int], offset: float, seed: int
 ) -> None:
-    detector, head = pair(width, score=kind, prior_weight=prior, temperature=temperature)
+    detector, head = pair(width, score=score, prior_weight=prior, temperature=temperature)
     stream = rows(seed, sum(sizes), width, offset)
     ours = [head.stream(torch.from_numpy(part)).numpy() for part in np.split(stream, np.cumsum(sizes)[:-1])]
     np.testing.assert_allclose(np.concatenate(ours), detector.stream(stream), rtol=1e-9, atol=1e-9)
@@ -64,12 +64,12 @@ def test_streams_as_the_detector_does_for_any_split(
     np.testing.assert_allclose(head(torch.from_numpy(later)).numpy(), detector.score(later), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_agrees_with_the_textbook_where_digits_are_scarce(kind: str) -> None:
+@pytest.mark.parametrize("score", SCORES)
+def test_agrees_with_the_textbook_where_digits_are_scarce(score: str) -> None:
     """A stream of large, nearly equal numbers, far from where a light prior stands."""
-    detector, head = pair(3, score=kind, prior_weight=0.01)
+    detector, head = pair(3, score=score, prior_weight=0.01)
     stream = 1e5 + rows(3, 200, 3, scale=1e-2)
-    expected, mean, m2 = streamed(stream, 0.01, detector.running_.mean, detector.running_.m2, kind)
+    expected, mean, m2 = streamed(stream, 0.01, detector.running_.mean, detector.running_.m2, SCORES[score])
     np.testing.assert_allclose(head.stream(torch.from_numpy(stream)).numpy(), expected, rtol=1e-6)
     np.testing.assert_allclose(head.mean.numpy(), mean, rtol=1e-14)
     np.testing.assert_allclose(head.m2.numpy(), m2, rtol=1e-9)
@@ -136,16 +136,18 @@ def test_shapes_and_order_of_calls_are_explained() -> None:
     _, head = pair()
     with pytest.raises(InvalidInput, match=r"logits must have shape \(n, 5\); got \(5,\)"):
         head(torch.zeros(5))
-    with pytest.raises(NotFitted, match="no statistics"):
+    with pytest.raises(NotFitted, match="no statistics are there yet"):
         NormScalingHead(5)(torch.zeros(1, 5))
-    with pytest.raises(NotFitted, match="no statistics"):
+    with pytest.raises(NotFitted, match="no statistics are there yet"):
         NormScalingHead(5).to_detector()
     with pytest.raises(NotFitted, match="not fitted"):
         NormScalingHead.from_detector(NormScaling())
     with pytest.raises(InvalidInput, match="takes a NormScaling"):
         NormScalingHead.from_detector(object())  # type: ignore[arg-type]
-    with pytest.raises(InvalidInput, match="score must be one of"):
+    with pytest.raises(UnknownDetector, match="unknown detector 'entropy'"):
         NormScalingHead(5, score="entropy")
+    with pytest.raises(InvalidInput, match=r"score must be one formula of the scaled logits.*got multi_threshold"):
+        NormScalingHead(5, score="multi_threshold")
     assert head.stream(torch.zeros(0, 5)).shape == (0,)
 
 
@@ -157,6 +159,9 @@ def test_goes_to_a_detector_and_back_in_the_middle_of_a_stream() -> None:
     back = head.to_detector()
     assert back.get_params() == detector.get_params()
     assert back.training_ == detector.training_
+    assert back.baseline_ is not None
+    assert detector.baseline_ is not None
+    assert np.array_equal(back.baseline_.predicted, detector.baseline_.predicted)
     assert back.n_streamed_ == 9
     np.testing.assert_allclose(back.stream(second), detector.stream(second), rtol=1e-9)
     again = NormScalingHead.from_detector(back)
@@ -179,15 +184,15 @@ def test_state_dict_and_changes_of_precision_keep_every_bit(tmp_path: Path) -> N
     assert torch.equal(other.stream(block), head.stream(block))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_compiles_without_a_break(kind: str) -> None:
+@pytest.mark.parametrize("score", SCORES)
+def test_compiles_without_a_break(score: str) -> None:
     torch.compiler.reset()
-    detector, head = pair(4, score=kind)
-    score = torch.compile(head, backend="aot_eager", fullgraph=True)
+    detector, head = pair(4, score=score)
+    frozen = torch.compile(head, backend="aot_eager", fullgraph=True)
     stream = torch.compile(head.stream, backend="aot_eager", fullgraph=True)
     blocks = rows(1, 36, 4).reshape(3, 12, 4)
     for block in blocks:
-        np.testing.assert_allclose(score(torch.from_numpy(block)).numpy(), detector.score(block), rtol=1e-9)
+        np.testing.assert_allclose(frozen(torch.from_numpy(block)).numpy(), detector.score(block), rtol=1e-9)
         np.testing.assert_allclose(stream(torch.from_numpy(block)).numpy(), detector.stream(block), rtol=1e-9)
     same_statistics(head, detector)
     bad = torch.from_numpy(blocks[0].copy())
@@ -200,7 +205,7 @@ RANK = """
 import sys
 import numpy as np, torch, torch.distributed as dist
 from safetensors.torch import save_file
-from normscale.nn.head import NormScalingHead
+from normscale.nn.norm_scaling_head import NormScalingHead
 from normscale import InvalidInput, load_detector
 torch.set_num_threads(1)
 rank, folder = int(sys.argv[1]), sys.argv[2]

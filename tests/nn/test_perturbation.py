@@ -1,4 +1,4 @@
-"""ODIN's step: against finite differences, against the paper's formula, and without a trace on the model."""
+"""Input perturbation: against finite differences, against the paper's formula, and without a trace on the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import normscale as ns
 from normscale import InvalidInput
 from normscale.nn import resnet20
-from normscale.nn.odin import CANDIDATES, choose_epsilon, input_gradient, odin_gradient, odin_logits, step
+from normscale.nn.input_gradient import input_gradient, step
+from normscale.nn.perturbation import CANDIDATES, choose_epsilon, perturbed_logits, softmax_gradient
 
 torch.set_num_threads(1)
 
@@ -53,7 +54,7 @@ def test_the_gradient_agrees_with_finite_differences(temperature: float) -> None
         moved[:, c, i, j] = h
         difference = log_score(model, images + moved, temperature) - log_score(model, images - moved, temperature)
         numeric[:, c, i, j] = difference / (2 * h)
-    gradient = odin_gradient(model, images, temperature)
+    gradient = softmax_gradient(model, images, temperature)
     assert (numeric.abs().amax(dim=(1, 2, 3)) > 0).all()
     # grad log S = -(1 - S) grad r, and what is returned is -T grad r
     wrong = 1.0 - log_score(model, images, temperature).exp()
@@ -70,10 +71,10 @@ def test_the_perturbed_image_is_the_papers() -> None:
     moved = images - 0.01 * torch.sign(-inputs.grad) / std[None, :, None, None]
     with torch.no_grad():
         expected = model(moved).float().numpy()
-    ours = odin_logits(model, images, epsilon=0.01, std=std.tolist(), batch_size=4)
+    ours = perturbed_logits(model, images, epsilon=0.01, std=std.tolist(), batch_size=4)
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
     assert inputs_score < 0
-    np.testing.assert_allclose(odin_logits(model, images, epsilon=0.0), model(images).detach().float(), rtol=1e-6)
+    np.testing.assert_allclose(perturbed_logits(model, images, epsilon=0.0), model(images).detach().float(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("temperature", (1.0, 1000.0))
@@ -81,7 +82,7 @@ def test_the_step_makes_the_network_surer(temperature: float) -> None:
     model, images = smooth(), pictures(50)
     detector = ns.ODIN(temperature)
     before = detector.score(model.eval()(images).detach())
-    after = detector.score(odin_logits(model, images, epsilon=0.01, temperature=temperature))
+    after = detector.score(perturbed_logits(model, images, epsilon=0.01, temperature=temperature))
     assert (after < before).mean() > 0.95  # lower = less out-of-distribution
 
 
@@ -89,7 +90,7 @@ def test_a_saturated_softmax_still_has_a_direction() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3))
     images = 100.0 * torch.randn(8, 1, 2, 2)
     assert ((model(images) * 20).softmax(dim=1).amax(dim=1) == 1.0).any()
-    assert (odin_gradient(model, images, 0.05).flatten(1).abs().amin(dim=1) > 0).all()
+    assert (softmax_gradient(model, images, 0.05).flatten(1).abs().amin(dim=1) > 0).all()
 
 
 def test_nothing_is_left_on_the_model_or_the_images() -> None:
@@ -101,14 +102,14 @@ def test_nothing_is_left_on_the_model_or_the_images() -> None:
     wanted = [parameter.requires_grad for parameter in model.parameters()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.inference_mode():
-        in_inference_mode = odin_logits(model, images.clone())
+        in_inference_mode = perturbed_logits(model, images.clone())
     with torch.no_grad():
-        np.testing.assert_array_equal(odin_logits(model, images), in_inference_mode)
+        np.testing.assert_array_equal(perturbed_logits(model, images), in_inference_mode)
     choose_epsilon(model, images)
     bad = images.clone()
     bad[4] = torch.nan
-    with pytest.raises(InvalidInput, match="logits row 4 holds NaN"):
-        odin_logits(model, bad, batch_size=3)
+    with pytest.raises(InvalidInput, match="perturbed_logits row 4 holds NaN"):
+        perturbed_logits(model, bad, batch_size=3)
     assert not images.requires_grad
     assert images.grad is None
     assert all(module.training for module in model.modules())
@@ -131,7 +132,7 @@ def test_weight_gradients_of_convolutions_are_never_computed() -> None:
 
     model = resnet20(4, width=4).eval()
     with Watch():  # type: ignore[no-untyped-call]
-        odin_gradient(model, torch.randn(2, 3, 8, 8), 1000.0)
+        softmax_gradient(model, torch.randn(2, 3, 8, 8), 1000.0)
     assert len(masks) == 21
     assert all(list(mask) == [True, False, False] for mask in masks)
 
@@ -155,7 +156,7 @@ def test_epsilon_is_chosen_where_in_distribution_images_score_best() -> None:
     choice = choose_epsilon(model, images, (0.3, 0.0, 0.003, 3.0), std=(0.5, 0.2), batch_size=16)
     assert choice.candidates == (0.0, 0.003, 0.3, 3.0)
     for epsilon, mean in zip(choice.candidates, choice.mean_scores, strict=True):
-        logits = odin_logits(model, images, epsilon=epsilon, std=(0.5, 0.2))
+        logits = perturbed_logits(model, images, epsilon=epsilon, std=(0.5, 0.2))
         expected = torch.from_numpy(logits).double().div(1000.0).softmax(dim=1).amax(dim=1).mean()
         assert mean == pytest.approx(float(expected), rel=1e-6)
     assert choice.epsilon == choice.candidates[int(np.argmax(choice.mean_scores))]
@@ -168,17 +169,17 @@ def test_epsilon_is_chosen_where_in_distribution_images_score_best() -> None:
 def test_arguments_are_explained() -> None:
     model, images = smooth(), pictures()
     with pytest.raises(InvalidInput, match=r"epsilon must be finite and at least 0; got -0\.1"):
-        odin_logits(model, images, epsilon=-0.1)
+        perturbed_logits(model, images, epsilon=-0.1)
     with pytest.raises(InvalidInput, match="std must be 2 positive numbers, one for each channel"):
-        odin_logits(model, images, std=(0.2, 0.2, 0.2))
+        perturbed_logits(model, images, std=(0.2, 0.2, 0.2))
     with pytest.raises(InvalidInput, match="std must be 2 positive numbers"):
-        odin_logits(model, images, std=(0.2, 0.0))
+        perturbed_logits(model, images, std=(0.2, 0.0))
     with pytest.raises(InvalidInput, match="temperature must be finite and greater than 0"):
-        odin_logits(model, images, temperature=0.0)
+        perturbed_logits(model, images, temperature=0.0)
     with pytest.raises(InvalidInput, match="candidates is empty"):
         choose_epsilon(model, images, ())
     with pytest.raises(InvalidInput, match="data holds no images"):
-        odin_logits(model, images[:0])
+        perturbed_logits(model, images[:0])
     with pytest.raises(InvalidInput, match="data holds no images"):
         choose_epsilon(model, images[:0])
     with pytest.raises(InvalidInput, match="NaN or infinite logits"):
@@ -189,7 +190,7 @@ def test_arguments_are_explained() -> None:
             return x.flatten(1)[:, :3].round().detach() + 0 * torch.ones(1, requires_grad=True)
 
     with pytest.raises(InvalidInput, match="does not depend on its input by a gradient"):
-        odin_logits(Detached(), images)
+        perturbed_logits(Detached(), images)
 
 
 def test_the_step_keeps_the_sign_of_every_pixel() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import normscale as ns
 from normscale.nn.checkpoint import read_tensors, save_checkpoint, write_tensors
 from normscale.nn.recipes import RECIPES, find_recipe
-from normscale.nn.training import CHECKPOINT, LOG, accuracy, train
+from normscale.nn.training import CHECKPOINT_FILE, LOG_FILE, accuracy, train
 
 PROGRAM = str(Path(__file__).with_name("small_training.py"))
 
@@ -53,9 +53,9 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(uninterrupted: nn.
     rng = random.Random(0)
     for _ in range(60):
         process = subprocess.Popen([sys.executable, PROGRAM, str(tmp_path)], stderr=subprocess.PIPE)
-        seen = (tmp_path / CHECKPOINT).stat().st_mtime_ns if (tmp_path / CHECKPOINT).exists() else 0
+        seen = (tmp_path / CHECKPOINT_FILE).stat().st_mtime_ns if (tmp_path / CHECKPOINT_FILE).exists() else 0
         while process.poll() is None and kills < 4:  # let it get somewhere, then kill it at any moment
-            path = tmp_path / CHECKPOINT
+            path = tmp_path / CHECKPOINT_FILE
             if path.exists() and path.stat().st_mtime_ns != seen:
                 time.sleep(rng.random() * 0.2)
                 break
@@ -72,18 +72,18 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(uninterrupted: nn.
     log = train(model, Digits(), RECIPE, folder=tmp_path)
     assert same_weights(model, uninterrupted)
     assert [line.epoch for line in log] == [1, 2, 3]
-    lines = [json.loads(line) for line in (tmp_path / LOG).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert not list(tmp_path.glob("*.tmp*")) or kills > 0
 
 
 def test_a_finished_training_is_not_repeated(tmp_path: Path) -> None:
     first, log = run(str(tmp_path))
-    before = (tmp_path / CHECKPOINT).read_bytes()
+    before = (tmp_path / CHECKPOINT_FILE).read_bytes()
     again, same_log = run(str(tmp_path))
     assert same_weights(first, again)
     assert same_log == log
-    assert (tmp_path / CHECKPOINT).read_bytes() == before
+    assert (tmp_path / CHECKPOINT_FILE).read_bytes() == before
 
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_or_newer_checkpoint_is_refused(tmp_path: Path) -> None:
     run(str(tmp_path))
-    path = tmp_path / CHECKPOINT
+    path = tmp_path / CHECKPOINT_FILE
     data = path.read_bytes()
     for length in (0, 10, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:length])
@@ -125,7 +125,7 @@ class Poisoned(Digits):
 def test_a_loss_of_nan_stops_with_an_explanation(tmp_path: Path) -> None:
     with pytest.raises(ns.TrainingDiverged, match=r"the loss is nan in epoch 2, step 1, at learning rate .* smaller"):
         train(network(), Poisoned(), RECIPE, folder=tmp_path)
-    _, header = read_tensors(tmp_path / CHECKPOINT)
+    _, header = read_tensors(tmp_path / CHECKPOINT_FILE)
     assert header["position"][0] == 1, "the checkpoint from before the NaN stays"
 
 
@@ -140,7 +140,7 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
         timeout=240,
     )
     assert result.returncode == 0, result.stderr[-2000:]
-    _, header = read_tensors(tmp_path / CHECKPOINT)
+    _, header = read_tensors(tmp_path / CHECKPOINT_FILE)
     assert header["position"][0] == 3
     last = header["log"][-1]
     assert last[1] < header["log"][0][1], "the loss must fall"

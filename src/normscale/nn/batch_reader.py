@@ -1,4 +1,4 @@
-"""Any source of images as a run of batches: tensors, arrays, data sets, loaders, or batches already made."""
+"""Images batch by batch, from tensors, arrays, data sets, loaders, or batches already made."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from normscale._progress import QUIET_SECONDS, bar
 from normscale.data.batches import Batches
 from normscale.errors import InvalidInput
 
-ImageSource: TypeAlias = "Tensor | NDArray[Any] | Batches | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
-"""What :class:`Source` understands."""
+ImageData: TypeAlias = "Tensor | NDArray[Any] | Batches | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
+"""What :class:`BatchReader` understands."""
 
 _SAMPLED_ROWS = 16
 
 
 class Batch(NamedTuple):
-    """Some images, and their labels where the source has any."""
+    """Some images, and their labels where the data has any."""
 
     images: Tensor
     labels: Tensor | None
 
 
-class _Plain:
+class _InOrder:
     """Our own batches as they are for evaluation: in order, and not augmented."""
 
     def __init__(self, batches: Batches) -> None:
@@ -49,11 +49,11 @@ class _Plain:
         return self._batches.plain()
 
 
-class Source:
+class BatchReader:
     """Images in a fixed order, in batches; ``n_rows`` is None where only the end will tell."""
 
-    def __init__(self, data: ImageSource, batch_size: int) -> None:
-        """Find out what kind of source it is; nothing but a first batch is read."""
+    def __init__(self, data: ImageData, batch_size: int) -> None:
+        """Find out what kind of data it is; nothing is read yet."""
         self.batch_size = _validate.at_least(batch_size, "batch_size", 1)
         self.n_rows: int | None = None
         self._columns: tuple[Any, ...] | None = None
@@ -67,7 +67,7 @@ class Source:
                 raise InvalidInput(f"images and labels must have equal lengths; got {sorted(lengths)}.")
             self.n_rows = lengths.pop()
         elif isinstance(data, Batches):
-            self._loader = _Plain(data)
+            self._loader = _InOrder(data)
             self.n_rows = data.n_images
         elif isinstance(data, Dataset):
             self._loader = DataLoader(data, batch_size=self.batch_size)
@@ -120,9 +120,9 @@ class Source:
         raise InvalidInput("data holds no images; at least one is needed.")
 
     def fingerprint(self) -> str:
-        """A hash that tells two sources apart: the number of rows, and some images spread over them.
+        """A hash that tells two sets of images apart: the number of rows, and some images spread over them.
 
-        Of a source without random access only the first image is looked at.
+        Of data without random access only the first image is looked at.
         """
         digest = hashlib.sha256(f"rows {self.n_rows}".encode())
         if self._columns is not None and self.n_rows:
@@ -161,7 +161,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _as_batch(item: Any, row: int) -> Batch:
-    """Images and labels out of what a source yields."""
+    """Images and labels out of what the data yields."""
     if _is_array(item):
         parts = [item]
     elif isinstance(item, (tuple, list)) and item and _is_array(item[0]):

@@ -1,11 +1,10 @@
-"""One pass of a network over some images: logits, penultimate features and labels, for every detector at once."""
+"""One pass of a network over some images: logits, features, further layers and labels, for every detector at once."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import numpy as np
@@ -14,32 +13,26 @@ from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
-from normscale.nn._activations import (
-    by_name,
-    classifier_input,
-    device_and_dtype,
-    evaluating,
-    logits_of,
-    reading,
-    to_network,
-    unwrapped,
-)
-from normscale.nn._batches import ImageSource, Source, announced, bytes_of
-from normscale.nn._parts import PartStore
-from normscale.outputs import ModelOutputs
+from normscale.nn.batch_reader import BatchReader, ImageData, announced, bytes_of
+from normscale.nn.evaluation import device_and_dtype, evaluating, moved, to_network, unwrapped
+from normscale.nn.layers import LayerReader, Layers, layer_modules
+from normscale.nn.resumable_table import ResumableTable
+from normscale.outputs import LOGITS, ModelOutputs
 
 
 def extract(
     model: nn.Module,
-    data: ImageSource,
+    data: ImageData,
     *,
-    layer: str | None = None,
+    layers: Layers = None,
     features: bool = True,
+    feature_layer: str | None = None,
     ood: bool = False,
     batch_size: int = 512,
     device: str | torch.device | None = None,
     mixed_precision: bool | None = None,
     path: str | os.PathLike[str] | None = None,
+    replace: bool = False,
     progress: bool = True,
 ) -> ModelOutputs:
     """Run a network over some images and keep what detectors read.
@@ -54,11 +47,15 @@ def extract(
     data : tensor, array, (images, labels), normscale.data.Batches, Dataset, DataLoader, or iterable of batches
         Images normalised as in training, shape (n, channels, height, width), or whatever else the model takes. The
         items of a data set are (image, label) or an image; batches are (images, labels) or images.
-    layer : str, optional
-        Name of the module whose output are the features (``"avgpool"``); maps are averaged over space. By default the
-        input of the classifier, the linear layer that the logits come from.
+    layers : None, "all", or names of modules
+        Further layers to keep, each as an array of its module's name with dots as underscores (``"stage1.0"`` is
+        ``stage1_0``); maps are averaged over space. ``"all"`` is the stem and every stage of the networks in
+        :mod:`normscale.nn`, or what else a model calls its ``stage_names``.
     features : bool
-        False keeps logits and labels only.
+        False leaves the penultimate layer out.
+    feature_layer : str, optional
+        Name of the module whose output are the features (``"avgpool"``). By default the input of the linear layer that
+        the logits come from, which is found by a look at two images.
     ood : bool
         The images are out-of-distribution, so their labels number other classes than the model's: all become -1,
         "not known". Otherwise a label that is no class of the model is an error.
@@ -72,96 +69,87 @@ def extract(
         A ``.safetensors`` table to be written, as :func:`normscale.read_table` reads it. Finished parts are kept in the
         folder ``<path>.parts``, so that a killed extraction, called again, goes on where it stopped and, with the same
         batch size, ends with the same bits; once finished, the table is read and nothing is run. Memory stays
-        bounded: the arrays returned are mapped from the file. A table begun with another model, other data or another
-        layer is refused. Of data without random access the rows already done are read again, but not run.
+        bounded: the arrays returned are mapped from the file. Of data without random access the rows already done are
+        read again, but not run.
+    replace : bool
+        What to do with a table at ``path`` that was made with another model, other data or other layers: write it
+        anew, or refuse.
     progress : bool
         Show a bar on a terminal when it takes longer than two seconds.
 
     Returns
     -------
     ModelOutputs
-        ``logits`` (n, C) and ``features`` (n, d), float32; ``labels`` (n,), int64, where the data has labels.
+        ``logits`` (n, C), ``features`` (n, d) and the layers, float32; ``labels`` (n,), int64, where the data has
+        labels; ``head``, weight and bias of the linear layer that makes the logits of the features. It is None where
+        the logits come from something else, or ``feature_layer`` is not what goes into that layer.
 
     Raises
     ------
     InvalidInput
-        When the model gives no logits (n, C), a logit or feature is NaN or infinite (the row is named), no feature
-        layer is found, or labels do not fit.
+        When the model gives no logits (n, C), a number is NaN or infinite (the row is named), no feature layer is
+        found, or labels do not fit.
 
     Examples
     --------
     >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-    >>> extract(network, torch.zeros(10, 3, 16, 16))
-    ModelOutputs(n=10, logits=5, features=8)
+    >>> extract(network, torch.zeros(10, 3, 16, 16), layers=["0"])
+    ModelOutputs(n=10, logits=5, features=8, layer_0=8, head)
     """
     network = unwrapped(model)
-    source = Source(data, batch_size)
-    store: PartStore | None = None
+    source = BatchReader(data, batch_size)
+    reader = LayerReader(network, layers, features=features, feature_layer=feature_layer)
+    table: ResumableTable | None = None
     if path is not None:
         if source.is_shuffled:
             raise InvalidInput("a shuffled DataLoader gives another order each time; with path= pass shuffle=False.")
         about = {
-            "model": model_fingerprint(network),
+            **made_by(network, layers),
             "data set": source.fingerprint(),
-            "layer": [features, layer],
+            "feature layer": [features, feature_layer],
             "value of ood": ood,
         }
-        store = PartStore(path, about)
-        if store.finished:
-            return store.finish()
+        table = ResumableTable(path, about, replace=replace)
+        if table.finished:
+            return table.finish()
     parts: list[ModelOutputs] = []
-    row = store.n_rows if store else 0
+    row = table.n_rows if table else 0
     with moved(network, device), evaluating(network), ExitStack() as stack:
         where, dtype = device_and_dtype(network)
         mixed = where.type == "cuda" if mixed_precision is None else mixed_precision
-        if store:
-            stack.callback(store.flush)  # on an error too: what is done need not be done again
-        name = ""
-        found: dict[str, Tensor] = {}
+        if table:
+            stack.callback(table.flush)  # on an error too: what is done need not be done again
         has_labels: bool | None = None
         batches = announced(source.batches(row), "extracting", total=source.n_rows, done=row, show=progress)
         for images, labels in batches:
-            inputs = to_network(images, where, dtype)
             with torch.inference_mode(), torch.autocast(where.type) if mixed else nullcontext():
-                if features and not name:
-                    name = layer if layer is not None else classifier_input(network, inputs[:2])
-                    found = stack.enter_context(reading(network, [name]))
-                logits = _rows(logits_of(network(inputs)), "logits", row)
-                hidden = _rows(by_name(found, name), "features", row) if features else None
-            part = ModelOutputs(logits, hidden, _labels(labels, logits.shape[1], row, ood))
+                found = reader.read(to_network(images, where, dtype))
+            arrays = {name: finite_rows(tensor, name, row) for name, tensor in found.items()}
+            known = _labels(labels, arrays[LOGITS].shape[1], row, ood)
+            part = ModelOutputs(labels=known, head=reader.head, **arrays)
             if len(part) != len(images):
                 raise InvalidInput(f"the model returned {len(part)} rows for {len(images)} images.")
             if has_labels not in (None, labels is not None):
                 raise InvalidInput(f"some batches have labels and others, such as that of row {row}, differ.")
             has_labels = labels is not None
-            if store:
-                store.add(part)
+            if table:
+                table.add(part)
             else:
                 parts.append(part)
             row += len(part)
-    if store:
-        return store.finish()
+    if table:
+        return table.finish()
     if not parts:
         raise InvalidInput("data holds no images; at least one is needed.")
     return ModelOutputs.concatenate(parts)
 
 
-@contextmanager
-def moved(model: nn.Module, device: str | torch.device | None) -> Iterator[None]:
-    """Have the model on a device for a while."""
-    home, _ = device_and_dtype(model)
-    target = home if device is None else torch.device(device)
-    if target == home:
-        yield
-        return
-    model.to(target)
-    try:
-        yield
-    finally:
-        model.to(home)
+def made_by(model: nn.Module, layers: Layers) -> dict[str, Any]:
+    """What a table says of the network and the layers that it was made with."""
+    return {"model": _fingerprint(model), "choice of layers": layer_modules(model, layers)}
 
 
-def model_fingerprint(model: nn.Module) -> str:
+def _fingerprint(model: nn.Module) -> str:
     """A hash of the network's class, parameters and buffers."""
     digest = hashlib.sha256(type(model).__qualname__.encode())
     for name, value in model.state_dict().items():
@@ -171,8 +159,8 @@ def model_fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _rows(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A tensor as float32 rows, all finite."""
+def finite_rows(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """A tensor as float32 rows; an error that names the row where one is not finite."""
     array = tensor.float().cpu().numpy()
     if not np.isfinite(array).all():
         raise _validate.invalid_row_error(array, name, first_row=first_row)

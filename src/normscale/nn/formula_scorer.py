@@ -1,4 +1,4 @@
-"""Any detector of logits as a layer, with its statistics as they are."""
+"""The formula of a detector of logits as a torch layer, with its statistics as they are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import LogitFormula, Position
-from normscale.nn._double import DoubleBuffers
-from normscale.nn.head import score_rows
+from normscale.detectors.formula import LogitFormula, OodPosition
+from normscale.nn.double_buffers import DoubleBuffers
+from normscale.nn.moment_scorer import score_rows
 
 
-class FormulaHead(DoubleBuffers):
-    """What :class:`normscale.detectors.formula.LogitFormula` says, in torch; its arrays are float64 buffers.
+class FormulaScorer(DoubleBuffers):
+    """Computes a :class:`normscale.detectors.formula.LogitFormula`; its arrays are float64 buffers.
 
     A row with NaN or infinity scores NaN; nothing raises, so that no device has to be waited for.
     """
@@ -24,34 +24,35 @@ class FormulaHead(DoubleBuffers):
         """Copy the arrays into buffers."""
         super().__init__()
         self.kind = formula.kind
-        self._keep("times", np.array([formula.times]))
-        self._keep("size", np.array([formula.size]) if formula.size else None)
+        self._keep("weight", np.array([formula.weight]))
+        self._keep("largest_weight", np.array([formula.largest_weight]) if formula.largest_weight else None)
         self._keep("shift", formula.shift)
         self._keep("factor", formula.factor)
-        self._keep("less", formula.less)
-        self.has_position = formula.position is not None
-        for name, table in (formula.position._asdict() if formula.position is not None else {}).items():
+        self._keep("class_offset", formula.class_offset)
+        position = formula.ood_position
+        self.has_ood_position = position is not None
+        for name, table in ({} if position is None else position._asdict()).items():
             self._keep(name, table)
 
     def forward(self, logits: Tensor) -> Tensor:
         """Scores (n,), float64, of logits (n, C)."""
         rows = logits.to(torch.float64)
-        scores = self._of("times") * score_rows((rows - self._of("shift")) * self._of("factor"), self.kind)
+        scores = self._of("weight") * score_rows((rows - self._of("shift")) * self._of("factor"), self.kind)
         top, predicted = rows.max(dim=1)
-        if self.size is not None:
-            scores = scores - self._of("size") * top
-        if self.less is not None:
-            scores = scores - self._of("less")[predicted]
-        if self.has_position:
-            scores = scores + self._position(rows, predicted)
+        if self.largest_weight is not None:
+            scores = scores - self._of("largest_weight") * top
+        if self.class_offset is not None:
+            scores = scores - self._of("class_offset")[predicted]
+        if self.has_ood_position:
+            scores = scores + self._ood_position(rows, predicted)
         return torch.where(rows.isfinite().all(dim=1), scores, math.nan)
 
-    def _position(self, rows: Tensor, predicted: Tensor) -> Tensor:
-        mean, inverse_deviation, outside_mean, inverse_variance, log_variance, trust = (
-            self._of(name)[predicted] for name in Position._fields
+    def _ood_position(self, rows: Tensor, predicted: Tensor) -> Tensor:
+        mean, inverse_deviation, ood_mean, inverse_variance, log_variance, trust = (
+            self._of(name)[predicted] for name in OodPosition._fields
         )
         x = (rows - mean) * inverse_deviation
-        misfit = x - outside_mean
+        misfit = x - ood_mean
         ratio = (x * x - misfit * misfit * inverse_variance).mean(dim=1)
         return (trust * (ratio - log_variance)).clamp_min(0.0)
 

@@ -1,4 +1,4 @@
-"""A torch classifier that carries its guard: logits, score and verdict from one call."""
+"""A torch classifier that carries its detector: logits, score and verdict from one call."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import LogitFormula, formula_of, limits_of
-from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.formula import LogitFormula, formula_of, limits_of, moment_formula_of
 from normscale.errors import InvalidInput
-from normscale.nn._double import DoubleBuffers
-from normscale.nn.formula_head import FormulaHead
-from normscale.nn.head import NormScalingHead
+from normscale.nn.double_buffers import DoubleBuffers
+from normscale.nn.formula_scorer import FormulaScorer
+from normscale.nn.moment_scorer import MomentScorer
 
 Logits = str | int | Callable[[Any], Tensor]
 """Which part of a model's output the logits are: a key or attribute, a place, or a function of the output."""
 
 
-class GuardedOutput(NamedTuple):
-    """What a guarded model says about n inputs."""
+class ScoredOutput(NamedTuple):
+    """What a model with a detector says about n inputs."""
 
     logits: Tensor
     """(n, C), as the model gives them."""
@@ -31,9 +30,9 @@ class GuardedOutput(NamedTuple):
     """(n,), bool; None when the detector has no threshold."""
 
 
-def guard(
+def attach_detector(
     model: nn.Module, detector: Detector, *, logits: Logits | None = None, stateful: bool = False
-) -> GuardedModule:
+) -> ModelWithDetector:
     """Put a fitted detector behind a classifier; the result is a module that can be compiled, exported and stored.
 
     Parameters
@@ -41,38 +40,38 @@ def guard(
     model : nn.Module
         It stays what it is: shared, not copied.
     detector : Detector
-        Any that comes with normscale and reads logits.
+        Any that offers a formula of logits, as those of normscale that read logits do.
     logits : str, int or function, optional
         Where the logits are in the model's output, if it is no tensor: a key or attribute, a place, or a function.
     stateful : bool
-        Norm-scaling only: take each row into the statistics, then score it. By default they are frozen.
+        Take each row into the statistics, then score it; for a detector whose statistics are moments of the logits,
+        such as norm-scaling. By default they are frozen.
 
     Examples
     --------
     >>> from normscale import MSP, Threshold
     >>> msp = MSP()
     >>> msp.threshold_ = Threshold(-1.0)
-    >>> guarded = guard(nn.Identity(), msp)
-    >>> logits, score, is_ood = guarded(torch.tensor([[2.0, 0.0], [0.5, 0.0]]))
+    >>> with_detector = attach_detector(nn.Identity(), msp)
+    >>> logits, score, is_ood = with_detector(torch.tensor([[2.0, 0.0], [0.5, 0.0]]))
     >>> score.tolist(), is_ood.tolist()
     ([-2.0, -0.5], [False, True])
     """
-    return GuardedModule(model, detector, logits=logits, stateful=stateful)
+    return ModelWithDetector(model, detector, logits=logits, stateful=stateful)
 
 
-class GuardedModule(DoubleBuffers):
-    """A classifier and its guard; :func:`guard` makes one.
+class ModelWithDetector(DoubleBuffers):
+    """A classifier and its detector; :func:`attach_detector` makes one.
 
-    ``forward`` takes what the model takes and returns a :class:`GuardedOutput`. ``train()`` and ``eval()`` act on the
-    model and change nothing in the guard. A row with NaN or infinity scores NaN and is flagged; when statistics move,
-    the whole batch then scores NaN and none of it is taken in.
+    ``forward`` takes what the model takes and returns a :class:`ScoredOutput`. ``train()`` and ``eval()`` act on the
+    model and change nothing in the detector. A row with NaN or infinity scores NaN and is flagged; when statistics
+    move, the whole batch then scores NaN and none of it is taken in.
 
     Attributes
     ----------
     model : nn.Module
-    head : nn.Module
-        Logits in, scores out: a :class:`NormScalingHead` for norm-scaling. ``head.to_detector()`` gives its statistics
-        back to numpy.
+    scorer : nn.Module
+        Logits in, scores out. Where statistics move, ``scorer.moments`` are those of now, in numpy.
     limits : buffer (1,) or (C,), or None
         Scores above are flagged; one for each predicted class where the detector has them.
     """
@@ -84,41 +83,34 @@ class GuardedModule(DoubleBuffers):
     ) -> None:
         """Take the detector's numbers over."""
         super().__init__()
-        if stateful and type(detector) is not NormScaling:
-            raise InvalidInput(
-                f"stateful works for norm_scaling; got {detector.name}. Guard without it, or stream in numpy."
-            )
-        formula = formula_of(detector)
-        if not isinstance(formula, LogitFormula):
-            raise InvalidInput(
-                f"nn.guard takes a detector of logits; {detector.name} reads {detector.reads}. Score the features that "
-                "normscale.nn.extract gives, or use normscale export --features NAME."
-            )
         self.model = model
-        self.head: nn.Module = FormulaHead(formula)
-        if isinstance(detector, NormScaling):
-            self.head = NormScalingHead.from_detector(detector, check=False)
+        self.scorer: nn.Module = (
+            MomentScorer.from_formula(moment_formula_of(detector), check=False)
+            if stateful
+            else _formula_scorer(detector)
+        )
         self.stateful = stateful
         self.logits = logits
         limits = limits_of(detector)
         per_class = None if limits is None or limits.size == 1 else limits.size
-        self.n_classes = detector.width_ or per_class
+        self.n_classes = (detector.widths_ or {}).get(detector.reads[0]) or per_class
         self.register_buffer("limits", None if limits is None else torch.from_numpy(limits))
         self.training = model.training
 
-    def forward(self, *inputs: Any, **named: Any) -> GuardedOutput:
+    def forward(self, *inputs: Any, **named: Any) -> ScoredOutput:
         """The model's logits, their scores, and whether each row is out-of-distribution."""
         if self.stateful and _on_the_way_to_onnx():  # which would drop what the buffers become, without a word
             raise InvalidInput(
-                "an ONNX graph has no memory, so moving statistics cannot be exported from torch. Export guard(model, "
-                "detector) with frozen ones, or the bare model and then: normscale export --stateful."
+                "an ONNX graph has no memory, so moving statistics cannot be exported from torch. Export "
+                "attach_detector(model, detector) with frozen ones, or the bare model and then: "
+                "normscale export --stateful."
             )
         logits = self._pick(self.model(*inputs, **named))
-        scores = self.head(logits, update=True) if self.stateful else self.head(logits)
+        scores = self.scorer(logits, update=True) if self.stateful else self.scorer(logits)
         if self.limits is None:
-            return GuardedOutput(logits, scores, None)
+            return ScoredOutput(logits, scores, None)
         limits = self.limits if len(self.limits) == 1 else self.limits[logits.argmax(dim=1)]
-        return GuardedOutput(logits, scores, ~(scores <= limits))
+        return ScoredOutput(logits, scores, ~(scores <= limits))
 
     def _pick(self, output: Any) -> Tensor:
         """The logits in what the model returned."""
@@ -142,8 +134,17 @@ class GuardedModule(DoubleBuffers):
         return found
 
     def extra_repr(self) -> str:
-        """Show what the guard does with its statistics."""
         return f"stateful={self.stateful}, threshold={'none' if self.limits is None else 'set'}"
+
+
+def _formula_scorer(detector: Detector) -> FormulaScorer:
+    formula = formula_of(detector)
+    if not isinstance(formula, LogitFormula):
+        raise InvalidInput(
+            f"attach_detector takes a detector of logits; {detector.name} reads {' and '.join(detector.reads)}. Score "
+            "what normscale.nn.extract gives, or use normscale export --features NAME."
+        )
+    return FormulaScorer(formula)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

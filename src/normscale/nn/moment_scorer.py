@@ -1,4 +1,4 @@
-"""Norm-scaling as a layer: the running statistics are buffers, one block of logits is one vectorised step."""
+"""Running moments of logits as a torch layer: the statistics are buffers, a block of logits one vectorised step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from torch import Tensor, distributed
 
 from normscale import _validate
 from normscale._kernels.kinds import KINDS, TINY_VARIANCE
-from normscale._validate import FloatArray
-from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.formula import MomentFormula
 from normscale.errors import InvalidInput, NotFitted
 from normscale.moments import RunningMoments
-from normscale.nn._double import DoubleBuffers
+from normscale.nn.double_buffers import DoubleBuffers
 
 _BLOCK_ROWS = 1 << 14  # bounds the memory of a call, and the digits that a running sum of squares can lose
 
@@ -27,25 +26,20 @@ The count has an axis because torch.compile (2.13) loses in-place changes of flo
 """
 
 
-class NormScalingHead(DoubleBuffers):
-    """What :class:`normscale.NormScaling` does, on a network's own device.
+class MomentScorer(DoubleBuffers):
+    """What a detector with a :class:`~normscale.detectors.formula.MomentFormula` does, on a network's own device.
 
-    ``head(logits)`` scores with the statistics as they are; ``head.stream(logits)``, or ``head(logits, update=True)``,
-    takes each row in, then scores it. The two never mix: ``train()`` and ``eval()`` change nothing. Scores are those
-    of the numpy detector, for any split of the rows into calls:
-
-        z'_ij = (z_ij - mu_ij) / (tau * sigma_ij),   score_i = log sum_{j != max} exp(z'_ij - max_j z'_ij)
-
-    with mean and deviation of class j over the prior and all rows up to and with i.
+    ``scorer(logits)`` scores with the statistics as they are; ``scorer.stream(logits)``, or ``scorer(logits,
+    update=True)``, takes each row in, then scores it. The two never mix: ``train()`` and ``eval()`` change nothing.
+    Scores are those of the numpy detector, for any split of the rows into calls.
 
     Parameters
     ----------
     n_classes : int
-    score : {"msp", "max", "energy"}
-    prior_weight : float
-        How many rows the training statistics count as; ``inf`` never moves.
-    temperature : float
-        tau.
+    kind, temperature, weight :
+        As in the formula.
+    moves : bool
+        False: ``stream`` scores with the statistics as they are, too.
     check : bool
         Raise :class:`~normscale.errors.InvalidInput` on NaN or infinity, which on a GPU waits for the result. With
         False, and always in compiled code, a bad block is not taken in either, but scores NaN (all of it when
@@ -59,23 +53,13 @@ class NormScalingHead(DoubleBuffers):
 
     Notes
     -----
-    ``torch.compile(head)`` compiles the frozen scores, ``torch.compile(head.stream)`` the streamed ones. In
+    ``torch.compile(scorer)`` compiles the frozen scores, ``torch.compile(scorer.stream)`` the streamed ones. In
     ``DistributedDataParallel`` pass ``broadcast_buffers=False``, or rank 0's statistics replace the others'; to join
     them call :meth:`synchronise`.
 
     References
     ----------
-    Ravikumar & Roy, "Norm-Scaling for Out-of-Distribution Detection".
     Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", 1983.
-
-    Examples
-    --------
-    >>> detector = NormScaling().fit([[4.0, 0.0], [0.0, 8.0], [2.0, 4.0]])
-    >>> head = NormScalingHead.from_detector(detector)
-    >>> head(torch.tensor([[4.0, 0.0], [2.0, 4.0]])).round(decimals=4).tolist()
-    [-2.4495, 0.0]
-    >>> head.stream(torch.tensor([[4.0, 0.0]])).item() == detector.stream([[4.0, 0.0]]).item()
-    True
     """
 
     count: Tensor
@@ -85,49 +69,39 @@ class NormScalingHead(DoubleBuffers):
     def __init__(
         self,
         n_classes: int,
-        score: str = "msp",
-        prior_weight: float = 1.0,
+        kind: str,
         temperature: float = 1.0,
+        weight: float = 1.0,
         *,
+        moves: bool = True,
         check: bool = True,
     ) -> None:
-        """Make an empty head; :meth:`from_detector` or ``load_state_dict`` fills it."""
+        """Make an empty one; :meth:`from_formula` or ``load_state_dict`` fills it."""
         super().__init__()
         _validate.at_least(n_classes, "n_classes", 2)
-        self.score_kind = _validate.one_of(score, "score", KINDS)
-        self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
+        self.kind = _validate.one_of(kind, "kind", KINDS)
         self.temperature = _validate.positive(temperature, "temperature")
+        self.weight = weight
+        self.moves = moves
         self.check = check
-        # training: what fit saw. shared: where all ranks stood when they last synchronised.
-        for part in ("", "training_", "shared_"):
+        for part in ("", "shared_"):  # shared: where all ranks stood when they last synchronised
             self.register_buffer(f"{part}count", torch.zeros(1, dtype=torch.float64))
             self.register_buffer(f"{part}mean", torch.zeros(n_classes, dtype=torch.float64))
             self.register_buffer(f"{part}m2", torch.zeros(n_classes, dtype=torch.float64))
 
-    @classmethod
-    def from_detector(cls, detector: NormScaling, *, check: bool = True) -> Self:
-        """A head with the parameters and statistics of a fitted detector."""
-        if type(detector) is not NormScaling:
-            raise InvalidInput(f"from_detector takes a NormScaling detector; got {type(detector).__name__}.")
-        if not detector.is_fitted:
-            raise NotFitted("NormScaling is not fitted; call fit(outputs) or load_detector(path) first.")
-        training, running = detector.training_, detector.running_
-        head = cls(running.mean.size, **detector.get_params(), check=check)
-        head._set("", _tensors(running))
-        head._set("training_", _tensors(training))
-        head._set("shared_", _tensors(running))
-        return head
+    @staticmethod
+    def from_formula(formula: MomentFormula, *, check: bool = True) -> MomentScorer:
+        """A scorer with the statistics that the formula has now."""
+        scorer = MomentScorer(formula.state.mean.size, formula.kind, formula.temperature, formula.weight, check=check)
+        scorer._start_at(RunningMoments.wrap(formula.state))
+        return scorer
 
-    def to_detector(self) -> NormScaling:
-        """The numpy detector with these statistics; its threshold is to be set anew."""
-        tensors: dict[str, FloatArray] = {}
-        for part, prefix in (("running", ""), ("training", "training_")):
-            count, mean, m2 = (tensor.detach().cpu().numpy() for tensor in self._get(prefix))
-            tensors |= {f"{part}.weight": count.copy(), f"{part}.mean": mean.copy(), f"{part}.m2": m2.copy()}
+    @property
+    def moments(self) -> RunningMoments:
+        """A copy of the statistics in numpy."""
         self._require_fitted()
-        parameters = {"score": self.score_kind, "prior_weight": self.prior_weight, "temperature": self.temperature}
-        header = {"parameters": parameters, "width": len(self.mean), "threshold": None, "class_names": None}
-        return NormScaling.from_state(header, tensors)
+        count, mean, m2 = (tensor.detach().cpu().numpy() for tensor in self._get(""))
+        return RunningMoments.from_state(float(count[0]), mean, m2)
 
     def forward(self, logits: Tensor, update: bool = False) -> Tensor:
         """Scores (n,), float64, of logits (n, C) of any float dtype; higher = more out-of-distribution.
@@ -139,7 +113,7 @@ class NormScalingHead(DoubleBuffers):
             Take each row into the statistics before it is scored.
         """
         self._require_logits(logits)
-        if not update or math.isinf(self.prior_weight):
+        if not update or not self.moves:
             return self._frozen(logits.to(torch.float64))
         with torch.no_grad():
             if torch.compiler.is_compiling() or len(logits) <= _BLOCK_ROWS:
@@ -154,7 +128,7 @@ class NormScalingHead(DoubleBuffers):
     def _frozen(self, rows: Tensor) -> Tensor:
         std = (self.m2 / self.count).sqrt()
         factor = torch.where(std > 0.0, 1.0 / (self.temperature * std), 0.0)
-        scores = score_rows((rows - self.mean) * factor, self.score_kind)
+        scores = self._weighted(score_rows((rows - self.mean) * factor, self.kind))
         good = rows.isfinite().all(dim=1)
         if self._may_raise() and not bool(good.all()):
             raise _validate.invalid_row_error(_validate.to_numpy(rows, "logits"), "logits")
@@ -166,8 +140,8 @@ class NormScalingHead(DoubleBuffers):
         scores = []
         for block in blocks:
             if block.shape[0]:  # not len, which would tie an exported program to this number of rows
-                some, moments = _stream_block(block.to(torch.float64), moments, self.score_kind, self.temperature)
-                scores.append(some)
+                some, moments = _stream_block(block.to(torch.float64), moments, self.kind, self.temperature)
+                scores.append(self._weighted(some))
         if not scores:
             return torch.empty(0, dtype=torch.float64, device=self.mean.device)
         good = moments[1].isfinite().all() & moments[2].isfinite().all()
@@ -183,9 +157,9 @@ class NormScalingHead(DoubleBuffers):
         """Join the streams of all ranks: each ends with the statistics of every row, the prior counted once.
 
         Every rank must call it. Rows since the last call are exchanged, so it may be called as often as one likes.
-        Without a process group, or with an infinite prior weight, there is nothing to do.
+        Without a process group, or with statistics that never move, there is nothing to do.
         """
-        if not (distributed.is_available() and distributed.is_initialized()) or math.isinf(self.prior_weight):
+        if not (distributed.is_available() and distributed.is_initialized()) or not self.moves:
             return self
         width = len(self.mean)
         own = torch.cat([tensor for part in ("", "shared_") for tensor in self._get(part)])
@@ -197,7 +171,7 @@ class NormScalingHead(DoubleBuffers):
         for rank, state in enumerate(states):
             if any(not torch.equal(a, b) for a, b in zip(shared, state[3:], strict=True)):
                 raise InvalidInput(
-                    f"rank {rank} started from other statistics than this one; load the same head in every rank, "
+                    f"rank {rank} started from other statistics than this one; load the same statistics in every rank, "
                     "and let all ranks synchronise together."
                 )
         total = shared
@@ -208,11 +182,14 @@ class NormScalingHead(DoubleBuffers):
         return self
 
     def extra_repr(self) -> str:
-        """Show the parameters."""
-        return (
-            f"n_classes={len(self.mean)}, score={self.score_kind!r}, prior_weight={self.prior_weight:g}, "
-            f"temperature={self.temperature:g}"
-        )
+        return f"n_classes={len(self.mean)}, kind={self.kind!r}, temperature={self.temperature:g}"
+
+    def _start_at(self, moments: RunningMoments) -> None:
+        self._set("", moment_tensors(moments))
+        self._set("shared_", moment_tensors(moments))
+
+    def _weighted(self, scores: Tensor) -> Tensor:
+        return scores if self.weight == 1.0 else self.weight * scores
 
     def _get(self, part: str) -> Moments:
         return self._buffer(f"{part}count"), self._buffer(f"{part}mean"), self._buffer(f"{part}m2")
@@ -236,10 +213,11 @@ class NormScalingHead(DoubleBuffers):
 
     def _require_fitted(self) -> None:
         if not bool(self.count > 0.0):
-            raise NotFitted("this head has no statistics; make it by from_detector, or call load_state_dict first.")
+            raise NotFitted("no statistics are there yet; start from a fitted detector, or call load_state_dict first.")
 
 
-def _tensors(moments: RunningMoments) -> Moments:
+def moment_tensors(moments: RunningMoments) -> Moments:
+    """Moments as float64 tensors of their own."""
     count = torch.tensor([moments.weight], dtype=torch.float64)
     return count, torch.from_numpy(moments.mean.copy()), torch.from_numpy(moments.m2.copy())
 
@@ -269,7 +247,7 @@ def score_rows(scaled: Tensor, kind: str) -> Tensor:
     """Scores (n,) of scaled logits (n, C)."""
     if kind == "max":
         return -scaled.amax(dim=1)
-    if kind == "energy":
+    if kind == "log_sum_exp":
         return -scaled.logsumexp(dim=1)
     top, index = scaled.max(dim=1, keepdim=True)
     return (scaled - top).scatter(1, index, -math.inf).logsumexp(dim=1)

@@ -1,13 +1,13 @@
-"""The network side of ODIN: a small step on the input that raises the softmax score, then the logits there.
+"""Input perturbation: a small step of the input that raises the largest softmax probability, then the logits there.
 
-In-distribution inputs gain more from that step than others; :class:`normscale.ODIN` then scores the logits.
+In-distribution inputs gain more from that step than others. The logits are the array ``perturbed_logits`` that some
+detectors read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
-from normscale.nn._activations import device_and_dtype, evaluating, logits_of, to_network, unwrapped
-from normscale.nn._batches import ImageSource, Source, announced
+from normscale.nn.batch_reader import BatchReader, ImageData, announced
+from normscale.nn.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
+from normscale.nn.input_gradient import input_gradient, log_odds, step
 
 EPSILON = 0.0014
 """The step of the paper's CIFAR-10 networks, in units of pixels from 0 to 1."""
@@ -34,17 +35,17 @@ class EpsilonChoice(NamedTuple):
     mean_scores: tuple[float, ...]
 
 
-def odin_logits(
+def perturbed_logits(
     model: nn.Module,
-    data: ImageSource,
+    data: ImageData,
     *,
-    temperature: float = 1000.0,
     epsilon: float = EPSILON,
+    temperature: float = 1000.0,
     std: Sequence[float] | Tensor | None = None,
     batch_size: int = 128,
     progress: bool = True,
 ) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Logits of perturbed images, for ``normscale.ODIN(temperature).score``.
+    """Logits of perturbed images: the array ``perturbed_logits`` of :class:`normscale.ModelOutputs`.
 
     Each image x, normalised by the data set's mean and standard deviation, goes a step to where the network is surer:
 
@@ -56,10 +57,10 @@ def odin_logits(
         Maps images to logits (n, C); left as it was, gradients of its parameters included.
     data : tensor, array, Dataset, DataLoader, or iterable of batches
         As in :func:`normscale.nn.extract`.
-    temperature : float
-        T.
     epsilon : float
         The step in units of pixels from 0 to 1; :func:`choose_epsilon` finds one on in-distribution images.
+    temperature : float
+        T.
     std : sequence of n_channels numbers, optional
         The standard deviation the images were divided by: the authors' code divides the step by it, so that every
         channel's pixels move alike. By default 1, a step in normalised space.
@@ -79,26 +80,26 @@ def odin_logits(
     --------
     >>> import normscale as ns
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    >>> logits = odin_logits(model, torch.randn(5, 3, 2, 2), epsilon=0.002, std=(0.25, 0.25, 0.25))
-    >>> ns.ODIN(temperature=1000.0).score(logits).shape
+    >>> logits = perturbed_logits(model, torch.randn(5, 3, 2, 2), epsilon=0.002, std=(0.25, 0.25, 0.25))
+    >>> ns.ODIN(temperature=1000.0).score(ns.ModelOutputs(perturbed_logits=logits)).shape
     (5,)
     """
     network = unwrapped(model)
     temperature = _validate.positive(temperature, "temperature")
     epsilon = not_negative(epsilon, "epsilon")
-    source = Source(data, batch_size)
+    source = BatchReader(data, batch_size)
     parts: list[np.ndarray[Any, np.dtype[np.float32]]] = []
     row = 0
     with evaluating(network):
         where, dtype = device_and_dtype(network)
-        for images, _ in announced(source.batches(), "ODIN", total=source.n_rows, show=progress):
+        for images, _ in announced(source.batches(), "perturbing", total=source.n_rows, show=progress):
             inputs = to_network(images, where, dtype)
             if epsilon > 0.0:
-                inputs = step(inputs, odin_gradient(network, inputs, temperature), epsilon, std)
+                inputs = step(inputs, softmax_gradient(network, inputs, temperature), epsilon, std)
             with torch.inference_mode():
                 part = logits_of(network(inputs)).float().cpu().numpy()
             if not np.isfinite(part).all():
-                raise _validate.invalid_row_error(part, "logits", first_row=row)
+                raise _validate.invalid_row_error(part, "perturbed_logits", first_row=row)
             parts.append(part)
             row += len(part)
     if not parts:
@@ -108,7 +109,7 @@ def odin_logits(
 
 def choose_epsilon(
     model: nn.Module,
-    data: ImageSource,
+    data: ImageData,
     candidates: Sequence[float] = CANDIDATES,
     *,
     temperature: float = 1000.0,
@@ -125,7 +126,7 @@ def choose_epsilon(
     Parameters
     ----------
     model, temperature, std, batch_size, progress
-        As in :func:`odin_logits`.
+        As in :func:`perturbed_logits`.
     data : tensor, array, Dataset, DataLoader, or iterable of batches
         In-distribution images the network was not trained on.
     candidates : sequence of float
@@ -146,14 +147,14 @@ def choose_epsilon(
     steps = sorted({not_negative(value, "candidates") for value in candidates})
     if not steps:
         raise InvalidInput("candidates is empty; give at least one step.")
-    source = Source(data, batch_size)
+    source = BatchReader(data, batch_size)
     totals = [0.0] * len(steps)
     n = 0
     with evaluating(network):
         where, dtype = device_and_dtype(network)
         for images, _ in announced(source.batches(), "choosing epsilon", total=source.n_rows, show=progress):
             inputs = to_network(images, where, dtype)
-            gradient = odin_gradient(network, inputs, temperature)
+            gradient = softmax_gradient(network, inputs, temperature)
             with torch.inference_mode():
                 for i, epsilon in enumerate(steps):
                     logits = logits_of(network(step(inputs, gradient, epsilon, std))).cpu().to(torch.float64)
@@ -167,7 +168,7 @@ def choose_epsilon(
     return EpsilonChoice(steps[best], tuple(steps), tuple(total / n for total in totals))
 
 
-def odin_gradient(model: nn.Module, images: Tensor, temperature: float) -> Tensor:
+def softmax_gradient(model: nn.Module, images: Tensor, temperature: float) -> Tensor:
     """A gradient of the sign of grad_x log max_j softmax(f(x) / T)_j, for each image; same shape as ``images``.
 
     With r the log-odds of the prediction being wrong, log S = -log(1 + exp(r)), so that -grad r has the sign of
@@ -180,74 +181,6 @@ def odin_gradient(model: nn.Module, images: Tensor, temperature: float) -> Tenso
         return -temperature * log_odds(logits / temperature, logits.detach().argmax(dim=1)).sum()
 
     return input_gradient(model, images, score)
-
-
-def log_odds(logits: Tensor, target: Tensor) -> Tensor:
-    """Log-odds of each row's class being another than ``target``; (n,)."""
-    index = target[:, None]
-    return logits.scatter(1, index, -math.inf).logsumexp(dim=1) - logits.gather(1, index)[:, 0]
-
-
-def input_gradient(model: nn.Module, images: Tensor, objective: Callable[[Tensor], Tensor]) -> Tensor:
-    """Gradient of ``objective(images)``, a sum over images, at the images; nothing is kept for the parameters.
-
-    Asking for the gradient of the input alone, autograd never computes those of the convolutions' weights.
-    """
-    with torch.inference_mode(False), torch.enable_grad(), _plain_normalisation(model):
-        inputs = (images.clone() if images.is_inference() else images.detach()).requires_grad_(True)
-        (gradient,) = torch.autograd.grad(objective(inputs), inputs, allow_unused=True)
-    if gradient is None:
-        raise InvalidInput("the model's output does not depend on its input by a gradient; does it detach or round?")
-    return gradient.detach()
-
-
-def step(images: Tensor, gradient: Tensor, size: float, std: Sequence[float] | Tensor | None) -> Tensor:
-    """Images moved by ``size`` along the sign of the gradient, in each channel divided by its ``std``."""
-    if std is None:
-        return images + size * gradient.sign()
-    scale = torch.as_tensor(std, dtype=images.dtype, device=images.device)
-    if images.ndim < 2 or scale.shape not in ((images.shape[1],), ()) or not bool((scale > 0).all()):
-        raise InvalidInput(
-            f"std must be {images.shape[1]} positive numbers, one for each channel; got {np.asarray(std).tolist()}."
-        )
-    if scale.ndim:
-        scale = scale.reshape(-1, *[1] * (images.ndim - 2))
-    return images + gradient.sign() * (size / scale)
-
-
-@contextmanager
-def _plain_normalisation(model: nn.Module) -> Iterator[None]:
-    """Batch normalisation as the affine map that it is in evaluation mode.
-
-    Its own backward pass sums over all maps for gradients nobody asked for; that of ``x * factor + offset`` is one
-    multiplication. That saves 5 to 7 % of an ODIN pass over a residual network.
-    """
-    with ExitStack() as stack:
-        for module in model.modules():
-            if (
-                type(module) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-                and not module.training
-                and module.running_mean is not None
-                and "forward" not in module.__dict__
-            ):
-                module.forward = _affine(module)
-                stack.callback(module.__dict__.pop, "forward")
-        yield
-
-
-def _affine(module: Any) -> Callable[[Tensor], Tensor]:
-    factor = (module.running_var + module.eps).rsqrt()
-    if module.affine:
-        factor = factor * module.weight.detach()
-    offset = -module.running_mean * factor
-    if module.affine:
-        offset = offset + module.bias.detach()
-
-    def forward(inputs: Tensor) -> Tensor:
-        shape = (-1, *[1] * (inputs.ndim - 2))
-        return torch.addcmul(offset.reshape(shape), inputs, factor.reshape(shape))
-
-    return forward
 
 
 def not_negative(value: float, name: str) -> float:

@@ -1,8 +1,9 @@
-"""Outputs on disk, part by part, so that work that was killed can go on; in the end one .safetensors table.
+"""A table of outputs written part by part, so that work that was killed can go on; in the end one .safetensors file.
 
-Beside the table ``outputs.safetensors`` a folder ``outputs.safetensors.parts`` holds what is done: numbered parts and a
-manifest that says of which model and data. When all rows are there, the parts are copied into the table, array by
-array, and the folder goes. Every file appears whole or not at all, so a kill at any moment costs at most a part.
+Beside the table ``outputs.safetensors`` a folder ``outputs.safetensors.parts`` holds what is done: numbered parts, the
+head where there is one, and a manifest that says of which model and data. When all rows are there, the parts are copied
+into the table, array by array, and the folder goes. Every file appears whole or not at all, so a kill at any moment
+costs at most a part.
 """
 
 from __future__ import annotations
@@ -17,27 +18,40 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from normscale._atomic import atomic_path
 from normscale.encoding.json_text import read_json, write_json
-from normscale.encoding.safetensors_header import read_safetensors_header, safetensors_header_bytes
+from normscale.encoding.safetensors_header import TensorPlace, read_safetensors_header, safetensors_header_bytes
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.outputs import ModelOutputs
+from normscale.outputs import Head, ModelOutputs
 
 PART_SECONDS = 20.0
 """How much work a kill may cost."""
 PART_BYTES = 64 << 20
 """How much memory waits for it."""
 
+LABELS, HEAD_WEIGHT, HEAD_BIAS = "labels", "head_weight", "head_bias"
+"""What is in a table besides arrays by name, as :func:`normscale.read_table` knows it."""
+
 _KEY = "normscale.extraction"
+_MANIFEST, _HEAD = "manifest.json", "head.safetensors"
 
 
-class PartStore:
-    """Rows that are kept under ``path``, begun here or in an earlier run with the same ``about``."""
+class ResumableTable:
+    """Outputs that are kept under ``path``, begun here or in an earlier run with the same ``about``.
 
-    def __init__(self, path: str | os.PathLike[str], about: Mapping[str, Any]) -> None:
-        """Open what is there; refuse what was made from something else."""
+    Parameters
+    ----------
+    path : path that ends in .safetensors
+    about : mapping that JSON can hold
+        What the outputs are made of.
+    replace : bool
+        What to do with a table, finished or begun, that was made of something else: start again, or refuse.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], about: Mapping[str, Any], *, replace: bool = False) -> None:
+        """Open what is there."""
         self.path = Path(path)
         if self.path.suffix != ".safetensors":
             raise InvalidInput(f"path must end in .safetensors; got {os.fspath(path)!r}.")
@@ -47,18 +61,27 @@ class PartStore:
             )
         self.folder = self.path.with_name(self.path.name + ".parts")
         self.about = dict(about)
+        if replace:
+            self._discard_others()
         self.finished = self.path.exists()
         if self.finished:
-            self._compare(_about_table(self.path), self.path)
+            self._compare(made_of(self.path), self.path)
         elif self.folder.exists():
             self._compare(_about_parts(self.folder), self.folder)
         else:
             self.folder.mkdir()
-            with atomic_path(self.folder / "manifest.json") as temporary:
+            with atomic_path(self.folder / _MANIFEST) as temporary:
                 Path(temporary).write_text(write_json(self.about))
         self._waiting: list[ModelOutputs] = []
         self._last_write = time.monotonic()
         self.n_rows = sum(stop - start for start, stop, _ in self._parts())
+
+    def _discard_others(self) -> None:
+        """Delete what was made of something else; what does not say so stays, and is refused."""
+        if made_of(self.path) not in (None, self.about):
+            self.path.unlink()
+        if _about_parts(self.folder) not in (None, self.about):
+            shutil.rmtree(self.folder)
 
     def _compare(self, there: dict[str, Any] | None, where: Path) -> None:
         """Raise when ``where`` holds something else than what is asked for."""
@@ -74,7 +97,7 @@ class PartStore:
     def add(self, outputs: ModelOutputs) -> None:
         """Keep the rows that follow; they reach the disk within :data:`PART_SECONDS`, or on :meth:`flush`."""
         self._waiting.append(outputs)
-        n_bytes = sum(array.nbytes for part in self._waiting for array in _arrays(part).values())
+        n_bytes = sum(array.nbytes for part in self._waiting for array in _rows(part).values())
         if n_bytes >= PART_BYTES or time.monotonic() - self._last_write >= PART_SECONDS:
             self.flush()
 
@@ -84,8 +107,11 @@ class PartStore:
             return
         rows = ModelOutputs.concatenate(self._waiting)
         stop = self.n_rows + len(rows)
+        if rows.head is not None and not (self.folder / _HEAD).exists():
+            with atomic_path(self.folder / _HEAD) as temporary:
+                save_file({HEAD_WEIGHT: rows.head.weight, HEAD_BIAS: rows.head.bias}, temporary)
         with atomic_path(self.folder / f"{self.n_rows:012d}-{stop:012d}.safetensors") as temporary:
-            save_file(_arrays(rows), temporary)
+            save_file(_rows(rows), temporary)
         self.n_rows = stop
         self._waiting = []
         self._last_write = time.monotonic()
@@ -117,32 +143,31 @@ class PartStore:
 
     def _write_table(self, path: str) -> None:
         """Copy one array after the other out of the parts; never more than a part is held in memory."""
-        files = [file for _, _, file in self._parts()]
+        parts, head = [file for _, _, file in self._parts()], self.folder / _HEAD
         try:
-            with open(files[0], "rb") as first:
-                places = read_safetensors_header(first).tensors
+            tensors = {
+                name: (place.dtype, (self.n_rows, *place.shape[1:])) for name, place in _tensors_in(parts[0]).items()
+            }
+            files = dict.fromkeys(tensors, parts)
+            for name, place in _tensors_in(head).items() if head.exists() else ():
+                tensors[name] = place.dtype, place.shape
+                files[name] = [head]
             # eight-byte numbers first, so that every array lies at a multiple of its own size
-            names = sorted(places, key=lambda name: (-places[name].dtype.itemsize, name))
-            tensors = {name: (places[name].dtype, (self.n_rows, *places[name].shape[1:])) for name in names}
+            names = sorted(tensors, key=lambda name: (-tensors[name][0].itemsize, name))
             with open(path, "wb") as table:
-                table.write(safetensors_header_bytes(tensors, {_KEY: write_json(self.about)}))
+                header = {name: tensors[name] for name in names}
+                table.write(safetensors_header_bytes(header, {_KEY: write_json(self.about)}))
                 for name in names:
-                    for file in files:
-                        table.write(np.ascontiguousarray(load_file(file)[name]).data)
+                    for file in files[name]:
+                        with safe_open(file, framework="np") as part:
+                            table.write(np.ascontiguousarray(part.get_tensor(name)).data)
         except (SafetensorError, OSError, KeyError, ValueError) as error:
             raise FileFormatError(
                 f"a part in {self.folder} is damaged ({error}). Delete the folder and start again."
             ) from error
 
 
-def _arrays(outputs: ModelOutputs) -> dict[str, NDArray[Any]]:
-    fields = {name: outputs.array(name) for name in outputs.names}
-    if outputs.labels is not None:
-        fields["labels"] = outputs.labels
-    return {name: np.ascontiguousarray(array) for name, array in fields.items()}
-
-
-def _about_table(path: Path) -> dict[str, Any] | None:
+def made_of(path: Path) -> dict[str, Any] | None:
     """What a finished table says it was made of; None if it does not."""
     try:
         with safe_open(path, framework="np") as file:
@@ -152,9 +177,20 @@ def _about_table(path: Path) -> dict[str, Any] | None:
     return about if isinstance(about, dict) else None
 
 
+def _rows(outputs: ModelOutputs) -> dict[str, NDArray[Any]]:
+    """Everything that has a row per input."""
+    arrays = {name: np.ascontiguousarray(outputs.array(name)) for name in outputs.names}
+    return arrays if outputs.labels is None else {**arrays, LABELS: outputs.labels}
+
+
+def _tensors_in(path: Path) -> dict[str, TensorPlace]:
+    with open(path, "rb") as file:
+        return read_safetensors_header(file).tensors
+
+
 def _about_parts(folder: Path) -> dict[str, Any] | None:
     try:
-        about = read_json((folder / "manifest.json").read_text())
+        about = read_json((folder / _MANIFEST).read_text())
     except (OSError, ValueError):
         return None
     return about if isinstance(about, dict) else None
@@ -162,9 +198,9 @@ def _about_parts(folder: Path) -> dict[str, Any] | None:
 
 def _mapped(path: Path) -> ModelOutputs:
     """A finished table, read from disk as it is used; changes to the arrays stay in memory."""
-    with open(path, "rb") as file:
-        places = read_safetensors_header(file).tensors
     arrays = {
-        name: np.asarray(np.memmap(path, place.dtype, "c", place.offset, place.shape)) for name, place in places.items()
+        name: np.asarray(np.memmap(path, place.dtype, "c", place.offset, place.shape))
+        for name, place in _tensors_in(path).items()
     }
-    return ModelOutputs(**arrays)
+    head = Head(arrays.pop(HEAD_WEIGHT), arrays.pop(HEAD_BIAS)) if HEAD_WEIGHT in arrays else None
+    return ModelOutputs(head=head, **arrays)

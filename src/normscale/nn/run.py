@@ -3,7 +3,7 @@
 A run is a folder. ``checkpoint.safetensors`` and ``log.jsonl`` grow while it trains; at the end come
 ``network.safetensors``, ``result.json``, and the network's outputs on its own training, validation and test set and on
 any OoD set asked for, as tables that ``normscale fit`` and ``normscale eval`` read. Started again, a run goes on where
-it stopped.
+it stopped; tables that lack a layer asked for are written anew.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from normscale._version import __version__
 from normscale.data import Batches, ImageSet, find_source, load, short_name
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NormscaleError
-from normscale.nn.extraction import extract
+from normscale.nn.extraction import extract, made_by
+from normscale.nn.layers import Layers
 from normscale.nn.network_file import NetworkInfo, load_network, save_network
 from normscale.nn.recipes import find_recipe
 from normscale.nn.resnet import ResidualNetwork
+from normscale.nn.resumable_table import made_of
 from normscale.nn.training import EpochLog, Ranks, accuracy, train
 
-NETWORK = "network.safetensors"
+NETWORK_FILE = "network.safetensors"
 VALIDATION_SHARE = 0.1
 SAFE_CHANNELS = 8
 """With fewer channels, the weight gradient of a strided 1 x 1 convolution in channels-last layout writes beyond its
@@ -71,6 +73,7 @@ def train_network(
     epochs: int | None = None,
     seed: int = 0,
     ood: Sequence[str] = (),
+    layers: Layers = None,
     root: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda _: None,
     tick: Callable[[float], None] = lambda _: None,
@@ -91,6 +94,8 @@ def train_network(
         Of the weights, the split, the order and the augmentation.
     ood : names of sets
         The network's outputs on these are written too. One that cannot be had is reported, not fatal.
+    layers : None, "all", or names of modules
+        Further layers in the outputs, as in :func:`normscale.nn.extract`.
     root : path, optional
         Where data sets are kept.
     say : callable
@@ -119,7 +124,7 @@ def train_network(
     batches = Batches(
         training,
         steps.batch_size,
-        flip=":" in data or find_source(data).flip,
+        flip=may_be_mirrored(data),
         padding=max(1, height // 8),
         seed=seed,
         channels_last=channels_last,
@@ -138,12 +143,29 @@ def train_network(
     say(f"test accuracy {info.test_accuracy:.2%}")
     missing: dict[str, str] = {}
     if Ranks.rank_here() == 0:
-        save_network(Path(folder) / NETWORK, model, info)
+        save_network(Path(folder) / NETWORK_FILE, model, info)
         for name, batches in plain.items():
-            extract(model, batches, path=_outputs(folder, name))
-        missing = extract_sets(folder, model, info, {short_name(one): one for one in ood}, test, root=root, say=say)
+            extract(model, batches, layers=layers, path=_outputs(folder, name), replace=True)
+        sets = {short_name(one): one for one in ood}
+        missing = extract_sets(folder, model, info, sets, test, layers=layers, root=root, say=say)
         _write_result(Path(folder), info, log, {**settings, "n_test": len(test), "recipe": steps._asdict()}, missing)
     return RunResult(os.fspath(folder), model, info, log, missing)
+
+
+def may_be_mirrored(data: str) -> bool:
+    """Whether a picture in the mirror is still of its class; a pack named after a known set is treated like that set.
+
+    Examples
+    --------
+    >>> [may_be_mirrored(data) for data in ("cifar10", "svhn", "npz:packs/svhn", "npz:my_animals.npz")]
+    [True, False, False, True]
+    """
+    try:
+        return find_source(short_name(data)).flip
+    except InvalidInput:
+        if ":" not in data:
+            raise
+        return True
 
 
 def extract_sets(
@@ -153,6 +175,7 @@ def extract_sets(
     sets: Mapping[str, str],
     like: ImageSet,
     *,
+    layers: Layers = None,
     root: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> dict[str, str]:
@@ -164,10 +187,14 @@ def extract_sets(
         Under which name the outputs are written, and where the set comes from.
     like : ImageSet
         The network's own test set: pictures are made of its size, and noise is drawn of its size and length.
+    layers : None, "all", or names of modules
+        Further layers in the outputs, as in :func:`normscale.nn.extract`.
     """
     missing: dict[str, str] = {}
+    maker = made_by(model, layers)
     for name, source in sets.items():
-        if _outputs(folder, name).exists():
+        path = _outputs(folder, name)
+        if maker.items() <= (made_of(path) or {}).items():
             continue
         try:
             images = load(source, "test", root=root, like=like, seed=info.seed or 0)
@@ -175,7 +202,7 @@ def extract_sets(
             missing[name] = str(error)
             say(f"{name} could not be had: {error}")
             continue
-        extract(model, plain_batches(images, info), ood=True, path=_outputs(folder, name))
+        extract(model, plain_batches(images, info), ood=True, layers=layers, path=path, replace=True)
     return missing
 
 
@@ -192,9 +219,9 @@ def _outputs(folder: str | os.PathLike[str], name: str) -> Path:
 
 def _known_accuracy(folder: Path, info: NetworkInfo) -> float | None:
     """The test accuracy of the same network, if it was written before."""
-    if not (folder / NETWORK).exists():
+    if not (folder / NETWORK_FILE).exists():
         return None
-    before = load_network(folder / NETWORK)[1]
+    before = load_network(folder / NETWORK_FILE)[1]
     return before.test_accuracy if before._replace(test_accuracy=None) == info else None
 
 

@@ -20,12 +20,12 @@ from torch.nn import functional
 from normscale._progress import Bar, bar
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, TrainingDiverged
-from normscale.nn._activations import evaluating
 from normscale.nn.checkpoint import load_checkpoint, save_checkpoint
+from normscale.nn.evaluation import evaluating
 from normscale.nn.recipes import Recipe
 
-CHECKPOINT = "checkpoint.safetensors"
-LOG = "log.jsonl"
+CHECKPOINT_FILE = "checkpoint.safetensors"
+LOG_FILE = "log.jsonl"
 
 
 class EpochBatches(Protocol):
@@ -166,11 +166,11 @@ class _Training:
         self.folder = None if folder is None else os.fspath(folder)
         if self.folder is not None:
             os.makedirs(self.folder, exist_ok=True)
-            if os.path.exists(os.path.join(self.folder, CHECKPOINT)):
+            if os.path.exists(os.path.join(self.folder, CHECKPOINT_FILE)):
                 self._resume(self.folder)
 
     def _resume(self, folder: str) -> None:
-        header = load_checkpoint(os.path.join(folder, CHECKPOINT), self.model, self.optimiser)
+        header = load_checkpoint(os.path.join(folder, CHECKPOINT_FILE), self.model, self.optimiser)
         then, now = header["settings"], read_json(write_json(self.settings))
         if then != now:
             changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
@@ -261,9 +261,9 @@ class _Training:
         if self.folder is None or self.ranks.rank != 0:
             return
         header = {"settings": self.settings, "position": list(self.position), "log": [list(line) for line in self.log]}
-        save_checkpoint(os.path.join(self.folder, CHECKPOINT), self.model, self.optimiser, header)
+        save_checkpoint(os.path.join(self.folder, CHECKPOINT_FILE), self.model, self.optimiser, header)
         with open(
-            os.path.join(self.folder, LOG), "w"
+            os.path.join(self.folder, LOG_FILE), "w"
         ) as file:  # the checkpoint's log is the true one; this is for people
             file.writelines(write_json(line._asdict()) + "\n" for line in self.log)
 

@@ -1,0 +1,83 @@
+"""Run a network as it will be used, and leave it as it was: its modes, its device, its wrapping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+from normscale.errors import InvalidInput
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, out of what compiles it or spreads it over devices: only there do hooks work."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    inner = getattr(model, "_orig_mod", model)  # torch.compile
+    if isinstance(inner, (DataParallel, DistributedDataParallel)):
+        inner = inner.module
+    assert isinstance(inner, nn.Module)
+    return inner
+
+
+def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where the network lives and in what precision; without parameters, torch's defaults."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return torch.device("cpu"), torch.get_default_dtype()
+
+
+def to_network(images: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Images where and as the network wants them; channels last, which convolutions on a CPU like best."""
+    images = images.detach().to(device, dtype if images.is_floating_point() else None, non_blocking=True)
+    if images.ndim == 4 and device.type in ("cpu", "cuda"):
+        images = images.to(memory_format=torch.channels_last)
+    return images
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards each module is back in its own mode, on an error too."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def moved(model: nn.Module, device: str | torch.device | None) -> Iterator[None]:
+    """Have the model on a device for a while."""
+    home, _ = device_and_dtype(model)
+    target = home if device is None else torch.device(device)
+    if target == home:
+        yield
+        return
+    model.to(target)
+    try:
+        yield
+    finally:
+        model.to(home)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The output of a network, if it is logits (n, n_classes)."""
+    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] >= 2:
+        return output
+    if isinstance(output, Tensor):
+        what = f"a tensor of shape {tuple(output.shape)}"
+    elif isinstance(output, (tuple, list)):
+        what = f"a {type(output).__name__} of {len(output)}"
+    else:
+        what = f"a {type(output).__name__}"
+    raise InvalidInput(
+        f"the model must return logits, a tensor (n, n_classes) with n_classes >= 2; it returned {what}. "
+        "Wrap it in a module whose forward returns the logits alone."
+    )
