@@ -44,10 +44,9 @@ def _say(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 @pytest.fixture(name="folder", scope="module")
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The last layer of the sample's network as a model, and two guards."""
+    """The last layer of the sample's network as a model, and two detectors."""
     folder = tmp_path_factory.mktemp("export")
     sample = ns.load_sample()
-    assert sample.train.features is not None
     weights = np.linalg.lstsq(sample.train.features, sample.train.logits, rcond=None)[0].astype(np.float32)
     model = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> head (float[n, 32] features) => (float[n, 8] logits) '
@@ -55,40 +54,41 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "weights"))
     onnx.save(model, folder / "net.onnx")
-    ns.NormScaling().fit(sample.train).calibrate(sample.validation).save(folder / "guard.safetensors")
+    ns.NormScaling().fit(sample.train).set_threshold(sample.validation).save(folder / "detector.safetensors")
     ns.Energy().save(folder / "energy.safetensors")
     return folder
 
 
-def test_a_guarded_model_is_written_and_checked(folder: Path, say: Say) -> None:
-    asked = ("export", "--model", "net.onnx", "--guard", "guard.safetensors")
-    done = normscale(*asked, "-o", "guarded.onnx", cwd=folder)
+def test_a_model_with_its_detector_is_written_and_checked(folder: Path, say: Say) -> None:
+    asked = ("export", "--model", "net.onnx", "--detector", "detector.safetensors")
+    done = normscale(*asked, "-o", "with_detector.onnx", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert (
-        "guarded.onnx: added ood_score, is_ood (norm_scaling of 'logits'); largest difference from numpy" in done.stderr
+        "with_detector.onnx: added ood_score, is_ood (norm_scaling of 'logits'); largest difference from numpy"
+        in done.stderr
     )
     assert "the model on random inputs, 16 rows" in done.stderr
     code, said = say(*asked, "-o", "stateful.onnx", "--stateful")
     assert code == 0
-    assert "guard_weight_next, guard_mean_next, guard_m2_next" in said
+    assert "detector_weight_next, detector_mean_next, detector_m2_next" in said
 
-    from normscale.onnx import GuardedSession
+    from normscale.onnx import DetectorSession
 
-    test, detector = ns.load_sample().test, ns.load_detector(folder / "guard.safetensors")
-    for name, score in (("guarded", detector.score), ("stateful", detector.stream)):
-        result = GuardedSession(folder / f"{name}.onnx").run({"features": np.asarray(test.features)})
+    test, detector = ns.load_sample().test, ns.load_detector(folder / "detector.safetensors")
+    for name, score in (("with_detector", detector.score), ("stateful", detector.stream)):
+        result = DetectorSession(folder / f"{name}.onnx").run({"features": np.asarray(test.features)})
         expected = score(result["logits"])
         np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-10, atol=1e-10)
         assert np.array_equal(result["is_ood"], detector.decide(expected, result["logits"]))
 
 
-def test_a_guard_without_a_threshold_says_so(say: Say) -> None:
-    asked = ("export", "--model", "net.onnx", "--guard", "energy.safetensors", "-o", "energy.onnx")
+def test_a_detector_without_a_threshold_says_so(say: Say) -> None:
+    asked = ("export", "--model", "net.onnx", "--detector", "energy.safetensors", "-o", "energy.onnx")
     code, said = say(*asked)
     assert code == 0
     assert "added ood_score (energy" in said
-    assert "no is_ood: the guard has no threshold; pass --threshold X" in said
+    assert "no is_ood: the detector has no threshold; pass --threshold X" in said
     assert "added ood_score, is_ood" in say(*asked, "--threshold", "-3.5")[1]
 
 
@@ -96,9 +96,9 @@ def test_a_guard_without_a_threshold_says_so(say: Say) -> None:
     ("options", "says"),
     (
         (("--model", "none.onnx"), "no model file at 'none.onnx'"),
-        (("--model", "guard.safetensors"), "'guard.safetensors' is not a readable ONNX model"),
-        (("--guard", "net.onnx"), "'net.onnx' is not a readable safetensors file"),
-        (("--guard", "energy.safetensors", "--stateful"), "got energy: it has no running statistics"),
+        (("--model", "detector.safetensors"), "'detector.safetensors' is not a readable ONNX model"),
+        (("--detector", "net.onnx"), "'net.onnx' is not a readable safetensors file"),
+        (("--detector", "energy.safetensors", "--stateful"), "got energy: it has no running statistics"),
         (("--logits", "logit"), "Did you mean 'logits'?"),
         (("--features", "features"), "norm_scaling reads logits alone"),
         (("--threshold", "nan"), "threshold must be a number; got NaN"),
@@ -107,7 +107,7 @@ def test_a_guard_without_a_threshold_says_so(say: Say) -> None:
 )
 def test_mistakes_are_answered_with_a_sentence(folder: Path, say: Say, options: tuple[str, ...], says: str) -> None:
     before = sorted(os.listdir(folder))
-    asked = ("export", "--model", "net.onnx", "--guard", "guard.safetensors", "-o", "wrong.onnx", *options)
+    asked = ("export", "--model", "net.onnx", "--detector", "detector.safetensors", "-o", "wrong.onnx", *options)
     code, said = say(*asked)
     assert code == 1
     assert says in said

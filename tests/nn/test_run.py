@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 import normscale as ns
 from normscale.data import load
 from normscale.nn import load_network, save_network
 from normscale.nn.checkpoint import write_tensors
-from normscale.nn.run import RunResult, split_validation, train_network
+from normscale.nn.run import RunResult, extract_sets, may_be_mirrored, split_validation, train_network
 
 
 @pytest.fixture(name="run", scope="module")
@@ -46,7 +48,8 @@ def test_its_outputs_are_tables_of_its_own_sets(run: RunResult) -> None:
     )
     assert (len(train), len(validation), len(test)) == (1167, 130, 500)
     assert test.accuracy == run.info.test_accuracy
-    assert train.features is not None
+    assert train.head is not None
+    np.testing.assert_allclose(train.head.logits(train.features), train.logits, rtol=1e-4, atol=1e-4)
     detector = ns.NormScaling().fit(train)
     noise = ns.read_table(outputs / "uniform.safetensors")
     assert noise.labels is None or (noise.labels == -1).all()
@@ -69,6 +72,37 @@ def test_started_again_it_does_nothing_twice(run: RunResult) -> None:
     assert (Path(run.folder) / "network.safetensors").read_bytes() == weights
     with pytest.raises(ns.InvalidInput, match="seed differ"):
         train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=2)
+
+
+def test_tables_that_lack_a_layer_or_the_head_are_written_anew(run: RunResult, tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    outputs.mkdir()
+    path = outputs / "uniform.safetensors"
+    shutil.copy(Path(run.folder) / "outputs" / "uniform.safetensors", path)
+    images, tables = load("digits", "test"), {"uniform": "uniform"}
+    written = path.stat().st_mtime_ns
+    assert extract_sets(tmp_path, run.network, run.info, tables, images) == {}
+    assert path.stat().st_mtime_ns == written, "what is there is not made again"
+    before = ns.read_table(path)
+    assert extract_sets(tmp_path, run.network, run.info, tables, images, layers="all") == {}
+    after = ns.read_table(path)
+    assert {"stem", "stage1", "stage2", "stage3", "stage4"} < set(after.names)
+    np.testing.assert_array_equal(after.logits, before.logits)
+    arrays = {"logits": before.logits, "features": before.features}
+    about = {"model": "m", "data set": "d", "layer": [True, None], "value of ood": True}  # as tables once were
+    save_file(arrays, path, metadata={"normscale.extraction": json.dumps(about)})
+    assert extract_sets(tmp_path, run.network, run.info, tables, images) == {}
+    assert ns.read_table(path).head is not None
+
+
+def test_digits_are_never_mirrored_wherever_they_come_from() -> None:
+    assert may_be_mirrored("cifar10")
+    assert may_be_mirrored("npz:packs/cifar10.npz")
+    assert may_be_mirrored("folder:pictures/my_animals")
+    for digits in ("svhn", "npz:packs/svhn", "npz:packs/svhn.npz", "digits", "folder:somewhere/digits"):
+        assert not may_be_mirrored(digits), digits
+    with pytest.raises(ns.InvalidInput, match="unknown data set 'cifar11'"):
+        may_be_mirrored("cifar11")
 
 
 def test_the_split_is_the_seeds_and_loses_nothing() -> None:

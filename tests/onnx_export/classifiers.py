@@ -1,4 +1,4 @@
-"""Small ONNX classifiers, made by hand, and detectors to guard them with."""
+"""Small ONNX classifiers, made by hand, and rows to fit detectors on."""
 
 from __future__ import annotations
 
@@ -74,7 +74,12 @@ def training(n: int = 400, width: int = CLASSES, seed: int = 0) -> ns.ModelOutpu
     labels = rng.integers(0, width, n)
     logits = rng.normal(scale=2.0, size=(n, width)) + 7.0 * np.eye(width)[labels]
     features = np.abs(rng.normal(size=(n, FEATURES)) + labels[:, None])
-    return ns.ModelOutputs(logits, features, labels)
+    return taken(logits).replace(features=features, labels=labels)
+
+
+def taken(rows: Array) -> ns.ModelOutputs:
+    """Rows under every name that a detector of logits may read them by."""
+    return ns.ModelOutputs(rows, perturbed_logits=rows)
 
 
 def logits(n: int, dtype: type[np.generic] = np.float64, width: int = CLASSES, seed: int = 1) -> Array:

@@ -15,12 +15,12 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import normscale as ns
-from normscale.onnx import Exported, GuardedSession, add_guard, agreement, export_guarded
+from normscale.onnx import DetectorSession, Exported, agreement, attach_detector, export_with_detector
 from onnx_export.classifiers import CLASSES, FEATURES, logits, passing, run, training, with_features
 
 
 def fitted() -> ns.NormScaling:
-    return ns.NormScaling().fit(training()).calibrate(training(300, seed=5), 0.7)
+    return ns.NormScaling().fit(training()).set_threshold(training(300, seed=5), 0.7)
 
 
 def saved(model: ModelProto, folder: Path, name: str = "classifier.onnx") -> Path:
@@ -45,38 +45,42 @@ def test_everything_of_the_model_stays(tmp_path: Path) -> None:
     entry.key, entry.value = "author", "me"
     before = model.SerializeToString()
     source = saved(model, tmp_path)
-    done = export_guarded(source, fitted(), tmp_path / "guarded.onnx")
+    done = export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
     assert model.SerializeToString() == before
     assert source.read_bytes() == before
     assert isinstance(done, Exported)
     assert done.added == ("ood_score", "is_ood")
     assert done.agreement.difference < 1e-12
     assert done.agreement.rows == 16
-    guarded = onnx.load(tmp_path / "guarded.onnx")
-    assert names(guarded.graph.output) == ["logits", "label", "ood_score", "is_ood"]
-    assert names(guarded.graph.input) == ["image"]
-    assert guarded.graph.output[2].type.tensor_type.shape.dim[0].dim_param == "n"
-    assert (guarded.ir_version, guarded.producer_name, guarded.doc_string) == (8, "somebody", "a classifier")
-    assert list(guarded.graph.node)[: len(model.graph.node)] == list(model.graph.node)
-    assert all(node.name.startswith("normscale/") for node in list(guarded.graph.node)[len(model.graph.node) :])
-    assert metadata(tmp_path / "guarded.onnx")["author"] == "me"
-    assert sorted(os.listdir(tmp_path)) == ["classifier.onnx", "guarded.onnx"]
+    graph = onnx.load(tmp_path / "with_detector.onnx")
+    assert names(graph.graph.output) == ["logits", "label", "ood_score", "is_ood"]
+    assert names(graph.graph.input) == ["image"]
+    assert graph.graph.output[2].type.tensor_type.shape.dim[0].dim_param == "n"
+    assert (graph.ir_version, graph.producer_name, graph.doc_string) == (8, "somebody", "a classifier")
+    assert list(graph.graph.node)[: len(model.graph.node)] == list(model.graph.node)
+    assert all(node.name.startswith("normscale/") for node in list(graph.graph.node)[len(model.graph.node) :])
+    assert metadata(tmp_path / "with_detector.onnx")["author"] == "me"
+    assert sorted(os.listdir(tmp_path)) == ["classifier.onnx", "with_detector.onnx"]
 
 
-def test_the_model_says_where_its_guard_came_from(tmp_path: Path) -> None:
+def test_the_model_says_where_its_detector_came_from(tmp_path: Path) -> None:
     detector = fitted()
     detector.class_names = tuple("abcde")
-    guard = tmp_path / "guard.safetensors"
-    detector.save(guard)
+    file = tmp_path / "detector.safetensors"
+    detector.save(file)
     source = saved(passing(), tmp_path)
-    export_guarded(source, guard, tmp_path / "a.onnx")
-    export_guarded(source, detector, tmp_path / "b.onnx")
-    export_guarded(source, detector, tmp_path / "c.onnx", threshold=1.25)
+    export_with_detector(source, file, tmp_path / "a.onnx")
+    export_with_detector(source, detector, tmp_path / "b.onnx")
+    export_with_detector(source, detector, tmp_path / "c.onnx", threshold=1.25)
     notes = metadata(tmp_path / "a.onnx")
     assert notes["normscale.version"] == ns.__version__
-    assert notes["normscale.guard_sha256"] == hashlib.sha256(guard.read_bytes()).hexdigest()
+    assert notes["normscale.detector_sha256"] == hashlib.sha256(file.read_bytes()).hexdigest()
     header = json.loads(notes["normscale.detector"])
-    assert (header["detector"], header["width"], header["class_names"]) == ("norm_scaling", CLASSES, list("abcde"))
+    assert (header["detector"], header["widths"], header["class_names"]) == (
+        "norm_scaling",
+        {"logits": CLASSES},
+        list("abcde"),
+    )
     assert detector.threshold_ is not None
     assert json.loads(notes["normscale.threshold"])["value"] == detector.threshold_.value
     assert metadata(tmp_path / "b.onnx") == notes
@@ -90,10 +94,10 @@ def test_the_model_says_where_its_guard_came_from(tmp_path: Path) -> None:
 def test_names_inside_give_way_to_the_models_own() -> None:
     model = passing()
     model.graph.node[0].name = "normscale/Cast_0"
-    guarded = add_guard(model, fitted()).model
-    every = [node.name for node in guarded.graph.node]
+    graph = attach_detector(model, fitted()).model
+    every = [node.name for node in graph.graph.node]
     assert len(set(every)) == len(every)
-    assert run(guarded, image=logits(3, np.float32))["ood_score"].shape == (3,)
+    assert run(graph, image=logits(3, np.float32))["ood_score"].shape == (3,)
 
 
 @pytest.mark.parametrize("tail_op", ("Softmax", "LogSoftmax", "Sigmoid"))
@@ -101,15 +105,15 @@ def test_probabilities_are_not_taken_for_logits(tail_op: str, tmp_path: Path) ->
     tail = (helper.make_node(tail_op, ["logits"], ["raw"]), helper.make_node("Identity", ["raw"], ["probability"]))
     source = saved(passing(tail=tail, outputs=("probability",)), tmp_path)
     with pytest.raises(ns.InvalidInput, match=f"comes out of a {tail_op}, .*--logits logits"):
-        export_guarded(source, fitted(), tmp_path / "guarded.onnx")
-    done = export_guarded(source, fitted(), tmp_path / "guarded.onnx", logits="logits")
+        export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
+    done = export_with_detector(source, fitted(), tmp_path / "with_detector.onnx", logits="logits")
     assert done.reads == ("logits",)
     assert done.agreement.of == "the model on random inputs"
     rows = logits(20, np.float32)
-    result = run(onnx.load(tmp_path / "guarded.onnx"), image=rows)
+    result = run(onnx.load(tmp_path / "with_detector.onnx"), image=rows)
     assert "logits" not in result
     np.testing.assert_allclose(result["ood_score"], fitted().score(rows), rtol=1e-12)
-    probable = add_guard(onnx.load(source), fitted(), logits="probability")
+    probable = attach_detector(onnx.load(source), fitted(), logits="probability")
     assert probable.logits is not None
     assert probable.logits.name == "probability"
 
@@ -121,15 +125,15 @@ def test_two_candidates_need_a_word(tmp_path: Path) -> None:
         ns.InvalidInput,
         match=r"several outputs .* 'logits' \(n, 5\), 'other' \(n, 5\); pass logits=NAME \(--logits NAME\)",
     ):
-        add_guard(model, fitted())
+        attach_detector(model, fitted())
     rows = logits(20, np.float32)
-    result = run(add_guard(model, fitted(), logits="other").model, image=rows)
+    result = run(attach_detector(model, fitted(), logits="other").model, image=rows)
     np.testing.assert_allclose(result["ood_score"], fitted().score(-rows), rtol=1e-12)
 
 
 def test_probabilities_beside_the_logits_raise_no_doubt() -> None:
     tail = (helper.make_node("Softmax", ["logits"], ["probability"]),)
-    found = add_guard(passing(tail=tail, outputs=("probability", "logits")), fitted()).logits
+    found = attach_detector(passing(tail=tail, outputs=("probability", "logits")), fitted()).logits
     assert found is not None
     assert found.name == "logits"
 
@@ -138,9 +142,9 @@ def test_a_model_that_hides_its_shapes() -> None:
     """No shape declared at all: the only output of real numbers is taken, and its width is found out."""
     model = passing()
     model.graph.output[0].type.tensor_type.ClearField("shape")
-    guarded = add_guard(model, fitted())
+    graph = attach_detector(model, fitted())
     rows = logits(8, np.float32)
-    np.testing.assert_allclose(run(guarded.model, image=rows)["ood_score"], fitted().score(rows), rtol=1e-12)
+    np.testing.assert_allclose(run(graph.model, image=rows)["ood_score"], fitted().score(rows), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -151,24 +155,28 @@ def test_a_model_that_hides_its_shapes() -> None:
         (with_features(), {"logits": "weights"}, "no tensor called 'weights'"),
         (with_features(), {"logits": "hidden"}, r"logits must have the shape \(n, 5\); got 'hidden' \(n, 4\)"),
         (with_features(), {"features": "hidden"}, "norm_scaling reads logits alone; got features='hidden'"),
-        (add_guard(passing(), fitted()).model, {}, "already has 'is_ood', 'ood_score', .*guarded already"),
         (
-            passing(tail=(helper.make_node("Identity", ["logits"], ["guard_mean"]),)),
+            attach_detector(passing(), fitted()).model,
+            {},
+            "already has 'is_ood', 'ood_score', .*carry a detector already",
+        ),
+        (
+            passing(tail=(helper.make_node("Identity", ["logits"], ["detector_mean"]),)),
             {"stateful": True},
-            "already has 'guard_mean'",
+            "already has 'detector_mean'",
         ),
     ),
 )
 def test_mistakes_are_named(model: ModelProto, options: dict[str, str], says: str) -> None:
     with pytest.raises(ns.InvalidInput, match=says):
-        add_guard(model, fitted(), **options)  # type: ignore[arg-type]
+        attach_detector(model, fitted(), **options)  # type: ignore[arg-type]
 
 
 def test_thresholds_alone_may_tell_how_many_classes() -> None:
-    never_fitted = ns.MSP().calibrate(training(), per_class=True)
+    never_fitted = ns.MSP().set_threshold(training(), per_class=True)
     with pytest.raises(ns.InvalidInput, match=r"the shape \(n, 5\) .* it has 'logits' \(n, 7\)"):
-        add_guard(passing(width=7), never_fitted)
-    assert add_guard(passing(width=7), ns.MSP()).added == ("ood_score",)
+        attach_detector(passing(width=7), never_fitted)
+    assert attach_detector(passing(width=7), ns.MSP()).added == ("ood_score",)
 
 
 def test_mahalanobis_is_told_which_layers_fit() -> None:
@@ -176,15 +184,15 @@ def test_mahalanobis_is_told_which_layers_fit() -> None:
     square = with_features()
     square.graph.value_info.append(helper.make_tensor_value_info("weights", TensorProto.FLOAT, [7, FEATURES]))
     with pytest.raises(ns.InvalidInput) as error:
-        add_guard(square, detector)
+        attach_detector(square, detector)
     assert "weights" not in str(error.value)
     with pytest.raises(
-        ns.InvalidInput, match=r"\(n, 4\) of the guard's features.*inside it: 'image' .*'hidden' \(n, 4\); pass f"
+        ns.InvalidInput, match=r"\(n, 4\) of the detector's features.*inside it: 'image' .*'hidden' \(n, 4\); pass f"
     ):
-        add_guard(with_features(), detector)
+        attach_detector(with_features(), detector)
     model = with_features()
     model.graph.output.append(helper.make_tensor_value_info("hidden", TensorProto.FLOAT, ["n", FEATURES]))
-    found = add_guard(model, detector).features
+    found = attach_detector(model, detector).features
     assert found is not None
     assert found.name == "hidden"
 
@@ -194,58 +202,58 @@ def test_an_input_of_unknown_shape_is_checked_without_the_model(tmp_path: Path) 
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "pixels"
     source = saved(model, tmp_path)
     for stateful in (False, True):
-        found = export_guarded(source, fitted(), tmp_path / "guarded.onnx", stateful=stateful).agreement
-        assert found.of == "the guard alone on random rows"
+        found = export_with_detector(source, fitted(), tmp_path / "with_detector.onnx", stateful=stateful).agreement
+        assert found.of == "the detector alone on random rows"
         assert found.difference < 1e-12
     features = with_features()
     features.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "pixels"
-    maha = ns.Mahalanobis().fit(training()).calibrate(training(300, seed=5), per_class=True)
+    maha = ns.Mahalanobis().fit(training()).set_threshold(training(300, seed=5), per_class=True)
     source = saved(features, tmp_path)
-    found = export_guarded(source, maha, tmp_path / "guarded.onnx", features="hidden").agreement
-    assert (found.of, found.rows) == ("the guard alone on random rows", 16)
+    found = export_with_detector(source, maha, tmp_path / "with_detector.onnx", features="hidden").agreement
+    assert (found.of, found.rows) == ("the detector alone on random rows", 16)
 
 
 def test_a_file_that_disagrees_with_numpy_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "guarded.onnx"
+    target = tmp_path / "with_detector.onnx"
     target.write_bytes(b"old")
     source = saved(passing(), tmp_path)
     monkeypatch.setattr(agreement, "TOLERANCE", -1.0)
     with pytest.raises(ns.NormscaleError, match=r"differ from numpy's by .*; nothing was written"):
-        export_guarded(source, fitted(), target)
+        export_with_detector(source, fitted(), target)
     assert target.read_bytes() == b"old"
-    assert sorted(os.listdir(tmp_path)) == ["classifier.onnx", "guarded.onnx"]
+    assert sorted(os.listdir(tmp_path)) == ["classifier.onnx", "with_detector.onnx"]
 
 
 @pytest.mark.parametrize("wrong", ("scores", "flags", "nan"))
 def test_the_comparison_sees_what_is_wrong(tmp_path: Path, wrong: str) -> None:
-    """The right guard beside another detector than the one it was made from."""
+    """The right graph beside another detector than the one it was made from."""
     detector = fitted()
-    guarded = add_guard(passing(), detector)
-    path = saved(guarded.model, tmp_path)
-    assert agreement.compare(str(path), guarded, detector).difference < 1e-12
+    graph = attach_detector(passing(), detector)
+    path = saved(graph.model, tmp_path)
+    assert agreement.compare(str(path), graph, detector).difference < 1e-12
     other = fitted()
     if wrong == "scores":
         other.stream(np.full((1, CLASSES), 0.01))
     elif wrong == "flags":
         other.threshold_ = ns.Threshold(other.score(np.random.default_rng(0).normal(size=(16, CLASSES))).mean() + 1.0)
     else:
-        guarded.model.graph.node[0].input[0] = "image"
-        nodes = [node for node in guarded.model.graph.node if node.op_type == "Exp"]
+        graph.model.graph.node[0].input[0] = "image"
+        nodes = [node for node in graph.model.graph.node if node.op_type == "Exp"]
         nodes[0].op_type = "Log"
-        path = saved(guarded.model, tmp_path)
+        path = saved(graph.model, tmp_path)
     with pytest.raises(ns.NormscaleError, match="differ from numpy"):
-        agreement.compare(str(path), guarded, other)
+        agreement.compare(str(path), graph, other)
 
 
 def test_the_comparison_sees_a_bad_row_that_was_given_a_score() -> None:
     detector = fitted()
-    guarded = add_guard(passing(), detector)
+    graph = attach_detector(passing(), detector)
     rows = logits(6)
     rows[2, 1] = np.nan
     result = {"logits": rows, "ood_score": detector.score(rows, on_invalid="skip")}
-    assert agreement._agreement(result, guarded, detector, "").difference == 0.0
+    assert agreement._agreement(result, graph, detector, "").difference == 0.0
     result["ood_score"][2] = 0.0
-    assert agreement._agreement(result, guarded, detector, "").difference == np.inf
+    assert agreement._agreement(result, graph, detector, "").difference == np.inf
 
 
 def external(folder: Path) -> Path:
@@ -260,13 +268,13 @@ def test_weights_in_files_of_their_own_come_along(tmp_path: Path) -> None:
     source, elsewhere = external(tmp_path / "a"), tmp_path / "b"
     elsewhere.mkdir()
     rows = logits(9, np.float32)
-    for target in (source.parent / "guarded.onnx", elsewhere / "guarded.onnx", elsewhere / "again.onnx"):
-        export_guarded(source, fitted(), target, stateful=True)
+    for target in (source.parent / "with_detector.onnx", elsewhere / "with_detector.onnx", elsewhere / "again.onnx"):
+        export_with_detector(source, fitted(), target, stateful=True)
         session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
         state = {item.name: np.ones(item.shape) for item in session.get_inputs()[1:]}
         assert np.array_equal(session.run(["logits"], {"image": rows, **state})[0], rows)
-    assert sorted(os.listdir(source.parent)) == ["big.data", "big.onnx", "guarded.onnx"]
-    assert sorted(os.listdir(elsewhere)) == ["again.onnx", "big.data", "guarded.onnx"]
+    assert sorted(os.listdir(source.parent)) == ["big.data", "big.onnx", "with_detector.onnx"]
+    assert sorted(os.listdir(elsewhere)) == ["again.onnx", "big.data", "with_detector.onnx"]
 
 
 def test_weights_of_another_model_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +282,12 @@ def test_weights_of_another_model_are_not_overwritten(tmp_path: Path, monkeypatc
     elsewhere.mkdir()
     (elsewhere / "big.data").write_bytes(b"precious")
     with pytest.raises(ns.InvalidInput, match=r"big.data' exists and holds other weights"):
-        export_guarded(source, fitted(), elsewhere / "guarded.onnx")
+        export_with_detector(source, fitted(), elsewhere / "with_detector.onnx")
     assert os.listdir(elsewhere) == ["big.data"]
     (elsewhere / "big.data").unlink()
     monkeypatch.setattr(agreement, "TOLERANCE", -1.0)  # found wrong after the weights were copied
     with pytest.raises(ns.NormscaleError, match="differ"):
-        export_guarded(source, fitted(), elsewhere / "guarded.onnx")
+        export_with_detector(source, fitted(), elsewhere / "with_detector.onnx")
     assert os.listdir(elsewhere) == []
 
 
@@ -290,7 +298,7 @@ def test_weights_outside_the_models_folder(tmp_path: Path) -> None:
     source.write_bytes(model.SerializeToString())
     (tmp_path / "b").mkdir()
     with pytest.raises(ns.InvalidInput, match="outside its own folder"):
-        export_guarded(source, fitted(), tmp_path / "b" / "guarded.onnx")
+        export_with_detector(source, fitted(), tmp_path / "b" / "with_detector.onnx")
 
 
 @pytest.mark.parametrize(
@@ -302,8 +310,8 @@ def test_files_that_are_no_models(tmp_path: Path, content: bytes | None, says: s
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ns.FileFormatError, match=says):
-        export_guarded(path, fitted(), tmp_path / "guarded.onnx")
-    assert not (tmp_path / "guarded.onnx").exists()
+        export_with_detector(path, fitted(), tmp_path / "with_detector.onnx")
+    assert not (tmp_path / "with_detector.onnx").exists()
 
 
 def test_an_invalid_model_is_refused_by_the_checker(tmp_path: Path) -> None:
@@ -311,16 +319,16 @@ def test_an_invalid_model_is_refused_by_the_checker(tmp_path: Path) -> None:
     model.graph.node.append(helper.make_node("Relu", ["nowhere"], ["lost"]))
     source = saved(model, tmp_path)
     with pytest.raises(ns.FileFormatError, match=r"onnx\.checker refuses"):
-        export_guarded(source, fitted(), tmp_path / "guarded.onnx")
-    with pytest.raises(ns.InvalidInput, match=r"a model file ends in \.onnx; got 'guarded.pb'"):
-        export_guarded(source, fitted(), "guarded.pb")
+        export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
+    with pytest.raises(ns.InvalidInput, match=r"a model file ends in \.onnx; got 'with_detector.pb'"):
+        export_with_detector(source, fitted(), "with_detector.pb")
 
 
 def test_an_opset_that_cannot_be_raised(tmp_path: Path) -> None:
     model = passing(opset=8, tail=(helper.make_node("Upsample", ["logits", "scales"], ["big"]),))
     model.graph.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "scales"))
-    with pytest.raises(ns.InvalidInput, match=r"opset 8; a guard needs 11, .*Export the model again"):
-        add_guard(model, fitted())
+    with pytest.raises(ns.InvalidInput, match=r"opset 8; a detector needs 11, .*Export the model again"):
+        attach_detector(model, fitted())
 
 
 @pytest.mark.parametrize("package", ("onnx", "onnxruntime"))
@@ -330,12 +338,12 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     source = saved(passing(), tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ns.MissingExtra, match=rf"need {package} .*pip install 'normscale\[onnx\]'"):
-        export_guarded(source, fitted(), tmp_path / "guarded.onnx")
+        export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_network_of_ours_exported_by_torch(tmp_path: Path) -> None:
-    """By torch's older exporter, which takes a tenth of the time; tests/nn/test_guard.py uses the newer one."""
+    """By torch's older exporter, which takes a tenth of the time; tests/nn uses the newer one."""
     torch = pytest.importorskip("torch")
     from normscale.nn import extract, resnet20
 
@@ -354,10 +362,10 @@ def test_a_network_of_ours_exported_by_torch(tmp_path: Path) -> None:
         dynamic_axes={"image": {0: "n"}, "logits": {0: "n"}},
     )
     outputs = extract(network, images)
-    detector = ns.NormScaling().fit(outputs).calibrate(outputs, 0.7)
-    done = export_guarded(source, detector, tmp_path / "guarded.onnx", stateful=True)
+    detector = ns.NormScaling().fit(outputs).set_threshold(outputs, 0.7)
+    done = export_with_detector(source, detector, tmp_path / "with_detector.onnx", stateful=True)
     assert done.agreement.of == "the model on random inputs"
-    result = GuardedSession(tmp_path / "guarded.onnx").run({"image": images.numpy()})
+    result = DetectorSession(tmp_path / "with_detector.onnx").run({"image": images.numpy()})
     np.testing.assert_allclose(result["logits"], outputs.logits, rtol=1e-4, atol=1e-4)
     expected = detector.stream(result["logits"])
     np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-10)

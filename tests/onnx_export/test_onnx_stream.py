@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import normscale as ns
-from normscale.onnx import GuardedSession, add_guard, export_guarded, initial_state
+from normscale.onnx import DetectorSession, attach_detector, export_with_detector, initial_state
 from onnx_export.classifiers import CLASSES, logits, passing, training
 from oracles import streamed
 
-STATE = ("guard_weight", "guard_mean", "guard_m2")
+SCORES = {"msp": "log_odds", "max_logit": "max", "energy": "log_sum_exp"}
+STATE = ("detector_weight", "detector_mean", "detector_m2")
 
 
 def state_of(detector: ns.NormScaling) -> dict[str, np.ndarray]:
@@ -31,7 +32,7 @@ class Runner:
     """The plain protocol: whoever runs the model carries the state from call to call."""
 
     def __init__(self, detector: ns.NormScaling) -> None:
-        model = add_guard(passing(np.float64), detector, stateful=True).model
+        model = attach_detector(passing(np.float64), detector, stateful=True).model
         onnx.checker.check_model(model, full_check=True)
         self.session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         self.state = initial_state(model)
@@ -48,10 +49,10 @@ class Runner:
 
 
 RUNNERS = {
-    (kind, prior): (detector, Runner(detector))
-    for kind in ("msp", "max", "energy")
+    (score, prior): (detector, Runner(detector))
+    for score in SCORES
     for prior in (1e-3, 1.0, 200.0)
-    for detector in [ns.NormScaling(kind, prior, 0.7).fit(training())]
+    for detector in [ns.NormScaling(score, prior, 0.7).fit(training())]
 }
 
 
@@ -78,30 +79,30 @@ def test_any_split_streams_as_the_detector_does(
     runner.agrees_with(detector, rtol=1e-10)
 
 
-@pytest.mark.parametrize("kind", ("msp", "max", "energy"))
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("size", (200, 1))
-def test_agrees_with_the_textbook_where_digits_are_scarce(kind: str, size: int) -> None:
+def test_agrees_with_the_textbook_where_digits_are_scarce(score: str, size: int) -> None:
     """Large, nearly equal numbers, far from where a light prior stands."""
-    detector = ns.NormScaling(kind, 0.01).fit(training())
+    detector = ns.NormScaling(score, 0.01).fit(training())
     stream = 1e5 + 1e-2 * np.random.default_rng(0).normal(size=(200, CLASSES))
     runner = Runner(detector)
     got = np.concatenate([runner(stream[a : a + size]) for a in range(0, 200, size)])
-    expected, mean, m2 = streamed(stream, 0.01, detector.running_.mean, detector.running_.m2, kind)
+    expected, mean, m2 = streamed(stream, 0.01, detector.running_.mean, detector.running_.m2, SCORES[score])
     np.testing.assert_allclose(got, expected, rtol=1e-6)
-    np.testing.assert_allclose(runner.state["guard_mean"], mean, rtol=1e-14)
-    np.testing.assert_allclose(runner.state["guard_m2"], m2, rtol=1e-9)
+    np.testing.assert_allclose(runner.state["detector_mean"], mean, rtol=1e-14)
+    np.testing.assert_allclose(runner.state["detector_m2"], m2, rtol=1e-9)
 
 
 def test_near_equal_numbers_around_a_prior_of_the_same_kind() -> None:
     """Judged by the same numbers less their common part, which is exact; numpy itself is 4e-5 away here."""
     rng = np.random.default_rng(1)
     train, stream = (1e7 + 1e-3 * rng.normal(size=(n, CLASSES)) for n in (50, 5000))
-    detector = ns.NormScaling("max").fit(train)
+    detector = ns.NormScaling("max_logit").fit(train)
     runner = Runner(detector)
     weight, mean, m2 = detector.running_.state
     detector.running_ = ns.RunningMoments.from_state(weight, mean - 1e7, m2)
     np.testing.assert_allclose(runner(stream), detector.stream(stream - 1e7), atol=2e-6)
-    np.testing.assert_allclose(runner.state["guard_m2"], detector.running_.m2, rtol=1e-6)
+    np.testing.assert_allclose(runner.state["detector_m2"], detector.running_.m2, rtol=1e-6)
 
 
 def test_constant_classes_scale_to_zero() -> None:
@@ -133,26 +134,30 @@ def test_bad_rows_leave_no_trace_not_even_alone() -> None:
 
 def test_a_state_of_no_weight_starts_with_the_first_row() -> None:
     runner = Runner(ns.NormScaling().fit(training()))
-    runner.state = {"guard_weight": np.zeros(1), "guard_mean": np.zeros(CLASSES), "guard_m2": np.zeros(CLASSES)}
+    runner.state = {
+        "detector_weight": np.zeros(1),
+        "detector_mean": np.zeros(CLASSES),
+        "detector_m2": np.zeros(CLASSES),
+    }
     rows = logits(30)
     runner(np.full((2, CLASSES), np.nan))
     runner(rows)
-    np.testing.assert_allclose(runner.state["guard_mean"], rows.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(runner.state["guard_m2"] / 30, rows.var(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(runner.state["detector_mean"], rows.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(runner.state["detector_m2"] / 30, rows.var(axis=0), rtol=1e-12)
 
 
 def written(folder: Path, detector: ns.Detector, *, stateful: bool = True) -> Path:
-    source, target = folder / "classifier.onnx", folder / "guarded.onnx"
+    source, target = folder / "classifier.onnx", folder / "with_detector.onnx"
     onnx.save(passing(), source)
-    export_guarded(source, detector, target, stateful=stateful)
+    export_with_detector(source, detector, target, stateful=stateful)
     return target
 
 
 def test_a_session_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    detector = ns.NormScaling().fit(training()).calibrate(training(300, seed=5), 0.7)
+    detector = ns.NormScaling().fit(training()).set_threshold(training(300, seed=5), 0.7)
     detector.stream(logits(11, seed=3))  # a stream that is under way
     path = written(tmp_path, detector)
-    session = GuardedSession(path)
+    session = DetectorSession(path)
     rows = logits(40, np.float32)
     start = copy.copy(detector)
     for part in np.split(rows, [1, 1, 17]):
@@ -161,7 +166,7 @@ def test_a_session_goes_on_where_it_stopped(tmp_path: Path) -> None:
         expected = detector.stream(part)
         np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-11)
         assert np.array_equal(result["is_ood"], detector.decide(expected, part))
-    assert session.state["guard_weight"] == pytest.approx(detector.running_.weight)
+    assert session.state["detector_weight"] == pytest.approx(detector.running_.weight)
     kept = session.state
     with pytest.raises(Exception, match="image"):
         session.run({})
@@ -171,7 +176,7 @@ def test_a_session_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 
 def test_threads_share_a_session_without_losing_rows(tmp_path: Path) -> None:
-    session = GuardedSession(written(tmp_path, ns.NormScaling().fit(training())))
+    session = DetectorSession(written(tmp_path, ns.NormScaling().fit(training())))
     rows = logits(20, np.float32)
     threads = [
         threading.Thread(target=lambda: [session.run({"image": rows[i : i + 1]}) for i in range(20)]) for _ in range(4)
@@ -180,20 +185,20 @@ def test_threads_share_a_session_without_losing_rows(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert session.state["guard_weight"] == 1.0 + 80
+    assert session.state["detector_weight"] == 1.0 + 80
     mean = (training().logits.mean(axis=0) + 4 * rows.astype(np.float64).sum(axis=0)) / 81
-    np.testing.assert_allclose(session.state["guard_mean"], mean, rtol=1e-9)
+    np.testing.assert_allclose(session.state["detector_mean"], mean, rtol=1e-9)
 
 
 def test_a_frozen_model_in_a_session_has_no_state(tmp_path: Path) -> None:
     detector = ns.NormScaling().fit(training())
     path = written(tmp_path, detector, stateful=False)
-    session = GuardedSession(path)
+    session = DetectorSession(path)
     rows = logits(6, np.float32)
     for _ in range(2):
         np.testing.assert_allclose(session.run({"image": rows})["ood_score"], detector.score(rows), rtol=1e-12)
     assert session.state == {}
-    with pytest.raises(ns.InvalidInput, match=r"carries no state .* export --stateful"):
+    with pytest.raises(ns.InvalidInput, match=r"carries no running statistics.* export --stateful"):
         initial_state(path)
 
 
@@ -202,9 +207,9 @@ def test_the_initial_state_keeps_every_bit(tmp_path: Path) -> None:
     state = initial_state(written(tmp_path, detector))
     for name, expected in state_of(detector).items():
         assert np.array_equal(state[name], expected)
-    model = onnx.load(tmp_path / "guarded.onnx")
+    model = onnx.load(tmp_path / "with_detector.onnx")
     entry = next(entry for entry in model.metadata_props if entry.key == "normscale.initial_state")
-    entry.value = json.dumps({"guard_weight": [1.0]})
+    entry.value = json.dumps({"detector_weight": [1.0]})
     with pytest.raises(ns.FileFormatError, match="state in the model's metadata is damaged"):
         initial_state(model)
 
@@ -213,10 +218,10 @@ def test_the_initial_state_keeps_every_bit(tmp_path: Path) -> None:
     ("detector", "says"),
     (
         (ns.Energy(), "got energy: it has no running statistics"),
-        (ns.RobustNormScaling(), "got robust_norm_scaling: it learns and forgets row by row"),
-        (ns.NormScaling(prior_weight=float("inf")), "prior_weight=inf and never does"),
+        (ns.RobustNormScaling(), "got robust_norm_scaling: its running statistics are not just moments of the logits"),
+        (ns.NormScaling(prior_weight=float("inf")), "got norm_scaling: it has no running statistics"),
     ),
 )
 def test_what_has_no_moving_moments_is_refused(detector: ns.Detector, says: str) -> None:
-    with pytest.raises(ns.InvalidInput, match=f"{says}.*Export it without stateful"):
-        add_guard(passing(), detector.fit(training()), stateful=True)
+    with pytest.raises(ns.InvalidInput, match=f"{says}.*Leave stateful out"):
+        attach_detector(passing(), detector.fit(training()), stateful=True)

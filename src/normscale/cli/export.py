@@ -1,4 +1,4 @@
-"""``normscale export``: an ONNX classifier with its guard inside."""
+"""``normscale export``: an ONNX classifier with its detector inside."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-EXAMPLE = "Example: [bold]normscale export --model net.onnx --guard guard.safetensors -o guarded.onnx[/bold]"
+EXAMPLE = (
+    "Example: [bold]normscale export --model net.onnx --detector detector.safetensors -o with_detector.onnx[/bold]"
+)
 
 
 def export(
     model: Annotated[str, typer.Option("--model", "-m", help="An ONNX classifier.")],
-    guard: Annotated[str, typer.Option("--guard", "-g", help="A detector that `normscale fit` saved.")],
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the guarded model goes (.onnx).")],
+    detector: Annotated[str, typer.Option("--detector", "-d", help="A detector that `normscale fit` saved.")],
+    output: Annotated[str, typer.Option("--output", "-o", help="Where the model with its detector goes (.onnx).")],
     stateful: Annotated[
         bool,
         typer.Option("--stateful/--frozen", help="Let the statistics move; they become inputs and outputs."),
@@ -28,10 +30,10 @@ def export(
     ] = None,
 ) -> None:
     """Add the outputs ood_score and is_ood to an ONNX classifier, and check them against numpy in onnxruntime."""
-    from normscale.onnx import export_guarded
+    from normscale.onnx import export_with_detector
 
-    done = export_guarded(
-        model, guard, output, logits=logits, features=features, stateful=stateful, threshold=threshold
+    done = export_with_detector(
+        model, detector, output, logits=logits, features=features, stateful=stateful, threshold=threshold
     )
     found = done.agreement
     typer.echo(
@@ -41,5 +43,6 @@ def export(
     )
     if done.detector.threshold_ is None:
         typer.echo(
-            "no is_ood: the guard has no threshold; pass --threshold X, or fit it with --calibrate VALIDATION", err=True
+            "no is_ood: the detector has no threshold; pass --threshold X, or fit it with --threshold-on VALIDATION",
+            err=True,
         )

@@ -1,4 +1,4 @@
-"""The guarded model beside numpy: it is run in onnxruntime, and its scores compared with the detector's own."""
+"""A model with its detector beside numpy: run in onnxruntime, its scores are compared with the detector's own."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import LogitFormula, formula_of
-from normscale.detectors.mahalanobis import Mahalanobis
+from normscale.detectors.formula import LogitFormula, formula_of, limits_of
 from normscale.errors import NormscaleError
-from normscale.onnx.guarding import FLAG, SCORE, Guarded, add_guard
+from normscale.onnx.attaching import FLAG, SCORE, GraphWithDetector, attach_detector
 from normscale.onnx.stream import STATE, read_state
-from normscale.outputs import ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
 TOLERANCE = 1e-5
 _ROWS = 16
+_DEFAULT_WIDTH = 10
 _TYPES: dict[str, type[np.generic]] = {
     "tensor(float)": np.float32,
     "tensor(double)": np.float64,
@@ -41,77 +41,85 @@ class Agreement(NamedTuple):
     difference: float
     rows: int
     of: str
-    """What was run: "the model on random inputs", or "the guard alone on random rows" where the model cannot be."""
+    """What was run: "the model on random inputs", or "the detector alone on random rows" where the model cannot be."""
 
 
 class _CannotRunError(Exception):
     """The model as a whole cannot be run on made-up inputs."""
 
 
-def compare(path: str, guarded: Guarded, detector: Detector) -> Agreement:
-    """Run the model file, or the guard alone where an input's shape is not known; raise when it differs from numpy."""
+def compare(path: str, graph: GraphWithDetector, detector: Detector) -> Agreement:
+    """Run the model file, or the detector alone where an input's shape is not known; raise when numpy differs."""
     try:
-        found = _of_the_model(path, guarded, detector)
+        found = _of_the_model(path, graph, detector)
     except _CannotRunError:
-        found = _of_the_guard(guarded, detector)
+        found = _of_the_detector(graph, detector)
     if not found.difference <= TOLERANCE:
         raise NormscaleError(
-            f"the guarded model's scores differ from numpy's by {found.difference:.3g} ({found.of}); nothing was "
+            f"the new model's scores differ from numpy's by {found.difference:.3g} ({found.of}); nothing was "
             "written. Please report this, with the model if you can."
         )
     return found
 
 
-def _of_the_model(path: str, guarded: Guarded, detector: Detector) -> Agreement:
-    hidden = [tensor.name for tensor in guarded.sources if not tensor.is_output]
-    with _showing(path, guarded.model, hidden) as shown:
+def _of_the_model(path: str, graph: GraphWithDetector, detector: Detector) -> Agreement:
+    hidden = [tensor.name for tensor in graph.sources if not tensor.is_output]
+    with _showing(path, graph.model, hidden) as shown:
         try:
             session = _session(shown)
             rng = np.random.default_rng(0)
             feed = {item.name: _random(item, rng) for item in session.get_inputs() if item.name not in STATE}
-            result = _run(session, {**feed, **_state(guarded)})
+            result = _run(session, {**feed, **_state(graph)})
         except _CannotRunError:
             raise
         except Exception as error:  # whatever onnxruntime finds wrong with inputs that mean nothing
             raise _CannotRunError from error
-    if any(result[tensor.name].ndim != 2 for tensor in guarded.sources):
+    if any(result[tensor.name].ndim != 2 for tensor in graph.sources):
         raise _CannotRunError
-    return _agreement(result, guarded, detector, "the model on random inputs")
+    return _agreement(result, graph, detector, "the model on random inputs")
 
 
-def _of_the_guard(guarded: Guarded, detector: Detector) -> Agreement:
-    """The same guard on a model that does nothing: its inputs are the logits and features."""
+def _of_the_detector(graph: GraphWithDetector, detector: Detector) -> Agreement:
+    """The same detector in a model that does nothing: its inputs are the logits and features."""
     from onnx import TensorProto, helper
 
-    rng, formula = np.random.default_rng(0), formula_of(detector)
-    feed: dict[str, NDArray[Any]] = {}
-    if guarded.logits is not None:
-        width = detector.width_ if detector.reads == "logits" and detector.width_ else guarded.logits.width or 10
-        feed["logits"] = rng.normal(scale=4.0, size=(_ROWS, width))
-        if isinstance(formula, LogitFormula):
-            feed["logits"] /= np.where(formula.factor > 0.0, formula.factor, 1.0)
-            feed["logits"] += formula.shift
-    if isinstance(detector, Mahalanobis):
-        spread = np.sqrt(np.diagonal(detector.covariance_))
-        feed["features"] = detector.means_[0] + 3.0 * spread * rng.normal(size=(_ROWS, spread.size))
+    feed = _random_rows(graph, detector, np.random.default_rng(0))
     shapes = {name: ["n", rows.shape[1]] for name, rows in feed.items()}
     inputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape) for name, shape in shapes.items()]
     empty = helper.make_model(
-        helper.make_graph([], "guard", inputs, []),
-        opset_imports=list(guarded.model.opset_import),
-        ir_version=guarded.model.ir_version,
+        helper.make_graph([], "detector", inputs, []),
+        opset_imports=list(graph.model.opset_import),
+        ir_version=graph.model.ir_version,
     )
     logits, features = (name if name in feed else None for name in ("logits", "features"))
-    alone = add_guard(empty, detector, logits=logits, features=features, stateful=guarded.stateful)
+    alone = attach_detector(empty, detector, logits=logits, features=features, stateful=graph.stateful)
     result = _run(_session(alone.model.SerializeToString()), {**feed, **_state(alone)})
-    return _agreement({**feed, **result}, alone, detector, "the guard alone on random rows")
+    return _agreement({**feed, **result}, alone, detector, "the detector alone on random rows")
 
 
-def _agreement(result: dict[str, NDArray[Any]], guarded: Guarded, detector: Detector, of: str) -> Agreement:
-    features = None if guarded.features is None else result[guarded.features.name]
-    logits = np.zeros((len(result[SCORE]), 2)) if guarded.logits is None else result[guarded.logits.name]
-    outputs = ModelOutputs(logits, features)
-    score = copy.copy(detector).stream if guarded.stateful else detector.score
+def _random_rows(graph: GraphWithDetector, detector: Detector, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """Logits and features of the size that the detector's own numbers have."""
+    formula = formula_of(detector)
+    rows: dict[str, NDArray[Any]] = {}
+    if graph.logits is not None:
+        limits = limits_of(detector)
+        per_class = 0 if limits is None or limits.size == 1 else limits.size
+        width = graph.logits.width or per_class or (detector.widths_ or {}).get(detector.reads[0]) or _DEFAULT_WIDTH
+        rows["logits"] = rng.normal(scale=4.0, size=(_ROWS, width))
+    if isinstance(formula, LogitFormula):
+        rows["logits"] /= np.where(formula.factor > 0.0, formula.factor, 1.0)
+        rows["logits"] += formula.shift
+    else:
+        spread = 3.0 * rng.normal(size=(_ROWS, formula.whitening.shape[1]))
+        rows["features"] = formula.centre + (formula.means[0] + spread) @ np.linalg.pinv(formula.whitening)
+    return rows
+
+
+def _agreement(result: dict[str, NDArray[Any]], graph: GraphWithDetector, detector: Detector, of: str) -> Agreement:
+    arrays = {} if graph.logits is None else {LOGITS: result[graph.logits.name]}
+    arrays[detector.reads[0]] = result[graph.sources[-1].name]
+    outputs = ModelOutputs(**arrays)
+    score = copy.copy(detector).stream if graph.stateful else detector.score
     expected = score(outputs, on_invalid="skip")
     good = np.isfinite(expected)
     if not good.any():
@@ -141,8 +149,8 @@ def _run(session: Any, feed: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]
     return dict(zip(names, session.run(None, feed), strict=True))
 
 
-def _state(guarded: Guarded) -> dict[str, NDArray[Any]]:
-    return dict(read_state(guarded.model)) if guarded.stateful else {}
+def _state(graph: GraphWithDetector) -> dict[str, NDArray[Any]]:
+    return dict(read_state(graph.model)) if graph.stateful else {}
 
 
 def _random(item: Any, rng: np.random.Generator) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""From a model file and a guard file to a guarded model file that agrees with numpy."""
+"""From a model file and a detector file to one model file that agrees with numpy."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from normscale import _validate
 from normscale.detectors.base import Detector
-from normscale.detectors.decision import Threshold
 from normscale.detectors.registry import load_detector
+from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.onnx._extra import require
 from normscale.onnx.agreement import Agreement, compare
+from normscale.onnx.attaching import attach_detector
 from normscale.onnx.files import check, read_model, written
-from normscale.onnx.guarding import add_guard
+from normscale.onnx.packages import require
 from normscale.onnx.provenance import SHA256, note, sha256_of
 
 
@@ -26,13 +26,13 @@ class Exported(NamedTuple):
     added: tuple[str, ...]
     """Names of the new outputs."""
     reads: tuple[str, ...]
-    """Names of the tensors that the guard reads."""
+    """Names of the tensors that the detector reads."""
     agreement: Agreement
 
 
-def export_guarded(
+def export_with_detector(
     model: str | os.PathLike[str],
-    guard: Detector | str | os.PathLike[str],
+    detector: Detector | str | os.PathLike[str],
     output: str | os.PathLike[str],
     *,
     logits: str | None = None,
@@ -40,17 +40,17 @@ def export_guarded(
     stateful: bool = False,
     threshold: float | None = None,
 ) -> Exported:
-    """Write a classifier with its guard inside; the file appears when onnx and onnxruntime have accepted it.
+    """Write a classifier with its detector inside; the file appears when onnx and onnxruntime have accepted it.
 
     Parameters
     ----------
     model : path of an ONNX classifier
-    guard : Detector, or path of one that was saved
+    detector : Detector, or path of one that was saved
     output : path that ends in .onnx
     logits, features, stateful :
-        As in :func:`add_guard`.
+        As in :func:`attach_detector`.
     threshold : float, optional
-        Flag scores above this, whatever threshold the guard carries.
+        Flag scores above this, whatever threshold the detector carries.
 
     Returns
     -------
@@ -62,15 +62,14 @@ def export_guarded(
     source, target = os.fspath(model), os.fspath(output)
     if not target.endswith(".onnx"):
         raise InvalidInput(f"a model file ends in .onnx; got {target!r}.")
-    detector = guard if isinstance(guard, Detector) else load_detector(guard)
+    fitted = detector if isinstance(detector, Detector) else load_detector(detector)
     if threshold is not None:
-        detector = copy.copy(detector)
-        detector.threshold_ = Threshold(_validate.real(threshold, "threshold"))
-    guarded = add_guard(read_model(source), detector, logits=logits, features=features, stateful=stateful)
-    if not isinstance(guard, Detector):
-        note(guarded.model, {SHA256: sha256_of(guard)})
-    with written(guarded.model, source, target) as temporary:
+        fitted = copy.copy(fitted)
+        fitted.threshold_ = Threshold(_validate.real(threshold, "threshold"))
+    graph = attach_detector(read_model(source), fitted, logits=logits, features=features, stateful=stateful)
+    if not isinstance(detector, Detector):
+        note(graph.model, {SHA256: sha256_of(detector)})
+    with written(graph.model, source, target) as temporary:
         check(temporary)
-        agreement = compare(temporary, guarded, detector)
-    reads = tuple(tensor.name for tensor in guarded.sources)
-    return Exported(target, detector, guarded.added, reads, agreement)
+        agreement = compare(temporary, graph, fitted)
+    return Exported(target, fitted, graph.added, tuple(tensor.name for tensor in graph.sources), agreement)

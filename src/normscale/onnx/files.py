@@ -60,7 +60,7 @@ def check(path: str) -> None:
         onnx.checker.check_model(path, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise FileFormatError(
-            f"onnx.checker refuses the guarded model ({error}). Does it accept the model without the guard?"
+            f"onnx.checker refuses the model with its detector ({error}). Does it accept the model without it?"
         ) from error
 
 
@@ -79,7 +79,7 @@ def _bring_weights(model: ModelProto, source: str, target: str) -> list[str]:
         there, here = os.path.join(source, name), os.path.join(target, name)
         if os.path.isabs(name) or ".." in name.replace("\\", "/").split("/"):
             raise InvalidInput(
-                f"the model keeps weights in {name!r}, outside its own folder. Write the guarded model to the folder "
+                f"the model keeps weights in {name!r}, outside its own folder. Write the new model to the folder "
                 f"of the model, where that path holds."
             )
         if os.path.exists(here):

@@ -1,4 +1,4 @@
-"""The opset of a model, raised where it is too old for the nodes of a guard."""
+"""The opset of a model, raised where it is too old for the nodes of a detector."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def raised(model: ModelProto) -> ModelProto:
             copy = version_converter.convert_version(model, MINIMUM)
         except Exception as error:  # RuntimeError and others, without a common base
             raise InvalidInput(
-                f"the model has opset {version}; a guard needs {MINIMUM}, and onnx cannot raise it ({error}). "
+                f"the model has opset {version}; a detector needs {MINIMUM}, and onnx cannot raise it ({error}). "
                 f"Export the model again with opset {MINIMUM} or later."
             ) from error
         del copy.metadata_props[:]  # the converter may lose them

@@ -1,4 +1,4 @@
-"""Where a guarded model's guard came from, in the model's metadata."""
+"""Where a model's detector came from, in the model's metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from normscale.state import DETECTOR, packed_metadata
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-SHA256 = "normscale.guard_sha256"
+SHA256 = "normscale.detector_sha256"
 
 
 def provenance(detector: Detector) -> dict[str, str]:

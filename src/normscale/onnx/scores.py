@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import FeatureFormula, LogitFormula, Position
+from normscale.detectors.formula import FeatureFormula, LogitFormula, OodPosition
 from normscale.onnx.nodes import Nodes
 
 
@@ -19,15 +19,15 @@ def logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
     if (formula.factor != 1.0).any():
         scaled = nodes("Mul", scaled, formula.factor)
     scores = reduce_rows(nodes, scaled, formula.kind)
-    if formula.times != 1.0:
-        scores = nodes("Mul", scores, formula.times)
-    if formula.size != 0.0:
+    if formula.weight != 1.0:
+        scores = nodes("Mul", scores, formula.weight)
+    if formula.largest_weight != 0.0:
         largest = nodes.reduce("ReduceMax", rows, 1)
-        scores = nodes("Sub", scores, nodes("Mul", largest, formula.size))
-    if formula.less is not None:
-        scores = nodes("Sub", scores, nodes("Gather", nodes.constant(formula.less), predicted(nodes, rows)))
-    if formula.position is not None:
-        scores = nodes("Add", scores, _position(nodes, rows, formula.position))
+        scores = nodes("Sub", scores, nodes("Mul", largest, formula.largest_weight))
+    if formula.class_offset is not None:
+        scores = nodes("Sub", scores, nodes("Gather", nodes.constant(formula.class_offset), predicted(nodes, rows)))
+    if formula.ood_position is not None:
+        scores = nodes("Add", scores, _ood_position(nodes, rows, formula.ood_position))
     return nan_unless(nodes, finite_rows(nodes, rows), scores)
 
 
@@ -35,7 +35,7 @@ def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
     """Scores (n,) of scaled logits (n, C), in log space: nothing saturates however confident a row is."""
     if kind == "max":
         return nodes("Neg", nodes.reduce("ReduceMax", scaled, 1))
-    if kind == "energy":
+    if kind == "log_sum_exp":
         above = nodes("Sub", scaled, nodes.reduce("ReduceMax", scaled, 1, keepdims=True))
         log_total = nodes("Log", nodes.reduce("ReduceSum", nodes("Exp", above), 1))
         return nodes("Neg", nodes("Add", nodes.reduce("ReduceMax", scaled, 1), log_total))
@@ -49,7 +49,7 @@ def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
 
 
 def feature_scores(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
-    """Squared Mahalanobis distances (n,) of float64 features ``rows`` (n, d); NaN for a row that is not finite."""
+    """Squared distances (n,) of float64 features ``rows`` (n, d) to the nearest mean; NaN for a bad row."""
     white = nodes("MatMul", nodes("Sub", rows, formula.centre), formula.whitening)
     norms = nodes.reduce("ReduceSum", nodes("Mul", white, white), 1)
     squared_norms: FloatArray = np.einsum("ij,ij->i", formula.means, formula.means)
@@ -94,7 +94,7 @@ def _is_top(nodes: Nodes, scaled: str) -> str:
     return nodes("Equal", columns, top)
 
 
-def _position(nodes: Nodes, rows: str, position: Position) -> str:
+def _ood_position(nodes: Nodes, rows: str, position: OodPosition) -> str:
     """Whether a row lies where recent OoD rows of its predicted class lay (n,)."""
     own = predicted(nodes, rows)
 
@@ -102,7 +102,7 @@ def _position(nodes: Nodes, rows: str, position: Position) -> str:
         return nodes("Gather", nodes.constant(table), own)
 
     x = nodes("Mul", nodes("Sub", rows, of_class(position.mean)), of_class(position.inverse_deviation))
-    misfit = nodes("Sub", x, of_class(position.outside_mean))
+    misfit = nodes("Sub", x, of_class(position.ood_mean))
     explained = nodes("Mul", nodes("Mul", misfit, misfit), of_class(position.inverse_variance))
     ratio = nodes.reduce("ReduceMean", nodes("Sub", nodes("Mul", x, x), explained), 1)
     evidence = nodes("Mul", nodes("Sub", ratio, of_class(position.log_variance)), of_class(position.trust))

@@ -1,4 +1,4 @@
-"""A guarded model at work: an onnxruntime session that carries the moments from call to call."""
+"""A model with a detector at work: an onnxruntime session that carries the moments from call to call."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
-from normscale.onnx._extra import require
 from normscale.onnx.files import read_model
+from normscale.onnx.packages import require
 from normscale.onnx.stream import NEXT, STATE, read_state
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def initial_state(model: ModelProto | str | os.PathLike[str]) -> dict[str, FloatArray]:
     """The moments that a stateful model starts from, as the inputs it wants.
 
-    Feed them with the first batch, then ``guard_weight_next`` as ``guard_weight`` and so on: any runtime can do it.
+    Feed them with the first batch, then ``detector_weight_next`` as ``detector_weight`` and so on, in any runtime.
     """
     require("onnx")
     return read_state(read_model(model) if isinstance(model, (str, os.PathLike)) else model)
 
 
-class GuardedSession:
-    """An onnxruntime session for a guarded model; a stateful one goes on where the last call stopped.
+class DetectorSession:
+    """An onnxruntime session for a model with a detector; a stateful one goes on where the last call stopped.
 
     Parameters
     ----------
@@ -41,8 +41,8 @@ class GuardedSession:
     Attributes
     ----------
     state : dict of arrays
-        ``guard_weight``, ``guard_mean``, ``guard_m2`` as they are now; assign a dict to go on from elsewhere. Empty for
-        a model with frozen statistics.
+        ``detector_weight``, ``detector_mean``, ``detector_m2`` as they are now; assign a dict to go on from elsewhere.
+        Empty for a model with frozen statistics.
 
     Notes
     -----
@@ -68,7 +68,7 @@ class GuardedSession:
         self.state: dict[str, NDArray[np.float64]] = {name: value.copy() for name, value in self._initial.items()}
 
     def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """All outputs by name, the state's aside: the model's own, ``ood_score`` and ``is_ood``."""
+        """All outputs by name but the state's: the model's own, ``ood_score`` and ``is_ood``."""
         if not self._initial:
             return dict(zip(self._outputs, self.session.run(None, dict(inputs)), strict=True))
         with self._lock:

@@ -1,7 +1,7 @@
-"""Running norm-scaling as ONNX nodes: a batch in, the scores and the moved moments out.
+"""Scores by running moments as ONNX nodes: a batch in, the scores and the moved moments out.
 
 A graph has no memory, so the moments come in as inputs and go out as outputs, and whoever calls the model carries them
-from call to call (:class:`normscale.onnx.GuardedSession` does). Row i of a batch is scored by the moments of the state
+from call to call (:class:`normscale.onnx.DetectorSession` does). Row i of a batch is scored by the moments of the state
 and of the rows 0 to i, as if the rows had come one by one.
 """
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from normscale._kernels import BlockState
 from normscale._kernels.kinds import TINY_VARIANCE
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
-from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.formula import MomentFormula
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.moments import RunningMoments
@@ -25,7 +25,7 @@ from normscale.onnx.scores import finite_rows, nan_unless, not_below_zero, reduc
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-STATE = ("guard_weight", "guard_mean", "guard_m2")
+STATE = ("detector_weight", "detector_mean", "detector_m2")
 """The inputs that hold the moments."""
 NEXT = tuple(f"{name}_next" for name in STATE)
 """The outputs that hold them after the batch."""
@@ -42,27 +42,7 @@ class Streamed(NamedTuple):
     m2: str
 
 
-def running_detector(detector: Detector) -> NormScaling:
-    """The detector, if a graph can carry its running statistics; else an error that says what to do."""
-    if type(detector) is not NormScaling:
-        why = (
-            "it learns and forgets row by row, which no fixed graph does for a batch"
-            if detector.name == "robust_norm_scaling"
-            else "it has no running statistics"
-        )
-        raise InvalidInput(
-            f"stateful works for norm_scaling; got {detector.name}: {why}. "
-            "Export it without stateful (its statistics are then frozen as they are), or stream in Python."
-        )
-    if math.isinf(detector.prior_weight):
-        raise InvalidInput(
-            "stateful needs statistics that move; this norm_scaling has prior_weight=inf and never does. "
-            "Export it without stateful, or fit with a finite prior_weight."
-        )
-    return detector
-
-
-def stream_scores(nodes: Nodes, rows: str, kind: str, inverse_tau: float) -> Streamed:
+def stream_scores(nodes: Nodes, rows: str, formula: MomentFormula) -> Streamed:
     """Scores of float64 logits ``rows`` (n, C), each by the moments that include it.
 
     A row with NaN or infinity scores NaN and is not taken in. Where a number is too large to be squared, nothing is:
@@ -71,9 +51,12 @@ def stream_scores(nodes: Nodes, rows: str, kind: str, inverse_tau: float) -> Str
     prefix = _prefix(nodes, rows)
     variance = nodes("Max", nodes("Div", prefix.squares, prefix.counts), TINY_VARIANCE)
     scaled = nodes("Div", nodes("Sub", prefix.deviation, prefix.moved), nodes("Sqrt", variance))
-    if inverse_tau != 1.0:
-        scaled = nodes("Mul", scaled, inverse_tau)
-    scores = reduce_rows(nodes, nodes("Slice", scaled, np.array([1]), np.array([np.iinfo(np.int64).max])), kind)
+    if formula.temperature != 1.0:
+        scaled = nodes("Mul", scaled, 1.0 / formula.temperature)
+    scaled = nodes("Slice", scaled, np.array([1]), np.array([np.iinfo(np.int64).max]))
+    scores = reduce_rows(nodes, scaled, formula.kind)
+    if formula.weight != 1.0:
+        scores = nodes("Mul", scores, formula.weight)
 
     def last(value: str) -> str:
         return nodes("Reshape", nodes("Gather", value, np.array([-1])), np.array([-1]))
@@ -142,9 +125,9 @@ def _all_finite(nodes: Nodes, vector: str) -> str:
     return nodes.reduce("ReduceMin", finite, 0, keepdims=True)
 
 
-def state_document(moments: RunningMoments) -> str:
+def state_document(state: BlockState) -> str:
     """The moments as text, every digit of them."""
-    weight, mean, m2 = moments.state
+    weight, mean, m2 = state
     values = ([weight], mean.tolist(), m2.tolist())
     return write_json(dict(zip(STATE, values, strict=True)))
 
@@ -154,8 +137,8 @@ def read_state(model: ModelProto) -> dict[str, FloatArray]:
     text = next((entry.value for entry in model.metadata_props if entry.key == KEY), None)
     if text is None:
         raise InvalidInput(
-            "the model carries no state of a guard. Make it with `normscale export --stateful`, or "
-            "export_guarded(..., stateful=True)."
+            "the model carries no running statistics. Make it with `normscale export --stateful`, or "
+            "export_with_detector(..., stateful=True)."
         )
     try:
         document = read_json(text)

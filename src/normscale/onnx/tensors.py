@@ -18,7 +18,7 @@ _SAME = ("Identity", "Cast", "Flatten", "Reshape", "Squeeze")
 _SHOWN = 4
 
 
-class Found(NamedTuple):
+class FoundTensor(NamedTuple):
     """A tensor of a model."""
 
     name: str
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     is_output: bool
 
 
-class Tensor(NamedTuple):
+class GraphTensor(NamedTuple):
     """What is known about a tensor; ``dims`` is None when not even its rank is."""
 
     name: str
@@ -55,7 +55,7 @@ class Tensor(NamedTuple):
         return f"{self.name!r} {shape}{'' if self.is_float else ', not of real numbers'}"
 
 
-def find(model: ModelProto, role: str, width: int | None, wanted: str | None) -> Found:
+def find(model: ModelProto, role: str, width: int | None, wanted: str | None) -> FoundTensor:
     """The tensor of shape (n, width) that plays the ``role`` of "logits" or "features".
 
     Without a name it is the only output of that shape; a name may also be that of a tensor inside the model, such as
@@ -78,7 +78,7 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
         inside = [str(tensor) for tensor in _inner(graph) if tensor.fits(width)][-_SHOWN:]
         hint = f" Tensors of that shape inside it: {', '.join(inside)}; {option}." if inside else ""
         raise InvalidInput(
-            f"no output of the model has the shape (n, {columns}) of the guard's {role}; it has "
+            f"no output of the model has the shape (n, {columns}) of the detector's {role}; it has "
             f"{', '.join(str(tensor) for tensor in outputs) or 'none'}.{hint}"
         )
     made_by = _squashed_by(graph, fitting[0].name) if role == "logits" else None
@@ -86,8 +86,8 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
         before = made_by.input[0]
         raise InvalidInput(
             f"the output {fitting[0]} comes out of a {made_by.op_type}, so it is no longer logits. Pass "
-            f"logits={before!r} (--logits {before}), which goes into it; or logits={fitting[0].name!r}, if the guard "
-            "was fitted on such numbers."
+            f"logits={before!r} (--logits {before}), which goes into it; or logits={fitting[0].name!r}, if the "
+            "detector was fitted on such numbers."
         )
     return _found(fitting[0], graph)
 
@@ -102,7 +102,7 @@ def with_shapes(model: ModelProto) -> ModelProto:
         return model
 
 
-def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs: list[Tensor]) -> Found:
+def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs: list[GraphTensor]) -> FoundTensor:
     made = {name for node in graph.node for name in node.output if name}
     made |= {info.name for info in graph.input} - _weights(graph)
     if wanted not in made:
@@ -113,20 +113,20 @@ def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs
             f"{', '.join(str(tensor) for tensor in outputs)}.{hint}"
         )
     known = {tensor.name: tensor for tensor in (*_inner(graph), *outputs)}
-    tensor = known.get(wanted, Tensor(wanted, True, None))
+    tensor = known.get(wanted, GraphTensor(wanted, True, None))
     if not tensor.may_fit(width):
         columns = "n_classes" if width is None else str(width)
-        raise InvalidInput(f"the guard's {role} must have the shape (n, {columns}); got {tensor}.")
+        raise InvalidInput(f"the detector's {role} must have the shape (n, {columns}); got {tensor}.")
     return _found(tensor, graph)
 
 
-def _found(tensor: Tensor, graph: GraphProto) -> Found:
+def _found(tensor: GraphTensor, graph: GraphProto) -> FoundTensor:
     rows, columns = tensor.dims if tensor.dims is not None and len(tensor.dims) == 2 else (None, None)
     is_output = any(info.name == tensor.name for info in graph.output)
-    return Found(tensor.name, rows, columns if isinstance(columns, int) else None, is_output)
+    return FoundTensor(tensor.name, rows, columns if isinstance(columns, int) else None, is_output)
 
 
-def _inner(graph: GraphProto) -> list[Tensor]:
+def _inner(graph: GraphProto) -> list[GraphTensor]:
     """Inputs and inner tensors whose shape is known, in the order of the graph."""
     weights = _weights(graph)
     return [_tensor(info) for info in (*graph.input, *graph.value_info) if info.name not in weights]
@@ -137,15 +137,15 @@ def _weights(graph: GraphProto) -> set[str]:
     return {tensor.name for tensor in graph.initializer}
 
 
-def _tensor(info: ValueInfoProto) -> Tensor:
+def _tensor(info: ValueInfoProto) -> GraphTensor:
     from onnx import TensorProto
 
     kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     kind = info.type.tensor_type
     if not info.type.HasField("tensor_type") or not kind.HasField("shape"):
-        return Tensor(info.name, kind.elem_type in (*kinds, TensorProto.UNDEFINED), None)
+        return GraphTensor(info.name, kind.elem_type in (*kinds, TensorProto.UNDEFINED), None)
     dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in kind.shape.dim)
-    return Tensor(info.name, kind.elem_type in kinds, dims)
+    return GraphTensor(info.name, kind.elem_type in kinds, dims)
 
 
 def _squashed_by(graph: GraphProto, name: str) -> NodeProto | None:
@@ -158,10 +158,10 @@ def _squashed_by(graph: GraphProto, name: str) -> NodeProto | None:
 
 
 def require_free(graph: GraphProto, names: tuple[str, ...]) -> None:
-    """Raise when the model already uses a name that the guard needs."""
+    """Raise when the model already uses a name that the detector needs."""
     taken = sorted(set(names) & names_in(graph))
     if taken:
         raise InvalidInput(
-            f"the model already has {', '.join(map(repr, taken))}, which the guard would add. Is it guarded already? "
-            "Then export from the model without a guard; otherwise rename that tensor."
+            f"the model already has {', '.join(map(repr, taken))}, which would be added. Does it carry a detector "
+            "already? Then export from the model without one; otherwise rename that tensor."
         )

@@ -17,5 +17,5 @@ def require(*packages: str) -> None:
             import_module(package)
         except ImportError as error:
             raise MissingExtra(
-                f"guarded ONNX models need {package} ({error}). Run: pip install 'normscale[onnx]'"
+                f"ONNX models with a detector need {package} ({error}). Run: pip install 'normscale[onnx]'"
             ) from error

@@ -1,4 +1,4 @@
-"""A guard put into a model: nodes after the logits, outputs that they give, and a note of where they came from."""
+"""A detector put into a model: nodes behind the logits, the outputs they give, and a note of where they came from."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import LogitFormula, formula_of, limits_of
-from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.formula import LogitFormula, MomentFormula, formula_of, limits_of, moment_formula_of
 from normscale.errors import InvalidInput
-from normscale.onnx._extra import require
 from normscale.onnx.nodes import Nodes
 from normscale.onnx.opset import opset_of, raised
+from normscale.onnx.packages import require
 from normscale.onnx.provenance import note, provenance
 from normscale.onnx.scores import feature_scores, flags, logit_scores
-from normscale.onnx.stream import KEY, NEXT, STATE, running_detector, state_document, stream_scores
-from normscale.onnx.tensors import Found, find, require_free
+from normscale.onnx.stream import KEY, NEXT, STATE, state_document, stream_scores
+from normscale.onnx.tensors import FoundTensor, find, require_free
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -25,29 +23,29 @@ if TYPE_CHECKING:
 SCORE, FLAG = "ood_score", "is_ood"
 
 
-class Guarded(NamedTuple):
-    """A model with its guard, what the guard reads, and the outputs it added."""
+class GraphWithDetector(NamedTuple):
+    """A model with its detector, the tensors that are read, and the outputs that were added."""
 
     model: ModelProto
-    logits: Found | None
-    features: Found | None
+    logits: FoundTensor | None
+    features: FoundTensor | None
     added: tuple[str, ...]
     stateful: bool
 
     @property
-    def sources(self) -> list[Found]:
-        """The tensors that the guard reads."""
+    def sources(self) -> list[FoundTensor]:
+        """The tensors that the detector reads."""
         return [tensor for tensor in (self.logits, self.features) if tensor is not None]
 
 
-def add_guard(
+def attach_detector(
     model: ModelProto,
     detector: Detector,
     *,
     logits: str | None = None,
     features: str | None = None,
     stateful: bool = False,
-) -> Guarded:
+) -> GraphWithDetector:
     """Put a fitted detector into a classifier.
 
     All inputs and outputs stay. New are ``ood_score`` (n,), float64, higher = more out-of-distribution, and, when the
@@ -58,12 +56,14 @@ def add_guard(
     model : onnx.ModelProto
         It is copied. An opset below 11 is raised to 11.
     detector : Detector
-        Any that comes with normscale; Mahalanobis reads ``features``.
+        Any that offers a formula, as nearly all of normscale do.
     logits, features : str, optional
-        Name of the tensor, also of one inside the model; by default the only output of the right shape.
+        Name of the tensor, also of one inside the model; by default the only output of the right shape. A formula of
+        logits reads the one, a formula of features the other, whatever the detector calls its array.
     stateful : bool
-        Norm-scaling only: the statistics move with each row. They are the inputs ``guard_weight`` (1,), ``guard_mean``
-        (C,) and ``guard_m2`` (C,), and outputs of these names with ``_next``; :func:`initial_state` tells the first.
+        The statistics move with each row, for a detector whose statistics are moments of the logits, such as
+        norm-scaling. They are the inputs ``detector_weight`` (1,), ``detector_mean`` (C,) and ``detector_m2`` (C,),
+        and outputs of these names with ``_next``; :func:`initial_state` tells the first.
 
     Examples
     --------
@@ -71,21 +71,30 @@ def add_guard(
     >>> from normscale import Energy
     >>> network = parser.parse_model('''<ir_version: 8, opset_import: ["" : 17]>
     ...     tiny (float[n, 3] image) => (float[n, 3] logits) { logits = Relu(image) }''')
-    >>> add_guard(network, Energy()).added
+    >>> attach_detector(network, Energy()).added
     ('ood_score',)
     """
     require("onnx")
     formula, limits = formula_of(detector), limits_of(detector)
-    running = running_detector(detector) if stateful else None
+    moments = moment_formula_of(detector) if stateful else None
     copy = raised(model)
     require_free(copy.graph, (SCORE, FLAG, *(STATE + NEXT if stateful else ())))
-    found, found_features = _sources(copy, detector, limits, logits, features)
+    n_classes = None if limits is None or limits.size == 1 else limits.size
+    width = (detector.widths_ or {}).get(detector.reads[0])
+    found_features = None
+    if isinstance(formula, LogitFormula):
+        if features is not None:
+            raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
+        found = find(copy, "logits", width or n_classes, logits)
+    else:
+        found_features = find(copy, "features", width, features)
+        found = None if n_classes is None else find(copy, "logits", n_classes, logits)  # for thresholds by class
 
     nodes = Nodes(copy.graph, opset_of(copy))
     rows = "" if found is None else nodes.cast(found.name, np.float64)
     state: list[str] = []
-    if running is not None:
-        scores, *state = stream_scores(nodes, rows, running.score_kind, 1.0 / running.temperature)
+    if moments is not None:
+        scores, *state = stream_scores(nodes, rows, moments)
     elif isinstance(formula, LogitFormula):
         scores = logit_scores(nodes, rows, formula)
     elif found_features is not None:
@@ -94,32 +103,20 @@ def add_guard(
     _offer(copy, nodes, SCORE, scores, np.float64, batch)
     if limits is not None:
         _offer(copy, nodes, FLAG, flags(nodes, scores, limits, rows), np.bool_, batch)
-    if running is not None:
-        _carry(copy, nodes, state, running)
+    if moments is not None:
+        _carry(copy, nodes, state, moments)
     note(copy, provenance(detector))
     added = tuple(info.name for info in copy.graph.output[len(model.graph.output) :])
-    return Guarded(copy, found, found_features, added, stateful)
+    return GraphWithDetector(copy, found, found_features, added, stateful)
 
 
-def _sources(
-    model: ModelProto, detector: Detector, limits: FloatArray | None, logits: str | None, features: str | None
-) -> tuple[Found | None, Found | None]:
-    """The tensors that the guard reads: its logits, its features, or both where each class has a threshold."""
-    n_classes = None if limits is None or limits.size == 1 else limits.size
-    if detector.reads == "logits":
-        if features is not None:
-            raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
-        return find(model, "logits", detector.width_ or n_classes, logits), None
-    found = find(model, "features", detector.width_, features)
-    return None if n_classes is None else find(model, "logits", n_classes, logits), found
-
-
-def _carry(model: ModelProto, nodes: Nodes, state: list[str], detector: NormScaling) -> None:
+def _carry(model: ModelProto, nodes: Nodes, state: list[str], formula: MomentFormula) -> None:
     """The moments as inputs and outputs of the model, and what they begin with in its metadata."""
-    for before, after, value, length in zip(STATE, NEXT, state, (1, detector.width_, detector.width_), strict=True):
+    n_classes = formula.state.mean.size
+    for before, after, value, length in zip(STATE, NEXT, state, (1, n_classes, n_classes), strict=True):
         model.graph.input.append(_declaration(before, np.float64, length))
         _offer(model, nodes, after, value, np.float64, length)
-    note(model, {KEY: state_document(detector.running_)})
+    note(model, {KEY: state_document(formula.state)})
 
 
 def _offer(
