@@ -42,9 +42,8 @@ def main() -> None:
     options = harness.arguments(__doc__, what="odin", batch=BATCH, images=BATCH)
     import torch
 
-    from normscale.nn import resnet18
-    from normscale.nn.mahalanobis import MahalanobisLayers
-    from normscale.nn.odin import odin_logits
+    from normscale import Mahalanobis
+    from normscale.nn import extract, perturbed_logits, resnet18
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -54,18 +53,20 @@ def main() -> None:
     if options.what == "odin":
 
         def ours():
-            return odin_logits(model, images, epsilon=0.0014, std=(0.25, 0.25, 0.25), batch_size=options.batch)
+            return perturbed_logits(model, images, epsilon=0.0014, std=(0.25, 0.25, 0.25), batch_size=options.batch)
 
         moved = ours()
         assert moved.shape == reference.shape
         assert 0.0 < np.abs(moved - reference).max() < np.abs(reference).max()
     elif options.what == "mahalanobis":
         training = (torch.randn(1024, 3, 32, 32), torch.arange(1024) % CLASSES)
-        layers = MahalanobisLayers.fit(model, training, layers="all", shrinkage="oas", progress=False)
-        assert len(layers.names) == 5
+        train = extract(model, training, layers="all", progress=False)
+        detector = Mahalanobis(layers=model.stage_names, shrinkage="oas").fit(train)
+        assert len(detector.layers) == 5
 
         def ours():
-            return layers.score(model, images, batch_size=options.batch)
+            outputs = extract(model, images, layers="all", features=False, batch_size=options.batch)
+            return detector.score(outputs)
 
         assert np.isfinite(ours()).all()
     else:

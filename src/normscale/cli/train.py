@@ -24,6 +24,10 @@ def train(
     ood: Annotated[
         list[str] | None, typer.Option(help="Also write the outputs on this OoD set; may be repeated.")
     ] = None,
+    layers: Annotated[
+        str | None,
+        typer.Option(help="Also write these layers: all (the stem and every stage), or names joined by commas."),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch in this process.")] = 1,
 ) -> None:
     """Train a classifier; killed at any moment, the same command goes on and ends with the same weights."""
@@ -43,6 +47,7 @@ def train(
         epochs=epochs,
         seed=seed,
         ood=ood or (),
+        layers=layers.split(",") if layers not in (None, "all") else layers,
         say=lambda text: typer.echo(text, err=True),
     )
     typer.echo(f"network, outputs and result are in {result.folder}", err=True)
