@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from normscale import _validate
 from normscale._validate import BoolArray, FloatArray
 from normscale.detectors.baseline import TrainingBaseline
-from normscale.detectors.formula import FeatureFormula, LogitFormula, MomentFormula
+from normscale.detectors.formula import Formula, MomentFormula
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
@@ -116,7 +116,7 @@ class Detector(ABC):
     def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:  # noqa: B027
         """Take the fitted arrays back in."""
 
-    def formula(self) -> LogitFormula | FeatureFormula | None:
+    def formula(self) -> Formula | None:
         """How a graph can compute :meth:`score` with the statistics as they are now; None where it cannot."""
         return None
 

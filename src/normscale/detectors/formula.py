@@ -81,6 +81,21 @@ class FeatureFormula(NamedTuple):
     """(k, r) of the classes, centred and whitened."""
 
 
+class RectifiedFormula(NamedTuple):
+    """A formula of the logits that the last layer makes of features cut off above: min(f, limit) @ weight.T + bias."""
+
+    limit: float
+    weight: FloatArray
+    """(C, d)"""
+    bias: FloatArray
+    """(C,)"""
+    then: LogitFormula
+
+
+Formula = LogitFormula | FeatureFormula | RectifiedFormula
+"""How a graph can compute scores."""
+
+
 class MomentFormula(NamedTuple):
     """Running statistics that are nothing but moments of the logits, which take a row in before it is scored.
 
@@ -99,7 +114,7 @@ def plain_formula(kind: str, temperature: float = 1.0, weight: float = 1.0) -> L
     return LogitFormula(kind, np.zeros(1), np.array([1.0 / temperature]), weight)
 
 
-def formula_of(detector: Detector) -> LogitFormula | FeatureFormula:
+def formula_of(detector: Detector) -> Formula:
     """The formula that gives ``detector.score``, with the statistics as they are now.
 
     Examples
@@ -109,13 +124,18 @@ def formula_of(detector: Detector) -> LogitFormula | FeatureFormula:
     2.0
     """
     _require_fitted(detector)
-    formula = detector.formula() if _works_as_its_formula(type(detector), "formula", "_score") else None
+    formula = offered_formula(detector)
     if formula is None:
         raise InvalidInput(
             f"{detector.name} ({type(detector).__name__}) has no formula that a graph could carry: its class offers "
             "none for these parameters. Score its outputs in Python, by detector.score."
         )
     return formula
+
+
+def offered_formula(detector: Detector) -> Formula | None:
+    """The formula that a fitted detector offers; None where it inherits one and scores otherwise."""
+    return detector.formula() if _works_as_its_formula(type(detector), "formula", "_score") else None
 
 
 def moment_formula_of(detector: Detector) -> MomentFormula:
@@ -168,6 +188,8 @@ def limits_of(detector: Detector) -> FloatArray | None:
     limits = np.array([detector.threshold_.value] if values is None else values, dtype=np.float64)
     size = np.abs(np.where(np.isfinite(limits), limits, 0.0))
     formula = detector.formula()
+    if isinstance(formula, RectifiedFormula):
+        formula = formula.then
     if isinstance(formula, LogitFormula) and formula.class_offset is not None:
         size = np.maximum(size, np.abs(formula.class_offset).max())  # the score is a difference of larger numbers
     raised: FloatArray = limits + TIE * np.maximum(1.0, size)

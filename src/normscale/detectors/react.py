@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.detectors.base import join
+from normscale.detectors.formula import LogitFormula, RectifiedFormula, offered_formula
 from normscale.detectors.registry import register
 from normscale.detectors.step import Score, Step
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, Head, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 
 
 @register
@@ -78,6 +79,13 @@ class ReAct(Step):
         if not np.isfinite(rows).all():
             raise _validate.invalid_row_error(rows, FEATURES, can_skip=True)
         return outputs.replace(features=None, head=None, logits=self.head_.logits(np.minimum(rows, self.limit_)))
+
+    def formula(self) -> RectifiedFormula | None:
+        inner = offered_formula(self.scorer) if self.scorer.reads == (LOGITS,) else None
+        if not isinstance(inner, LogitFormula):
+            return None
+        weight, bias = (part.astype(np.float64) for part in self.head_)
+        return RectifiedFormula(self.limit_, weight, bias, inner)
 
     def _step_tensors(self) -> dict[str, NDArray[Any]]:
         return {"limit": np.array([self.limit_]), "head.weight": self.head_.weight, "head.bias": self.head_.bias}
