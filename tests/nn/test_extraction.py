@@ -192,7 +192,7 @@ def test_where_there_is_no_such_layer_there_is_no_head() -> None:
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), {"feature_layer": "0"}),
         (nn.Sequential(*body, nn.Linear(5, 4)), {"features": False}),
     ):
-        assert extract(model, IMAGES, **options).head is None  # type: ignore[arg-type]
+        assert extract(model, IMAGES, **options).head is None
 
 
 def test_further_layers_go_by_their_modules_names(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def same(a: ModelOutputs, b: ModelOutputs) -> None:
     assert sorted(a.names) == sorted(b.names)
     for name in a.names:
         np.testing.assert_array_equal(a.array(name), b.array(name))
-    np.testing.assert_array_equal(a.labels, b.labels)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(a.labels, b.labels)
     assert a.head is not None
     assert a.head.equals(b.head)
 

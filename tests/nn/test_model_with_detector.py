@@ -118,7 +118,8 @@ class SomebodysDetector(ns.Detector):
             self.moments.update(chunk.logits)
 
     def _score(self, outputs: ns.ModelOutputs, threads: int) -> np.ndarray:
-        return -2.0 * ((outputs.logits - self.moments.mean) / self.moments.std).max(axis=1)
+        scores: np.ndarray = -2.0 * ((outputs.logits - self.moments.mean) / self.moments.std).max(axis=1)
+        return scores
 
     def _stream(self, outputs: ns.ModelOutputs, threads: int) -> np.ndarray:
         scores = []

@@ -211,6 +211,10 @@ def test_an_input_of_unknown_shape_is_checked_without_the_model(tmp_path: Path) 
     source = saved(features, tmp_path)
     found = export_with_detector(source, maha, tmp_path / "with_detector.onnx", features="hidden").agreement
     assert (found.of, found.rows) == ("the detector alone on random rows", 16)
+    head = (np.random.default_rng(0).normal(size=(CLASSES, FEATURES)), np.zeros(CLASSES))
+    react = ns.ReAct().fit(training().replace(head=head))
+    found = export_with_detector(source, react, tmp_path / "with_detector.onnx", features="hidden").agreement
+    assert (found.of, found.rows) == ("the detector alone on random rows", 16)
 
 
 def test_a_file_that_disagrees_with_numpy_never_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,6 +175,32 @@ def test_mahalanobis_reads_a_layer_inside(per_class: bool) -> None:
     assert 5 < result["is_ood"].sum() < 40
 
 
+@pytest.mark.parametrize("score", ("energy", "msp", "max_logit", "norm_scaling", "multi_threshold"))
+@pytest.mark.parametrize("per_class", (False, True))
+def test_a_step_that_cuts_features_off_before_the_last_layer(score: str, per_class: bool) -> None:
+    model = with_features()
+    weights = onnx.numpy_helper.to_array(model.graph.initializer[0])
+    rng = np.random.default_rng(0)
+
+    def outputs(image: np.ndarray, labels: bool = False) -> ns.ModelOutputs:
+        hidden = np.maximum(image, 0.0)
+        known = (hidden @ weights).argmax(axis=1) if labels else None
+        return ns.ModelOutputs(hidden @ weights, hidden, known, head=(weights.T, np.zeros(CLASSES)))
+
+    train, validation = (outputs(rng.normal(2.0, 1.0, (300, 4)).astype(np.float32), labels=True) for _ in range(2))
+    detector = ns.ReAct(score, percentile=70.0).fit(train).set_threshold(validation, 0.5, per_class=per_class)
+    graph = attach_detector(model, detector, features="hidden").model
+    onnx.checker.check_model(graph, full_check=True)
+    image = rng.normal(2.0, 2.0, (60, 4)).astype(np.float32)
+    image[3, 1] = np.inf
+    result = run(graph, image=image)
+    expected = detector.score(outputs(image), on_invalid="skip")
+    assert np.isnan(expected[3])
+    same(result["ood_score"], expected, rtol=1e-10)
+    assert np.array_equal(result["is_ood"], detector.decide(expected, outputs(image)))
+    assert 5 < result["is_ood"].sum() < 55
+
+
 def test_features_too_large_to_be_squared_are_not_taken_for_normal() -> None:
     detector = ns.Mahalanobis().fit(training()).set_threshold(training(300, seed=5))
     graph = attach_detector(with_features(np.float64), detector, features="hidden").model
@@ -231,7 +257,8 @@ def test_a_formula_is_all_that_a_detector_of_somebody_else_needs() -> None:
             if not np.isfinite(outputs.logits).all():
                 raise ns.InvalidInput("bad row")
             shifted = outputs.logits.astype(np.float64) - self.centre
-            return -3.0 * shifted.max(axis=1) - 0.5 * outputs.logits.max(axis=1)
+            scores: np.ndarray = -3.0 * shifted.max(axis=1) - 0.5 * outputs.logits.max(axis=1)
+            return scores
 
         def formula(self) -> LogitFormula:
             return LogitFormula("max", self.centre, np.ones(1), 3.0, 0.5)

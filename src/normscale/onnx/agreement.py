@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import LogitFormula, formula_of, limits_of
+from normscale.detectors.formula import FeatureFormula, LogitFormula, formula_of, limits_of
 from normscale.errors import NormscaleError
 from normscale.onnx.attaching import FLAG, SCORE, GraphWithDetector, attach_detector
 from normscale.onnx.stream import STATE, read_state
@@ -109,9 +109,11 @@ def _random_rows(graph: GraphWithDetector, detector: Detector, rng: np.random.Ge
     if isinstance(formula, LogitFormula):
         rows["logits"] /= np.where(formula.factor > 0.0, formula.factor, 1.0)
         rows["logits"] += formula.shift
-    else:
+    elif isinstance(formula, FeatureFormula):
         spread = 3.0 * rng.normal(size=(_ROWS, formula.whitening.shape[1]))
         rows["features"] = formula.centre + (formula.means[0] + spread) @ np.linalg.pinv(formula.whitening)
+    else:
+        rows["features"] = 2.0 * formula.limit * rng.uniform(size=(_ROWS, formula.weight.shape[1]))
     return rows
 
 

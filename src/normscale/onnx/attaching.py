@@ -7,13 +7,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import LogitFormula, MomentFormula, formula_of, limits_of, moment_formula_of
+from normscale.detectors.formula import (
+    FeatureFormula,
+    LogitFormula,
+    MomentFormula,
+    formula_of,
+    limits_of,
+    moment_formula_of,
+)
 from normscale.errors import InvalidInput
 from normscale.onnx.nodes import Nodes
 from normscale.onnx.opset import opset_of, raised
 from normscale.onnx.packages import require
 from normscale.onnx.provenance import note, provenance
-from normscale.onnx.scores import feature_scores, flags, logit_scores
+from normscale.onnx.scores import feature_scores, flags, logit_scores, rectified_scores
 from normscale.onnx.stream import KEY, NEXT, STATE, state_document, stream_scores
 from normscale.onnx.tensors import FoundTensor, find, require_free
 
@@ -81,14 +88,16 @@ def attach_detector(
     require_free(copy.graph, (SCORE, FLAG, *(STATE + NEXT if stateful else ())))
     n_classes = None if limits is None or limits.size == 1 else limits.size
     width = (detector.widths_ or {}).get(detector.reads[0])
-    found_features = None
+    found: FoundTensor | None = None
+    found_features: FoundTensor | None = None
     if isinstance(formula, LogitFormula):
         if features is not None:
             raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
         found = find(copy, "logits", width or n_classes, logits)
     else:
         found_features = find(copy, "features", width, features)
-        found = None if n_classes is None else find(copy, "logits", n_classes, logits)  # for thresholds by class
+        if n_classes is not None:  # thresholds by predicted class
+            found = find(copy, "logits", n_classes, logits)
 
     nodes = Nodes(copy.graph, opset_of(copy))
     rows = "" if found is None else nodes.cast(found.name, np.float64)
@@ -97,8 +106,13 @@ def attach_detector(
         scores, *state = stream_scores(nodes, rows, moments)
     elif isinstance(formula, LogitFormula):
         scores = logit_scores(nodes, rows, formula)
-    elif found_features is not None:
-        scores = feature_scores(nodes, nodes.cast(found_features.name, np.float64), formula)
+    else:
+        assert found_features is not None
+        inner = nodes.cast(found_features.name, np.float64)
+        if isinstance(formula, FeatureFormula):
+            scores = feature_scores(nodes, inner, formula)
+        else:
+            scores = rectified_scores(nodes, inner, formula)
     batch = next(item.rows for item in (found_features, found) if item is not None)
     _offer(copy, nodes, SCORE, scores, np.float64, batch)
     if limits is not None:

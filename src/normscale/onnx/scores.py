@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import FeatureFormula, LogitFormula, OodPosition
+from normscale.detectors.formula import FeatureFormula, LogitFormula, OodPosition, RectifiedFormula
 from normscale.onnx.nodes import Nodes
 
 
@@ -56,6 +56,13 @@ def feature_scores(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
     to_means = nodes("Add", nodes("MatMul", white, -2.0 * formula.means.T), squared_norms)
     distances = nodes("Add", norms, nodes.reduce("ReduceMin", to_means, 1))
     return nan_unless(nodes, finite_rows(nodes, rows), not_below_zero(nodes, distances))
+
+
+def rectified_scores(nodes: Nodes, rows: str, formula: RectifiedFormula) -> str:
+    """Scores (n,) of the logits that float64 features ``rows`` (n, d) have when cut off; NaN for a bad row."""
+    made = nodes("MatMul", nodes("Min", rows, formula.limit), formula.weight.T)
+    scores = logit_scores(nodes, nodes("Add", made, formula.bias), formula.then)
+    return nan_unless(nodes, finite_rows(nodes, rows), scores)
 
 
 def flags(nodes: Nodes, scores: str, limits: FloatArray, rows: str | None) -> str:
