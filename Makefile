@@ -12,8 +12,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's comparison on the embedded digits, with a report
 	$(BIN)/normscale doctor
 	mkdir -p run
-	$(BIN)/normscale fit sample:train -o run/guard.safetensors --calibrate sample:validation --keep 0.95
-	$(BIN)/normscale score run/guard.safetensors sample:unseen_digits -o run/unseen_scores.csv
+	$(BIN)/normscale fit sample:train -o run/detector.safetensors --threshold-on sample:validation --keep 0.95
+	$(BIN)/normscale score run/detector.safetensors sample:unseen_digits -o run/unseen_scores.csv
 	$(BIN)/normscale bench --preset digits --workers 2 -o run/digits
 
 test: $(INSTALLED)  ## the whole test suite
