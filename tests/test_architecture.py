@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "state", "tables",
     },
     "report": {
-        "_atomic", "_progress", "_validate", "_version", "detectors", "encoding", "errors", "experiments", "metrics",
+        "_atomic", "_progress", "_validate", "_version", "detectors", "errors", "experiments", "metrics",
         "outputs", "scaling", "scores",
     },
     "cli": {
