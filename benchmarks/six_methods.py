@@ -25,19 +25,16 @@ def make_outputs(rows, seed, spread):
 
 
 def fit_ours(train):
-    from normscale.experiments.comparison import fit_on
-    from normscale.experiments.methods import PAPER_METHODS, find_method
+    from normscale.experiments.methods import find_method
+    from normscale.paper.presets import PAPER_METHODS
 
-    return {method: fit_on(method.make(), train, None) for method in map(find_method, PAPER_METHODS)}
+    return [find_method(name).fitted_on(train, None) for name in PAPER_METHODS]
 
 
-def ours(detectors, test, ood):
-    from normscale.experiments.protocol import score_pair
+def ours(methods, test, ood):
+    from normscale.experiments.measuring import measure
 
-    found = {}
-    for method, detector in detectors.items():
-        found[method.name] = score_pair(detector, method.setting, test, ood).evaluate().auroc
-    return found
+    return {one.record.method: one.record.auroc for one in measure(methods, test, {"ood": ood})}
 
 
 def fit_peer(train):
@@ -74,16 +71,16 @@ def main() -> None:
         name: make_outputs(rows // share, seed, 0.0 if name == "ood" else 4.0)
         for seed, (name, rows) in enumerate(SIZES.items())
     }
-    outputs = {name: ns.ModelOutputs(*three) for name, three in arrays.items()}
+    outputs = {name: ns.ModelOutputs(*three, perturbed_logits=three[0]) for name, three in arrays.items()}
     train = [torch.from_numpy(array) for array in arrays["train"]]
     both = [torch.from_numpy(np.concatenate([arrays["test"][i], arrays["ood"][i]])) for i in (0, 1)]
     sides = [torch.zeros(len(outputs["test"])), torch.full((len(outputs["ood"]),), -1.0)]
     labels = torch.cat(sides).long()
 
-    detectors, mahalanobis = fit_ours(outputs["train"]), fit_peer(train)
+    methods, mahalanobis = fit_ours(outputs["train"]), fit_peer(train)
 
     def run_ours():
-        fitted = fit_ours(outputs["train"]) if options.fit else detectors
+        fitted = fit_ours(outputs["train"]) if options.fit else methods
         return ours(fitted, outputs["test"], outputs["ood"])
 
     def run_peer():

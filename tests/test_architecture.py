@@ -40,7 +40,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "data": {"_atomic", "_lock", "_progress", "_validate", "errors"},
     "nn": {
         "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "encoding",
-        "errors", "moments", "outputs", "scaling", "state",
+        "errors", "moments", "network_folder", "outputs", "scaling", "state",
     },
     "onnx": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "moments", "outputs",
@@ -55,18 +55,23 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "guard", "metrics", "moments", "outputs", "sample", "state",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
+    "network_folder": set(),
     "experiments": {
-        "_atomic", "_kernels", "_lock", "_processes", "_progress", "_provenance", "_validate", "_version", "data",
-        "detectors", "encoding", "errors", "metrics", "moments", "nn", "outputs", "sample", "scaling", "scores",
-        "state", "tables",
+        "_atomic", "_lock", "_processes", "_progress", "_provenance", "_validate", "_version", "data", "detectors",
+        "encoding", "errors", "metrics", "network_folder", "nn", "outputs", "state", "tables",
     },
     "report": {
-        "_atomic", "_progress", "_validate", "_version", "detectors", "errors", "experiments", "metrics",
-        "outputs", "scaling", "scores",
+        "_atomic", "_progress", "_validate", "_version", "detectors", "encoding", "errors", "experiments", "metrics",
+        "outputs", "scores",
+    },
+    "paper": {
+        "_validate", "detectors", "encoding", "errors", "experiments", "metrics", "outputs", "report", "sample",
+        "scores",
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "errors",
-        "experiments", "guard", "metrics", "moments", "nn", "onnx", "outputs", "report", "sample", "serve", "tables",
+        "experiments", "guard", "metrics", "moments", "nn", "onnx", "outputs", "paper", "report", "sample", "serve",
+        "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -24,9 +24,10 @@ from record_comparison import output_of, short
 
 import normscale as ns
 from normscale.cli._inputs import Input, read_named
-from normscale.experiments.stress import PRESETS, Grid, stress, stress_methods
+from normscale.experiments.stress import Grid, stress, stress_preset
 from normscale.experiments.stress_result import StressResult
-from normscale.experiments.stress_summary import PAPER_SETTING, STATICS, summarise
+from normscale.experiments.stress_summary import EVEN, summarise
+from normscale.paper.stress_presets import FROZEN, GAIN, RUNNING, STATICS, STRESS_PRESETS, stress_methods
 
 ROBUST = ns.RobustNormScaling.name
 SWEEP: dict[str, tuple[float, ...]] = {
@@ -34,7 +35,7 @@ SWEEP: dict[str, tuple[float, ...]] = {
     "prior_weight": (1.0, 2.5, 10.0, 20.0),
     "tolerance": (0.6, 0.7, 0.9, 1.0),
 }
-SWEEP_GRID = Grid((0.01, 0.1, 0.5), ("shuffled", "bursts"), PRESETS["robust"].balances)
+SWEEP_GRID = Grid((0.01, 0.1, 0.5), ("shuffled", "bursts"), STRESS_PRESETS["robust"].grid.balances)
 SEEDS = range(5)
 
 
@@ -44,17 +45,17 @@ def rounded(value: Any) -> Any:
 
 def grid_numbers(result: StressResult) -> dict[str, Any]:
     """The four numbers of every method, and robust beside the best static method in every cell."""
-    methods = [{k: rounded(v) for k, v in one._asdict().items()} for one in summarise(result)]
+    methods = [{k: rounded(v) for k, v in one._asdict().items()} for one in summarise(result, STATICS, gain=GAIN)]
     cells = []
-    for cell, numbers in result.cells().items():
+    for cell, numbers in result.means().items():
         best = max((numbers[name] for name in STATICS), key=lambda found: found.auroc)
         ours = numbers[ROBUST]
         row = (*cell, ours.auroc, ours.fpr95_out, best.auroc, best.fpr95_out)
         cells.append([rounded(value) for value in row])
-    shown = (ROBUST, "norm_scaling msp w=1", "energy", "norm_scaling msp frozen")
+    shown = (ROBUST, RUNNING, "energy", FROZEN)
     paper: dict[str, dict[str, list[float]]] = {}
     for one in result.rows:
-        if (one.share, one.order, one.balance) == tuple(PAPER_SETTING) and one.method in shown:
+        if one.stream == EVEN and one.method in shown:
             paper.setdefault(one.ood_set, {})[one.method] = [rounded(one.auroc), rounded(one.fpr95_out)]
     head = ["share", "order", "balance", "auroc", "fpr95_out", "best_static_auroc", "best_static_fpr95_out"]
     return {"methods": methods, "paper_setting_auroc_fpr95_out": paper, "cells": [head, *cells]}
@@ -84,7 +85,7 @@ def false_alarms(train: ns.ModelOutputs, test: ns.ModelOutputs, **parameters: fl
     for seed in SEEDS:
         held, streams = id_streams(test, np.random.default_rng(seed))
         for name, guard in (("", detector), ("frozen ", frozen)):
-            guard.reset().calibrate(test[held], keep=0.95)
+            guard.reset().set_threshold(test[held], keep=0.95)
             for kind, rows in streams.items():
                 flags = guard.decide(guard.reset().stream(test[rows]), test[rows])
                 rates.setdefault(name + kind, []).append(float(flags.mean()))
@@ -114,7 +115,8 @@ def sweep(train: Any, test: Any, ood: Any, seed: int) -> list[dict[str, Any]]:
     tried = [{name: value} for name, values in SWEEP.items() for value in values]
     methods = stress_methods(train, "robust")
     methods |= {json.dumps(one): ns.RobustNormScaling(**one).fit(train) for one in tried}
-    summaries = {one.method: one for one in summarise(stress(test, ood, methods, grid=SWEEP_GRID, seed=seed))}
+    found = stress(test, ood, methods, grid=SWEEP_GRID, seed=seed)
+    summaries = {one.method: one for one in summarise(found, STATICS, gain=GAIN)}
     rows = []
     for one in tried:
         found = summaries[json.dumps(one)]
@@ -136,8 +138,7 @@ def main() -> None:
     parser.add_argument("--sweep", action="store_true")
     options = parser.parse_args()
     train, test, ood = Input(options.train).read(), Input(options.id).read(), read_named(options.ood)
-    methods = stress_methods(train, "robust")
-    result = stress(test, ood, methods, grid=PRESETS["robust"], seed=options.seed)
+    result = stress_preset(STRESS_PRESETS["robust"], train, test, ood, seed=options.seed)
     record: dict[str, Any] = {
         "command": " ".join(["python tools/record_robust.py", *map(short, sys.argv[1:])]),
         "commit": output_of("git", "rev-parse", "HEAD"),

@@ -21,6 +21,7 @@ from normscale._provenance import environment
 from normscale.experiments.recommendation import recommend
 from normscale.experiments.stress_result import load_stress
 from normscale.experiments.stress_summary import summarise
+from normscale.paper.stress_presets import GAIN, STATICS
 
 
 def main(target: Path, arguments: list[str]) -> None:
@@ -29,8 +30,10 @@ def main(target: Path, arguments: list[str]) -> None:
         command = [sys.executable, "-m", "normscale", "stress", *arguments]
         subprocess.run([*command, "-o", rows, "--picture", target.with_suffix(".png")], check=True, stdout=sys.stderr)
         result = load_stress(rows)
-    drawn = {row.balance: row.classes for row in result.rows}
-    summaries = [one._asdict() | {"worst_cell": one.worst_cell._asdict()} for one in summarise(result)]
+    drawn = {row.stream.balance: row.classes for row in result.rows}
+    summaries = [
+        one._asdict() | {"worst_kind": one.worst_kind._asdict()} for one in summarise(result, STATICS, gain=GAIN)
+    ]
     record = {
         "command": " ".join(["normscale", "stress", *map(short, arguments)]),
         "date": date.today().isoformat(),
@@ -45,7 +48,7 @@ def main(target: Path, arguments: list[str]) -> None:
         json.dumps(
             {**cell._asdict(), **{name: [round(number, 4) for number in found] for name, found in methods.items()}}
         )
-        for cell, methods in result.cells().items()
+        for cell, methods in result.means().items()
     ]
     head = json.dumps(record, indent=1).removesuffix("\n}")
     note = '"cells: [AUROC, FPR95] by method, averaged over the OoD sets"'

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import normscale as ns
-from normscale.experiments.audit import POINTS, audit, summary
+from normscale.paper.audit import POINTS, audit, summary
 
 
 def run(*arguments: object, columns: int | None = None) -> subprocess.CompletedProcess[str]:

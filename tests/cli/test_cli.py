@@ -150,9 +150,9 @@ def test_eval_prints_what_the_library_computes(tmp_path: Path) -> None:
     assert float(next(csv.DictReader(text.splitlines()))["auroc"]) == pytest.approx(expected.auroc)
 
 
-def test_eval_of_a_saved_guard(detector: Path) -> None:
+def test_eval_of_a_saved_detector(detector: Path) -> None:
     result = normscale(
-        "eval", "--id", "sample:test", "--ood", "sample:photo_patches", "--guard", detector, "-f", "json"
+        "eval", "--id", "sample:test", "--ood", "sample:photo_patches", "--saved", detector, "-f", "json"
     )
     assert result.returncode == 0, result.stderr
     assert {json.loads(line)["method"] for line in result.stdout.splitlines()} == {"norm_scaling"}

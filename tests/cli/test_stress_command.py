@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.experiments.stress import PRESETS, RUNNING, stress, stress_methods
+from normscale.experiments.measurement import StreamKind
+from normscale.experiments.stress import stress_preset
 from normscale.experiments.stress_result import load_stress
+from normscale.paper.stress_presets import RUNNING, STRESS_PRESETS
 
 
 def outputs(n: int, seed: int, shift: float) -> ns.ModelOutputs:
@@ -46,17 +48,12 @@ ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "str
 def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
     run = normscale(*ARGUMENTS, "-o", "rows.json", "--picture", "map.svg", "--seed", 3, "--threads", 2, cwd=folder)
     assert run.returncode == 0, run.stderr
-    expected = stress(
-        TABLES["test"],
-        {"strange": TABLES["odd"]},
-        stress_methods(TABLES["train"], "robust"),
-        grid=PRESETS["robust"],
-        seed=3,
-    )
+    odd = {"strange": TABLES["odd"]}
+    expected = stress_preset(STRESS_PRESETS["robust"], TABLES["train"], TABLES["test"], odd, seed=3)
     saved = load_stress(folder / "rows.json")
     assert saved.settings == expected.settings
-    assert [(r.method, r.share, r.skipped) for r in saved.rows] == [
-        (r.method, r.share, r.skipped) for r in expected.rows
+    assert [(r.method, r.stream, r.skipped) for r in saved.rows] == [
+        (r.method, r.stream, r.skipped) for r in expected.rows
     ]
     np.testing.assert_allclose([r.auroc for r in saved.rows], [r.auroc for r in expected.rows], rtol=1e-9)
     assert "<svg" in (folder / "map.svg").read_text()
@@ -65,7 +62,8 @@ def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
     lines = run.stdout.splitlines()
     assert max(map(len, lines)) <= 110
     assert len(lines) < 60, "a page, not a list of rows"
-    row = next(row for row in expected.rows if row[1:4] == (0.5, "OoD first", "balanced") and row.method == RUNNING)
+    kind = StreamKind(0.5, "OoD first", "balanced")
+    row = next(row for row in expected.rows if row.stream == kind and row.method == RUNNING)
     cell = f"{row.auroc:.3f}".removeprefix("0") + f"/{100 * row.fpr95_out:.0f}"
     line = next(line for line in lines if line.startswith("  running, OoD first"))
     assert line.split()[-2] == cell, "the columns are the shares, 50 % the last but one"
@@ -89,12 +87,12 @@ def test_rows_as_csv_and_json(folder: Path) -> None:
             record["share"],
         )
         assert json.loads(row["parameters"]) == record["parameters"]
-        assert record["positive"] == "OoD"
+        assert record["positive"] == "OoD for *_out, in-distribution for *_in"
         if record["skipped"]:
             assert record["auroc"] is None
         else:
             assert float(row["auroc"]) == record["auroc"]
-    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, 5.0, "inf", None}
+    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, 5.0, "Infinity", None}
 
 
 @pytest.mark.parametrize(

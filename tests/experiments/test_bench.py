@@ -18,9 +18,10 @@ import pytest
 import normscale as ns
 from normscale.experiments.bench import bench
 from normscale.experiments.comparison import compare
-from normscale.experiments.presets import Plan
+from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
 from normscale.experiments.stress_result import load_stress
+from normscale.paper.stress_presets import STRESS_PRESETS
 
 pytest.importorskip("torch")
 
@@ -32,15 +33,18 @@ PLAN = Plan(
     recipe="fast",
     epochs=2,
     seeds=(0, 1),
-    methods=("msp", "multi_threshold", "odin", "mahalanobis", "energy", "norm_scaling", "norm_scaling_frozen"),
+    methods=(
+        *("msp", "multi_threshold", "odin", "mahalanobis", "energy", "norm_scaling", "norm_scaling_frozen"),
+        "mahalanobis:layers=stem,stage4,features:shrinkage=oas",
+    ),
 )
-N_CELLS = 2 * 2 * 7
+N_CELLS = 2 * 2 * 8
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench") / "run"
-    result = bench(folder, PLAN, with_stress=False, command="normscale bench")
+    result = bench(folder, PLAN, command="normscale bench")
     assert (result.n_new, result.n_kept, result.missing) == (N_CELLS, 0, {})
     return folder
 
@@ -93,15 +97,19 @@ def test_the_numbers_are_those_of_compare_on_the_same_outputs(finished: Path) ->
             if (row.method, row.setting) in names:
                 method = names[row.method, row.setting]
                 for metric in ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in"):
-                    assert found[seed, row.ood_set, method, metric] == pytest.approx(getattr(row, metric), abs=1e-12)
+                    assert found[seed, row.ood_set, method, metric] == pytest.approx(row.metrics[metric], abs=1e-12)
                     compared += 1
         assert compared == 6 * 2 * 5
-        perturbed = {name: run.outputs(seed, name, perturbed=True) for name in ("test", *PLAN.ood)}
-        odin = ns.ODIN()
+        layered = ns.Mahalanobis(layers=("stem", "stage4", "features"), shrinkage="oas").fit(train)
         for name in PLAN.ood:
-            auroc = ns.evaluate(odin.score(perturbed["test"].logits), odin.score(perturbed[name].logits)).auroc
-            assert found[seed, name, "odin", "auroc"] == pytest.approx(auroc, abs=1e-12)
-            assert not np.array_equal(perturbed[name].logits, sets[name].logits)
+            odin = ns.evaluate(ns.ODIN().score(test), ns.ODIN().score(sets[name])).auroc
+            assert found[seed, name, "odin", "auroc"] == pytest.approx(odin, abs=1e-12)
+            assert not np.array_equal(sets[name].perturbed_logits, sets[name].logits)
+            distances = ns.evaluate(layered.score(test), layered.score(sets[name])).auroc
+            assert found[seed, name, PLAN.methods[-1], "auroc"] == pytest.approx(distances, abs=1e-12)
+        assert set(test.names) == {"logits", "features", "perturbed_logits", "stem", "stage4"}
+        assert set(train.names) == {"logits", "features", "stem", "stage4"}  # nothing is perturbed that nobody reads
+        assert set(run.outputs(seed, "validation").names) == {"logits", "features"}
 
 
 def test_a_cell_keeps_the_scores_its_numbers_come_from(finished: Path) -> None:
@@ -115,7 +123,7 @@ def test_a_deleted_cell_is_made_again_and_nothing_else(run: Path) -> None:
     lost = RunFolder.open(run).cell_path(1, "gaussian", "norm_scaling")
     lost.unlink()
     times = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
-    result = bench(run, PLAN, with_stress=False)
+    result = bench(run, PLAN)
     assert (result.n_new, result.n_kept) == (1, N_CELLS - 1)
     assert lost.exists()
     assert {path: path.stat().st_mtime_ns for path in times} == times
@@ -125,52 +133,69 @@ def test_a_deleted_cell_is_made_again_and_nothing_else(run: Path) -> None:
 def test_deleted_outputs_are_read_out_again_without_training(run: Path) -> None:
     before = values(run)
     opened = RunFolder.open(run)
-    opened.outputs_path(0, "fashion").unlink()
-    opened.outputs_path(0, "fashion", perturbed=True).unlink()
+    opened.network(0).outputs("fashion").unlink()
     opened.cell_path(0, "fashion", "odin").unlink()
-    log = (opened.network(0) / "checkpoint.safetensors").stat().st_mtime_ns
-    assert bench(run, PLAN, with_stress=False).n_new == 1
-    assert (opened.network(0) / "checkpoint.safetensors").stat().st_mtime_ns == log
+    log = (opened.network(0).path / "checkpoint.safetensors").stat().st_mtime_ns
+    assert bench(run, PLAN).n_new == 1
+    assert (opened.network(0).path / "checkpoint.safetensors").stat().st_mtime_ns == log
     assert values(run) == before
 
 
 def test_two_workers_come_to_the_same(finished: Path, tmp_path: Path) -> None:
-    bench(tmp_path / "run", PLAN, workers=2, with_stress=False)
+    bench(tmp_path / "run", PLAN, workers=2)
     assert values(tmp_path / "run") == values(finished)
 
 
 def test_more_may_be_asked_of_a_run(run: Path) -> None:
     more = PLAN._replace(seeds=(0,), ood={"uniform": "uniform"}, methods=("energy", "max_logit"))
-    result = bench(run, more, with_stress=False)
+    result = bench(run, more)
     assert (result.n_new, result.n_kept) == (2, 0)
     opened = RunFolder.open(run)
     assert set(opened.plan.ood) == {"fashion", "gaussian", "uniform"}
     assert len(opened.cells()) == N_CELLS + 2
 
 
+def test_arrays_that_another_method_reads_are_added_to_the_outputs(run: Path) -> None:
+    before = RunFolder.open(run).outputs(0, "gaussian")
+    assert before.get("stage1") is None
+    methods = ("mahalanobis:layers=stage1:shrinkage=oas", "react+energy")
+    assert bench(run, PLAN._replace(seeds=(0,), ood={"gaussian": "gaussian"}, methods=methods)).n_new == 2
+    assert RunFolder.open(run).outputs(0, "train").head is not None  # ReAct needs it
+    after = RunFolder.open(run).outputs(0, "gaussian")
+    assert after.stage1.shape == (500, 4)
+    for name in before.names:
+        np.testing.assert_array_equal(after.array(name), before.array(name))
+
+
+def test_the_set_keeps_its_name_when_its_source_is_another() -> None:
+    plan = PLAN._replace(data="npz:packs/digits", trained_on="digits")
+    assert plan.in_set == "digits"
+    assert Plan.from_dict(plan.to_dict()) == plan
+
+
 def test_a_set_that_cannot_be_had_is_left_out_and_named(run: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "wrong.npz", pictures=np.zeros(3))
     sets = {**PLAN.ood, "absent": f"npz:{tmp_path}/none.npz", "wrong": f"npz:{tmp_path}/wrong.npz"}
-    result = bench(run, PLAN._replace(ood=sets), with_stress=False)
+    result = bench(run, PLAN._replace(ood=sets))
     assert (result.n_new, result.n_kept) == (0, N_CELLS)
     assert set(result.missing) == {"absent", "wrong"}
     assert "none.npz" in result.missing["absent"]
     assert "images" in result.missing["wrong"]
     pictures = np.random.default_rng(0).integers(0, 255, (40, 16, 16, 3), dtype=np.uint8)  # other size and channels
     np.savez(tmp_path / "none.npz", images=pictures, labels=np.full(40, -1))
-    result = bench(run, PLAN._replace(ood=sets), with_stress=False)
+    result = bench(run, PLAN._replace(ood=sets))
     assert set(result.missing) == {"wrong"}
-    assert result.n_new == 2 * 7
+    assert result.n_new == 2 * 8
 
 
 def test_the_stress_grid_is_run_once_on_the_first_network(run: Path) -> None:
     small = PLAN._replace(seeds=(0,), ood={"gaussian": "gaussian"})
-    bench(run, small)
+    bench(run, small, stress=STRESS_PRESETS["paper"])
     result = load_stress(run / "stress.json")
     assert result.ood_sets == ["gaussian"]
     assert result.settings["n_id"] == 500
     before = (run / "stress.json").stat().st_mtime_ns
-    bench(run, small)
+    bench(run, small, stress=STRESS_PRESETS["paper"])
     assert (run / "stress.json").stat().st_mtime_ns == before
 
 
@@ -201,10 +226,10 @@ def test_a_damaged_cell_and_a_newer_folder_are_explained(run: Path) -> None:
     settings = json.loads((run / "settings.json").read_text())
     (run / "settings.json").write_text(json.dumps({**settings, "format": 99}))
     with pytest.raises(ns.FileFormatError, match=r"format 99.*Upgrade"):
-        bench(run, PLAN, with_stress=False)
+        bench(run, PLAN)
     (run / "settings.json").write_text("{")
     with pytest.raises(ns.FileFormatError, match="damaged"):
-        bench(run, PLAN, with_stress=False)
+        bench(run, PLAN)
     with pytest.raises(ns.FileFormatError, match="not the folder of a benchmark"):
         RunFolder.open(run / "cells")
 
@@ -217,12 +242,13 @@ import resource
 if sys.argv[3] != "0":
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
     import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-bench(sys.argv[1], PLAN, workers=int(sys.argv[2]), with_stress=False)
+bench(sys.argv[1], PLAN, workers=int(sys.argv[2]))
 """
 
 
 def start(folder: Path, workers: int = 1, largest_file: int = 0) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     arguments = [sys.executable, "-c", PROGRAM, str(folder), str(workers), str(largest_file)]
     return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
 
@@ -231,7 +257,7 @@ def start(folder: Path, workers: int = 1, largest_file: int = 0) -> subprocess.P
     ("phase", "workers"),
     [
         ("networks/seed0/checkpoint.safetensors", 2),
-        ("networks/seed0/odin/test.safetensors", 1),
+        ("networks/seed0/outputs/test.safetensors", 1),
         ("cells/seed0/gaussian/msp.safetensors", 1),
     ],
 )
@@ -244,7 +270,7 @@ def test_killed_in_any_phase_it_goes_on(finished: Path, tmp_path: Path, phase: s
             assert process.poll() is None, process.communicate()[1]
             time.sleep(0.01)
         with pytest.raises(ns.FolderInUse, match=f"id {process.pid}"):
-            bench(folder, PLAN, with_stress=False)
+            bench(folder, PLAN)
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -252,7 +278,7 @@ def test_killed_in_any_phase_it_goes_on(finished: Path, tmp_path: Path, phase: s
     end = time.monotonic() + 30
     while True:  # orphaned workers end themselves
         try:
-            result = bench(folder, PLAN, with_stress=False)
+            result = bench(folder, PLAN)
             break
         except ns.FolderInUse:
             assert time.monotonic() < end
@@ -267,5 +293,5 @@ def test_a_full_disk_is_said_and_loses_nothing(finished: Path, tmp_path: Path) -
     assert "File too large" in process.communicate(timeout=120)[1]
     assert process.returncode == 1
     assert not list(folder.rglob("*.tmp*"))
-    bench(folder, PLAN, with_stress=False)
+    bench(folder, PLAN)
     assert values(folder) == values(finished)

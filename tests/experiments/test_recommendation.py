@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 
 import normscale as ns
+from experiments.stress_rows import stress_row
+from normscale.experiments.measurement import Measurement, StreamKind
 from normscale.experiments.recommendation import recommend
-from normscale.experiments.stress import FROZEN, RUNNING, norm_scaling_name
-from normscale.experiments.stress_result import Cell, StressResult, StressRow
+from normscale.experiments.stress_result import StressResult
+from normscale.paper.stress_presets import FROZEN, RUNNING, norm_scaling_name
 
 SHARES = (0.01, 0.1, 0.5)
 ORDERS = ("shuffled", "bursts", "OoD first")
@@ -18,27 +20,33 @@ BALANCES = ("balanced", "one class 80 %", "two classes missing")
 CHOSEN = {"balanced": (), "one class 80 %": (3,), "two classes missing": (2, 7)}
 HEAVY = norm_scaling_name(prior="w=train")
 
-Auroc = float | Callable[[Cell], float]
+SETTINGS = {"preferred": "energy", "n_train": 5000}
+
+Auroc = float | Callable[[StreamKind], float]
 
 
 def grid(methods: dict[str, Auroc], ood_set: str = "noise") -> StressResult:
     """Every cell of a small grid; a method's AUROC is a number or a function of the cell, its FPR95 is 1 - AUROC."""
     weights = {RUNNING: 1.0, HEAVY: 5000.0, FROZEN: math.inf}
     rows = []
-    for cell in (Cell(s, o, b) for s in SHARES for o in ORDERS for b in BALANCES):
+    for cell in (StreamKind(s, o, b) for s in SHARES for o in ORDERS for b in BALANCES):
         for name, auroc in methods.items():
             value = auroc(cell) if callable(auroc) else auroc
             parameters = {"prior_weight": weights[name]} if name in weights else {}
-            kind = (ood_set, *cell, CHOSEN[cell.balance], name, parameters)
-            rows.append(StressRow._make((*kind, value, 1 - value, 100, 100, 2, 0, "")))
-    return StressResult(rows)
+            others = {"parameters": parameters, "classes": CHOSEN[cell.balance], "n_id": 100, "n_ood": 100, "draws": 2}
+            rows.append(stress_row(name, value, 1 - value, cell, ood_set, **others))
+    return StressResult(rows, SETTINGS)
 
 
-def is_paper_like(cell: Cell) -> bool:
+def skipped(row: Measurement, reason: str) -> Measurement:
+    return row._replace(metrics=dict.fromkeys(row.metrics, math.nan), skipped=reason)
+
+
+def is_paper_like(cell: StreamKind) -> bool:
     return cell.order == "shuffled" and cell.balance == "balanced"
 
 
-def gains_only_where_the_paper_looks(cell: Cell) -> float:
+def gains_only_where_the_paper_looks(cell: StreamKind) -> float:
     """0.80 + 0.2 * share in balanced, shuffled streams; 0.45 with a dominant class; 0.78 in all others."""
     if cell.balance == "one class 80 %":
         return 0.45
@@ -75,7 +83,7 @@ def test_a_method_that_gains_only_in_the_papers_setting_is_tied_to_it() -> None:
 
 
 def test_of_equal_gains_the_smaller_risk_is_taken() -> None:
-    def heavy(cell: Cell) -> float:
+    def heavy(cell: StreamKind) -> float:
         return gains_only_where_the_paper_looks(cell) - 0.009 if is_paper_like(cell) else 0.7
 
     methods: dict[str, Auroc] = {"energy": 0.81, FROZEN: 0.80, RUNNING: gains_only_where_the_paper_looks, HEAVY: heavy}
@@ -101,8 +109,8 @@ def test_it_is_said_plainly_when_nothing_beats_energy() -> None:
     advice = recommend(grid({"msp": 0.8, "energy": 0.9, FROZEN: 0.85, RUNNING: 0.852}))
     assert advice[0] == (
         "Use Energy: even in balanced, shuffled streams nothing with running statistics gains more than 0.01 AUROC on "
-        "it, and no form of norm-scaling is more than 0.005 ahead of it on average (closest is running norm-scaling "
-        "(msp, prior weight 1), with a mean AUROC of 0.852 against 0.900)."
+        "it, and nothing with running statistics, nor its frozen form, is more than 0.005 ahead of it on average "
+        "(closest is running norm-scaling (msp, prior weight 1), with a mean AUROC of 0.852 against 0.900)."
     )
     assert only(advice, "In balanced, shuffled streams the running statistics gain nothing") == (
         "In balanced, shuffled streams the running statistics gain nothing over frozen ones (at most +0.002 AUROC, at "
@@ -132,7 +140,7 @@ def test_uneven_classes_are_named_with_what_they_cost() -> None:
 
 
 def test_the_cost_of_the_order_is_read_off_balanced_streams() -> None:
-    def running(cell: Cell) -> float:
+    def running(cell: StreamKind) -> float:
         if cell.balance != "balanced":
             return 0.2  # must not be counted as a cost of the order
         return 0.9 - {"shuffled": 0.0, "bursts": 0.004, "OoD first": 0.1 * cell.share}[cell.order]
@@ -156,7 +164,7 @@ def test_prior_weights_are_compared_when_there_are_several() -> None:
 def test_ood_sets_that_differ_are_told_apart() -> None:
     far = grid({"energy": 0.85, FROZEN: 0.8, RUNNING: 0.95}, "far")
     near = grid({"energy": 0.85, FROZEN: 0.8, RUNNING: 0.79}, "near")
-    both = StressResult([*far.rows, *near.rows])
+    both = StressResult([*far.rows, *near.rows], SETTINGS)
     assert only(recommend(both), "The OoD sets differ").endswith("is +0.150 on far and -0.010 on near.")
     assert not any("OoD sets differ" in sentence for sentence in recommend(far))
 
@@ -164,11 +172,11 @@ def test_ood_sets_that_differ_are_told_apart() -> None:
 def test_skipped_streams_are_counted_and_explained() -> None:
     whole = grid({"energy": 0.85, FROZEN: 0.8, RUNNING: 0.95})
     reason = "an OoD share of 1 % needs 99 ID rows, and the ID set suffices for 57"
-    rows = [row._replace(auroc=math.nan, skipped=reason) if row.share == 0.01 else row for row in whole.rows]
+    rows = [skipped(row, reason) if row.stream and row.stream.share == 0.01 else row for row in whole.rows]
     assert recommend(StressResult(rows))[-1] == (
         f"9 streams could not be made for want of rows; for example, {reason}."
     )
-    nothing = StressResult([row._replace(auroc=math.nan, skipped=reason) for row in whole.rows])
+    nothing = StressResult([skipped(row, reason) for row in whole.rows])
     assert recommend(nothing) == [f"There is nothing to recommend: {reason}."]
 
 
@@ -178,23 +186,23 @@ def test_another_detector_can_be_what_is_advised() -> None:
 
 
 def test_without_running_and_frozen_there_is_no_advice() -> None:
-    with pytest.raises(ns.InvalidInput, match=f"missing: {FROZEN}"):
+    with pytest.raises(ns.InvalidInput, match=f"and its frozen form; the grid has energy, {RUNNING}"):
         recommend(grid({"energy": 0.9, RUNNING: 0.8}))
 
 
 def test_no_claim_is_made_that_the_means_contradict() -> None:
-    def running(cell: Cell) -> float:
+    def running(cell: StreamKind) -> float:
         return 0.80 if cell.balance == "one class 80 %" else 0.85 if is_paper_like(cell) else 0.95
 
     advice = recommend(grid({"energy": 0.85, FROZEN: 0.84, RUNNING: running}))
     assert advice[0].startswith("Use Energy: even in balanced, shuffled streams nothing with running statistics gains")
-    assert "no form of norm-scaling" not in advice[0]
+    assert "nor its frozen form" not in advice[0]
 
 
 def test_where_several_are_as_good_energy_is_advised() -> None:
     advice = recommend(grid({"max_logit": 0.899, "energy": 0.896, FROZEN: 0.90, RUNNING: 0.8}))
     assert advice[0].startswith("Use Energy: even in balanced")
-    assert "no form of norm-scaling is more than 0.005 ahead of it" in advice[0]
+    assert "nor its frozen form, is more than 0.005 ahead of it" in advice[0]
     assert only(advice, "Without running").startswith(
         "Without running statistics Energy is as good as any, with a mean"
     )

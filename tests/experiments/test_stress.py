@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -11,22 +12,31 @@ import pytest
 from numpy.typing import NDArray
 
 import normscale as ns
+from experiments.stress_rows import stress_row
 from normscale.detectors.base import Detector
+from normscale.experiments.measurement import Measurement, StreamKind
 from normscale.experiments.streams import ClassBalance, arrange, draw_rows
-from normscale.experiments.stress import (
+from normscale.experiments.stress import Grid, steps, stress
+from normscale.experiments.stress_result import StressResult, load_stress
+from normscale.experiments.stress_summary import summarise
+from normscale.outputs import ModelOutputs
+from normscale.paper.stress_presets import (
     FROZEN,
-    PRESETS,
+    GAIN,
     PRIORS,
     RUNNING,
     SCORES,
-    Grid,
+    STATICS,
+    STRESS_PRESETS,
     norm_scaling_name,
-    steps,
-    stress,
     stress_methods,
 )
-from normscale.experiments.stress_result import Cell, StressResult, StressRow, load_stress
-from normscale.experiments.stress_summary import summarise
+
+
+def stream_of(row: Measurement) -> StreamKind:
+    assert row.stream is not None
+    return row.stream
+
 
 SMALL = Grid((0.2, 0.5), ("shuffled", "bursts", "ID first", "OoD first"), ("balanced", "one class 80 %"))
 
@@ -62,7 +72,7 @@ def slow_scores(rows: NDArray[np.float64], weight: float, score: str) -> NDArray
             now, deviation = mean, np.sqrt(variance)
         z = np.sort((rows[t - 1] - now) / deviation)
         found.append(
-            -z[-1] if score == "max"
+            -z[-1] if score == "max_logit"
             else -np.log(np.exp(z).sum()) if score == "energy"
             else np.log(np.exp(z[:-1]).sum()) - z[-1]
         )  # fmt: skip
@@ -77,16 +87,16 @@ def slow_numbers(scores: NDArray[np.float64], is_ood: NDArray[np.bool_]) -> tupl
     return float(wins), float((id_side >= max(caught)).mean())
 
 
-@pytest.mark.parametrize("cell", [Cell(s, o, b) for s in SMALL.shares for o in SMALL.orders for b in SMALL.balances])
+@pytest.mark.parametrize("cell", [StreamKind(*kind) for kind in product(*SMALL)])
 @pytest.mark.parametrize("name", OOD)
-def test_a_cell_equals_a_slow_loop_over_its_streams(result: StressResult, name: str, cell: Cell) -> None:
-    rows = {row.method: row for row in result.rows if row.ood_set == name and row[1:4] == tuple(cell)}
+def test_a_cell_equals_a_slow_loop_over_its_streams(result: StressResult, name: str, cell: StreamKind) -> None:
+    rows = {row.method: row for row in result.rows if row.ood_set == name and row.stream == cell}
     pool = ClassBalance(ID.labels if ID.labels is not None else [], cell.balance, seed=4)
     weights = dict(zip(PRIORS, (1.0, 100.0, 1000.0, 200.0, math.inf), strict=True))
     everything = np.concatenate([ID.logits, OOD[name].logits])
     draws = rows[RUNNING].draws
     assert draws == math.ceil(200 / rows[RUNNING].n_ood)
-    for score, prior in (("msp", "w=1"), ("max", "w=100"), ("energy", "w=train"), ("msp", "frozen")):
+    for score, prior in (("msp", "w=1"), ("max_logit", "w=100"), ("energy", "w=train"), ("msp", "frozen")):
         expected = []
         for draw in range(draws):
             id_rows, ood_rows = draw_rows(pool, len(OOD[name]), cell.share, seed=4, draw=draw)
@@ -105,20 +115,22 @@ def test_the_order_moves_running_statistics_and_nothing_else(result: StressResul
         by_stream: dict[tuple[str, float, str], set[float]] = {}
         for row in result.rows:
             if row.method == method:
-                by_stream.setdefault((row.ood_set, row.share, row.balance), set()).add(row.auroc)
+                kind = stream_of(row)
+                by_stream.setdefault((row.ood_set, kind.share, kind.balance), set()).add(row.auroc)
         different = [len(values) > 1 for values in by_stream.values()]
         assert any(different) if " w=" in method else not any(different), method
 
 
 def test_the_grid_is_whole_and_in_order(result: StressResult) -> None:
     assert len(result.rows) == 2 * 2 * 4 * 2 * 18
-    assert len({(row.ood_set, *row[1:4], row.method) for row in result.rows}) == len(result.rows)
+    assert len({(row.ood_set, row.stream, row.method) for row in result.rows}) == len(result.rows)
     assert result.methods == [*(f"norm_scaling {s} {p}" for s in SCORES for p in PRIORS), "msp", "max_logit", "energy"]
     assert (tuple(result.shares), tuple(result.orders), tuple(result.balances)) == SMALL
     assert result.ood_sets == ["near", "far"]
     assert result.settings == {"seed": 4, "n_id": 80, "ood_sets": {"near": 70, "far": 40}, "id_classes": "labels"}
-    assert {name: math.prod(map(len, grid)) for name, grid in PRESETS.items()} == {"paper": 84, "robust": 84}
-    assert PRESETS["robust"].balances == ("balanced", "one class 80 %", "two classes missing")
+    sizes = {name: math.prod(map(len, preset.grid)) for name, preset in STRESS_PRESETS.items()}
+    assert sizes == {"paper": 84, "robust": 84}
+    assert STRESS_PRESETS["robust"].grid.balances == ("balanced", "one class 80 %", "two classes missing")
 
 
 def test_threads_and_repetition_change_nothing_and_a_seed_does(result: StressResult) -> None:
@@ -152,9 +164,9 @@ def test_any_detector_takes_part_and_a_static_one_is_scored_once_per_set() -> No
     class Counting(ns.Energy):
         calls = 0
 
-        def _score(self, rows: NDArray[np.float64], threads: int) -> NDArray[np.float64]:
+        def _score(self, outputs: ModelOutputs, threads: int) -> NDArray[np.float64]:
             type(self).calls += 1
-            return super()._score(rows, threads)
+            return super()._score(outputs, threads)
 
     methods: dict[str, Detector] = {"mine": Counting().fit(TRAIN), "distance": ns.Mahalanobis().fit(TRAIN)}
     found = stress(ID, OOD, methods, grid=SMALL)
@@ -172,12 +184,12 @@ def test_any_detector_takes_part_and_a_static_one_is_scored_once_per_set() -> No
 def test_a_cell_without_enough_rows_is_skipped_with_its_reason() -> None:
     grid = Grid((0.001, 0.5), ("shuffled", "bursts"), ("balanced",))
     result = stress(ID, {"far": OOD["far"]}, stress_methods(TRAIN, "robust"), grid=grid)
-    skipped = [row for row in result.rows if row.share == 0.001]
+    skipped = [row for row in result.rows if stream_of(row).share == 0.001]
     assert len(skipped) == 2 * 7
     assert all(math.isnan(row.auroc) and math.isnan(row.fpr95_out) and row.draws == 0 for row in skipped)
     reason = "an OoD share of 0.1 % needs 999 ID rows, and the ID set suffices for 80 (balanced)"
     assert result.skipped() == {reason: 2}
-    assert {cell.share for cell in result.cells()} == {0.5}
+    assert {cell.share for cell in result.means()} == {0.5}
 
 
 def test_predicted_classes_stand_in_for_labels() -> None:
@@ -235,7 +247,7 @@ def test_rows_come_back_from_their_file(result: StressResult, tmp_path: Path) ->
         ('{"kind": "recipe"}', "not the rows of a stress grid"),
         ('{"kind": "normscale stress grid", "format": 99, "version": "9.0"}', "has format 99, made by version 9.0"),
         (
-            '{"kind": "normscale stress grid", "format": 1, "fields": ["a"], "rows": []}',
+            '{"kind": "normscale stress grid", "format": 2, "version": "9.0", "fields": ["a"], "rows": []}',
             r"damaged: its fields are \['a'\]",
         ),
     ),
@@ -256,7 +268,7 @@ def test_a_cut_file_and_a_missing_one_are_refused(result: StressResult, tmp_path
     path.write_text(whole[:-100])
     with pytest.raises(ns.FileFormatError, match="is not JSON"):
         load_stress(path)
-    path.write_text(whole.replace('"near", 0.2', "0.2", 1))
+    path.write_text(whole.replace('["near", ', "[", 1))
     with pytest.raises(ns.FileFormatError, match="is damaged"):
         load_stress(path)
 
@@ -265,7 +277,7 @@ def made(auroc: dict[str, dict[str, dict[float, float]]]) -> StressResult:
     """A grid by OoD set, method and share (balanced, shuffled); its FPR95 is 1 - AUROC."""
     return StressResult(
         [
-            StressRow(name, share, "shuffled", "balanced", (), method, {}, value, 1 - value, 100, 100, 2, 0, "")
+            stress_row(method, value, 1 - value, StreamKind(share, "shuffled", "balanced"), name)
             for name, methods in auroc.items()
             for method, shares in methods.items()
             for share, value in shares.items()
@@ -287,17 +299,20 @@ def test_the_summary_is_computed_as_defined() -> None:
         }
     )  # fmt: skip
     # means: energy .85 .85; frozen .82 .83; running .76 .95; mine .84 .93; the best static is energy in both cells
-    found = {one.method: one for one in summarise(result)}
+    found = {one.method: one for one in summarise(result, STATICS, gain=GAIN)}
     assert [one.method for one in summarise(result)] == ["mine", RUNNING, "energy", FROZEN]
     mine = found["mine"]
     assert mine.worst == pytest.approx(-0.01)
-    assert mine.worst_cell == Cell(0.1, "shuffled", "balanced")
-    assert (mine.cells_below, mine.n_cells) == (1, 2)
+    assert mine.worst_kind == StreamKind(0.1, "shuffled", "balanced")
+    assert (mine.kinds_below, mine.n_kinds) == (1, 2)
     assert mine.gain_kept == pytest.approx(0.8)
     assert (mine.mean_auroc, mine.mean_fpr95_out) == pytest.approx((0.885, 0.115))
     assert found[RUNNING].gain_kept == pytest.approx(1)
-    assert found["energy"].cells_below == 0
-    assert found[FROZEN].cells_below == 2
-    assert math.isnan(summarise(made({"a": {"energy": {0.5: 0.9}, RUNNING: {0.5: 0.8}}}))[0].gain_kept)
-    with pytest.raises(ns.InvalidInput, match="a summary needs a cell with numbers and one of the methods msp"):
+    assert found["energy"].kinds_below == 0
+    assert found[FROZEN].kinds_below == 2
+    assert math.isnan(summarise(made({"a": {"energy": {0.5: 0.9}, RUNNING: {0.5: 0.8}}}), gain=GAIN)[0].gain_kept)
+    assert math.isnan(summarise(made({"a": {"energy": {0.5: 0.9}, RUNNING: {0.5: 0.95}}}))[0].gain_kept)
+    with pytest.raises(ns.InvalidInput, match="a summary needs a stream with numbers and one of the methods msp"):
+        summarise(made({"a": {"mine": {0.5: 0.9}}}), STATICS)
+    with pytest.raises(ns.InvalidInput, match="one of the methods that do not run"):
         summarise(made({"a": {"mine": {0.5: 0.9}}}))

@@ -9,14 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from normscale import ModelOutputs, load_sample, write_table
+from normscale.experiments.measuring import measure
 from normscale.experiments.methods import find_method
-from normscale.experiments.presets import Plan
-from normscale.experiments.protocol import score_pair
-from normscale.experiments.run_folder import Cell, RunFolder, write_missing
+from normscale.experiments.plan import Plan
+from normscale.experiments.run_folder import RunFolder, write_document
 
 SETS = {"svhn": "unseen_digits", "textures": "photo_patches", "uniform": "uniform_noise", "own set": "gaussian_noise"}
 METHODS = ("msp", "multi_threshold", "energy", "norm_scaling", "norm_scaling_frozen")
-METRICS = ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in")
 COMMAND = "normscale bench --preset cifar10 --seeds 3"
 
 
@@ -47,28 +46,21 @@ def make_run(
             "test": blurred(sample.test, 200 + seed),
             **{name: blurred(sample.ood[source], 300 + seed) for name, source in sets.items()},
         }
-        (run.network(seed) / "outputs").mkdir(parents=True)
+        files = run.network(seed)
+        files.make()
         for name, one in outputs.items():
-            path_of = run.outputs_path(seed, name)
-            path_of.parent.mkdir(parents=True, exist_ok=True)
-            write_table(path_of, one)
+            files.outputs(name).parent.mkdir(parents=True, exist_ok=True)
+            write_table(files.outputs(name), one)
         if missing:
-            write_missing(run.network(seed), missing)
+            write_document(files.missing, missing)
         log = [{"epoch": epoch, "validation_accuracy": 0.5 + 0.1 * epoch + 0.01 * seed} for epoch in (1, 2)]
         result = {"test_accuracy": outputs["test"].accuracy, "log": log}
-        (run.network(seed) / "result.json").write_text(json.dumps(result))
+        files.result.write_text(json.dumps(result))
         for name in methods:
-            method = find_method(name)
-            detector = method.make().fit(outputs["train"])
-            for ood_set in sets:
-                if (seed, ood_set, name) in leave_out:
-                    continue
-                pair = score_pair(detector, method.setting, outputs["test"], outputs[ood_set], seed=seed)
-                found = pair.evaluate()
-                cell = Cell(
-                    seed, plan.in_set, ood_set, name, method.setting, detector.get_params(),
-                    {metric: float(getattr(found, metric)) for metric in METRICS},
-                    len(pair.id_scores), len(pair.ood_scores), 0.1, "0.0", None,
-                )  # fmt: skip
-                run.save_cell(cell, pair)
+            method = find_method(name).fitted_on(outputs["train"], None)
+            wanted = {one: outputs[one] for one in sets if (seed, one, name) not in leave_out}
+            if wanted:
+                for cell, pair in measure([method], outputs["test"], wanted, in_set=plan.in_set, seed=seed):
+                    assert pair is not None
+                    run.save_cell(cell, pair)
     return run

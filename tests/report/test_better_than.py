@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from normscale.experiments.run_folder import RunFolder
-from normscale.report.beside_paper import BesidePaper
+from normscale.paper.report_additions import paper_additions, paper_reference
 from normscale.report.better_than import (
     ALL_SETS,
     BETTER,
@@ -22,6 +22,7 @@ from normscale.report.better_than import (
     compare_all,
 )
 from normscale.report.headline import headline
+from normscale.report.reference import BesideReference
 from normscale.report.scoreboard import Scoreboard
 from normscale.report.tables import accuracies_of
 from report.small_run import METHODS, SETS, make_run
@@ -78,10 +79,10 @@ def test_all_sets_together_average_the_sets_resample_by_resample(
     assert one.difference == pytest.approx(np.mean(singles))
 
 
-def test_every_rival_on_every_set_and_on_all(comparisons: list[Comparison]) -> None:
+def test_every_rival_on_every_set_and_on_all(finished: RunFolder, comparisons: list[Comparison]) -> None:
     expected = [(name, rival) for name in (ALL_SETS, *SETS) for rival in RIVALS]
     assert [(one.ood_set, one.rival) for one in comparisons] == expected
-    table = better_than_table(comparisons)
+    table = better_than_table(comparisons, Scoreboard.of(finished))
     assert table is not None
     assert [section.title for section in table.sections] == [ALL_SETS, *SETS]
 
@@ -114,7 +115,7 @@ def test_networks_that_lack_a_method_are_left_out_of_its_comparison(tmp_path: Pa
 def test_without_norm_scaling_there_is_nothing_to_compare(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "energy"))
     assert compare_all(run, Scoreboard.of(run)) == []
-    assert better_than_table([]) is None
+    assert better_than_table([], Scoreboard.of(run)) is None
 
 
 # -- the sentences -----------------------------------------------------------------------------------------------------
@@ -122,7 +123,9 @@ def test_without_norm_scaling_there_is_nothing_to_compare(tmp_path: Path) -> Non
 
 def sentences(run: RunFolder, comparisons: list[Comparison]) -> list[str]:
     board = Scoreboard.of(run)
-    return headline(run, board, BesidePaper(board, run.plan.in_set), comparisons, accuracies_of(run))
+    additions = paper_additions(run)
+    beside = BesideReference(board, additions.reference)
+    return headline(run, board, beside, comparisons, accuracies_of(run), additions.sentences(board, beside))
 
 
 def test_the_headline_says_who_is_best_and_by_how_much(finished: RunFolder, comparisons: list[Comparison]) -> None:
@@ -151,10 +154,10 @@ def test_a_loss_is_said_with_its_interval(finished: RunFolder) -> None:
 
 def test_the_paper_is_compared_on_shared_sets(finished: RunFolder, comparisons: list[Comparison]) -> None:
     text = " ".join(sentences(finished, comparisons))
-    side = BesidePaper(Scoreboard.of(finished), "cifar10").average("auroc", "norm_scaling")
+    side = BesideReference(Scoreboard.of(finished), paper_reference("cifar10")).average("auroc", "norm_scaling")
     assert side is not None
     theirs = np.mean([0.9522, 0.9087, 0.9864])  # as printed: SVHN, Textures, uniform noise
-    assert side.paper == pytest.approx(theirs)
+    assert side.theirs == pytest.approx(theirs)
     assert "On the 3 OoD sets shared with the paper (svhn, textures, uniform) Norm-Scaling has a mean AUROC of " in text
     assert f"{side.ours:.3f} here and {theirs:.3f} in the paper" in text
 

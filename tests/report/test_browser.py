@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from normscale.experiments.stress import FROZEN, RUNNING
-from normscale.experiments.stress_result import StressResult, StressRow
+from experiments.stress_rows import stress_row
+from normscale.experiments.stress_result import StressResult
+from normscale.paper.report_additions import paper_additions
+from normscale.paper.stress_presets import FROZEN, RUNNING
 from normscale.report.writing import write_report
 from report.small_run import SETS, make_run
 
@@ -29,12 +31,9 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
         seeds=(0, 1),
         sets={name: SETS[name] for name in ("svhn", "own set")},
     )
-    rows = [
-        StressRow("noise", 0.5, "shuffled", "balanced", (), name, {}, auroc, 0.2, 500, 500, 1, 0, "")
-        for name, auroc in {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}.items()
-    ]
+    rows = [stress_row(name, auroc) for name, auroc in {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}.items()]
     StressResult(rows).save(run.path / "stress.json")
-    return write_report(run.path, resamples=40).resolve().as_uri()
+    return write_report(run.path, additions=paper_additions, resamples=40).resolve().as_uri()
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 from normscale import ModelOutputs, confidence, expected_calibration_error, load_sample
-from normscale.experiments.protocol import ScoredPair
+from normscale.experiments.scored_pair import ScoredPair
 from normscale.metrics.temperature import EceCurve, ece_curve
 from normscale.report.figures.calibration import BINS, at_one, draw_ece, draw_reliability
 from normscale.report.figures.confidences import draw_confidences
 from normscale.report.figures.curves import draw_precision_recall, draw_roc, thinned
 from normscale.report.figures.densities import draw_densities, gaussian_kde, three_classes
 from normscale.report.figures.score_histograms import draw_scores
-from normscale.report.figures.style import INK, colour_of, inline_svg, save_figure, styled
+from normscale.report.figures.style import INK, inline_svg, looks, save_figure, styled
 from normscale.report.figures.training import draw_training
 
 PAIRS = {
@@ -58,13 +58,14 @@ def test_kde_over_many_values_and_over_a_constant() -> None:
 
 
 def test_roc_lines_are_the_curve_best_first() -> None:
-    axes = only_axes(draw_roc(PAIRS, "noise"))
+    axes = only_axes(draw_roc(PAIRS, "noise", "norm_scaling"))
     diagonal, first, second = axes.lines
     assert first.get_label() == "1.000 Norm-Scaling"
     assert second.get_label() == "0.875 MSP"
     np.testing.assert_array_equal(second.get_xdata(), [0, 0, 0.5, 1])
     np.testing.assert_array_equal(second.get_ydata(), [0, 0.5, 1, 1])
-    assert first.get_color() == colour_of("norm_scaling")
+    assert first.get_color() == looks(PAIRS, "norm_scaling")["norm_scaling"].colour
+    assert first.get_linewidth() > second.get_linewidth()
     np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
 
 
@@ -92,7 +93,7 @@ def test_confidence_histograms_hold_the_shares() -> None:
     plain = (np.log([0.01 / 0.99, 0.03 / 0.97]), np.log([0.5 / 0.5, 0.01 / 0.99]))
     scaled = (np.log([0.3 / 0.7] * 2), np.log([0.7 / 0.3] * 4))
     upper: Any
-    upper, lower = draw_confidences(plain, scaled, "noise").axes
+    upper, lower = draw_confidences(plain, scaled, "noise", ("before", "after")).axes
     inside, outside = steps(upper)
     heights, edges, _ = inside.get_data()
     assert heights[-1] == 1.0  # both above 0.96
@@ -138,7 +139,7 @@ def test_both_minima_are_marked() -> None:
     at = np.array([0.1, 1.0, 3.0])
     raw = EceCurve(temperatures=at, ece=np.array([0.4, 0.2, 0.1]), best_temperature=3.0, best_ece=0.1)
     scaled = EceCurve(temperatures=at, ece=np.array([0.05, 0.3, 0.5]), best_temperature=0.1, best_ece=0.05)
-    axes = only_axes(draw_ece(raw, scaled, "digits"))
+    axes = only_axes(draw_ece({"temperature scaling": raw, "norm-scaling": scaled}, "digits"))
     marks = [line.get_data() for line in axes.lines if line.get_marker() == "o"]
     assert [(float(x[0]), float(y[0])) for x, y in marks] == [(3.0, 0.1), (0.1, 0.05)]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -151,7 +152,7 @@ def test_the_curve_drawn_is_the_sweep() -> None:
     assert sample.labels is not None
     at = np.geomspace(0.2, 5, 9)
     curve = ece_curve(sample.logits, sample.labels, at)
-    axes = only_axes(draw_ece(curve, curve, "digits"))
+    axes = only_axes(draw_ece({"a": curve, "b": curve}, "digits"))
     line = next(line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) == 9)
     np.testing.assert_array_equal(line.get_ydata(), curve.ece)
 

@@ -12,13 +12,15 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from normscale.experiments.measurement import Measurement
 from normscale.experiments.methods import title_of
-from normscale.experiments.paper import ACCURACIES, paper_results
-from normscale.experiments.run_folder import Cell, RunFolder
-from normscale.report.beside_paper import BesidePaper
+from normscale.experiments.run_folder import RunFolder
+from normscale.paper.published import ACCURACIES, paper_results
+from normscale.paper.report_additions import _threshold_tables, paper_reference
+from normscale.report.reference import BesideReference
 from normscale.report.renderers import latex_text, to_csv, to_latex, to_markdown
 from normscale.report.scoreboard import Scoreboard
-from normscale.report.table import Column, Section, Table
+from normscale.report.table import Column, ReportTable, Section
 from normscale.report.tables import (
     METRIC_TITLES,
     accuracies_of,
@@ -27,7 +29,6 @@ from normscale.report.tables import (
     expanded_table,
     ood_set_table,
     per_set_table,
-    threshold_table,
 )
 from report.small_run import METHODS, SETS, make_run
 
@@ -63,7 +64,7 @@ def recomputed(run: RunFolder, metric: str, method: str, ood_set: str, seed: int
     )
 
 
-def rows_of(table: Table, metric: str) -> list[dict[str, Any]]:
+def rows_of(table: ReportTable, metric: str) -> list[dict[str, Any]]:
     section = next(one for one in table.sections if one.title == METRIC_TITLES[metric])
     titles = [column.title for column in table.columns]
     return [dict(zip(titles, row, strict=True)) for row in section.rows]
@@ -75,12 +76,12 @@ def board(finished: RunFolder) -> Scoreboard:
 
 
 @pytest.fixture(scope="module")
-def paper(board: Scoreboard) -> BesidePaper:
-    return BesidePaper(board, "cifar10")
+def paper(board: Scoreboard) -> BesideReference:
+    return BesideReference(board, paper_reference("cifar10"))
 
 
 @pytest.mark.parametrize("metric", ["auroc", "aupr_out", "fpr95_out"])
-def test_averages_and_both_spreads(finished: RunFolder, board: Scoreboard, paper: BesidePaper, metric: str) -> None:
+def test_averages_and_both_spreads(finished: RunFolder, board: Scoreboard, paper: BesideReference, metric: str) -> None:
     rows = rows_of(comparison_table(board, paper), metric)
     assert [row["Method"] for row in rows] == [title_of(method) for method in METHODS]
     for row, method in zip(rows, METHODS, strict=True):
@@ -101,9 +102,9 @@ def test_averages_and_both_spreads(finished: RunFolder, board: Scoreboard, paper
 
 
 def test_multi_threshold_meets_the_papers_column_in_its_own_positive_class(
-    board: Scoreboard, paper: BesidePaper
+    board: Scoreboard, paper: BesideReference
 ) -> None:
-    table = threshold_table(board, paper)
+    (table,) = _threshold_tables(board, paper)
     assert [row["Method"] for row in rows_of(table, "auroc")] == ["MSP", "Multi-Threshold", "Norm-Scaling"]
     outside, inside = (rows_of(table, metric)[1] for metric in ("aupr_out", "aupr_in"))
     assert outside["Paper"] is None
@@ -113,7 +114,7 @@ def test_multi_threshold_meets_the_papers_column_in_its_own_positive_class(
 
 
 @pytest.mark.parametrize("metric", ["auroc", "aupr_out", "aupr_in", "fpr95_out"])
-def test_every_set_and_method(finished: RunFolder, board: Scoreboard, paper: BesidePaper, metric: str) -> None:
+def test_every_set_and_method(finished: RunFolder, board: Scoreboard, paper: BesideReference, metric: str) -> None:
     rows = rows_of(expanded_table(board, paper), metric)
     assert [(row["OoD set"], row["Method"]) for row in rows] == [(s, title_of(m)) for s in SETS for m in METHODS]
     for row, (name, method) in zip(rows, [(s, m) for s in SETS for m in METHODS], strict=True):
@@ -138,7 +139,7 @@ def test_a_glance_at_every_set_marks_the_best_single_ranking(finished: RunFolder
             assert {j for r, j in section.best if r == i} == {best + 1}
 
 
-def test_the_best_average_is_bold_and_never_multi_threshold(board: Scoreboard, paper: BesidePaper) -> None:
+def test_the_best_average_is_bold_and_never_multi_threshold(board: Scoreboard, paper: BesideReference) -> None:
     for section in comparison_table(board, paper).sections:
         ((place, column),) = section.best
         values = {row[0]: row[1] for row in section.rows if row[0] != "Multi-Threshold"}
@@ -151,7 +152,7 @@ def test_accuracy(finished: RunFolder) -> None:
     accuracies = accuracies_of(finished)
     expected = [finished.outputs(seed, "test").accuracy for seed in SEEDS]
     assert list(accuracies.values()) == expected
-    table = accuracy_table(accuracies, "cifar10")
+    table = accuracy_table(accuracies, "cifar10", paper_reference("cifar10"))
     assert table is not None
     *single, mean = table.sections[0].rows
     assert [row[:2] for row in single] == [(f"seed {seed}", value) for seed, value in zip(SEEDS, expected, strict=True)]
@@ -160,13 +161,13 @@ def test_accuracy(finished: RunFolder) -> None:
     assert mean[3:5] == (printed.mean, printed.std)
     numbers = (np.mean(expected), np.std(expected), np.mean(expected) - printed.mean)
     assert (mean[1], mean[2], mean[5]) == pytest.approx(numbers)
-    assert accuracy_table({}, "cifar10") is None
+    assert accuracy_table({}, "cifar10", paper_reference("cifar10")) is None
     alone = accuracy_table({0: 0.5}, "digits")
     assert alone is not None
     assert alone.sections[0].rows[-1] == ("mean of 1 network", 0.5, None)
 
 
-def test_sizes_are_told(finished: RunFolder, board: Scoreboard, paper: BesidePaper) -> None:
+def test_sizes_are_told(finished: RunFolder, board: Scoreboard, paper: BesideReference) -> None:
     notes = " ".join(comparison_table(board, paper).notes)
     assert "svhn 354 (paper 26,032), textures 400 (paper 5,640), uniform 400 (paper 10,000)" in notes
     rows = {row[0]: row[1:] for row in ood_set_table(finished, board, paper).sections[0].rows}
@@ -182,7 +183,10 @@ def test_a_doctored_cell_changes_the_table(finished: RunFolder, tmp_path: Path) 
     run.save_cell(msp[0]._replace(metrics=energy[0].metrics), energy[1])
     run.save_cell(energy[0]._replace(metrics=msp[0].metrics), msp[1])
     after = Scoreboard.of(run)
-    old, new = (comparison_table(board, BesidePaper(board, "cifar10")).sections[0].rows for board in (before, after))
+    old, new = (
+        comparison_table(board, BesideReference(board, paper_reference("cifar10"))).sections[0].rows
+        for board in (before, after)
+    )
     assert old[0][1] != old[1][1]
     assert (old[0][1], old[1][1]) == (new[1][1], new[0][1])
 
@@ -196,19 +200,19 @@ def test_averages_use_the_largest_block_without_gaps(tmp_path: Path) -> None:
     board = Scoreboard.of(run)
     # either all four sets of two seeds (8) or two sets of three (6)
     assert board.block == (("msp", "energy", "norm_scaling"), (0, 1), tuple(SETS))
-    table = comparison_table(board, BesidePaper(board, "cifar10"))
+    table = comparison_table(board, BesideReference(board, paper_reference("cifar10")))
     values = [[recomputed(run, "auroc", "msp", name, seed) for name in SETS] for seed in (0, 1)]
     assert rows_of(table, "auroc")[0]["Ours"] == pytest.approx(np.mean(values))
     assert "2 seeds (0, 1)" in table.notes[0]
-    expanded = expanded_table(board, BesidePaper(board, "cifar10"))
+    expanded = expanded_table(board, BesideReference(board, paper_reference("cifar10")))
     mean = next(r for r in rows_of(expanded, "auroc") if (r["OoD set"], r["Method"]) == ("uniform", "Energy"))
     assert mean["Ours"] == pytest.approx(np.mean([recomputed(run, "auroc", "energy", "uniform", s) for s in (0, 1)]))
     assert any("Energy on uniform (2 of 3)" in note for note in expanded.notes)
 
 
 def test_more_networks_on_fewer_sets_may_be_the_larger_block() -> None:
-    def cell(seed: int, ood_set: str) -> Cell:
-        return Cell(seed, "digits", ood_set, "msp", "frozen", {}, {"auroc": 0.5}, 1, 1, 0.0, "0", None)
+    def cell(seed: int, ood_set: str) -> Measurement:
+        return Measurement(ood_set, "msp", "msp", "MSP", "frozen", {}, {"auroc": 0.5}, 1, 1, seed, in_set="digits")
 
     cells = [cell(0, name) for name in "abcd"] + [cell(seed, name) for seed in (1, 2) for name in "ab"]
     assert Scoreboard(cells).block == (("msp",), (0, 1, 2), ("a", "b"))  # 6 cells, against 4 of the first network
@@ -221,7 +225,7 @@ def test_a_method_with_hardly_a_cell_is_left_out_of_averages(tmp_path: Path) -> 
     run = make_run(tmp_path / "run", seeds=(0, 1), methods=("msp", "energy", "norm_scaling"), leave_out=gaps)
     board = Scoreboard.of(run)
     assert board.block == (("msp", "norm_scaling"), (0, 1), tuple(SETS))
-    table = comparison_table(board, BesidePaper(board, "cifar10"))
+    table = comparison_table(board, BesideReference(board, paper_reference("cifar10")))
     assert [row["Method"] for row in rows_of(table, "auroc")] == ["MSP", "Norm-Scaling"]
     assert any("Left out, because too few of their cells are finished: Energy." in note for note in table.notes)
     assert board.average("auroc", "energy") is None
@@ -230,7 +234,7 @@ def test_a_method_with_hardly_a_cell_is_left_out_of_averages(tmp_path: Path) -> 
 def test_one_seed_and_one_set_have_no_spread_and_a_foreign_set_no_paper(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", seeds=(4,), sets={"noise": "uniform_noise"}, data="digits")
     board = Scoreboard.of(run)
-    paper = BesidePaper(board, "digits")
+    paper = BesideReference(board, paper_reference("digits"))
     table = comparison_table(board, paper)
     assert [column.title for column in table.columns] == ["Method", "Ours", "± over seeds", "± over OoD sets"]
     assert {row[2:] for section in table.sections for row in section.rows} == {(None, None)}
@@ -240,7 +244,7 @@ def test_one_seed_and_one_set_have_no_spread_and_a_foreign_set_no_paper(tmp_path
 
 # -- the three formats -------------------------------------------------------------------------------------------------
 
-ODD = Table(
+ODD = ReportTable(
     "odd_name",
     "A & B_1 <b>",
     [Column("Set"), Column("Ours", "value"), Column("Difference", "difference")],
@@ -270,7 +274,7 @@ def test_latex_escapes_every_special_character() -> None:
     assert latex_text("±↑↓") == r"$\pm$$\uparrow$$\downarrow$"
 
 
-def test_csv_keeps_every_digit(finished: RunFolder, board: Scoreboard, paper: BesidePaper) -> None:
+def test_csv_keeps_every_digit(finished: RunFolder, board: Scoreboard, paper: BesideReference) -> None:
     table = expanded_table(board, paper)
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert len(rows) == 4 * len(SETS) * len(METHODS)

@@ -14,8 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.image import imread
 
 import normscale as ns
-from normscale.experiments.stress import FROZEN, RUNNING
-from normscale.experiments.stress_result import StressResult, StressRow
+from experiments.stress_rows import stress_row
+from normscale.experiments.measurement import StreamKind
+from normscale.experiments.stress_result import StressResult
+from normscale.paper.stress_presets import FROZEN, RUNNING
 from normscale.report.stress_map import draw_stress, save_stress_map
 
 SHARES, ORDERS, BALANCES = (0.01, 0.5), ("shuffled", "OoD first"), ("balanced", "one class 80 %")
@@ -28,7 +30,8 @@ def made(lowest: float = 0.30) -> StressResult:
         for method, auroc in ((RUNNING, lowest + 0.08 * number), (FROZEN, 0.80)):
             skipped = "too few rows" if number == 0 else ""
             value = math.nan if skipped else auroc
-            rows.append(StressRow("noise", share, order, balance, (), method, {}, value, 0.5, 50, 50, 4, 0, skipped))
+            kind = StreamKind(share, order, balance)
+            rows.append(stress_row(method, value, 0.5, kind, n_id=50, n_ood=50, draws=4, skipped=skipped))
     return StressResult(rows)
 
 
@@ -86,7 +89,8 @@ def test_another_method_can_be_drawn_and_the_sets_are_counted() -> None:
 
 
 def test_a_grid_of_skipped_cells_is_still_a_picture(tmp_path: Path) -> None:
-    rows = [row._replace(auroc=math.nan, skipped="too few rows") for row in made().rows]
+    no_numbers = {"auroc": math.nan, "fpr95_out": math.nan}
+    rows = [row._replace(metrics=no_numbers, skipped="too few rows") for row in made().rows]
     save_stress_map(StressResult(rows), tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 1000
 

@@ -12,11 +12,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from experiments.stress_rows import stress_row
 from normscale.cli import app
 from normscale.errors import FileFormatError, InvalidInput
+from normscale.experiments.measurement import Measurement, StreamKind
 from normscale.experiments.run_folder import RunFolder
-from normscale.experiments.stress import FROZEN, RUNNING
-from normscale.experiments.stress_result import StressResult, StressRow
+from normscale.experiments.stress_result import StressResult
+from normscale.paper.report_additions import paper_additions
+from normscale.paper.stress_presets import FROZEN, RUNNING
+from normscale.report.additions import Additions
+from normscale.report.reference import PublishedValue, Reference
 from normscale.report.writing import write_report
 from report.small_run import COMMAND, SETS, make_run
 
@@ -57,21 +62,17 @@ class Page(HTMLParser):
         return " ".join(self.texts)
 
 
-def stress_rows(share: float = 0.5) -> list[StressRow]:
+def stress_rows(share: float = 0.5) -> list[Measurement]:
     numbers = {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}
-    return [
-        StressRow(
-            "noise", share, "shuffled", "balanced", (), name, {"prior_weight": 1.0}, auroc, 0.2, 500, 500, 1, 0, ""
-        )
-        for name, auroc in numbers.items()
-    ]
+    kind = StreamKind(share, "shuffled", "balanced")
+    return [stress_row(name, auroc, kind=kind, parameters={"prior_weight": 1.0}) for name, auroc in numbers.items()]
 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     run = make_run(tmp_path_factory.mktemp("runs") / "run", seeds=(0, 1), sets=TWO, missing={"lsun": f"no {EVIL}"})
     StressResult(stress_rows()).save(run.path / "stress.json")
-    assert write_report(run.path, resamples=40, pdf=True) == run.path / "report.html"
+    assert write_report(run.path, additions=paper_additions, resamples=40, pdf=True) == run.path / "report.html"
     return run
 
 
@@ -166,11 +167,29 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_figures_without_the_outputs_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "norm_scaling"), sets={"noise": "uniform_noise"})
-    for path in (run.network(0) / "outputs").iterdir():
+    for path in run.network(0).outputs("test").parent.iterdir():
         path.unlink()
-    write_report(run.path, resamples=5)
+    write_report(run.path, additions=paper_additions, resamples=5)
     names = {path.stem for path in (run.path / "figures").iterdir()}
     assert names == {"roc_noise", "precision_recall_noise", "scores_noise", "confidence_noise", "training"}
+
+
+def test_a_report_serves_any_classifier_without_a_publication(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "energy"), sets={"svhn": "unseen_digits"})
+    page = Page(write_report(run.path, resamples=5).read_text())
+    assert "paper" not in page.text.lower().replace("whitepaper", "")
+    assert "Norm-Scaling" not in page.text
+    assert "Energy" in page.text
+    assert {path.stem for path in run.tables.iterdir()} == {*TABLES} - {"thresholds", "better_than"}
+
+
+def test_another_publication_can_stand_beside_a_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "energy"), sets={"svhn": "unseen_digits"})
+    values = {("svhn", "energy", "auroc"): PublishedValue(0.75, 0.01)}
+    reference = Reference("leaderboard", values, {"svhn": 26032}, PublishedValue(0.95, 0.001))
+    page = Page(write_report(run.path, additions=Additions(reference), figures=False, resamples=5).read_text())
+    for words in ("Leaderboard", "Ours − leaderboard", "0.7500", "26,032", "95.00 %"):
+        assert words in page.text, words
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

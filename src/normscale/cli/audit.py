@@ -16,8 +16,8 @@ from normscale._version import __version__
 from normscale.cli._inputs import Input, read_named
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
-from normscale.experiments.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
 from normscale.outputs import ModelOutputs
+from normscale.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
 
 EXAMPLE = (
     "Example: [bold]normscale audit --train sample:train --id sample:test --ood sample:unseen_digits "
@@ -28,7 +28,7 @@ _WIDEST = 110
 _COLOURS = {HOLDS: "green", DIFFERS: "yellow"}
 
 
-class Format(StrEnum):
+class AuditFormat(StrEnum):
     """How findings are printed."""
 
     TABLE = "table"
@@ -48,16 +48,18 @@ def audit_claims(
     ] = None,
     seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
     details: Annotated[bool, typer.Option("--details", help="Show the numbers behind every finding.")] = False,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to print the findings.")] = Format.TABLE,
+    format: Annotated[
+        AuditFormat, typer.Option("--format", "-f", help="How to print the findings.")
+    ] = AuditFormat.TABLE,
 ) -> None:
     """Recompute the paper's claims from its tables and on a network's outputs; by default the embedded sample's."""
     outputs = _outputs(train, id_table, ood_tables)
     with bar("auditing", STEPS) as line:
         findings = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
-    if format is Format.JSON:
+    if format is AuditFormat.JSON:
         print_json(findings)
         return
-    (print_markdown if format is Format.MARKDOWN else print_blocks)(findings, details)
+    (print_markdown if format is AuditFormat.MARKDOWN else print_blocks)(findings, details)
     typer.echo(f"\n{summary(findings)}" if outputs else f"\n{ON_THE_SAMPLE}\n{summary(findings)}")
 
 

@@ -17,19 +17,35 @@ EXAMPLE = (
 
 def bench(
     preset: Annotated[
-        str, typer.Option(help="digits, cifar10-small (two cores), cifar10, cifar100, svhn or tinyimagenet (a GPU).")
+        str,
+        typer.Option(
+            help="digits; for two cores cifar10-small, cifar100-small, svhn-small, tinyimagenet-small, cifar10-wide; "
+            "for a GPU cifar10, cifar100, svhn, tinyimagenet."
+        ),
     ] = "digits",
     output: Annotated[
         str | None, typer.Option("--output", "-o", help="Folder of the run; default: runs/PRESET. A run goes on.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1; default: five.")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the preset's in-distribution set comes from instead: NAME, npz:FOLDER or folder:PATH."
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1; default: the preset's.")
+    ] = None,
     ood: Annotated[
         list[str] | None,
         typer.Option(help="OoD sets instead of the preset's: NAME, npz:PATH, folder:PATH, or NAME=any of them."),
     ] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-m", help="Methods instead of the preset's: detectors, or NAME_frozen."),
+        typer.Option(
+            "--method",
+            "-m",
+            help="Methods instead of the preset's: DETECTOR, DETECTOR_frozen, DETECTOR:parameter=value.",
+        ),
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the preset's.")] = None,
@@ -40,10 +56,14 @@ def bench(
 ) -> None:
     """Train, extract, score and compare: networks x OoD sets x methods. Killed at any moment, it goes on."""
     from normscale.experiments.bench import bench as run_bench
-    from normscale.experiments.presets import find_preset, named_source
+    from normscale.experiments.plan import named_source
+    from normscale.paper.presets import find_preset
+    from normscale.paper.stress_presets import STRESS_PRESETS
 
     plan = find_preset(preset)
     plan = plan._replace(
+        data=data or plan.data,
+        trained_on=plan.in_set,
         seeds=plan.seeds if seeds is None else tuple(range(seeds)),
         ood=plan.ood if not ood else dict(map(named_source, ood)),
         methods=tuple(method) if method else plan.methods,
@@ -61,13 +81,13 @@ def bench(
         plan,
         workers=workers,
         threads=threads,
-        with_stress=stress,
+        stress=STRESS_PRESETS["paper"] if stress else None,
         command=command,
         say=lambda text: typer.echo(text, err=True),
     )
     for name, why in result.missing.items():
         typer.echo(f"{name} was left out: {why}", err=True)
-    typer.echo(f"{result.n_new} cells computed, {result.n_kept} were there: {folder}/results.jsonl", err=True)
+    typer.echo(f"{result.n_new} cells computed, {result.n_kept} were there: {result.run.results}", err=True)
     if report:
         from normscale.cli.report import report as write_report
 

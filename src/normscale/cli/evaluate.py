@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,7 +15,9 @@ from normscale.cli._inputs import Input, read_named
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.encoding.json_text import write_json
-from normscale.experiments.comparison import ComparisonRow, compare, default_methods
+from normscale.experiments.comparison import compare
+from normscale.experiments.measurement import METRICS, Measurement
+from normscale.experiments.methods import default_methods
 
 EXAMPLE = (
     "Example: [bold]normscale eval --train sample:train --id sample:test --ood sample:unseen_digits "
@@ -35,8 +37,10 @@ def evaluate(
     id_table: Annotated[str, typer.Option("--id", help="Outputs on in-distribution test inputs.")],
     ood_tables: Annotated[list[str], typer.Option("--ood", help="Outputs on OoD inputs; NAME=PATH names the set.")],
     train: Annotated[str | None, typer.Option(help="Outputs on the training set, to fit detectors on.")] = None,
-    validation: Annotated[str | None, typer.Option(help="Labelled held-out outputs, for temperature scaling.")] = None,
-    guard: Annotated[list[str] | None, typer.Option(help="A saved detector to compare; may be repeated.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(help="Labelled held-out outputs, for detectors fitted on these.")
+    ] = None,
+    saved: Annotated[list[str] | None, typer.Option(help="A detector file to compare; may be repeated.")] = None,
     detector: Annotated[
         list[str] | None, typer.Option("--detector", "-d", help="Only these detectors; default: all that can run.")
     ] = None,
@@ -48,11 +52,11 @@ def evaluate(
     ood_sets = read_named(ood_tables)
     train_outputs = Input(train).read() if train else None
     validation_outputs = Input(validation).read() if validation else None
-    detectors: list[Detector] = [load_detector(path) for path in guard or []]
+    detectors: list[Detector] = [load_detector(path) for path in saved or []]
     if detector or not detectors:
-        names = detector or default_methods(train_outputs, validation_outputs)
+        names = detector or default_methods(train_outputs, validation_outputs, present=id_test)
         detectors += [make_detector(name) for name in names]
-    with bar("comparing", len(detectors) * len(ood_sets)) as line:
+    with bar("comparing", len(ood_sets)) as line:
         rows = compare(
             id_test,
             ood_sets,
@@ -65,7 +69,7 @@ def evaluate(
     {Format.TABLE: print_table, Format.CSV: print_csv, Format.JSON: print_json}[format](rows)
 
 
-def print_table(rows: list[ComparisonRow]) -> None:
+def print_table(rows: list[Measurement]) -> None:
     """One table per OoD set, best AUROC first."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -80,8 +84,7 @@ def print_table(rows: list[ComparisonRow]) -> None:
         for heading in ("AUROC", "AUPR\nOoD pos.", "AUPR\nID pos.", "FPR95\nOoD pos.", "FPR95\nID pos."):
             table.add_column(heading, justify="right")
         for row in here:
-            numbers = (row.auroc, row.aupr_out, row.aupr_in, row.fpr95_out, row.fpr95_in)
-            table.add_row(row.method, row.setting, *(f"{number:.4f}" for number in numbers))
+            table.add_row(row.method, row.setting, *(f"{row.metrics[metric]:.4f}" for metric in METRICS))
         console.print(table)
     console.print(
         "OoD pos.: OoD inputs are the positive class; ID pos.: in-distribution inputs are. FPR95, OoD pos. is the "
@@ -91,16 +94,30 @@ def print_table(rows: list[ComparisonRow]) -> None:
     )
 
 
-def print_csv(rows: list[ComparisonRow]) -> None:
+def print_csv(rows: list[Measurement]) -> None:
     """One line per row; *_out: OoD is positive, *_in: in-distribution is."""
-    writer = csv.writer(sys.stdout)
-    writer.writerow(ComparisonRow._fields)
-    writer.writerows([*row[:11], write_json(row.parameters), row.seed] for row in rows)
+    records = [{**record, "parameters": write_json(record["parameters"])} for record in map(_record, rows)]
+    writer = csv.DictWriter(sys.stdout, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
 
 
-def print_json(rows: list[ComparisonRow]) -> None:
+def print_json(rows: list[Measurement]) -> None:
     """One JSON object per line, with the version and what is positive."""
-    positive = "OoD for *_out, in-distribution for *_in"
     for row in rows:
-        record = {**row._asdict(), "positive": positive, "version": __version__}
+        record = {**_record(row), "positive": "OoD for *_out, in-distribution for *_in", "version": __version__}
         typer.echo(write_json(record))
+
+
+def _record(row: Measurement) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "setting": str(row.setting),
+        "ood_set": row.ood_set,
+        **(dict.fromkeys(row.metrics) if row.skipped else row.metrics),
+        "n_id": row.n_id,
+        "n_ood": row.n_ood,
+        "seconds": row.seconds,
+        "parameters": row.parameters,
+        "seed": row.seed,
+    }

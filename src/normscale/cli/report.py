@@ -18,7 +18,8 @@ def report(
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,
 ) -> None:
     """Write a run's report: one HTML file that needs no network, tables (.md .tex .csv) and figures (.png .svg)."""
+    from normscale.paper.report_additions import paper_additions
     from normscale.report.writing import write_report
 
-    path = write_report(run, output, figures=figures, pdf=pdf)
+    path = write_report(run, output, additions=paper_additions, figures=figures, pdf=pdf)
     typer.echo(f"written: {path}, {run}/tables{f' and {run}/figures' if figures else ''}", err=True)

@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,10 +17,12 @@ from normscale.cli._inputs import Input, read_named
 from normscale.cli.evaluate import Format
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
+from normscale.experiments.measurement import Measurement, StreamKind
 from normscale.experiments.recommendation import recommend
-from normscale.experiments.stress import FROZEN, PRESETS, RIVALS, RUNNING, steps, stress, stress_methods
-from normscale.experiments.stress_result import Cell, Numbers, StressResult, StressRow
+from normscale.experiments.stress import steps, stress_preset
+from normscale.experiments.stress_result import Numbers, StressResult
 from normscale.experiments.stress_summary import TOLERANCE, summarise
+from normscale.paper.stress_presets import FROZEN, GAIN, RIVALS, RUNNING, STATICS, STRESS_PRESETS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,14 +71,13 @@ def command(
         check_suffix(picture)
     train_path, id_path, ood_paths = _tables(train, id_table, ood_tables)
     train_outputs, id_test, ood_sets = Input(train_path).read(), Input(id_path).read(), read_named(ood_paths)
-    methods = stress_methods(train_outputs, preset)
-    grid = PRESETS[preset]
-    with bar("streams", steps(grid, len(ood_sets))) as line:
-        result = stress(
+    chosen = STRESS_PRESETS[preset]
+    with bar("streams", steps(chosen.grid, len(ood_sets))) as line:
+        result = stress_preset(
+            chosen,
+            train_outputs,
             id_test,
             ood_sets,
-            methods,
-            grid=grid,
             seed=seed,
             threads=threads,
             tick=lambda what: line.advance(doing=what),
@@ -122,7 +123,7 @@ def print_summary(result: StressResult, preset: str = "paper") -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     _print_cells(console, result)
-    if preset == "robust" and result.cells():
+    if preset == "robust" and result.means():
         _print_methods(console, result)
     console.print("\n[bold]What this means for these logits[/bold]")
     for number, sentence in enumerate(recommend(result)):
@@ -132,7 +133,7 @@ def print_summary(result: StressResult, preset: str = "paper") -> None:
 def _print_cells(console: Console, result: StressResult) -> None:
     from rich.table import Table
 
-    cells = result.cells()
+    means = result.means()
     sets = result.ood_sets
     what = sets[0] if len(sets) == 1 else f"mean of {len(sets)} OoD sets"
     console.print(f"[bold]{what}[/bold]: AUROC/FPR95 (in %), OoD positive, by share of OoD rows in the stream\n")
@@ -142,13 +143,13 @@ def _print_cells(console: Console, result: StressResult) -> None:
         table.add_column(f"{100 * share:g} %", justify="right", no_wrap=True)
     for balance in result.balances:
         table.add_row(f"[bold]{balance}[/bold]")
-        columns = [cells.get(Cell(share, result.orders[0], balance)) for share in result.shares]
+        columns = [means.get(StreamKind(share, result.orders[0], balance)) for share in result.shares]
         table.add_row(
             "  best rival", *(_cell(None if numbers is None else _best_rival(numbers)) for numbers in columns)
         )
         table.add_row("  frozen", *(_cell(None if numbers is None else numbers[FROZEN]) for numbers in columns))
         for order in result.orders:
-            here = [cells.get(Cell(share, order, balance)) for share in result.shares]
+            here = [means.get(StreamKind(share, order, balance)) for share in result.shares]
             table.add_row(f"  running, {order}", *(_running_cell(numbers) for numbers in here))
     console.print(table)
     console.print(
@@ -181,19 +182,27 @@ def _print_methods(console: Console, result: StressResult) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("method", "worst against\nbest static", "cells\nbelow", "gain\nkept", "mean\nAUROC", "mean\nFPR95"):
+    for heading in (
+        "method",
+        "worst against\nbest static",
+        "streams\nbelow",
+        "gain\nkept",
+        "mean\nAUROC",
+        "mean\nFPR95",
+    ):
         table.add_column(heading, justify="left" if heading == "method" else "right", vertical="bottom")
-    summaries = summarise(result)
+    summaries = summarise(result, STATICS, gain=GAIN)
     for one in summaries:
         kept = "-" if math.isnan(one.gain_kept) else f"{one.gain_kept:.2f}"
         means = (f"{one.mean_auroc:.3f}", f"{one.mean_fpr95_out:.3f}")
-        table.add_row(one.method, f"{one.worst:+.3f}", f"{one.cells_below}", kept, *means)
+        table.add_row(one.method, f"{one.worst:+.3f}", f"{one.kinds_below}", kept, *means)
     console.print()
     console.print(table)
     console.print(
-        f"\n{summaries[0].n_cells} cells. Worst, cells below: AUROC against the best method without running statistics "
-        f"in the same cell, and how often it is more than {TOLERANCE:g} under it. Gain kept: AUROC gain over Energy in "
-        "the paper's setting (balanced, shuffled, 50 %), as a share of running norm-scaling's."
+        f"\n{summaries[0].n_kinds} kinds of streams. Worst, streams below: AUROC against the best method without "
+        f"running statistics in the same stream, and how often it is more than {TOLERANCE:g} under it. "
+        "Gain kept: AUROC gain over Energy in the paper's setting (balanced, shuffled, 50 %), as a share of running "
+        "norm-scaling's."
     )
 
 
@@ -205,20 +214,36 @@ def _wrapped(sentence: str, width: int) -> str:
 
 
 def print_csv(result: StressResult) -> None:
-    """One line per row; OoD is the positive class of fpr95_out."""
-    writer = csv.writer(sys.stdout)
-    writer.writerow(StressRow._fields)
-    for row in result.rows:
-        values = row._asdict() | {
-            "classes": " ".join(map(str, row.classes)),
-            "parameters": write_json(row.parameters),
-        }
-        writer.writerow(values.values())
+    """One line per row; *_out: OoD is positive, *_in: in-distribution is."""
+    records = [
+        {**record, "classes": " ".join(map(str, row.classes)), "parameters": write_json(record["parameters"])}
+        for row, record in ((row, _record(row)) for row in result.rows)
+    ]
+    writer = csv.DictWriter(sys.stdout, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
 
 
 def print_json(result: StressResult) -> None:
     """One JSON object per line, with the version and what is positive."""
     for row in result.rows:
-        record = {**row._asdict(), "positive": "OoD", "version": result.version}
-        record |= {key: None for key in ("auroc", "fpr95_out") if row.skipped}
+        record = {**_record(row), "positive": "OoD for *_out, in-distribution for *_in", "version": result.version}
         typer.echo(write_json(record))
+
+
+def _record(row: Measurement) -> dict[str, Any]:
+    assert row.stream is not None  # every row of a grid has one
+    return {
+        "ood_set": row.ood_set,
+        **row.stream._asdict(),
+        "classes": row.classes,
+        "method": row.method,
+        "setting": str(row.setting),
+        "parameters": row.parameters,
+        **(dict.fromkeys(row.metrics) if row.skipped else row.metrics),
+        "n_id": row.n_id,
+        "n_ood": row.n_ood,
+        "draws": row.draws,
+        "seed": row.seed,
+        "skipped": row.skipped,
+    }

@@ -1,10 +1,9 @@
-"""The paper's comparison: networks of several seeds, every OoD set, every method; started again, it goes on."""
+"""A benchmark: networks of several seeds, every OoD set, every method; started again, it goes on."""
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain, product
@@ -12,21 +11,15 @@ from typing import NamedTuple, Self
 
 from normscale._lock import locked
 from normscale._progress import bar
-from normscale._provenance import commit
-from normscale._validate import FloatArray, at_least
-from normscale._version import __version__
-from normscale.detectors.base import Detector
-from normscale.encoding.json_text import read_json
+from normscale._validate import at_least
 from normscale.errors import InvalidInput, NormscaleError
-from normscale.experiments.comparison import METRICS, fit_on
+from normscale.experiments.measuring import measure
 from normscale.experiments.methods import Method, find_method
-from normscale.experiments.network_outputs import Job
-from normscale.experiments.presets import Plan
-from normscale.experiments.protocol import FROZEN, ScoredPair, score_pair
-from normscale.experiments.run_folder import Cell, RunFolder
-from normscale.experiments.side_by_side import prepare_all
-from normscale.experiments.stress import PRESETS as GRIDS
-from normscale.experiments.stress import steps, stress, stress_methods
+from normscale.experiments.network_outputs import PERTURBED_LOGITS, TEST, TRAIN, VALIDATION, Job
+from normscale.experiments.plan import Plan
+from normscale.experiments.run_folder import RunFolder
+from normscale.experiments.stress import StressPreset, steps, stress_preset
+from normscale.experiments.worker_processes import prepare_all
 from normscale.outputs import ModelOutputs
 
 
@@ -49,7 +42,7 @@ def bench(
     root: str | os.PathLike[str] | None = None,
     workers: int = 1,
     threads: int = 1,
-    with_stress: bool = True,
+    stress: StressPreset | None = None,
     command: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Bench:
@@ -70,8 +63,8 @@ def bench(
         Networks prepared at once, each in a process of its own.
     threads : int
         Threads of torch in each of them.
-    with_stress : bool
-        Also run the stress grid on the first network's outputs.
+    stress : StressPreset, optional
+        Also run this stress grid on the first network's outputs.
     command : str
         The command that asked for it, for the record.
     say : callable
@@ -96,32 +89,30 @@ def bench(
                     run.write_results()
             finally:
                 run.write_results()
-        if with_stress:
-            _stress_first_network(run, plan, workers)
+        if stress is not None:
+            _stress_first_network(run, plan, stress, workers)
         n_all = len(jobs) * len(plan.ood) * len(methods)
         return Bench(run, n_new, n_all - n_new - len(_absent(run, plan)), run.missing())
 
 
-def _stress_first_network(run: RunFolder, plan: Plan, threads: int) -> None:
-    """Write ``stress.json``: the stress grid on the outputs of the first network, unless it is there."""
-    path, seed = run.path / "stress.json", plan.seeds[0]
-    if path.exists():
-        return
+def _stress_first_network(run: RunFolder, plan: Plan, preset: StressPreset, threads: int) -> None:
+    """Run the stress grid on the outputs of the first network, unless it is there."""
+    seed = plan.seeds[0]
     source = _Outputs(run, seed)
-    sets = {name: source.get(name) for name in plan.ood if source.has(name, perturbed=False)}
-    if not sets:
+    sets = {name: source.get(name) for name in plan.ood if run.has_outputs(seed, name)}
+    if run.stress.exists() or not sets:
         return
-    methods = stress_methods(source.get("train"))
-    with bar("stress grid", steps(GRIDS["paper"], len(sets))) as line:
-        result = stress(
-            source.get("test"),
+    with bar("stress grid", steps(preset.grid, len(sets))) as line:
+        result = stress_preset(
+            preset,
+            source.get(TRAIN),
+            source.get(TEST),
             sets,
-            methods,
             seed=seed,
             threads=threads,
             tick=lambda what: line.advance(doing=f"stress grid, {what}"),
         )
-    result.save(path)
+    result.save(run.stress)
 
 
 class _Overall:
@@ -164,62 +155,34 @@ def _absent(run: RunFolder, plan: Plan) -> list[tuple[int, str, str]]:
 
 def _compute_cells(run: RunFolder, job: Job, methods: Sequence[Method], say: Callable[[str], None]) -> int:
     """Compute the cells of a network that are not there yet; returns how many."""
-    source = _Outputs(run, job.seed)
+    source, seed = _Outputs(run, job.seed), job.seed
     wanted = {
-        method: [
+        method.name: [
             ood
             for ood in job.plan.ood
-            if not run.has_cell(job.seed, ood, method.name) and source.has(ood, perturbed=method.perturbed)
+            if not run.has_cell(seed, ood, method.name) and run.has_outputs(seed, ood, method.detector.reads)
         ]
         for method in methods
     }
     n_new = 0
-    with bar(f"seed {job.seed}", sum(map(len, wanted.values())), quiet_seconds=1.0) as line:
-        for method, sets in wanted.items():
+    with bar(f"seed {seed}", sum(map(len, wanted.values())), quiet_seconds=1.0) as line:
+        for method in methods:
+            sets = {ood: source.get(ood) for ood in wanted[method.name]}
             if not sets:
                 continue
             try:
-                detector = fit_on(method.make(), source.get("train"), source.get("validation"))
+                fitted = method.fitted_on(source.get(TRAIN), source.get(VALIDATION))
             except NormscaleError as error:
-                say(f"{method.name} cannot take part with seed {job.seed}: {error}")
+                say(f"{method.name} cannot take part with seed {seed}: {error}")
                 continue
-            id_test = source.get("test", perturbed=method.perturbed)
-            id_scores: FloatArray | None = None
-            for ood in sets:
-                line.advance(doing=f"seed {job.seed}: {method.title} on {ood}")
-                cell, pair = _compute(job, method, detector, id_test, source, ood, id_scores)
-                if method.setting == FROZEN:
-                    id_scores = pair.id_scores
-                run.save_cell(cell, pair)
+            extra = run.perturbation(seed) if PERTURBED_LOGITS in method.detector.reads else {}
+            for cell, scores in measure([fitted], source.get(TEST), sets, in_set=job.plan.in_set, seed=seed):
+                line.advance(doing=f"seed {seed}: {method.title} on {cell.ood_set}")
+                assert scores is not None
+                chosen = {"epsilon": extra["epsilon"]} if extra else {}
+                run.save_cell(cell._replace(parameters={**cell.parameters, **chosen}), scores)
                 n_new += 1
     return n_new
-
-
-def _compute(
-    job: Job,
-    method: Method,
-    detector: Detector,
-    id_test: ModelOutputs,
-    source: _Outputs,
-    ood_set: str,
-    id_scores: FloatArray | None,
-) -> tuple[Cell, ScoredPair]:
-    """One cell; frozen scores of the test set, once known, serve every OoD set."""
-    ood = source.get(ood_set, perturbed=method.perturbed)
-    started = time.perf_counter()
-    if id_scores is not None:
-        pair = ScoredPair(id_scores, detector.score(ood))
-    else:
-        pair = score_pair(detector, method.setting, id_test, ood, seed=job.seed)
-    result = pair.evaluate()
-    seconds = time.perf_counter() - started
-    parameters = {**detector.get_params(), **(source.choice() if method.perturbed else {})}
-    metrics = {metric: float(getattr(result, metric)) for metric in METRICS}
-    cell = Cell(
-        job.seed, job.plan.in_set, ood_set, method.name, method.setting, parameters, metrics,
-        len(id_test), len(ood), seconds, __version__, commit(),
-    )  # fmt: skip
-    return cell, pair
 
 
 class _Outputs:
@@ -227,17 +190,9 @@ class _Outputs:
 
     def __init__(self, run: RunFolder, seed: int) -> None:
         self._run, self._seed = run, seed
-        self._read: dict[tuple[str, bool], ModelOutputs] = {}
+        self._read: dict[str, ModelOutputs] = {}
 
-    def has(self, name: str, *, perturbed: bool) -> bool:
-        return self._run.outputs_path(self._seed, name, perturbed=perturbed).exists()
-
-    def get(self, name: str, *, perturbed: bool = False) -> ModelOutputs:
-        if (name, perturbed) not in self._read:
-            self._read[name, perturbed] = self._run.outputs(self._seed, name, perturbed=perturbed)
-        return self._read[name, perturbed]
-
-    def choice(self) -> dict[str, float]:
-        """The step of the perturbation, chosen on validation images."""
-        document = read_json((self._run.network(self._seed) / "odin" / "choice.json").read_text())
-        return {"epsilon": document["epsilon"]}
+    def get(self, name: str) -> ModelOutputs:
+        if name not in self._read:
+            self._read[name] = self._run.outputs(self._seed, name)
+        return self._read[name]

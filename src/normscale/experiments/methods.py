@@ -1,78 +1,158 @@
-"""The methods of a benchmark: a registered detector, the setting it is measured in, and the logits it reads."""
+"""The methods of a comparison: a detector in one of the settings in which it can be measured."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from normscale.detectors.base import Detector
-from normscale.detectors.registry import make_detector
-from normscale.errors import InvalidInput
-from normscale.experiments.protocol import FROZEN, PER_CLASS, STREAM
-
-PAPER_METHODS = ("msp", "multi_threshold", "odin", "mahalanobis", "energy", "norm_scaling")
-"""In the order of the paper's tables."""
+from normscale.detectors.base import Detector, Setting
+from normscale.detectors.registry import list_detectors, make_detector
+from normscale.errors import InvalidInput, UnknownDetector
+from normscale.outputs import ModelOutputs
 
 _FROZEN_SUFFIX = "_frozen"
-_TITLES = {
-    "msp": "MSP",
-    "multi_threshold": "Multi-Threshold",
-    "odin": "ODIN",
-    "mahalanobis": "Mahalanobis",
-    "energy": "Energy",
-    "max_logit": "MaxLogit",
-    "temperature_scaling": "Temperature Scaling",
-    "norm_scaling": "Norm-Scaling",
-    "robust_norm_scaling": "Robust Norm-Scaling",
-}
 
 
 class Method(NamedTuple):
-    """A line of the comparison."""
+    """A line of a comparison."""
 
     name: str
-    detector: str
-    setting: str
-    perturbed: bool = False
-    """Whether it reads the logits of perturbed images: ODIN."""
+    detector: Detector
+    setting: Setting
+    title: str
 
-    @property
-    def title(self) -> str:
-        """The name in tables and figures."""
-        return title_of(self.name)
+    def fitted_on(self, train: ModelOutputs | None, validation: ModelOutputs | None) -> Method:
+        """The same method with its detector fitted, see :func:`fit_on`."""
+        return self._replace(detector=fit_on(self.detector, train, validation))
 
-    def make(self) -> Detector:
-        """A new detector."""
-        return make_detector(self.detector)
+
+def find_method(name: str) -> Method:
+    """Make a method by name: a detector, or ``NAME_frozen`` for one whose statistics could run.
+
+    Parameters of the detector follow a colon: ``knn:k=20``, ``mahalanobis:layers=stage1,features``.
+
+    A detector with running statistics is measured on the shuffled stream of both sets, one that can be ranked per
+    predicted class in that way, every other one as fitted.
+
+    Examples
+    --------
+    >>> find_method("norm_scaling").setting, find_method("norm_scaling_frozen").setting, find_method("energy").setting
+    (<Setting.STREAM: 'stream'>, <Setting.FROZEN: 'frozen'>, <Setting.FROZEN: 'frozen'>)
+    """
+    typed, *pairs = name.split(":")
+    base = typed.removesuffix(_FROZEN_SUFFIX)
+    parameters = dict(map(_parameter, pairs))
+    detector = make_detector(base, **parameters)
+    title = ", ".join([detector.title, *(_shown(*item) for item in parameters.items())])
+    if base == typed:
+        return Method(name, detector, main_setting(detector), title)
+    if Setting.STREAM not in detector.settings:
+        raise InvalidInput(f"{base} has no running statistics, so there is no method {name!r}; use {base!r}.")
+    return Method(name, detector, Setting.FROZEN, f"{title}, frozen")
+
+
+def _parameter(pair: str) -> tuple[str, float | str]:
+    """``name=value``; a value is a number where it looks like one."""
+    name, equals, text = pair.partition("=")
+    if not name or not equals or not text:
+        raise InvalidInput(f"a method's parameters look like NAME:parameter=value; got {pair!r}.")
+    try:
+        return name, float(text)
+    except ValueError:
+        return name, text
+
+
+def _shown(name: str, value: float | str) -> str:
+    """A parameter in a title: ``k 20``, or how many there are of a list."""
+    many = value.count(",") + 1 if isinstance(value, str) else 1
+    words = name.replace("_", " ")
+    return f"{many} {words}" if many > 1 else f"{words} {value if isinstance(value, str) else format(value, 'g')}"
+
+
+def main_setting(detector: Detector) -> Setting:
+    """The setting that a detector is there for: running statistics run, a ranking per class is per class."""
+    return next((one for one in (Setting.STREAM, Setting.PER_CLASS) if one in detector.settings), Setting.FROZEN)
+
+
+def every_setting(detector: Detector) -> list[Method]:
+    """A detector in every setting it can be measured in, all under its own name."""
+    return [Method(detector.name, detector, setting, detector.title) for setting in detector.settings]
+
+
+def methods_of(detectors: Mapping[str, Detector], titles: Mapping[str, str] | None = None) -> list[Method]:
+    """Named detectors, each in its main setting; a name without a title is its own."""
+    titles = titles or {}
+    return [
+        Method(name, detector, main_setting(detector), titles.get(name, name)) for name, detector in detectors.items()
+    ]
 
 
 def title_of(method: str) -> str:
-    """The name of a method in tables and figures.
+    """The name of a method for people; a name that no detector has stands for itself.
 
     Examples
     --------
     >>> title_of("norm_scaling"), title_of("norm_scaling_frozen"), title_of("my_own")
     ('Norm-Scaling', 'Norm-Scaling, frozen', 'my_own')
     """
-    base = method.removesuffix(_FROZEN_SUFFIX)
-    return _TITLES.get(base, base) + (", frozen" if base != method else "")
+    try:
+        return find_method(method).title
+    except (UnknownDetector, InvalidInput):
+        return method
 
 
-def find_method(name: str) -> Method:
-    """A method by name: a registered detector, or ``NAME_frozen`` for one whose statistics could run.
+def default_methods(
+    train: ModelOutputs | None, validation: ModelOutputs | None, *, present: ModelOutputs | None = None
+) -> list[str]:
+    """Names of the registered detectors that the given outputs suffice for.
 
-    Detectors with running statistics are measured on the shuffled stream, as in the paper; ``multi_threshold`` per
-    predicted class.
-
-    Examples
-    --------
-    >>> find_method("norm_scaling").setting, find_method("norm_scaling_frozen").setting, find_method("energy").setting
-    ('stream', 'frozen', 'frozen')
+    Parameters
+    ----------
+    train, validation : ModelOutputs, optional
+        What detectors may be fitted on.
+    present : ModelOutputs, optional
+        What they will score: a detector that reads another array is left out.
     """
-    base = name.removesuffix(_FROZEN_SUFFIX)
-    detector = make_detector(base)
-    running = detector.has_running_statistics
-    if base != name and not running:
-        raise InvalidInput(f"{base} has no running statistics, so there is no method {name!r}; use {base!r}.")
-    if base == "multi_threshold":
-        return Method(name, base, PER_CLASS)
-    return Method(name, base, STREAM if running and base == name else FROZEN, perturbed=base == "odin")
+    return [name for name in list_detectors() if _suffices(make_detector(name), train, validation, present)]
+
+
+def _suffices(
+    detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None, present: ModelOutputs | None
+) -> bool:
+    if present is not None and not set(detector.reads) <= set(present.names):
+        return False
+    return not detector.needs_fit or _what_lacks(detector, _training_set(detector, train, validation)) == ""
+
+
+def _training_set(
+    detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None
+) -> ModelOutputs | None:
+    return validation if detector.fitted_on == "validation" else train
+
+
+def _what_lacks(detector: Detector, source: ModelOutputs | None) -> str:
+    """What a training set lacks for a detector, in words; empty if nothing."""
+    kind = f"{'validation' if detector.fitted_on == 'validation' else 'training'} outputs"
+    if source is None:
+        return f"labelled {kind}" if detector.needs_labels else kind
+    if absent := [name for name in (*detector.reads, *detector.reads_in_fit) if name not in source.names]:
+        return f"{kind} with {' and '.join(absent)}"
+    if detector.needs_labels and (source.labels is None or (source.labels < 0).any()):
+        return f"a label for every row of the {kind}"
+    if detector.needs_head and source.head is None:
+        return f"{kind} with the network's head"
+    return ""
+
+
+def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None) -> Detector:
+    """A copy of the detector, fitted on the outputs it says it is fitted on; a fitted one is returned as it is."""
+    if detector.widths_ is not None:
+        return detector
+    source = _training_set(detector, train, validation)
+    lacks = _what_lacks(detector, source)
+    if lacks and detector.needs_fit:
+        raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
+    if lacks or source is None:
+        return detector
+    return copy.copy(detector).fit(source)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean
 
+from normscale.detectors.base import Setting
 from normscale.errors import InvalidInput
-from normscale.experiments.stress import FROZEN, PRIORS, RIVALS, RUNNING, norm_scaling_name
-from normscale.experiments.stress_result import Cell, Numbers, StressResult
+from normscale.experiments.measurement import StreamKind
+from normscale.experiments.stress_result import Numbers, StressResult
 from normscale.experiments.stress_summary import TOLERANCE
 
 WORTH = 0.01
 """The AUROC gain above which running statistics are worth advising: the best of many always gains a little."""
-
-_PEOPLE = {"msp": "MSP", "max_logit": "MaxLogit", "energy": "Energy", "robust_norm_scaling": "robust norm-scaling"}
 
 
 def recommend(result: StressResult) -> list[str]:
@@ -26,7 +25,8 @@ def recommend(result: StressResult) -> list[str]:
     Parameters
     ----------
     result : StressResult
-        With at least the paper's norm-scaling and frozen norm-scaling among its methods.
+        With at least one method with running statistics and its frozen form. Its settings may name the method that is
+        ``preferred`` where several without running statistics are as good, and say how many training rows there were.
 
     Returns
     -------
@@ -35,61 +35,70 @@ def recommend(result: StressResult) -> list[str]:
 
     Examples
     --------
-    >>> from normscale.experiments.stress_result import StressRow
-    >>> def row(method, auroc):
-    ...     return StressRow("noise", 0.5, "shuffled", "balanced", (), method, {}, auroc, 0.2, 500, 500, 1, 0, "")
-    >>> numbers = {"energy": 0.85, "norm_scaling msp frozen": 0.8, "norm_scaling msp w=1": 0.95}
-    >>> print(recommend(StressResult([row(*item) for item in numbers.items()]))[0])
-    Use running norm-scaling (msp, prior weight 1): against Energy, the best without running statistics, it gains \
-up to 0.100 AUROC and never loses more than 0.005.
+    >>> from normscale.experiments.measurement import Measurement
+    >>> def row(detector, title, setting, auroc):
+    ...     numbers = {"auroc": auroc, "fpr95_out": 0.2}
+    ...     kind = StreamKind(0.5, "shuffled", "balanced")
+    ...     return Measurement("noise", title, detector, title, setting, {}, numbers, 500, 500, 0, stream=kind)
+    >>> found = ("a", "A", "frozen", 0.85), ("b", "frozen B", "frozen", 0.8), ("b", "running B", "stream", 0.95)
+    >>> rows = [row(*one) for one in found]
+    >>> print(recommend(StressResult(rows))[0])
+    Use running B: against A, the best without running statistics, it gains up to 0.100 AUROC and never loses more \
+than 0.005.
     """
-    if missing := [name for name in (RUNNING, FROZEN) if name not in result.methods]:
-        raise InvalidInput(f"a recommendation needs the methods {RUNNING} and {FROZEN}; missing: {', '.join(missing)}.")
-    view = _View(result)
-    if not view.cells:
+    pair = result.running_and_frozen()
+    if pair is None:
+        raise InvalidInput(
+            "a recommendation needs a method with running statistics and its frozen form; the grid has "
+            f"{', '.join(result.methods) or 'no method'}."
+        )
+    view = _View(result, *pair)
+    if not view.kinds:
         return [f"There is nothing to recommend: {'; '.join(result.skipped())}."]
-    sentences = [_advice(view), _static(view), _balanced(view), _balances(view), _orders(view), _priors(view)]
-    return [text for text in (*sentences, _sets(result), _skipped(result)) if text]
+    sentences = [_advice(view), _static(view), _balanced(view), _balances(view), _orders(view), _parameters(view)]
+    return [text for text in (*sentences, _sets(result, pair), _skipped(result)) if text]
 
 
 class _View:
-    """The cells of a grid, and the questions the sentences ask of them."""
+    """The kinds of streams of a grid, and the questions the sentences ask of them."""
 
-    def __init__(self, result: StressResult) -> None:
-        self.cells: dict[Cell, dict[str, Numbers]] = result.cells()
-        self.weights = {row.method: row.parameters.get("prior_weight") for row in result.rows}
+    def __init__(self, result: StressResult, running: str, frozen: str) -> None:
+        self.result, self.running, self.frozen = result, running, frozen
+        self.kinds: dict[StreamKind, dict[str, Numbers]] = result.means()
+        self.titles, self.rivals = result.titles, result.rivals()
         self.balances, self.orders = result.balances, result.orders
-        self.drawn = {row.balance: _classes(row.classes) for row in result.rows}
-        static = [name for name in result.methods if name in RIVALS or name.endswith(" frozen")]
-        self.moving = [name for name in result.methods if name not in static]
-        self.static = sorted(static, key=lambda name: -self.mean(name)) if self.cells else static
+        self.drawn = {row.stream.balance: _classes(row.classes) for row in result.rows if row.stream}
+        self.moving = result.in_setting(Setting.STREAM)
+        static = [name for name in result.methods if name not in self.moving]
+        self.static = sorted(static, key=lambda name: -self.mean(name)) if self.kinds else static
         self.best = self.static[0]
-        if "energy" in static and self.cells and self.mean(self.best) - self.mean("energy") <= TOLERANCE:
-            self.best = "energy"  # where several are as good, the one that everybody knows
+        preferred = result.settings.get("preferred")
+        if preferred in static and self.kinds and self.mean(self.best) - self.mean(preferred) <= TOLERANCE:
+            self.best = preferred
 
     def mean(self, method: str) -> float:
-        return fmean(numbers[method].auroc for numbers in self.cells.values())
+        return fmean(numbers[method].auroc for numbers in self.kinds.values())
 
     def mean_fpr(self, method: str) -> float:
-        return fmean(numbers[method].fpr95_out for numbers in self.cells.values())
+        return fmean(numbers[method].fpr95_out for numbers in self.kinds.values())
 
     def gains(
         self, method: str, over: str, *, order: str | None = None, balance: str | None = None
-    ) -> dict[Cell, float]:
-        """AUROC of one method minus another's, by cell; only of one order or balance if given."""
+    ) -> dict[StreamKind, float]:
+        """AUROC of one method minus another's, by kind of stream; only of one order or balance if given."""
         return {
             cell: numbers[method].auroc - numbers[over].auroc
-            for cell, numbers in self.cells.items()
+            for cell, numbers in self.kinds.items()
             if order in (None, cell.order) and balance in (None, cell.balance)
         }
 
-    def paper_like(self, method: str, over: str) -> dict[Cell, float]:
+    def evenly_mixed(self, method: str, over: str) -> dict[StreamKind, float]:
         """The gains in balanced, shuffled streams, by rising share."""
         return dict(sorted(self.gains(method, over, order="shuffled", balance="balanced").items()))
 
     def wins_at(self, method: str, over: str, margin: float) -> str:
         """At which OoD shares it wins in balanced, shuffled streams: "at least 5 %", "10 % or 25 %", or nothing."""
-        gains = self.paper_like(method, over)
+        gains = self.evenly_mixed(method, over)
         won = [cell.share for cell, gain in gains.items() if gain > margin]
         if won and won == [cell.share for cell in gains][-len(won) :]:
             return f"at least {_percent(won[0])}"
@@ -97,14 +106,7 @@ class _View:
 
     def called(self, method: str) -> str:
         """The method's name in a sentence."""
-        if not method.startswith("norm_scaling "):
-            return _PEOPLE.get(method, method)
-        _, score, prior = method.split()
-        if prior == "frozen":
-            return f"frozen norm-scaling ({score})"
-        weight = self.weights[method]
-        shown = f"{weight:g}" if weight else prior.removeprefix("w=")
-        return f"running norm-scaling ({score}, prior weight {shown})"
+        return self.titles[method]
 
 
 def _advice(view: _View) -> str:
@@ -122,7 +124,7 @@ def _advice(view: _View) -> str:
         )
     winners = [method for method in view.moving if view.wins_at(method, best, WORTH)]
     if winners:
-        peaks = {name: max(view.paper_like(name, best).values()) for name in winners}
+        peaks = {name: max(view.evenly_mixed(name, best).values()) for name in winners}
         losses = {name: -min(view.gains(name, best).values()) for name in winners}
         top = max(peaks.values())
         method = min((name for name in winners if peaks[name] >= top - WORTH), key=lambda name: losses[name])
@@ -136,21 +138,22 @@ def _advice(view: _View) -> str:
         f"Use {view.called(best)}: even in balanced, shuffled streams nothing with running statistics gains more than "
         f"{WORTH:g} AUROC on it"
     )
-    others = [name for name in (*view.moving, *view.static) if name not in RIVALS]
+    others = [name for name in (*view.moving, *view.static) if name not in view.rivals]
     closest = max(others, key=view.mean)
-    if best in RIVALS and view.mean(closest) <= view.mean(best) + TOLERANCE:
+    if best in view.rivals and view.mean(closest) <= view.mean(best) + TOLERANCE:
         text += (
-            f", and no form of norm-scaling is more than {TOLERANCE:g} ahead of it on average (closest is "
-            f"{view.called(closest)}, with a mean AUROC of {view.mean(closest):.3f} against {view.mean(best):.3f})"
+            f", and nothing with running statistics, nor its frozen form, is more than {TOLERANCE:g} ahead of it on "
+            f"average (closest is {view.called(closest)}, with a mean AUROC of {view.mean(closest):.3f} "
+            f"against {view.mean(best):.3f})"
         )
     return f"{text}."
 
 
 def _static(view: _View) -> str:
     best = view.best
-    rivals = [name for name in view.static if name in RIVALS]
-    other = FROZEN if best in RIVALS else (rivals or [best])[0]
-    count = f"{len(view.cells)} kinds of streams" if len(view.cells) > 1 else "one kind of stream"
+    rivals = [name for name in view.static if name in view.rivals]
+    other = view.frozen if best in view.rivals else (rivals or [best])[0]
+    count = f"{len(view.kinds)} kinds of streams" if len(view.kinds) > 1 else "one kind of stream"
     rank = "is best" if best == view.static[0] else "is as good as any"
     text = (
         f"Without running statistics {view.called(best)} {rank}, with a mean AUROC of {view.mean(best):.3f} (FPR95 "
@@ -162,7 +165,7 @@ def _static(view: _View) -> str:
 
 
 def _balanced(view: _View) -> str:
-    gains = view.paper_like(RUNNING, FROZEN)
+    gains = view.evenly_mixed(view.running, view.frozen)
     if not gains:
         return ""
     where, gain = max(gains.items(), key=lambda item: item[1])
@@ -171,11 +174,11 @@ def _balanced(view: _View) -> str:
             f"In balanced, shuffled streams the running statistics gain nothing over frozen ones (at most {gain:+.3f} "
             f"AUROC, at an OoD share of {_percent(where.share)})."
         )
-    here = view.cells[where]
-    wins, low = view.wins_at(RUNNING, FROZEN, TOLERANCE), min(gains.values())
+    here = view.kinds[where]
+    wins, low = view.wins_at(view.running, view.frozen, TOLERANCE), min(gains.values())
     text = (
         f"In balanced, shuffled streams running statistics beat frozen ones at an OoD share of {wins}, by {gain:.3f} "
-        f"at {_percent(where.share)} ({here[RUNNING].auroc:.3f} against {here[FROZEN].auroc:.3f})"
+        f"at {_percent(where.share)} ({here[view.running].auroc:.3f} against {here[view.frozen].auroc:.3f})"
     )
     return f"{text}; elsewhere they lose up to {-low:.3f}." if low < -TOLERANCE else f"{text}."
 
@@ -185,7 +188,7 @@ def _balances(view: _View) -> str:
     for balance in view.balances:
         if balance == "balanced":
             continue
-        gains = view.gains(RUNNING, FROZEN, balance=balance)
+        gains = view.gains(view.running, view.frozen, balance=balance)
         if not gains:
             continue
         worst, loss = min(gains.items(), key=lambda item: item[1])
@@ -193,10 +196,10 @@ def _balances(view: _View) -> str:
         if loss >= -TOLERANCE:
             parts.append(f"{what} running statistics lose nothing to frozen ones")
         else:
-            here = view.cells[worst]
+            here = view.kinds[worst]
             parts.append(
-                f"{what} running statistics fall to {here[RUNNING].auroc:.3f} where frozen ones keep "
-                f"{here[FROZEN].auroc:.3f} ({_percent(worst.share)} OoD, {worst.order})"
+                f"{what} running statistics fall to {here[view.running].auroc:.3f} where frozen ones keep "
+                f"{here[view.frozen].auroc:.3f} ({_percent(worst.share)} OoD, {worst.order})"
             )
     return _sentence("Classes that come unevenly", parts)
 
@@ -207,9 +210,9 @@ def _orders(view: _View) -> str:
         if order == "shuffled":
             continue
         costs = {
-            cell.share: numbers[RUNNING].auroc - view.cells[cell._replace(order="shuffled")][RUNNING].auroc
-            for cell, numbers in view.cells.items()
-            if cell.order == order and cell.balance == "balanced" and cell._replace(order="shuffled") in view.cells
+            cell.share: numbers[view.running].auroc - view.kinds[cell._replace(order="shuffled")][view.running].auroc
+            for cell, numbers in view.kinds.items()
+            if cell.order == order and cell.balance == "balanced" and cell._replace(order="shuffled") in view.kinds
         }
         if costs:
             share = min(costs, key=lambda one: costs[one])
@@ -218,25 +221,31 @@ def _orders(view: _View) -> str:
     return _sentence("Order, against a shuffled stream", parts)
 
 
-def _priors(view: _View) -> str:
-    names = [norm_scaling_name(prior=prior) for prior in PRIORS if prior != "frozen"]
+def _parameters(view: _View) -> str:
+    """What another value of a parameter does, where one was tried with the running detector."""
+    detectors = {row.method: row.detector for row in view.result.rows}
+    same = [name for name in view.moving if detectors[name] == detectors[view.running]]
+    parameters = {row.method: row.parameters for row in view.result.rows}
+    tried = [key for key in parameters[view.running] if len({parameters[name].get(key) for name in same}) > 1]
+    if len(tried) != 1:  # several at once: no number could be traced to one of them
+        return ""
+    (key,) = tried
     parts = []
-    for name in names:
-        if name in view.moving and len(view.moving) > 1:
-            gains = view.gains(name, FROZEN)
-            size = " (the training set's size)" if name.endswith("train") else ""
-            best, worst = max(gains.values()), min(gains.values())
-            parts.append(f"{view.weights[name]:g}{size} gains {best:+.3f} at best and {worst:+.3f} at worst")
-    return _sentence("Prior weight, against frozen statistics", parts, "; ")
+    for name in same:
+        gains, value = view.gains(name, view.frozen), parameters[name][key]
+        size = " (the training set's size)" if value == view.result.settings.get("n_train") else ""
+        best, worst = max(gains.values()), min(gains.values())
+        shown = f"{value:g}" if isinstance(value, float) else value
+        parts.append(f"{shown}{size} gains {best:+.3f} at best and {worst:+.3f} at worst")
+    return _sentence(f"{key.replace('_', ' ').capitalize()}, against frozen statistics", parts, "; ")
 
 
-def _sets(result: StressResult) -> str:
+def _sets(result: StressResult, pair: tuple[str, str]) -> str:
     """How much the OoD sets differ."""
     gains = {}
     for name in result.ood_sets if len(result.ood_sets) > 1 else []:
-        gains_here = _View(result._replace(rows=[row for row in result.rows if row.ood_set == name])).paper_like(
-            RUNNING, FROZEN
-        )
+        view = _View(result._replace(rows=[row for row in result.rows if row.ood_set == name]), *pair)
+        gains_here = view.evenly_mixed(*pair)
         if gains_here:
             gains[name] = max(gains_here.values())
     if not gains:

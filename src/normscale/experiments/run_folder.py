@@ -1,15 +1,13 @@
-"""The folder of a benchmark: what was asked for, the networks' outputs, and one file for every finished cell.
+"""The folder of a benchmark: what was asked for, the networks with their outputs, and a file for every finished cell.
 
 ::
 
-    settings.json                            the plan, and what made it
-    networks/seed0/                          a run of ``normscale train``: network, log, result.json
-    networks/seed0/outputs/NAME.safetensors  logits and features: train, validation, test, and every OoD set
-    networks/seed0/odin/NAME.safetensors     logits of perturbed images, and choice.json
-    networks/seed0/missing.json              OoD sets that could not be had, and why
-    cells/seed0/OOD/METHOD.safetensors       scores of both sides and their metrics: a finished cell
-    results.jsonl                            all cells, one line per metric
-    stress.json                              the stress grid on the first network's outputs
+    settings.json                       the plan, and what made it
+    networks/seed0/                     a network and its outputs, see :mod:`normscale.network_folder`
+    cells/seed0/OOD/METHOD.safetensors  scores of both sides and their metrics: a finished cell
+    results.jsonl                       all cells, one line per metric
+    stress.json                         the stress grid on the first network's outputs
+    report.html  tables/  figures/      what `normscale report` makes of it
 
 A cell is a method on an OoD set with one network. Its file appears whole or not at all; deleted, it is made again.
 """
@@ -17,21 +15,27 @@ A cell is a method on an OoD set with one network. Its file appears whole or not
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from normscale._atomic import atomic_path
 from normscale._provenance import environment
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.experiments.presets import Plan
-from normscale.experiments.protocol import ScoredPair
+from normscale.experiments.measurement import Measurement
+from normscale.experiments.plan import Plan
+from normscale.experiments.scored_pair import ScoredPair
+from normscale.network_folder import SUFFIX, NetworkFolder
 from normscale.outputs import ModelOutputs
 from normscale.state import Kind, load_header, load_state, save_state
 from normscale.tables import read_table
 
-FORMAT = 1
+FORMAT = 2
+_SETTINGS = "settings.json"
 CELL = Kind(
     "normscale.cell",
     "cell of a benchmark",
@@ -40,38 +44,14 @@ CELL = Kind(
 )
 
 
-class Cell(NamedTuple):
-    """A method on an OoD set with one network: what came out, and of what."""
-
-    seed: int
-    in_set: str
-    ood_set: str
-    method: str
-    setting: str
-    parameters: dict[str, Any]
-    metrics: dict[str, float]
-    """auroc, aupr_out, aupr_in, fpr95_out, fpr95_in; ``*_out``: OoD is positive, ``*_in``: in-distribution is."""
-    n_id: int
-    n_ood: int
-    seconds: float
-    version: str
-    commit: str | None
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """One record per metric, as in ``results.jsonl``."""
-        values = self._asdict()
-        for metric, value in values.pop("metrics").items():
-            yield {**values, "metric": metric, "value": value}
-
-
 class RunFolder:
     """A benchmark on disk, opened for reading or going on.
 
     Examples
     --------
     >>> import tempfile
-    >>> from normscale.experiments.presets import find_preset
-    >>> run = RunFolder.create(tempfile.mkdtemp(), find_preset("digits"))
+    >>> plan = Plan("mine", "digits", {"gaussian": "gaussian"}, methods=("energy",))
+    >>> run = RunFolder.create(tempfile.mkdtemp(), plan)
     >>> RunFolder.open(run.path).plan.data
     'digits'
     >>> run.cells()
@@ -90,7 +70,7 @@ class RunFolder:
         """
         folder = Path(path)
         made_by = {"command": command, **environment()}
-        if (folder / "settings.json").exists():
+        if (folder / _SETTINGS).exists():
             run = cls.open(folder)
             fixed = ("data", "network", "width", "recipe", "epochs")
             changed = [name for name in fixed if getattr(run.plan, name) != getattr(plan, name)]
@@ -105,19 +85,18 @@ class RunFolder:
             plan = run.plan._replace(seeds=seeds, methods=methods, ood={**run.plan.ood, **plan.ood})
         folder.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "plan": plan.to_dict(), "made_by": made_by}
-        with atomic_path(folder / "settings.json") as temporary:
-            Path(temporary).write_text(write_json(document, indent=1) + "\n")
+        write_document(folder / _SETTINGS, document)
         return cls(folder, plan, made_by)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunFolder:
         """Open a run that exists."""
-        file = Path(path) / "settings.json"
+        file = Path(path) / _SETTINGS
         try:
             document = read_json(file.read_text())
         except FileNotFoundError:
             raise FileFormatError(
-                f"{os.fspath(path)!r} is not the folder of a benchmark (it has no settings.json). "
+                f"{os.fspath(path)!r} is not the folder of a benchmark (it has no {_SETTINGS}). "
                 "Make one with `normscale bench -o FOLDER`."
             ) from None
         except (OSError, ValueError) as error:
@@ -134,40 +113,74 @@ class RunFolder:
 
     # -- networks ----------------------------------------------------------------------------------------------
 
-    def network(self, seed: int) -> Path:
+    def network(self, seed: int) -> NetworkFolder:
         """The folder of a seed's network."""
-        return self.path / "networks" / f"seed{seed}"
+        return NetworkFolder(self.path / "networks" / f"seed{seed}")
 
-    def outputs_path(self, seed: int, name: str, *, perturbed: bool = False) -> Path:
-        """Where a network's outputs on a set are: ``train``, ``validation``, ``test``, or the name of an OoD set."""
-        return self.network(seed) / ("odin" if perturbed else "outputs") / f"{name}.safetensors"
+    def has_outputs(self, seed: int, name: str, arrays: Iterable[str] = ()) -> bool:
+        """Whether a network's outputs on a set are there, with all of these arrays."""
+        path = self.network(seed).outputs(name)
+        return path.exists() and set(arrays) <= set(array_names(path))
 
-    def outputs(self, seed: int, name: str, *, perturbed: bool = False) -> ModelOutputs:
+    def outputs(self, seed: int, name: str) -> ModelOutputs:
         """Read a network's outputs on a set."""
-        return read_table(self.outputs_path(seed, name, perturbed=perturbed))
+        return read_table(self.network(seed).outputs(name))
 
     def training(self, seed: int) -> dict[str, Any]:
-        """``result.json`` of a network: its test accuracy, its log, its settings; empty while it is not there."""
-        return _read_json(self.network(seed) / "result.json")
+        """What training a network came to: its test accuracy, its log, its settings; empty while it is not there."""
+        return _read_json(self.network(seed).result)
+
+    def perturbation(self, seed: int) -> dict[str, Any]:
+        """By which step a network's images were perturbed; empty if they were not."""
+        return _read_json(self.network(seed).perturbation)
 
     def missing(self) -> dict[str, str]:
         """OoD sets that could not be had, and why."""
-        return {name: why for seed in self.plan.seeds for name, why in _missing_of(self.network(seed)).items()}
+        found = [_read_json(self.network(seed).missing) for seed in self.plan.seeds]
+        return {str(name): str(why) for one in found for name, why in one.items()}
+
+    # -- the stress grid and the report ------------------------------------------------------------------------
+
+    @property
+    def stress(self) -> Path:
+        """The stress grid on the first network's outputs."""
+        return self.path / "stress.json"
+
+    @property
+    def results(self) -> Path:
+        """All cells, one line per metric."""
+        return self.path / "results.jsonl"
+
+    @property
+    def page(self) -> Path:
+        """The report as one page."""
+        return self.path / "report.html"
+
+    @property
+    def tables(self) -> Path:
+        """The folder of the report's tables."""
+        return self.path / "tables"
+
+    @property
+    def figures(self) -> Path:
+        """The folder of the report's figures."""
+        return self.path / "figures"
 
     # -- cells -------------------------------------------------------------------------------------------------
 
     def cell_path(self, seed: int, ood_set: str, method: str) -> Path:
         """Where a cell is, or will be."""
-        return self.path / "cells" / f"seed{seed}" / ood_set / f"{method}.safetensors"
+        file = re.sub(r"[^\w.+-]", "_", method)  # a method may have parameters in its name
+        return self.path / "cells" / f"seed{seed}" / ood_set / f"{file}{SUFFIX}"
 
-    def save_cell(self, cell: Cell, scores: ScoredPair) -> None:
+    def save_cell(self, cell: Measurement, scores: ScoredPair) -> None:
         """Keep a finished cell."""
-        path = self.cell_path(cell.seed, cell.ood_set, cell.method)
+        path = self.cell_path(cell.seed or 0, cell.ood_set, cell.method)
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {name: array for name, array in scores._asdict().items() if array is not None}
         save_state(path, {"cell": cell._asdict()}, arrays, CELL)
 
-    def load_cell(self, seed: int, ood_set: str, method: str) -> tuple[Cell, ScoredPair]:
+    def load_cell(self, seed: int, ood_set: str, method: str) -> tuple[Measurement, ScoredPair]:
         """Read a finished cell and its scores."""
         path = self.cell_path(seed, ood_set, method)
         cell = self._cell(path)
@@ -177,19 +190,19 @@ class RunFolder:
             raise _foreign_cell(path, error) from error
 
     @staticmethod
-    def _cell(path: Path) -> Cell:
+    def _cell(path: Path) -> Measurement:
         """What a cell came to, without its scores."""
         header = load_header(path, CELL)
         try:
-            return Cell(**header["cell"])
-        except (KeyError, TypeError) as error:
+            return Measurement.from_json({"detector": "", "title": "", **header["cell"]})  # format 1 had neither
+        except (KeyError, TypeError, ValueError) as error:
             raise _foreign_cell(path, error) from error
 
     def has_cell(self, seed: int, ood_set: str, method: str) -> bool:
         """Whether a cell is finished."""
         return self.cell_path(seed, ood_set, method).exists()
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[Measurement]:
         """All finished cells of the plan, in its order."""
         return [
             self._cell(self.cell_path(seed, ood_set, method))
@@ -201,15 +214,14 @@ class RunFolder:
 
     def write_results(self) -> Path:
         """Write ``results.jsonl`` anew from the cells and the networks."""
-        path = self.path / "results.jsonl"
-        with atomic_path(path) as temporary, open(temporary, "w") as file:
+        with atomic_path(self.results) as temporary, open(temporary, "w") as file:
             for seed in self.plan.seeds:
                 for row in self._accuracy_rows(seed):
                     file.write(write_json(row) + "\n")
             for cell in self.cells():
-                for row in cell.rows():
+                for row in cell.per_metric():
                     file.write(write_json(row) + "\n")
-        return path
+        return self.results
 
     def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
         result = self.training(seed)
@@ -233,14 +245,19 @@ def _foreign_cell(path: Path, error: Exception) -> FileFormatError:
     return FileFormatError(f"{path} is not what this version writes ({error}); delete it.")
 
 
-def write_missing(network: Path, missing: dict[str, str]) -> None:
-    """Keep which OoD sets a network could not be run on."""
-    with atomic_path(network / "missing.json") as temporary:
-        Path(temporary).write_text(write_json(missing, indent=1) + "\n")
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays in a file of outputs, without reading them."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise FileFormatError(f"{path} is damaged ({error}); delete it and run the benchmark again.") from error
 
 
-def _missing_of(network: Path) -> dict[str, str]:
-    return {str(name): str(why) for name, why in _read_json(network / "missing.json").items()}
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write a small file of a run, whole or not at all."""
+    with atomic_path(path) as temporary:
+        Path(temporary).write_text(write_json(document, indent=1) + "\n")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

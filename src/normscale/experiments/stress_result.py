@@ -8,47 +8,17 @@ from typing import Any, NamedTuple
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
+from normscale.detectors.base import Setting
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError
+from normscale.experiments.measurement import Measurement, StreamKind
 
 KIND = "normscale stress grid"
-FORMAT = 1
-
-
-class StressRow(NamedTuple):
-    """One method in one cell of the grid on one OoD set. OoD is the positive class of ``fpr95_out``."""
-
-    ood_set: str
-    share: float
-    """Of OoD rows in the stream."""
-    order: str
-    balance: str
-    classes: tuple[int, ...]
-    """The dominant or the missing classes."""
-    method: str
-    parameters: dict[str, Any]
-    auroc: float
-    """Mean over the draws; NaN when the cell was skipped."""
-    fpr95_out: float
-    n_id: int
-    n_ood: int
-    draws: int
-    """How often the stream was drawn: small streams are drawn again until 200 OoD rows have been seen."""
-    seed: int
-    skipped: str
-    """Why there are no numbers; empty when there are."""
-
-
-class Cell(NamedTuple):
-    """A kind of stream."""
-
-    share: float
-    order: str
-    balance: str
+FORMAT = 2
 
 
 class Numbers(NamedTuple):
-    """Of one method in one cell, averaged over the OoD sets."""
+    """Of one method in one kind of stream, averaged over the OoD sets."""
 
     auroc: float
     fpr95_out: float
@@ -59,13 +29,14 @@ class StressResult(NamedTuple):
 
     Examples
     --------
-    >>> row = StressRow("noise", 0.5, "shuffled", "balanced", (), "msp", {}, 0.9, 0.3, 20, 20, 1, 0, "")
-    >>> result = StressResult([row])
-    >>> result.cells()[Cell(0.5, "shuffled", "balanced")]["msp"].auroc
+    >>> kind = StreamKind(0.5, "shuffled", "balanced")
+    >>> numbers = {"auroc": 0.9, "fpr95_out": 0.3}
+    >>> row = Measurement("noise", "msp", "msp", "MSP", "frozen", {}, numbers, 20, 20, 0, stream=kind)
+    >>> StressResult([row]).means()[kind]["msp"].auroc
     0.9
     """
 
-    rows: list[StressRow]
+    rows: list[Measurement]
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
     version: str = __version__
 
@@ -82,43 +53,67 @@ class StressResult(NamedTuple):
     @property
     def shares(self) -> list[float]:
         """The shares of OoD rows, in order."""
-        return list(dict.fromkeys(row.share for row in self.rows))
+        return list(dict.fromkeys(row.stream.share for row in self.rows if row.stream))
 
     @property
     def orders(self) -> list[str]:
         """The orders of the grid."""
-        return list(dict.fromkeys(row.order for row in self.rows))
+        return list(dict.fromkeys(row.stream.order for row in self.rows if row.stream))
 
     @property
     def balances(self) -> list[str]:
         """The class balances of the grid."""
-        return list(dict.fromkeys(row.balance for row in self.rows))
+        return list(dict.fromkeys(row.stream.balance for row in self.rows if row.stream))
 
-    def cells(self) -> dict[Cell, dict[str, Numbers]]:
-        """Means over the OoD sets, by cell and method; cells that were skipped on every set are left out."""
-        found: dict[Cell, dict[str, list[StressRow]]] = {}
+    @property
+    def titles(self) -> dict[str, str]:
+        """What the methods are called in sentences."""
+        return {row.method: row.title for row in self.rows}
+
+    def in_setting(self, setting: str) -> list[str]:
+        """Names of the methods that were measured in a setting, in order."""
+        return list(dict.fromkeys(row.method for row in self.rows if row.setting == setting))
+
+    def means(self) -> dict[StreamKind, dict[str, Numbers]]:
+        """Means over the OoD sets, by kind of stream and method; kinds that were skipped on every set are left out."""
+        found: dict[StreamKind, dict[str, list[Measurement]]] = {}
         for row in self.rows:
-            if not row.skipped:
-                cell = found.setdefault(Cell(row.share, row.order, row.balance), {})
-                cell.setdefault(row.method, []).append(row)
+            if row.stream is not None and not row.skipped:
+                found.setdefault(row.stream, {}).setdefault(row.method, []).append(row)
         return {
-            cell: {
+            kind: {
                 method: Numbers(fmean(row.auroc for row in rows), fmean(row.fpr95_out for row in rows))
                 for method, rows in methods.items()
             }
-            for cell, methods in found.items()
+            for kind, methods in found.items()
         }
 
     def skipped(self) -> dict[str, int]:
-        """Reasons why streams could not be made, and how many (OoD set, cell) pairs each of them cost."""
-        pairs = {(row.ood_set, row.share, row.order, row.balance): row.skipped for row in self.rows if row.skipped}
+        """Reasons why streams could not be made, and how many pairs of OoD set and stream each of them cost."""
+        pairs = {(row.ood_set, row.stream): row.skipped for row in self.rows if row.skipped}
         reasons = list(pairs.values())
         return {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)}
+
+    def running_and_frozen(self) -> tuple[str, str] | None:
+        """The first method with running statistics and its frozen form; None if there is no such pair."""
+        detectors = {row.method: row.detector for row in self.rows}
+        frozen = self.in_setting(Setting.FROZEN)
+        for running in self.in_setting(Setting.STREAM):
+            for other in frozen:
+                if detectors[other] == detectors[running]:
+                    return running, other
+        return None
+
+    def rivals(self) -> list[str]:
+        """The methods without running statistics that are no frozen form of one with them."""
+        families = {row.method: row.detector.partition("+")[0] for row in self.rows}
+        running = {families[method] for method in self.in_setting(Setting.STREAM)}
+        return [name for name in self.methods if families[name] not in running]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, one row per line; :func:`load_stress` reads it back."""
         head = {"kind": KIND, "format": FORMAT, "version": self.version, "settings": self.settings}
-        lines = write_json({**head, "fields": StressRow._fields}, indent=1).removesuffix("\n}")
+        lines = write_json({**head, "fields": Measurement._fields}, indent=1).removesuffix("\n}")
         rows = ",\n  ".join(write_json(row) for row in self.rows)
         with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             file.write(f'{lines},\n "rows": [\n  {rows}\n ]\n}}\n')
@@ -142,14 +137,9 @@ def load_stress(path: str | os.PathLike[str]) -> StressResult:
             f"({__version__}) reads format {FORMAT}. Make it again."
         )
     try:
-        if tuple(record["fields"]) != StressRow._fields:
+        if tuple(record["fields"]) != Measurement._fields:
             raise ValueError(f"its fields are {record['fields']}")
-        return StressResult([_row(values) for values in record["rows"]], dict(record["settings"]), record["version"])
+        rows = [Measurement.from_json(dict(zip(Measurement._fields, values, strict=True))) for values in record["rows"]]
+        return StressResult(rows, dict(record["settings"]), record["version"])
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{shown} is damaged: {error}. Make it again.") from error
-
-
-def _row(values: list[Any]) -> StressRow:
-    row = StressRow._make(values)
-    auroc, fpr95_out = float(row.auroc), float(row.fpr95_out)
-    return row._replace(classes=tuple(row.classes), parameters=dict(row.parameters), auroc=auroc, fpr95_out=fpr95_out)

@@ -23,6 +23,7 @@ from normscale._version import __version__
 from normscale.data import Batches, ImageSet, find_source, load, short_name
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NormscaleError
+from normscale.network_folder import NetworkFolder
 from normscale.nn.extraction import extract, made_by
 from normscale.nn.layers import Layers
 from normscale.nn.network_file import NetworkInfo, load_network, save_network
@@ -31,7 +32,6 @@ from normscale.nn.resnet import ResidualNetwork
 from normscale.nn.resumable_table import made_of
 from normscale.nn.training import EpochLog, Ranks, accuracy, train
 
-NETWORK_FILE = "network.safetensors"
 VALIDATION_SHARE = 0.1
 SAFE_CHANNELS = 8
 """With fewer channels, the weight gradient of a strided 1 x 1 convolution in channels-last layout writes beyond its
@@ -74,6 +74,7 @@ def train_network(
     seed: int = 0,
     ood: Sequence[str] = (),
     layers: Layers = None,
+    outputs: bool = True,
     root: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda _: None,
     tick: Callable[[float], None] = lambda _: None,
@@ -96,6 +97,8 @@ def train_network(
         The network's outputs on these are written too. One that cannot be had is reported, not fatal.
     layers : None, "all", or names of modules
         Further layers in the outputs, as in :func:`normscale.nn.extract`.
+    outputs : bool
+        False writes no outputs at all, for a caller that reads out more than logits and features.
     root : path, optional
         Where data sets are kept.
     say : callable
@@ -137,18 +140,21 @@ def train_network(
     }
     settings = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training)}
     log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings, tick=tick)
-    info = info._replace(test_accuracy=_known_accuracy(Path(folder), info))
+    info = info._replace(test_accuracy=_known_accuracy(NetworkFolder(folder), info))
     if info.test_accuracy is None:
         info = info._replace(test_accuracy=accuracy(model, plain["test"]))
     say(f"test accuracy {info.test_accuracy:.2%}")
     missing: dict[str, str] = {}
     if Ranks.rank_here() == 0:
-        save_network(Path(folder) / NETWORK_FILE, model, info)
-        for name, batches in plain.items():
-            extract(model, batches, layers=layers, path=_outputs(folder, name), replace=True)
-        sets = {short_name(one): one for one in ood}
-        missing = extract_sets(folder, model, info, sets, test, layers=layers, root=root, say=say)
-        _write_result(Path(folder), info, log, {**settings, "n_test": len(test), "recipe": steps._asdict()}, missing)
+        files = NetworkFolder(folder)
+        save_network(files.network, model, info)
+        if outputs:
+            files.make()
+            for name, batches in plain.items():
+                extract(model, batches, layers=layers, path=files.outputs(name), replace=True)
+            sets = {short_name(one): one for one in ood}
+            missing = extract_sets(folder, model, info, sets, test, layers=layers, root=root, say=say)
+        _write_result(files, info, log, {**settings, "n_test": len(test), "recipe": steps._asdict()}, missing)
     return RunResult(os.fspath(folder), model, info, log, missing)
 
 
@@ -193,7 +199,7 @@ def extract_sets(
     missing: dict[str, str] = {}
     maker = made_by(model, layers)
     for name, source in sets.items():
-        path = _outputs(folder, name)
+        path = NetworkFolder(folder).outputs(name)
         if maker.items() <= (made_of(path) or {}).items():
             continue
         try:
@@ -211,22 +217,16 @@ def plain_batches(images: ImageSet, info: NetworkInfo) -> Batches:
     return Batches(images, 500, augment=False, mean=info.mean, std=info.std, channels_last=True)
 
 
-def _outputs(folder: str | os.PathLike[str], name: str) -> Path:
-    path = Path(folder) / "outputs" / f"{name}.safetensors"
-    path.parent.mkdir(exist_ok=True)
-    return path
-
-
-def _known_accuracy(folder: Path, info: NetworkInfo) -> float | None:
+def _known_accuracy(files: NetworkFolder, info: NetworkInfo) -> float | None:
     """The test accuracy of the same network, if it was written before."""
-    if not (folder / NETWORK_FILE).exists():
+    if not files.network.exists():
         return None
-    before = load_network(folder / NETWORK_FILE)[1]
+    before = load_network(files.network)[1]
     return before.test_accuracy if before._replace(test_accuracy=None) == info else None
 
 
 def _write_result(
-    folder: Path, info: NetworkInfo, log: list[EpochLog], settings: dict[str, Any], missing: dict[str, str]
+    files: NetworkFolder, info: NetworkInfo, log: list[EpochLog], settings: dict[str, Any], missing: dict[str, str]
 ) -> None:
     result = {
         **settings,
@@ -237,5 +237,5 @@ def _write_result(
         "environment": environment(),
         "threads": torch.get_num_threads(),
     }
-    with atomic_path(folder / "result.json") as temporary:
+    with atomic_path(files.result) as temporary:
         Path(temporary).write_text(write_json(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Is norm-scaling better than its rivals? A paired bootstrap on every OoD set, with a verdict in words."""
+"""Is one method, the subject of the report, better than its rivals? A paired bootstrap, with a verdict in words."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
 from normscale.metrics.paired import resampled_auroc
 from normscale.report.scoreboard import Scoreboard
-from normscale.report.table import Column, Row, Section, Table
+from normscale.report.table import Column, ReportTable, Row, Section
 
-SUBJECT = "norm_scaling"
 ALL_SETS = "Mean of all OoD sets"
 
 BETTER, WORSE = "better", "worse"
@@ -24,7 +23,7 @@ NO_DIFFERENCE = "no difference shown"
 
 
 class Comparison(NamedTuple):
-    """Norm-scaling against one rival on one OoD set, averaged over the networks that have both."""
+    """The subject against one rival on one OoD set, averaged over the networks that have both."""
 
     ood_set: str
     rival: str
@@ -33,13 +32,13 @@ class Comparison(NamedTuple):
     low: float
     high: float
     wins: float
-    """Share of resamples in which norm-scaling has the higher AUROC."""
+    """Share of resamples in which the subject has the higher AUROC."""
     networks_won: int
     n_networks: int
 
     @property
     def difference(self) -> float:
-        """AUROC of norm-scaling minus the rival's."""
+        """AUROC of the subject minus the rival's."""
         return self.auroc - self.rival_auroc
 
     @property
@@ -61,7 +60,7 @@ def compare_all(
     seed: int = 0,
     tick: Callable[[str], None] = lambda _: None,
 ) -> list[Comparison]:
-    """Compare norm-scaling with every other method on all sets of the block together, and on every OoD set.
+    """Compare the board's subject with every other method on all sets of the block together, and on every OoD set.
 
     The rows of a resample are the same for both methods and for all networks, and the in-distribution rows also for
     all OoD sets. What is resampled is the mean over networks, so the interval speaks of these networks on other
@@ -75,18 +74,19 @@ def compare_all(
     tick : callable
         Told the OoD set after each (set, network) pair.
     """
-    rivals = [name for name in board.methods if name != SUBJECT]
-    if SUBJECT not in board.methods:
+    subject = board.subject
+    if subject is None:
         return []
+    rivals = [name for name in board.methods if name != subject]
     by_set: list[Comparison] = []
     drawn: dict[tuple[str, str], dict[int, FloatArray]] = {}
     for name in board.ood_sets:
-        for network in board.seeds_of(SUBJECT, name):
-            there = [method for method in (SUBJECT, *rivals) if network in board.seeds_of(method, name)]
+        for network in board.seeds_of(subject, name):
+            there = [method for method in (subject, *rivals) if network in board.seeds_of(method, name)]
             pairs = [run.load_cell(network, name, method)[1] for method in there]
             rows = dict(zip(there, resampled_auroc(pairs, resamples, seed), strict=True))
             for rival in there[1:]:
-                drawn.setdefault((name, rival), {})[network] = rows[SUBJECT] - rows[rival]
+                drawn.setdefault((name, rival), {})[network] = rows[subject] - rows[rival]
             tick(name)
         by_set += [
             _comparison(board, name, [name], rival, drawn[name, rival], level)
@@ -95,7 +95,7 @@ def compare_all(
         ]
     overall: list[Comparison] = []
     block = board.block
-    if SUBJECT in block.methods and len(block.ood_sets) > 1:
+    if subject in block.methods and len(block.ood_sets) > 1:
         for rival in (one for one in rivals if one in block.methods):
             by_network = {
                 network: np.mean([drawn[name, rival][network] for name in block.ood_sets], axis=0)
@@ -111,9 +111,9 @@ def _comparison(
     def auroc(method: str, network: int) -> float:
         return fmean(board.value("auroc", method, one, network) for one in sets)
 
-    ours, theirs = ([auroc(method, network) for network in drawn] for method in (SUBJECT, rival))
+    ours, theirs = ([auroc(method, network) for network in drawn] for method in (board.subject or "", rival))
     differences = np.mean(list(drawn.values()), axis=0)
-    differences = differences[np.isfinite(differences)]  # a resample may leave a class of Multi-Threshold empty
+    differences = differences[np.isfinite(differences)]  # a resample may leave a class empty
     low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2]).tolist()
     return Comparison(
         name,
@@ -128,20 +128,23 @@ def _comparison(
     )
 
 
-def better_than_table(comparisons: Sequence[Comparison], *, resamples: int = 1000, level: float = 0.95) -> Table | None:
+def better_than_table(
+    comparisons: Sequence[Comparison], board: Scoreboard, *, resamples: int = 1000, level: float = 0.95
+) -> ReportTable | None:
     """The comparisons as a table; None if there are none."""
-    if not comparisons:
+    if not comparisons or board.subject is None:
         return None
+    subject = title_of(board.subject)
     columns = [
         Column("Against"),
-        Column("Norm-Scaling", "value"),
+        Column(subject, "value"),
         Column("Rival", "value"),
         Column("Difference", "difference"),
         Column("from", "difference"),
         Column("to", "difference"),
         Column("Resamples won", "percent"),
         Column("Networks won"),
-        Column("Norm-Scaling is"),
+        Column(f"{subject} is"),
     ]
     sections: dict[str, list[Row]] = {}
     for one in comparisons:
@@ -155,8 +158,12 @@ def better_than_table(comparisons: Sequence[Comparison], *, resamples: int = 100
         "on other inputs; how many networks agree is counted beside it. "
         "Scores are taken as they are: another order of the stream is not part of the interval.",
         f'"{BETTER.capitalize()}" or "{WORSE}": the interval leaves 0 out and every network agrees.',
-        "Multi-Threshold is a mean over predicted classes and no single ranking; read its rows with care.",
+        *(
+            f"{title_of(method)} is a mean over predicted classes and no single ranking; read its rows with care."
+            for method in board.methods
+            if method in board.per_class
+        ),
         "Many comparisons are made at once: about one in twenty would leave 0 out by chance.",
     ]
     made = [Section(name, rows) for name, rows in sections.items()]
-    return Table("better_than", "Is Norm-Scaling better?", columns, made, notes, section_column="OoD set")
+    return ReportTable("better_than", f"Is {subject} better?", columns, made, notes, section_column="OoD set")

@@ -10,10 +10,10 @@ from string import Template
 from typing import Any, NamedTuple
 
 from normscale._version import __version__
-from normscale.experiments.presets import Plan
+from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
 from normscale.report.html_table import to_html
-from normscale.report.table import Table
+from normscale.report.table import ReportTable
 from normscale.report.tables import count
 
 
@@ -33,12 +33,16 @@ class Contents(NamedTuple):
 
     run: RunFolder
     sentences: Sequence[str]
-    tables: Mapping[str, Table]
+    tables: Mapping[str, ReportTable]
     pictures: Sequence[Picture]
     advice: Sequence[str]
     """Of the stress grid."""
     notes: Sequence[str] = ()
     """What could not be shown, and why."""
+    subject: str = ""
+    """The title of the method that the report is about."""
+    further: Sequence[str] = ()
+    """Names of tables that only this report has."""
 
 
 class _Part(NamedTuple):
@@ -73,7 +77,7 @@ def _parts(contents: Contents) -> list[_Part]:
     tables, run = contents.tables, contents.run
 
     def table(*names: str) -> str:
-        return "".join(to_html(tables[name]) for name in names if name in tables)
+        return "".join(to_html(tables[name], subject=contents.subject) for name in names if name in tables)
 
     def pictures(group: str) -> str:
         return _figures([one for one in contents.pictures if one.group == group])
@@ -87,8 +91,8 @@ def _parts(contents: Contents) -> list[_Part]:
         _Part("found", "What was found", _sentences(contents.sentences, contents.notes)),
         _Part("comparison", "All methods", table("comparison")),
         _Part("per-set", "Every OoD set", table("per_set")),
-        _Part("better", "Is Norm-Scaling better?", _folded(tables.get("better_than"))),
-        _Part("thresholds", "Thresholds", table("thresholds")),
+        _Part("better", f"Is {contents.subject} better?", _folded(tables.get("better_than"), contents.subject)),
+        *(_Part(one, tables[one].title, table(one)) for one in contents.further if one in tables),
         _Part("figures", "Figures", _per_set_figures(contents)),
         _Part("calibration", "Calibration", pictures("calibration")),
         _Part("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
@@ -101,9 +105,9 @@ def _parts(contents: Contents) -> list[_Part]:
     ]
 
 
-def _folded(table: Table | None) -> str:
+def _folded(table: ReportTable | None, subject: str) -> str:
     """The first section, which sums the others up, and those folded."""
-    return "" if table is None else to_html(table, folded_after=1)
+    return "" if table is None else to_html(table, folded_after=1, subject=subject)
 
 
 def _facts(plan: Plan) -> str:

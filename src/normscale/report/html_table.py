@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from normscale.experiments.methods import title_of
-from normscale.report.better_than import BETTER, BETTER_NOT_ALL, NO_DIFFERENCE, SUBJECT, WORSE, WORSE_NOT_ALL
-from normscale.report.table import Column, Section, Table, Value
+from normscale.report.better_than import BETTER, BETTER_NOT_ALL, NO_DIFFERENCE, WORSE, WORSE_NOT_ALL
+from normscale.report.table import Column, ReportTable, Section, Value
 
 _LONG = 24
 """Texts beyond this many characters may wrap, but not into a narrow column."""
@@ -14,9 +13,18 @@ _SUBJECT = ' class="subject"'
 _VERDICTS = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", NO_DIFFERENCE: ""}
 
 
-def to_html(table: Table, *, folded_after: int | None = None) -> str:
-    """The sections of a table beside or below each other, and its notes; sections from a number on are folded."""
-    sections = [_section(table, i) for i in range(len(table.sections))]
+def to_html(table: ReportTable, *, folded_after: int | None = None, subject: str = "") -> str:
+    """The sections of a table beside or below each other, and its notes.
+
+    Parameters
+    ----------
+    table : ReportTable
+    folded_after : int, optional
+        Sections from this number on are folded.
+    subject : str
+        The title of the method whose rows stand out.
+    """
+    sections = [_section(table, i, subject) for i in range(len(table.sections))]
     open_ones, folded = sections[:folded_after], sections[folded_after:] if folded_after is not None else []
     notes = "".join(f"<li>{escape(note)}</li>" for note in table.notes)
     page = f'<div class="tables">{"".join(open_ones)}</div>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
@@ -27,7 +35,7 @@ def to_html(table: Table, *, folded_after: int | None = None) -> str:
     return page
 
 
-def _section(table: Table, number: int) -> str:
+def _section(table: ReportTable, number: int, subject: str) -> str:
     section, shown = table.sections[number], table.shown()[number]
     label = f"{table.title}: {section.title}" if section.title else table.title
     caption = section.title or table.title
@@ -38,7 +46,7 @@ def _section(table: Table, number: int) -> str:
         for column in table.columns
     )
     rows = "".join(
-        f"<tr{_SUBJECT if title_of(SUBJECT) in texts[:2] else ''}>"
+        f"<tr{_SUBJECT if subject and subject in texts[:2] else ''}>"
         + "".join(_cell(table.columns[j], section, i, j, text) for j, text in enumerate(texts))
         + "</tr>"
         for i, texts in enumerate(shown)

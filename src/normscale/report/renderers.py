@@ -6,7 +6,7 @@ import csv
 import io
 import re
 
-from normscale.report.table import Table
+from normscale.report.table import ReportTable
 
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -30,7 +30,7 @@ _LATEX = {
 }
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ReportTable) -> str:
     """Headings, pipe tables with the best number bold, and notes.
 
     Examples
@@ -38,7 +38,7 @@ def to_markdown(table: Table) -> str:
     >>> from normscale.report.table import Column, Section
     >>> columns = [Column("Method"), Column("Ours", "value")]
     >>> rows = [("MSP", 0.8), ("Energy", 0.9)]
-    >>> print(to_markdown(Table("t", "Scores", columns, [Section("AUROC", rows, frozenset({(1, 1)}))])))
+    >>> print(to_markdown(ReportTable("t", "Scores", columns, [Section("AUROC", rows, frozenset({(1, 1)}))])))
     ## Scores
     <BLANKLINE>
     ### AUROC
@@ -64,7 +64,7 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ReportTable) -> str:
     """One ``table`` per section, with booktabs rules; the notes follow the last."""
     parts = []
     spec = "".join("r" if column.is_number else "l" for column in table.columns)
@@ -92,7 +92,7 @@ def to_latex(table: Table) -> str:
     return "% needs \\usepackage{booktabs}\n" + "\n\n".join(parts) + "\n"
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ReportTable) -> str:
     """Every row with its section, numbers in full; nothing where there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

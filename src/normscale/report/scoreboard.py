@@ -1,7 +1,7 @@
 """The finished cells of a run as numbers: per OoD set, and averaged over the largest block in which nothing is missing.
 
 There are two spreads, and they answer different questions. *Over seeds*: how much another training changes the number.
-*Over OoD sets*: how much the number differs from set to set. Both are population standard deviations, as in the paper.
+*Over OoD sets*: how much the number differs from set to set. Both are population standard deviations.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import NamedTuple
 
-from normscale.experiments.run_folder import Cell, RunFolder
+from normscale.detectors.base import Setting
+from normscale.experiments.measurement import Measurement
+from normscale.experiments.run_folder import RunFolder
 
-METRICS = ("auroc", "aupr_out", "fpr95_out")
-"""What the paper's tables show; ``aupr_in`` is needed to compare with its multi-threshold column."""
+SHOWN = ("auroc", "aupr_out", "fpr95_out")
+"""The metrics of the main tables."""
 
 
 class Block(NamedTuple):
@@ -50,22 +52,29 @@ class Scoreboard:
     ----------
     methods, ood_sets, seeds : lists
         Those with a finished cell, in the plan's order.
+    subject : str or None
+        The method that is compared with every other one.
+    per_class : set of str
+        Methods that are means over one ranking per predicted class; they cannot be ranked with the others.
     block : Block
         What averages are made of. They would compare unlike with unlike if a method were averaged over other sets or
         seeds than its rivals.
     """
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
-        self.cells = {(cell.method, cell.ood_set, cell.seed): cell for cell in cells}
+    def __init__(self, cells: Sequence[Measurement], subject: str | None = None) -> None:
+        self.cells = {(cell.method, cell.ood_set, cell.seed or 0): cell for cell in cells}
         self.methods = list(dict.fromkeys(cell.method for cell in cells))
         self.ood_sets = list(dict.fromkeys(cell.ood_set for cell in cells))
-        self.seeds = list(dict.fromkeys(cell.seed for cell in cells))
+        self.seeds = list(dict.fromkeys(cell.seed or 0 for cell in cells))
+        self.per_class = {cell.method for cell in cells if cell.setting == Setting.PER_CLASS}
+        running = next((cell.method for cell in cells if cell.setting == Setting.STREAM), None)
+        self.subject = subject if subject in self.methods else running
         self.block = self._largest_block()
 
     @classmethod
     def of(cls, run: RunFolder) -> Scoreboard:
         """Read the cells of a run."""
-        return cls(run.cells())
+        return cls(run.cells(), run.plan.subject)
 
     def value(self, metric: str, method: str, ood_set: str, seed: int) -> float:
         """One cell's number."""

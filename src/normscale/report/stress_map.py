@@ -14,15 +14,15 @@ from matplotlib.figure import Figure
 from normscale._atomic import atomic_path
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
-from normscale.experiments.stress import FROZEN, RUNNING
-from normscale.experiments.stress_result import Cell, StressResult
+from normscale.experiments.measurement import StreamKind
+from normscale.experiments.stress_result import StressResult
 
 SUFFIXES = (".png", ".svg", ".pdf")
 _DEEPEST = 0.2
 """Differences beyond this have the deepest colour: one bad cell should not make all others pale."""
 
 
-def draw_stress(result: StressResult, running: str = RUNNING, against: str = FROZEN) -> Figure:
+def draw_stress(result: StressResult, running: str | None = None, against: str | None = None) -> Figure:
     """Draw two heat maps, with a column for every OoD share and a row for every class balance and order.
 
     Parameters
@@ -30,7 +30,8 @@ def draw_stress(result: StressResult, running: str = RUNNING, against: str = FRO
     result : StressResult
         Averaged over its OoD sets.
     running, against : str
-        The method that is drawn, and the one it is held against.
+        The method that is drawn, and the one it is held against; by default the first with running statistics, and its
+        frozen form.
 
     Returns
     -------
@@ -40,12 +41,18 @@ def draw_stress(result: StressResult, running: str = RUNNING, against: str = FRO
 
     Examples
     --------
-    >>> from normscale.experiments.stress_result import StressRow
-    >>> rows = [StressRow("noise", 0.5, "shuffled", "balanced", (), name, {}, auroc, 0.2, 500, 500, 1, 0, "")
-    ...         for name, auroc in ((RUNNING, 0.95), (FROZEN, 0.8))]
+    >>> from normscale.experiments.measurement import Measurement
+    >>> rows = [Measurement("noise", name, "a", name, name, {}, {"auroc": auroc, "fpr95_out": 0.2}, 500, 500, 0,
+    ...                     stream=StreamKind(0.5, "shuffled", "balanced"))
+    ...         for name, auroc in (("stream", 0.95), ("frozen", 0.8))]
     >>> [text.get_text() for axes in draw_stress(StressResult(rows)).axes[:2] for text in axes.texts]
     ['+.150', 'balanced', '.950']
     """
+    pair = result.running_and_frozen()
+    if pair is None and (running is None or against is None):
+        raise InvalidInput("the grid has no method with running statistics and its frozen form; name two methods.")
+    called = dict(zip(pair or (), ("running", "frozen"), strict=False))
+    running, against = running or (pair or ("",))[0], against or (pair or ("", ""))[1]
     for name in (running, against):
         if name not in result.methods:
             raise InvalidInput(f"the grid has no method {name!r}; it has {', '.join(result.methods)}.")
@@ -59,8 +66,8 @@ def draw_stress(result: StressResult, running: str = RUNNING, against: str = FRO
     left, right = figure.subplots(1, 2, sharey=True)
     _heat_map(left, difference, "RdBu", Normalize(-depth, depth), "+.3f")
     _heat_map(right, own, "cividis", Normalize(0.5, 1.0), ".3f")
-    left.set_title(f"AUROC of {_called(running)} minus {_called(against)}", fontsize=9)
-    right.set_title(f"AUROC of {_called(running)}", fontsize=9)
+    left.set_title(f"AUROC of {called.get(running, running)} minus {called.get(against, against)}", fontsize=9)
+    right.set_title(f"AUROC of {called.get(running, running)}", fontsize=9)
     for axes in (left, right):
         axes.set_xticks(range(len(result.shares)), [f"{100 * share:g} %" for share in result.shares])
         axes.set_xlabel("share of OoD rows in the stream", fontsize=8)
@@ -93,12 +100,12 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
 
 def _table(result: StressResult, method: str, lines: list[tuple[str, str]]) -> FloatArray:
     """AUROC by line and share; NaN where a cell was skipped."""
-    cells = result.cells()
+    means = result.means()
     table = np.full((len(lines), len(result.shares)), np.nan)
     for i, (balance, order) in enumerate(lines):
         for j, share in enumerate(result.shares):
-            if (cell := Cell(share, order, balance)) in cells:
-                table[i, j] = cells[cell][method].auroc
+            if (kind := StreamKind(share, order, balance)) in means:
+                table[i, j] = means[kind][method].auroc
     return table
 
 
@@ -120,7 +127,3 @@ def _heat_map(axes: Axes, table: FloatArray, colours: str, norm: Normalize, form
     )  # fmt: skip
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=7)
-
-
-def _called(method: str) -> str:
-    return {RUNNING: "running", FROZEN: "frozen"}.get(method, method)

@@ -59,12 +59,12 @@ class Section(NamedTuple):
     """Which (row, column) holds the best number; several, if they tie."""
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table with one or more sections of the same columns.
 
     Examples
     --------
-    >>> table = Table("rows", "Rows", [Column("Set"), Column("Rows", "count")], [Section("", [("svhn", 26032)])])
+    >>> table = ReportTable("rows", "Rows", [Column("Set"), Column("Rows", "count")], [Section("", [("svhn", 26032)])])
     >>> table.shown()
     [[['svhn', '26,032']]]
     """

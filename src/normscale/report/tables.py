@@ -1,4 +1,4 @@
-"""The paper's tables of a run: averages, every OoD set, accuracies; ours beside the paper's."""
+"""The tables of a run: averages, every OoD set, accuracies; ours beside published ones, where there are some."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 
 from normscale.experiments.methods import title_of
-from normscale.experiments.paper import ACCURACIES
 from normscale.experiments.run_folder import RunFolder
-from normscale.report.beside_paper import BesidePaper
-from normscale.report.scoreboard import METRICS, Scoreboard
-from normscale.report.table import Column, Row, Section, Table, best_of
+from normscale.report.reference import BesideReference, Reference
+from normscale.report.scoreboard import SHOWN, Scoreboard
+from normscale.report.table import Column, ReportTable, Row, Section, best_of
 
 METRIC_TITLES = {
     "auroc": "AUROC ↑",
@@ -18,43 +17,32 @@ METRIC_TITLES = {
     "aupr_in": "AUPR, in-distribution positive ↑",
     "fpr95_out": "FPR95, OoD positive ↓",
 }
-_NOT_RANKED = title_of("multi_threshold")
-_WITH_AUPR_IN = ("auroc", "aupr_out", "aupr_in", "fpr95_out")
-_THRESHOLD_METHODS = ("msp", "multi_threshold", "norm_scaling")
+WITH_AUPR_IN = ("auroc", "aupr_out", "aupr_in", "fpr95_out")
 
 SPREADS = (
     "± over seeds: how much another training changes the average (population standard deviation of the seeds' means "
     "over the OoD sets). ± over OoD sets: how much the OoD sets differ (population standard deviation of the sets' "
     "means over the seeds). They are never mixed."
 )
-MULTI_THRESHOLD = (
-    "Multi-Threshold is the mean over predicted classes of one ranking each; it forgives scores that mean different "
-    "things for different classes, and is not comparable with one ranking of all inputs: it is never bold."
-)
-MULTI_THRESHOLD_AUPR = (
-    "The paper's AUPR of Multi-Threshold counts in-distribution as positive, so it is compared with ours of that kind: "
-    "in the tables of thresholds and of expanded results."
-)
 
 
-def comparison_table(board: Scoreboard, paper: BesidePaper) -> Table:
-    """Every method, averaged over the OoD sets: the paper's main comparison."""
-    return _average_table("comparison", "All methods, averaged over the OoD sets", board, paper, board.methods, METRICS)
+def comparison_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
+    """Every method, averaged over the OoD sets."""
+    return average_table("comparison", "All methods, averaged over the OoD sets", board, beside, board.methods)
 
 
-def threshold_table(board: Scoreboard, paper: BesidePaper) -> Table:
-    """MSP with one threshold, with one per class, and with norm-scaling: the paper's first table."""
-    methods = [name for name in _THRESHOLD_METHODS if name in board.methods]
-    title = "One threshold, one per class, or norm-scaling"
-    return _average_table("thresholds", title, board, paper, methods, _WITH_AUPR_IN)
-
-
-def _average_table(
-    name: str, title: str, board: Scoreboard, paper: BesidePaper, methods: Sequence[str], metrics: Sequence[str]
-) -> Table:
+def average_table(
+    name: str,
+    title: str,
+    board: Scoreboard,
+    beside: BesideReference,
+    methods: Sequence[str],
+    metrics: Sequence[str] = SHOWN,
+) -> ReportTable:
+    """Some methods, averaged over the OoD sets, beside the reference."""
     block = board.block
-    sides = {(metric, method): paper.average(metric, method) for metric in metrics for method in methods}
-    compared = any(sides.values())
+    sides = {(metric, method): beside.average(metric, method) for metric in metrics for method in methods}
+    compared, theirs = any(sides.values()), beside.reference
     other_sets = any(side is not None and side.ood_sets != block.ood_sets for side in sides.values())
     columns = [
         Column("Method"),
@@ -62,7 +50,7 @@ def _average_table(
         Column("± over seeds", "spread"),
         Column("± over OoD sets", "spread"),
         *([Column("Ours, same sets", "value")] if other_sets else []),
-        *([Column("Paper", "value"), Column("Ours − paper", "difference")] if compared else []),
+        *([Column(theirs.title, "value"), Column(f"Ours − {theirs.name}", "difference")] if compared else []),
     ]
     sections = []
     for metric in metrics:
@@ -72,9 +60,9 @@ def _average_table(
             if average is None:
                 continue
             side = sides[metric, method]
-            beside = (None, None, None) if side is None else (side.ours, side.paper, side.difference)
-            rows.append((title_of(method), *average, *beside[0 if other_sets else 1 :][: len(columns) - 4]))
-        ranked = {(i, 1): row[1] for i, row in enumerate(rows) if row[0] != _NOT_RANKED}
+            both = (None, None, None) if side is None else (side.ours, side.theirs, side.difference)
+            rows.append((title_of(method), *average, *both[0 if other_sets else 1 :][: len(columns) - 4]))
+        ranked = {(i, 1): row[1] for i, row in enumerate(rows) if row[0] not in _not_ranked(board)}
         sections.append(Section(METRIC_TITLES[metric], rows, best_of(ranked, highest=_is_higher_better(metric))))
     sets, seeds = ", ".join(block.ood_sets), ", ".join(map(str, block.seeds))
     n_sets, n_seeds = count(len(block.ood_sets), "OoD set"), count(len(block.seeds), "seed")
@@ -83,46 +71,47 @@ def _average_table(
         notes.append(f"Left out, because too few of their cells are finished: {', '.join(left_out)}.")
     if compared:
         shared = max((side.ood_sets for side in sides.values() if side is not None), key=len)
-        notes.append(f"The paper's average is recomputed over the OoD sets that both have: {', '.join(shared)}.")
-        notes += size_notes(board, paper)
-    if "multi_threshold" in methods:
-        notes.append(MULTI_THRESHOLD)
-        if compared:
-            notes.append(MULTI_THRESHOLD_AUPR)
-    return Table(name, title, columns, sections, notes)
+        notes.append(
+            f"The {theirs.name}'s average is recomputed over the OoD sets that both have: {', '.join(shared)}."
+        )
+        notes += size_notes(board, beside)
+    notes += per_class_notes(board, methods)
+    if compared:
+        notes += reference_notes(beside, methods)
+    return ReportTable(name, title, columns, sections, notes)
 
 
-def per_set_table(board: Scoreboard) -> Table:
+def per_set_table(board: Scoreboard) -> ReportTable:
     """A row for every OoD set, a column for every method."""
     columns = [Column("OoD set"), *(Column(title_of(method), "value") for method in board.methods)]
     sections = []
-    for metric in METRICS:
+    for metric in SHOWN:
         rows: list[Row] = []
         for name in board.ood_sets:
             means = [board.mean(metric, method, name) for method in board.methods]
             rows.append((name, *(None if mean is None else mean.mean for mean in means)))
         best: set[tuple[int, int]] = set()
         for i, row in enumerate(rows):
-            ranked = {(i, j): row[j] for j in range(1, len(row)) if columns[j].title != _NOT_RANKED}
+            ranked = {(i, j): row[j] for j in range(1, len(row)) if columns[j].title not in _not_ranked(board)}
             best |= best_of(ranked, highest=_is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
     notes = ["Means over seeds; bold is the best method on each set.", *seed_notes(board)]
-    if "multi_threshold" in board.methods:
-        notes.append(MULTI_THRESHOLD)
-    return Table("per_set", "Every OoD set at a glance", columns, sections, notes)
+    notes += per_class_notes(board, board.methods)
+    return ReportTable("per_set", "Every OoD set at a glance", columns, sections, notes)
 
 
-def expanded_table(board: Scoreboard, paper: BesidePaper) -> Table:
-    """Every method on every OoD set: the paper's appendix."""
+def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
+    """Every method on every OoD set."""
     columns = [Column("OoD set"), Column("Method"), Column("Ours", "value"), Column("± over seeds", "spread")]
-    if paper.is_there:
+    theirs = beside.reference
+    if beside.is_there:
         columns += [
-            Column("Paper", "value"),
-            Column("Paper ± over seeds", "spread"),
-            Column("Ours − paper", "difference"),
+            Column(theirs.title, "value"),
+            Column(f"{theirs.title} ± over seeds", "spread"),
+            Column(f"Ours − {theirs.name}", "difference"),
         ]
     sections = []
-    for metric in _WITH_AUPR_IN:
+    for metric in WITH_AUPR_IN:
         rows: list[Row] = []
         best: set[tuple[int, int]] = set()
         for name in board.ood_sets:
@@ -131,57 +120,57 @@ def expanded_table(board: Scoreboard, paper: BesidePaper) -> Table:
                 mean = board.mean(metric, method, name)
                 if mean is None:
                     continue
-                printed = paper.value(metric, method, name)
-                beside = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
-                rows.append((name, title_of(method), mean.mean, mean.over_seeds, *beside[: len(columns) - 4]))
-            ranked = {(i, 2): rows[i][2] for i in range(first, len(rows)) if rows[i][1] != _NOT_RANKED}
+                printed = beside.value(metric, method, name)
+                both = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
+                rows.append((name, title_of(method), mean.mean, mean.over_seeds, *both[: len(columns) - 4]))
+            ranked = {(i, 2): rows[i][2] for i in range(first, len(rows)) if rows[i][1] not in _not_ranked(board)}
             best |= best_of(ranked, highest=_is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
     notes = ["Means over seeds with their population standard deviation; bold is the best method on each set."]
     notes += seed_notes(board)
-    if paper.is_there:
-        notes += size_notes(board, paper)
-        if "multi_threshold" in board.methods:
-            notes.append(MULTI_THRESHOLD_AUPR)
-    return Table("expanded", "Every method on every OoD set", columns, sections, notes)
+    if beside.is_there:
+        notes += size_notes(board, beside)
+        notes += reference_notes(beside, board.methods)
+    return ReportTable("expanded", "Every method on every OoD set", columns, sections, notes)
 
 
-def accuracy_table(accuracies: dict[int, float], in_set: str) -> Table | None:
+def accuracy_table(accuracies: dict[int, float], in_set: str, reference: Reference | None = None) -> ReportTable | None:
     """Share of right answers of every network; None if none is known."""
     if not accuracies:
         return None
-    printed = ACCURACIES.get(in_set)
+    theirs = reference or Reference()
+    printed = theirs.accuracy
     columns = [Column("Network"), Column("Accuracy", "percent"), Column("± over seeds", "percent")]
     if printed is not None:
         columns += [
-            Column("Paper", "percent"),
-            Column("Paper ± over seeds", "percent"),
-            Column("Ours − paper", "points"),
+            Column(theirs.title, "percent"),
+            Column(f"{theirs.title} ± over seeds", "percent"),
+            Column(f"Ours − {theirs.name}", "points"),
         ]
     values = list(accuracies.values())
     mean, spread = fmean(values), pstdev(values) if len(values) > 1 else None
-    beside = () if printed is None else (printed.mean, printed.std, mean - printed.mean)
-    rows: list[Row] = [(f"seed {seed}", value, None, *(None for _ in beside)) for seed, value in accuracies.items()]
-    rows.append((f"mean of {count(len(values), 'network')}", mean, spread, *beside))
-    return Table("accuracy", f"Accuracy on the test set of {in_set}", columns, [Section("", rows)])
+    both = () if printed is None else (printed.mean, printed.std, mean - printed.mean)
+    rows: list[Row] = [(f"seed {seed}", value, None, *(None for _ in both)) for seed, value in accuracies.items()]
+    rows.append((f"mean of {count(len(values), 'network')}", mean, spread, *both))
+    return ReportTable("accuracy", f"Accuracy on the test set of {in_set}", columns, [Section("", rows)])
 
 
-def ood_set_table(run: RunFolder, board: Scoreboard, paper: BesidePaper) -> Table:
+def ood_set_table(run: RunFolder, board: Scoreboard, beside: BesideReference) -> ReportTable:
     """What each OoD set was made of, and why one is missing."""
     missing = run.missing()
     columns = [Column("OoD set"), Column("Rows", "count")]
-    columns += [Column("Rows in the paper", "count")] if paper.is_there else []
+    columns += [Column(f"Rows in the {beside.reference.name}", "count")] if beside.is_there else []
     columns += [Column("Cells finished"), Column("Remark")]
     rows: list[Row] = []
     n_all = len(run.plan.methods) * len(run.plan.seeds)
     for name in run.plan.ood:
         done = sum(key[1] == name for key in board.cells)
         n_rows = board.n_ood(name) if done else None
-        sizes = (n_rows, paper.size(name)) if paper.is_there else (n_rows,)
+        sizes = (n_rows, beside.size(name)) if beside.is_there else (n_rows,)
         remark = missing.get(name) or ("" if done == n_all else "not finished" if done else "not begun")
         rows.append((name, *sizes, f"{done} of {n_all}", remark))
     notes = [f"The in-distribution test set has {board.n_id():,} rows."]
-    return Table("ood_sets", "OoD sets", columns, [Section("", rows)], notes)
+    return ReportTable("ood_sets", "OoD sets", columns, [Section("", rows)], notes)
 
 
 def accuracies_of(run: RunFolder) -> dict[int, float]:
@@ -189,7 +178,7 @@ def accuracies_of(run: RunFolder) -> dict[int, float]:
     found = {}
     for seed in run.plan.seeds:
         value = run.training(seed).get("test_accuracy")
-        if value is None and run.outputs_path(seed, "test").exists():
+        if value is None and run.has_outputs(seed, "test", ["logits"]):
             outputs = run.outputs(seed, "test")
             value = outputs.accuracy if outputs.labels is not None and (outputs.labels >= 0).any() else None
         if value is not None:
@@ -201,11 +190,35 @@ def _is_higher_better(metric: str) -> bool:
     return not metric.startswith("fpr")
 
 
-def size_notes(board: Scoreboard, paper: BesidePaper) -> list[str]:
-    """Which OoD sets are smaller or larger than in the paper."""
-    pairs = {name: (board.n_ood(name), paper.size(name)) for name in paper.ood_sets}
-    other = [f"{name} {here:,} (paper {there:,})" for name, (here, there) in pairs.items() if there not in (None, here)]
-    return [f"Rows differ from the paper's, which moves AUPR most: {', '.join(other)}."] if other else []
+def _not_ranked(board: Scoreboard) -> set[str]:
+    """Titles of the methods that are no single ranking."""
+    return {title_of(method) for method in board.per_class}
+
+
+def per_class_notes(board: Scoreboard, methods: Sequence[str]) -> list[str]:
+    """What must be said about means over one ranking per class."""
+    return [
+        f"{title_of(method)} is the mean over predicted classes of one ranking each; it forgives scores that mean "
+        "different things for different classes, and is not comparable with one ranking of all inputs: it is never "
+        "bold."
+        for method in methods
+        if method in board.per_class
+    ]
+
+
+def reference_notes(beside: BesideReference, methods: Sequence[str]) -> list[str]:
+    """What the reference's numbers of these methods need to be said."""
+    return [note for method, note in beside.reference.notes.items() if method in methods]
+
+
+def size_notes(board: Scoreboard, beside: BesideReference) -> list[str]:
+    """Which OoD sets are smaller or larger than in the reference."""
+    pairs = {name: (board.n_ood(name), beside.size(name)) for name in beside.ood_sets}
+    theirs = beside.reference.name
+    other = [
+        f"{name} {here:,} ({theirs} {there:,})" for name, (here, there) in pairs.items() if there not in (None, here)
+    ]
+    return [f"Rows differ from the {theirs}'s, which moves AUPR most: {', '.join(other)}."] if other else []
 
 
 def seed_notes(board: Scoreboard) -> list[str]:

@@ -17,13 +17,14 @@ from normscale.experiments.methods import title_of
 from normscale.experiments.recommendation import recommend
 from normscale.experiments.run_folder import RunFolder
 from normscale.experiments.stress_result import StressResult, load_stress
-from normscale.report.beside_paper import BesidePaper
+from normscale.report.additions import Additions
 from normscale.report.better_than import better_than_table, compare_all
 from normscale.report.headline import headline
 from normscale.report.html_page import Contents, Picture, render
+from normscale.report.reference import BesideReference
 from normscale.report.renderers import to_csv, to_latex, to_markdown
 from normscale.report.scoreboard import Scoreboard
-from normscale.report.table import Column, Row, Section, Table
+from normscale.report.table import Column, ReportTable, Row, Section
 from normscale.report.tables import (
     accuracies_of,
     accuracy_table,
@@ -31,20 +32,19 @@ from normscale.report.tables import (
     expanded_table,
     ood_set_table,
     per_set_table,
-    threshold_table,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = "report.html"
-RENDERERS: dict[str, Callable[[Table], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+RENDERERS: dict[str, Callable[[ReportTable], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
 
 
 def write_report(
     folder: str | os.PathLike[str],
     output: str | os.PathLike[str] | None = None,
     *,
+    additions: Additions | Callable[[RunFolder], Additions] = Additions(),  # noqa: B008 - a tuple
     figures: bool = True,
     pdf: bool = False,
     resamples: int = 1000,
@@ -57,6 +57,8 @@ def write_report(
         Of a run of ``normscale bench``; it may be unfinished.
     output : path, optional
         Where the page goes, if not into the folder.
+    additions : Additions, or a function from a run to them
+        Published numbers to stand beside the run's, further tables, sentences and figures.
     figures : bool
         False leaves them out; then matplotlib is not needed.
     pdf : bool
@@ -87,34 +89,39 @@ def write_report(
             f"no cell of the run in {os.fspath(folder)!r} is finished, so there is nothing to report. Run `normscale "
             f"bench -o {os.fspath(folder)}` on; it goes on where it stopped."
         )
-    paper, accuracies = BesidePaper(board, run.plan.in_set), accuracies_of(run)
+    if not isinstance(additions, Additions):
+        additions = additions(run)
+    beside, accuracies = BesideReference(board, additions.reference), accuracies_of(run)
+    further = additions.tables(board, beside)
     with bar("comparing row by row", len(board.ood_sets) * len(board.seeds)) as line:
         comparisons = compare_all(
             run, board, resamples=resamples, tick=lambda name: line.advance(doing=f"comparing row by row: {name}")
         )
     made = [
-        comparison_table(board, paper),
+        comparison_table(board, beside),
         per_set_table(board),
-        better_than_table(comparisons, resamples=resamples),
-        threshold_table(board, paper),
-        accuracy_table(accuracies, run.plan.in_set),
-        ood_set_table(run, board, paper),
-        expanded_table(board, paper),
+        better_than_table(comparisons, board, resamples=resamples),
+        *further,
+        accuracy_table(accuracies, run.plan.in_set, additions.reference),
+        ood_set_table(run, board, beside),
+        expanded_table(board, beside),
         method_table(board),
     ]
     tables = {table.name: table for table in made if table is not None and any(one.rows for one in table.sections)}
-    _write_tables(run.path / "tables", tables)
+    _write_tables(run.tables, tables)
     stress, advice, notes = _stress(run)
-    pictures = _draw(run, board, stress, pdf) if figures else []
-    sentences = headline(run, board, paper, comparisons, accuracies)
-    page = render(Contents(run, sentences, tables, pictures, advice, notes))
-    path = run.path / PAGE if output is None else Path(output)
+    pictures = _draw(run, board, stress, additions, pdf) if figures else []
+    sentences = headline(run, board, beside, comparisons, accuracies, additions.sentences(board, beside))
+    subject = title_of(board.subject) if board.subject is not None else ""
+    names = [table.name for table in further]
+    page = render(Contents(run, sentences, tables, pictures, advice, notes, subject, names))
+    path = run.page if output is None else Path(output)
     with atomic_path(path) as temporary:
         Path(temporary).write_text(page, encoding="utf-8")
     return path
 
 
-def method_table(board: Scoreboard) -> Table:
+def method_table(board: Scoreboard) -> ReportTable:
     """How each method was measured, and with which parameters."""
     rows: list[Row] = []
     for method in board.methods:
@@ -124,11 +131,11 @@ def method_table(board: Scoreboard) -> Table:
         shown = [f"{name} {_choices([one.get(name) for one in settings])}" for name in names]
         rows.append((title_of(method), cells[0].setting, ", ".join(shown) or "none"))
     notes = [
-        "stream: running statistics over the shuffled mixture of both test sets, as in the paper; frozen: the detector "
+        "stream: running statistics over the shuffled mixture of both test sets; frozen: the detector "
         "as fitted; per class: one ranking per predicted class, averaged."
     ]
     columns = [Column("Method"), Column("Measured"), Column("Parameters")]
-    return Table("methods", "Methods", columns, [Section("", rows)], notes)
+    return ReportTable("methods", "Methods", columns, [Section("", rows)], notes)
 
 
 def _choices(values: list[object]) -> str:
@@ -136,7 +143,7 @@ def _choices(values: list[object]) -> str:
     return " or ".join(dict.fromkeys(texts))
 
 
-def _write_tables(folder: Path, tables: dict[str, Table]) -> None:
+def _write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
     folder.mkdir(exist_ok=True)
     for name, table in tables.items():
         for suffix, render_table in RENDERERS.items():
@@ -146,11 +153,10 @@ def _write_tables(folder: Path, tables: dict[str, Table]) -> None:
 
 def _stress(run: RunFolder) -> tuple[StressResult | None, list[str], list[str]]:
     """The stress grid of the run, what it recommends, and what is wrong with it."""
-    path = run.path / "stress.json"
-    if not path.exists():
+    if not run.stress.exists():
         return None, [], []
     try:
-        result = load_stress(path)
+        result = load_stress(run.stress)
         return result, recommend(result), []
     except (FileFormatError, InvalidInput) as error:
         return None, [], [f"The stress grid is not shown: {error}"]
@@ -165,16 +171,18 @@ def _require_matplotlib() -> None:
         ) from error
 
 
-def _draw(run: RunFolder, board: Scoreboard, stress: StressResult | None, pdf: bool) -> list[Picture]:
+def _draw(
+    run: RunFolder, board: Scoreboard, stress: StressResult | None, additions: Additions, pdf: bool
+) -> list[Picture]:
     """Draw every figure, keep it as files, and make it ready for the page."""
     from normscale.report.figures.style import inline_svg, save_figure
     from normscale.report.gallery import STRESS, draw_all, n_figures
 
-    folder = run.path / "figures"
+    folder = run.figures
     folder.mkdir(exist_ok=True)
     pictures = []
-    with bar("drawing", n_figures(run, board, stress)) as line:
-        for drawn in draw_all(run, board, stress):
+    with bar("drawing", n_figures(board, stress)) as line:
+        for drawn in draw_all(run, board, stress, additions.figures):
             for suffix in ("png", "svg", *(["pdf"] if pdf else [])):
                 save_figure(drawn.figure, folder / f"{drawn.name}.{suffix}")
             is_map = drawn.group == STRESS

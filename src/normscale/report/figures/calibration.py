@@ -1,8 +1,8 @@
-"""The paper's third and fourth figure: reliability diagrams at several temperatures, and ECE against temperature."""
+"""Reliability diagrams at several temperatures, and ECE against temperature."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[floa
     Parameters
     ----------
     logits : array of shape (n, n_classes)
-        Raw or norm-scaled.
+        Of a network, or made from them.
     labels : array of shape (n,)
     temperatures : sequence of float
         Divide the logits.
@@ -50,19 +50,18 @@ def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[floa
     return figure
 
 
-def draw_ece(raw: EceCurve, scaled: EceCurve, in_set: str) -> Figure:
-    """Draw ECE against temperature for raw logits and norm-scaled ones, both minima marked."""
+def draw_ece(curves: Mapping[str, EceCurve], in_set: str) -> Figure:
+    """Draw ECE against temperature for one or two kinds of logits by name, their minima marked."""
     figure, axes = one_axes(f"Calibration error against temperature, {in_set}")
     axes.axvline(1.0, color=GRID, linewidth=1.0, linestyle=":")
-    curves = ((raw, INSIDE, "--", "temperature scaling"), (scaled, OUTSIDE, "-", "norm-scaling"))
-    for curve, colour, style, name in curves:
+    for (name, curve), (colour, style) in zip(curves.items(), ((INSIDE, "--"), (OUTSIDE, "-")), strict=False):
         label = f"{name}: {curve.best_ece:.3f} at {curve.best_temperature:.2g}"
         axes.plot(curve.temperatures, curve.ece, color=colour, linestyle=style, linewidth=1.7, label=label)
         axes.plot([curve.best_temperature], [curve.best_ece], "o", color=colour, markersize=7, markeredgecolor=INK)
     axes.set_xscale("log")
     axes.set_xlabel("temperature")
     axes.set_ylabel("expected calibration error")
-    axes.set_ylim(0, 1.35 * max(raw.ece.max(), scaled.ece.max()))
+    axes.set_ylim(0, 1.35 * max(curve.ece.max() for curve in curves.values()))
     axes.set_xticks([0.1, 0.3, 1.0, 3.0, 10.0], ["0.1", "0.3", "1", "3", "10"])
     axes.set_xticks([], minor=True)
     axes.legend(loc="upper left", title="smallest error", title_fontsize=7.5)

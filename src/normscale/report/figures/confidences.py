@@ -1,4 +1,4 @@
-"""The paper's second figure: histograms of the softmax confidence with and without norm-scaling."""
+"""Histograms of the softmax confidence before and after something was done to the logits."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ BINS = 25
 
 
 def draw_confidences(
-    plain: tuple[FloatArray, FloatArray], scaled: tuple[FloatArray, FloatArray], ood_set: str
+    before: tuple[FloatArray, FloatArray], after: tuple[FloatArray, FloatArray], ood_set: str, titles: tuple[str, str]
 ) -> Figure:
-    """Draw two histograms above each other: MSP on the logits as they are, and on norm-scaled ones.
+    """Draw two histograms above each other.
 
     Parameters
     ----------
-    plain, scaled : pairs of arrays of shape (n_id,) and (n_ood,)
+    before, after : pairs of arrays of shape (n_id,) and (n_ood,)
         Log-odds scores of the in-distribution and the OoD inputs; they are drawn as probabilities.
     ood_set : str
         Its name.
+    titles : pair of str
+        Of the two histograms.
     """
     figure = new_figure(4.4, 3.6)
     upper, lower = figure.subplots(2, 1, sharex=True)
     edges = np.linspace(0.0, 1.0, BINS + 1)
     for axes, (inside, outside), title in (
-        (upper, plain, "without norm-scaling"),
-        (lower, scaled, "with norm-scaling"),
+        (upper, before, titles[0]),
+        (lower, after, titles[1]),
     ):
         for scores, colour, name in ((inside, INSIDE, "in-distribution"), (outside, OUTSIDE, ood_set)):
             counts, _ = np.histogram(confidence(scores), bins=edges)

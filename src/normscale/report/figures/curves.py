@@ -10,34 +10,36 @@ from matplotlib.figure import Figure
 
 from normscale._validate import FloatArray
 from normscale.experiments.methods import title_of
-from normscale.experiments.protocol import ScoredPair
+from normscale.experiments.scored_pair import ScoredPair
 from normscale.metrics.ranking import evaluate, precision_recall_curve, roc_curve
-from normscale.report.figures.style import GRID, colour_of, dashes_of, one_axes, width_of
+from normscale.report.figures.style import GRID, Look, looks, one_axes
 
 _POINTS = 160
 """Points of a drawn line; a curve of ten thousand looks the same and weighs sixty times as much."""
 
 
-def draw_roc(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figure:
+def draw_roc(pairs: Mapping[str, ScoredPair], ood_set: str, subject: str | None = None) -> Figure:
     """Draw true against false positive rate, OoD positive, with the AUROC of every method."""
     figure, axes = one_axes(f"ROC, {ood_set}")
     axes.plot([0, 1], [0, 1], color=GRID, linewidth=0.9, linestyle=":")
+    look = looks(pairs, subject)
     for method, pair in _ordered(pairs, "auroc"):
         curve = roc_curve(pair.id_scores, pair.ood_scores)
         number = evaluate(pair.id_scores, pair.ood_scores).auroc
-        _line(axes, method, *thinned(curve.fpr, curve.tpr), number)
+        _line(axes, method, look[method], *thinned(curve.fpr, curve.tpr), number)
     axes.set_xlabel("in-distribution inputs flagged")
     axes.set_ylabel("OoD inputs caught")
     axes.legend(loc="lower right", title="AUROC", title_fontsize=7.5)
     return figure
 
 
-def draw_precision_recall(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figure:
+def draw_precision_recall(pairs: Mapping[str, ScoredPair], ood_set: str, subject: str | None = None) -> Figure:
     """Draw precision against recall, OoD positive, with the AUPR of every method."""
     figure, axes = one_axes(f"Precision and recall, {ood_set}", height=3.9)
+    look = looks(pairs, subject)
     for method, pair in _ordered(pairs, "aupr_out"):
         curve = precision_recall_curve(pair.id_scores, pair.ood_scores)
-        _line(axes, method, *thinned(curve.recall, curve.precision), curve.average_precision)
+        _line(axes, method, look[method], *thinned(curve.recall, curve.precision), curve.average_precision)
         share = len(pair.ood_scores) / (len(pair.ood_scores) + len(pair.id_scores))
     axes.axhline(share, color=GRID, linewidth=0.9, linestyle=":")
     axes.set_xlabel("recall: OoD inputs caught")
@@ -64,8 +66,8 @@ def _ordered(pairs: Mapping[str, ScoredPair], metric: str) -> list[tuple[str, Sc
     return sorted(pairs.items(), key=lambda item: -numbers[item[0]])
 
 
-def _line(axes: Axes, method: str, x: FloatArray, y: FloatArray, number: float) -> None:
-    (line,) = axes.plot(x, y, color=colour_of(method), linewidth=width_of(method))
+def _line(axes: Axes, method: str, look: Look, x: FloatArray, y: FloatArray, number: float) -> None:
+    (line,) = axes.plot(x, y, color=look.colour, linewidth=look.width)
     line.set_label(f"{number:.3f} {title_of(method)}")
-    if dashes := dashes_of(method):
-        line.set_dashes(dashes)
+    if look.dashes:
+        line.set_dashes(look.dashes)

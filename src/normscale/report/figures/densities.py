@@ -1,4 +1,4 @@
-"""The paper's first figure: for a few classes, how the logit of the predicted class is distributed, against OoD."""
+"""For a few classes, how the logit of the predicted class is distributed, against OoD."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from normscale.experiments.methods import title_of
-from normscale.experiments.protocol import ScoredPair
+from normscale.experiments.scored_pair import ScoredPair
 from normscale.report.figures.style import INSIDE, OUTSIDE, draw_steps, new_figure
 
 BINS = 40

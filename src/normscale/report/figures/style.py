@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -25,20 +25,13 @@ GRID = "#8c9196"
 INSIDE, OUTSIDE = "#0072b2", "#d55e00"
 """In-distribution and OoD."""
 
-_COLOURS = {
-    "norm_scaling": "#d55e00",
-    "msp": "#0072b2",
-    "energy": "#009e73",
-    "odin": "#b8860b",
-    "mahalanobis": "#cc79a7",
-    "max_logit": "#56b4e9",
-    "multi_threshold": "#7f7f7f",
-    "temperature_scaling": "#7b61c4",
-    "robust_norm_scaling": "#a6761d",
-}
+_SUBJECT_COLOUR = "#d55e00"
+_COLOURS = (
+    "#0072b2", "#7f7f7f", "#b8860b", "#cc79a7", "#009e73", "#a6761d", "#56b4e9", "#7b61c4", "#e377c2", "#17a2a2",
+    "#8c564b", "#6b8e23",
+)  # fmt: skip
 """After Okabe and Ito: told apart with any colour vision, and visible on light and dark ground."""
-_OTHERS = ("#e377c2", "#17a2a2", "#8c564b", "#6b8e23")
-_DASHES = {"energy": (5, 1.5), "odin": (2, 1.2), "mahalanobis": (6, 1.5, 1.5, 1.5), "max_logit": (3, 1)}
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 1.5), (2, 1.2), (6, 1.5, 1.5, 1.5), (3, 1))
 
 _SETTINGS: Any = {
     "font.size": 9.0,
@@ -99,20 +92,34 @@ def draw_steps(axes: Axes, heights: FloatArray, edges: FloatArray, colour: str, 
     axes.stairs(heights, edges, fill=True, facecolor=to_rgba(colour, 0.3), edgecolor=colour, linewidth=1.2, label=label)
 
 
-def colour_of(method: str, others: tuple[str, ...] = _OTHERS) -> str:
-    """A method's colour; a frozen form has that of the running one."""
-    base = method.removesuffix("_frozen")
-    return _COLOURS.get(base) or others[sum(map(ord, base)) % len(others)]
+class Look(NamedTuple):
+    """How a method's line looks, so that it can be told from others with and without colour."""
+
+    colour: str
+    dashes: tuple[float, ...]
+    """Empty for a solid line."""
+    width: float
 
 
-def dashes_of(method: str) -> tuple[float, ...]:
-    """A method's dashes, so that lines can be told apart without colour; empty for a solid line."""
-    return (1, 1) if method.endswith("_frozen") else _DASHES.get(method, ())
+def looks(methods: Iterable[str], subject: str | None = None) -> dict[str, Look]:
+    """A look for every method: the subject's line is thick, a frozen form has the colour of the running one.
 
-
-def width_of(method: str) -> float:
-    """Norm-scaling's line is thicker: the report is about it."""
-    return 2.2 if method == "norm_scaling" else 1.3
+    Examples
+    --------
+    >>> found = looks(["a", "b", "b_frozen"], subject="b")
+    >>> found["b"].width > found["a"].width, found["b_frozen"].colour == found["b"].colour
+    (True, True)
+    """
+    names = list(methods)
+    others = [one for one in dict.fromkeys(name.removesuffix("_frozen") for name in names) if one != subject]
+    found = {}
+    for name in names:
+        base = name.removesuffix("_frozen")
+        place = others.index(base) if base in others else 0
+        colour = _SUBJECT_COLOUR if base == subject else _COLOURS[place % len(_COLOURS)]
+        dashes = (1.0, 1.0) if base != name else () if base == subject else _DASHES[place % len(_DASHES)]
+        found[name] = Look(colour, dashes, 2.2 if name == subject else 1.3)
+    return found
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normscale.experiments import paper
-from normscale.experiments.audit import DIFFERS, HOLDS, UNCHECKED, Finding, audit_tables, summary
-from normscale.experiments.audit.printed import agrees, may_be
-from normscale.experiments.paper import MainRow, PaperRow
+from normscale.paper import published as paper
+from normscale.paper.audit import DIFFERS, HOLDS, UNCHECKED, Finding, audit_tables, summary
+from normscale.paper.audit.printed import agrees, may_be
+from normscale.paper.published import MainRow, PaperRow
 
-FOLDER = Path(paper.__file__).parent / "paper_tables"
+FOLDER = Path(paper.__file__).parent / "csv"
 SETS = ("CIFAR-10", "CIFAR-100", "SVHN", "TinyImageNet")
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from normscale.detectors.norm_scaling import NormScaling
-from normscale.experiments.audit.findings import UNCHECKED, Finding, verdict_of
-from normscale.experiments.audit.given import Given, shuffled
-from normscale.experiments.paper import paper_value
 from normscale.metrics.ranking import evaluate
+from normscale.paper.audit.findings import UNCHECKED, Finding, verdict_of
+from normscale.paper.audit.given import Given, shuffled
+from normscale.paper.published import paper_value
 from normscale.scores import energy_score, msp_score
 
 COPIES = (1, 2, 4, 8)

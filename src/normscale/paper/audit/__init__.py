@@ -1,6 +1,6 @@
 """The audit: what the paper claims, recomputed from its own tables and on a network's outputs.
 
->>> from normscale.experiments.audit import audit, summary
+>>> from normscale.paper.audit import audit, summary
 >>> findings = audit()                       # on the embedded sample
 >>> sorted({finding.point for finding in findings})
 [1, 2, 3, 4, 5, 6, 7, 8]
@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from normscale.errors import InvalidInput
-from normscale.experiments.audit.findings import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, Finding, summary
-from normscale.experiments.audit.outputs import STEPS, audit_outputs
-from normscale.experiments.audit.tables import audit_tables
 from normscale.outputs import ModelOutputs
+from normscale.paper.audit.findings import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, Finding, summary
+from normscale.paper.audit.outputs import STEPS, audit_outputs
+from normscale.paper.audit.tables import audit_tables
 from normscale.sample import load_sample
 
 __all__ = [

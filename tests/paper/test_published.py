@@ -11,9 +11,9 @@ import pytest
 
 import normscale as ns
 from normscale.data import list_sets
-from normscale.experiments import paper
+from normscale.paper import published as paper
 
-FOLDER = Path(paper.__file__).parent / "paper_tables"
+FOLDER = Path(paper.__file__).parent / "csv"
 
 
 def printed(name: str) -> list[dict[str, str]]:
@@ -98,7 +98,7 @@ def test_a_caller_cannot_spoil_the_tables_for_the_next() -> None:
 
 def test_reading_the_tables_needs_no_numpy_extras() -> None:
     code = (
-        "import sys; from normscale.experiments.paper import paper_value; paper_value('svhn', 'lsun', 'msp', 'auroc'); "
+        "import sys; from normscale.paper.published import paper_value; paper_value('svhn', 'lsun', 'msp', 'auroc'); "
     )
     code += "print({'torch', 'matplotlib', 'numba', 'rich'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -12,9 +12,9 @@ import numpy as np
 
 from normscale._validate import FloatArray, Rows
 from normscale.detectors.norm_scaling import NormScaling
-from normscale.experiments.audit.findings import Finding, verdict_of
-from normscale.experiments.audit.given import Given, shuffled
-from normscale.experiments.paper import paper_value
+from normscale.paper.audit.findings import Finding, verdict_of
+from normscale.paper.audit.given import Given, shuffled
+from normscale.paper.published import paper_value
 from normscale.scores import msp_score
 
 SAME = 0.01

@@ -1,6 +1,6 @@
 """What the paper prints: its result tables, set sizes, accuracies and claimed gains, under this package's names.
 
-The numbers stand in ``paper_tables/``; nothing here judges them. :mod:`normscale.experiments.audit` does.
+The numbers stand in ``csv/``; nothing here judges them. :mod:`normscale.paper.audit` does.
 
 The paper names no positive class. Its AUPR column counts OoD as positive (``aupr_out``) for every method except
 multi-threshold, whose column counts in-distribution as positive (``aupr_in``): it falls as the OoD set grows. FPR95
@@ -197,7 +197,7 @@ def _index() -> dict[tuple[str, str, str, str], PaperValue]:
 
 
 def _read(name: str) -> list[dict[str, str]]:
-    text = resources.files("normscale.experiments").joinpath("paper_tables", name).read_text(encoding="utf-8")
+    text = resources.files("normscale.paper").joinpath("csv", name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

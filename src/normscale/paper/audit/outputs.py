@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from normscale.experiments.audit.calibration import check_calibration
-from normscale.experiments.audit.findings import Finding
-from normscale.experiments.audit.given import Given, checked
-from normscale.experiments.audit.positive import check_positive
-from normscale.experiments.audit.recurrence import check_recurrence
-from normscale.experiments.audit.saturation import check_saturation
-from normscale.experiments.audit.shares import check_shares
 from normscale.outputs import ModelOutputs
+from normscale.paper.audit.calibration import check_calibration
+from normscale.paper.audit.findings import Finding
+from normscale.paper.audit.given import Given, checked
+from normscale.paper.audit.positive import check_positive
+from normscale.paper.audit.recurrence import check_recurrence
+from normscale.paper.audit.saturation import check_saturation
+from normscale.paper.audit.shares import check_shares
 
 _CHECKS: dict[str, Callable[[Given], Finding | list[Finding]]] = {
     "the running update": check_recurrence,

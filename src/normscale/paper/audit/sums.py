@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from normscale.experiments.audit.findings import Finding, listed, verdict_of
-from normscale.experiments.audit.printed import (
+from normscale.paper.audit.findings import Finding, listed, verdict_of
+from normscale.paper.audit.printed import (
     COLUMNS,
     COMPARISON,
     OURS,
@@ -16,7 +16,7 @@ from normscale.experiments.audit.printed import (
     Tables,
     agrees,
 )
-from normscale.experiments.paper import AVERAGE, IN_SETS, METHODS, metric_name
+from normscale.paper.published import AVERAGE, IN_SETS, METHODS, metric_name
 
 
 def check_sums(tables: Tables) -> list[Finding]:

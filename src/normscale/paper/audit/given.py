@@ -8,10 +8,10 @@ from typing import NamedTuple
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.errors import InvalidInput
-from normscale.experiments import protocol
-from normscale.experiments.paper import IN_SETS
+from normscale.experiments.scored_pair import require_one_network, score_shuffled
 from normscale.metrics.ranking import RankingResult, evaluate
 from normscale.outputs import ModelOutputs
+from normscale.paper.published import IN_SETS
 
 
 class Given(NamedTuple):
@@ -36,11 +36,11 @@ def checked(
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to audit outputs.")
     if in_set is not None:
         _validate.one_of(in_set, "in_set", IN_SETS)
-    protocol.require_one_network({"train": train, "test": test, **ood_sets})
+    require_one_network({"train": train, "test": test, **ood_sets})
     return Given(train, test, dict(ood_sets), in_set, _validate.at_least(seed, "seed", 0))
 
 
 def shuffled(given: Given, ood_set: str, score: Callable[[Rows], FloatArray]) -> RankingResult:
     """Score the test set and an OoD set in one shuffled stream, as the paper does, and compare the two."""
-    pair = protocol.shuffled(given.test.logits, given.ood[ood_set].logits, score, given.seed)
+    pair = score_shuffled(given.test.logits, given.ood[ood_set].logits, score, given.seed)
     return evaluate(pair.id_scores, pair.ood_scores)

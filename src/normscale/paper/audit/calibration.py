@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from normscale.detectors.norm_scaling import NormScaling
-from normscale.experiments.audit.findings import UNCHECKED, Finding, verdict_of
-from normscale.experiments.audit.given import Given
 from normscale.metrics.temperature import ece_curve
+from normscale.paper.audit.findings import UNCHECKED, Finding, verdict_of
+from normscale.paper.audit.given import Given
 from normscale.scores import confidence, msp_score
 
 TEMPERATURES = 10.0 ** (np.arange(-80, 81) / 40)

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from normscale.experiments.audit.findings import Finding, listed, verdict_of
-from normscale.experiments.audit.printed import (
+from normscale.paper.audit.findings import Finding, listed, verdict_of
+from normscale.paper.audit.printed import (
     COLUMNS,
     COMPARISON,
     OURS,
@@ -20,7 +20,7 @@ from normscale.experiments.audit.printed import (
     may_be,
     relative_change,
 )
-from normscale.experiments.paper import AVERAGE, GAINS_OVER_MSP, GAINS_OVER_RIVALS, IN_SETS
+from normscale.paper.published import AVERAGE, GAINS_OVER_MSP, GAINS_OVER_RIVALS, IN_SETS
 
 
 def check_gains(tables: Tables) -> list[Finding]:

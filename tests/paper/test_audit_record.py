@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from normscale.experiments.audit import audit_tables
+from normscale.paper.audit import audit_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale._validate import Rows
-from normscale.experiments.audit.findings import Finding, verdict_of
-from normscale.experiments.audit.given import Given
 from normscale.metrics.ranking import evaluate
+from normscale.paper.audit.findings import Finding, verdict_of
+from normscale.paper.audit.given import Given
 from normscale.scores import msp_score
 
 FEW = 0.01

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from normscale.experiments.paper import (
+from normscale.paper.published import (
     AVERAGE,
     IN_SETS,
     METHODS,

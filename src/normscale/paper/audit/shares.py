@@ -6,11 +6,11 @@ import math
 import statistics
 from typing import Any
 
-from normscale.detectors.logit_scores import Energy
+from normscale.detectors.energy import Energy
 from normscale.detectors.norm_scaling import NormScaling
-from normscale.experiments.audit.findings import UNCHECKED, Finding, verdict_of
-from normscale.experiments.audit.given import Given
 from normscale.experiments.stress import Grid, stress
+from normscale.paper.audit.findings import UNCHECKED, Finding, verdict_of
+from normscale.paper.audit.given import Given
 
 SHARES = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5)
 KEPT = 0.8
@@ -25,14 +25,15 @@ def check_shares(given: Given) -> Finding:
         "energy": Energy().fit(given.train),
     }
     grid = Grid(SHARES, ("shuffled",), ("balanced",))
-    rows = [row for row in stress(given.test, given.ood, methods, grid=grid, seed=given.seed).rows if not row.skipped]
+    result = stress(given.test, given.ood, methods, grid=grid, seed=given.seed)
+    rows = [(row.stream.share, row) for row in result.rows if row.stream is not None and not row.skipped]
     details: list[dict[str, Any]] = []
-    for row in rows:
+    for share, row in rows:
         if row.method == "running":
-            details.append({"ood_set": row.ood_set, "share": row.share, "n_id": row.n_id, "n_ood": row.n_ood})
+            details.append({"ood_set": row.ood_set, "share": share, "n_id": row.n_id, "n_ood": row.n_ood})
         details[-1][row.method] = round(row.auroc, 4)
     claim = "The gain is norm-scaling's, whatever the stream holds."
-    shares = [s for s in SHARES if len({row.ood_set for row in rows if row.share == s}) == len(given.ood)]
+    shares = [s for s in SHARES if len({row.ood_set for share, row in rows if share == s}) == len(given.ood)]
     if len(shares) < 2:
         return Finding(2, claim, "Too few rows for streams of two shares.", UNCHECKED, "More rows are needed.", details)
     table = {

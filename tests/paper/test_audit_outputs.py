@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 import normscale as ns
-from normscale.experiments.audit import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, audit, audit_outputs, shares
-from normscale.experiments.audit.calibration import check_calibration
-from normscale.experiments.audit.given import Given
-from normscale.experiments.audit.positive import check_positive
-from normscale.experiments.audit.recurrence import check_recurrence, printed_update
-from normscale.experiments.audit.saturation import check_saturation, float32_msp
-from normscale.experiments.audit.shares import check_shares
-from normscale.experiments.paper import paper_value
-from normscale.experiments.stress_result import StressResult, StressRow
+from experiments.stress_rows import stress_row
+from normscale.experiments.measurement import StreamKind
+from normscale.experiments.stress_result import StressResult
+from normscale.paper.audit import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, audit, audit_outputs, shares
+from normscale.paper.audit.calibration import check_calibration
+from normscale.paper.audit.given import Given
+from normscale.paper.audit.positive import check_positive
+from normscale.paper.audit.recurrence import check_recurrence, printed_update
+from normscale.paper.audit.saturation import check_saturation, float32_msp
+from normscale.paper.audit.shares import check_shares
+from normscale.paper.published import paper_value
 from oracles import streamed
 
 Floats = NDArray[np.float64]
@@ -173,9 +175,8 @@ def test_four_fifths_of_the_gain_must_be_left(
     monkeypatch: pytest.MonkeyPatch, sample: Given, rare: float, common: float, verdict: str
 ) -> None:
     """Frozen statistics have 0.80 throughout; without a gain at 50 % none can be lost."""
-    blank = StressRow("other", 0.0, "shuffled", "balanced", (), "", {}, 0.8, 0.5, 99, 99, 1, 0, "")
     rows = [
-        blank._replace(share=share, method=method, auroc=auroc)
+        stress_row(method, auroc, kind=StreamKind(share, "shuffled", "balanced"), ood_set="other", n_id=99, n_ood=99)
         for share, running in ((0.01, rare), (0.5, common))
         for method, auroc in (("running", running), ("frozen", 0.8), ("energy", 0.85))
     ]

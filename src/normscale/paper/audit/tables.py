@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from normscale.experiments.audit.findings import Finding, listed, verdict_of
-from normscale.experiments.audit.gains import check_gains
-from normscale.experiments.audit.printed import COLUMNS, COMPARISON, OURS, RIVALS, TITLES, Tables, agrees
-from normscale.experiments.audit.sums import check_sums
-from normscale.experiments.paper import (
+from normscale.paper.audit.findings import Finding, listed, verdict_of
+from normscale.paper.audit.gains import check_gains
+from normscale.paper.audit.printed import COLUMNS, COMPARISON, OURS, RIVALS, TITLES, Tables, agrees
+from normscale.paper.audit.sums import check_sums
+from normscale.paper.published import (
     AVERAGE,
     IN_SETS,
     LISTED_OOD_SETS,
@@ -35,7 +35,7 @@ def audit_tables(results: Iterable[PaperRow] | None = None, main: Iterable[MainR
     Parameters
     ----------
     results, main : rows, optional
-        In place of :func:`~normscale.experiments.paper.paper_results` and ``main_tables``, to try the audit on.
+        In place of :func:`~normscale.paper.published.paper_results` and ``main_tables``, to try the audit on.
 
     Examples
     --------
