@@ -1,0 +1,69 @@
+"""``normscale eval``: rows that every strict parser reads, and none that were not measured."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import normscale as ns
+from normscale.cli import app
+from normscale.experiments.comparison import compare
+from normscale.experiments.measurement import Measurement
+
+TABLES = ("--train", "sample:train", "--id", "sample:test", "--ood", "near=sample:unseen_digits")
+
+
+def evaluate(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["eval", *TABLES, *arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def strict(text: str) -> Any:
+    return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+
+
+@pytest.fixture(name="frozen", scope="module")
+def _frozen(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("detectors") / "detector.safetensors"
+    ns.NormScaling(prior_weight=math.inf).fit(ns.load_sample().train).save(path)
+    return str(path)
+
+
+def test_an_infinite_parameter_is_no_bare_word_in_json(frozen: str) -> None:
+    (row,) = csv.DictReader(evaluate("--saved", frozen, "-f", "csv").splitlines())
+    (record,) = map(strict, evaluate("--saved", frozen, "-f", "json").splitlines())
+    assert strict(row["parameters"]) == record["parameters"]
+    assert float(record["parameters"]["prior_weight"]) == math.inf
+    assert float(row["auroc"]) == record["auroc"]
+
+
+@pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")  # the sample's features have no full rank
+def test_no_odin_row_from_logits_alone() -> None:
+    methods = {strict(line)["method"] for line in evaluate("-f", "json").splitlines()}
+    assert {"msp", "energy", "norm_scaling", "mahalanobis"} <= methods
+    assert not methods & {"odin", "mahalanobis_layers"}
+    sample = ns.load_sample()
+
+    def odin_rows(test: ns.ModelOutputs, ood: ns.ModelOutputs) -> list[Measurement]:
+        return [row for row in compare(test, {"near": ood}, train=sample.train.only("logits")) if row.method == "odin"]
+
+    near = sample.ood["unseen_digits"]
+    assert odin_rows(sample.test, near) == []
+    perturbed = [side.replace(perturbed_logits=1.5 * side.logits) for side in (sample.test, near)]
+    (row,) = odin_rows(*perturbed)
+    assert row.auroc == ns.evaluate(*(ns.ODIN().score(side) for side in perturbed)).auroc
+
+
+def test_what_a_detector_asked_for_lacks_is_said(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["eval", *TABLES, "-d", "odin"])
+    assert isinstance(done.exception, ns.MissingOutput)
+    assert "these outputs have no perturbed_logits" in str(done.exception)
+    with pytest.raises(ns.InvalidInput, match="temperature_scaling needs labelled validation outputs to fit on"):
+        CliRunner().invoke(app, ["eval", *TABLES, "-d", "temperature_scaling"], catch_exceptions=False)
