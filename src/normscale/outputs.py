@@ -19,6 +19,10 @@ RowSelection: TypeAlias = "int | slice | NDArray[Any] | list[int] | list[bool]"
 
 LOGITS, FEATURES = "logits", "features"
 """The two arrays with a name of their own: the last layer before the softmax, and what goes into that layer."""
+PERTURBED_LOGITS = "perturbed_logits"
+"""The logits of inputs after a small step that raises the largest softmax probability."""
+ATTACKED = "attacked_"
+"""Before the name of a layer: its activations for the same inputs after an attack."""
 
 
 class Head(NamedTuple):

@@ -17,10 +17,7 @@ from normscale.detectors.formula import FeatureFormula
 from normscale.detectors.logistic import logistic_weights
 from normscale.detectors.registry import register
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, ModelOutputs, check_name
-
-ATTACKED = "attacked_"
-"""Before the name of a layer: its activations for the same inputs after an attack, which fitted weights need."""
+from normscale.outputs import ATTACKED, FEATURES, ModelOutputs, check_name
 
 
 @register

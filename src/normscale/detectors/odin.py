@@ -9,11 +9,8 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
 from normscale.detectors.registry import register
-from normscale.outputs import ModelOutputs
+from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
 from normscale.scores import scaled_scores
-
-PERTURBED_LOGITS = "perturbed_logits"
-"""The logits of inputs after a small step that raises the largest softmax probability."""
 
 
 @register

@@ -5,9 +5,9 @@ Everything that needs torch happens here, so that networks can be prepared side 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from normscale._lock import locked
 from normscale.detectors.base import Detector
@@ -15,7 +15,7 @@ from normscale.errors import NormscaleError
 from normscale.experiments.methods import find_method
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder, write_document
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_LOGITS, ModelOutputs
 from normscale.tables.arrays import HEAD_WEIGHT
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from normscale.nn.network_file import NetworkInfo
 
 TRAIN, VALIDATION, TEST = OWN_SETS = ("train", "validation", "test")
-PERTURBED_LOGITS = "perturbed_logits"
-"""The logits of images that were moved a step towards what the network takes them for."""
-_NO_LAYERS = (PERTURBED_LOGITS, HEAD_WEIGHT)
+_NO_LAYERS = (LOGITS, FEATURES, HEAD_WEIGHT)
 
 PER_SET = 0.15
 """Cost of a set's outputs in epochs of training: a forward pass over a third as many images."""
@@ -96,7 +94,7 @@ class Job(NamedTuple):
 
     def cost_of(self, name: str) -> float:
         """How much work a set's outputs are, in epochs of training."""
-        return PER_SET + (PER_PERTURBED_SET if PERTURBED_LOGITS in self.arrays(name) else 0.0)
+        return PER_SET + (PER_PERTURBED_SET if any(map(_needs_gradient, self.arrays(name))) else 0.0)
 
 
 def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
@@ -155,7 +153,6 @@ class _Reader:
 
     def write(self, name: str, images: ImageSet, *, ood: bool = False) -> None:
         """Write a network's outputs on a set, or the arrays that are missing in what is there."""
-        from normscale.nn.run import plain_batches
         from normscale.tables import write_table
 
         run, seed = self._job.run, self._job.seed
@@ -163,19 +160,38 @@ class _Reader:
         if run.has_outputs(seed, name, wanted):
             return
         there = run.outputs(seed, name) if run.has_outputs(seed, name) else None
-        missing = [one for one in wanted if there is None or there.get(one) is None]
-        batches = plain_batches(images, self._info)
-        found = read_arrays(self._model, batches, [one for one in missing if one not in _NO_LAYERS], ood=ood)
+        missing = [
+            one for one in wanted if there is None or (there.head if one == HEAD_WEIGHT else there.get(one)) is None
+        ]
+        write_table(run.network(seed).outputs(name), self._read(images, there, wanted, missing, ood=ood))
+
+    def _read(
+        self, images: ImageSet, there: ModelOutputs | None, wanted: Sequence[str], missing: Sequence[str], *, ood: bool
+    ) -> ModelOutputs:
+        """What is there, and what was missing."""
+        from normscale.nn import attacked_layers, extract, perturbed_logits
+        from normscale.nn.run import plain_batches
+
+        model, std, batches = self._model, self._info.std, plain_batches(images, self._info)
+        outputs = there
+        if outputs is None or any(not _needs_gradient(one) for one in missing):
+            layers = [one for one in wanted if one not in _NO_LAYERS and not _needs_gradient(one)]
+            plain = extract(model, batches, layers=layers, ood=ood)
+            outputs = (
+                plain if there is None else there.replace(head=plain.head, **{n: plain.array(n) for n in plain.names})
+            )
         if PERTURBED_LOGITS in missing:
-            found[PERTURBED_LOGITS] = perturbed_logits(self._model, batches, self._step(), self._info.std)
-        if HEAD_WEIGHT in missing:
-            found["head"] = head_of(self._model)
-        outputs = ModelOutputs(**found) if there is None else there.replace(**found)
-        write_table(run.network(seed).outputs(name), outputs)
+            perturbed = perturbed_logits(model, batches, epsilon=self._step(), std=std)
+            outputs = outputs.replace(**{PERTURBED_LOGITS: perturbed})
+        attacked = [one.removeprefix(ATTACKED) for one in missing if one.startswith(ATTACKED)]
+        if attacked:
+            found = attacked_layers(model, batches, layers=[one for one in attacked if one != FEATURES], std=std)
+            outputs = outputs.replace(**{ATTACKED + one: found.array(ATTACKED + one) for one in attacked})
+        return outputs
 
     def _step(self) -> float:
         """The step of the perturbation; chosen once, on validation images alone."""
-        from normscale.nn.odin import choose_epsilon
+        from normscale.nn import choose_epsilon
         from normscale.nn.run import plain_batches
 
         path = self._job.run.network(self._job.seed).perturbation
@@ -185,31 +201,6 @@ class _Reader:
         return float(self._job.run.perturbation(self._job.seed)["epsilon"])
 
 
-def read_arrays(model: nn.Module, batches: Any, names: list[str], *, ood: bool) -> dict[str, Any]:
-    """Arrays by name: logits, features, labels, and any layer of the network, averaged over space."""
-    from normscale.nn.extraction import extract
-
-    if not names:
-        return {}
-    found: dict[str, Any] = {}
-    plain = extract(model, batches, ood=ood)
-    found = {name: plain.get(name) for name in names if name in plain.names}
-    if LOGITS in names:
-        found["labels"] = plain.labels
-    for layer in names:
-        if layer not in plain.names:
-            found[layer] = extract(model, batches, layer=layer, ood=ood).features
-    return found
-
-
-def head_of(model: Any) -> tuple[Any, Any]:
-    """Weight and bias of the last layer of a network that :mod:`normscale.nn` trained."""
-    weight, bias = model.classifier.weight, model.classifier.bias
-    return weight.detach().cpu().numpy(), bias.detach().cpu().numpy()
-
-
-def perturbed_logits(model: nn.Module, batches: Any, epsilon: float, std: Any) -> Any:
-    """The logits of perturbed images."""
-    from normscale.nn.odin import odin_logits
-
-    return odin_logits(model, batches, epsilon=epsilon, std=std)
+def _needs_gradient(array: str) -> bool:
+    """Whether an array comes from images that were moved along a gradient."""
+    return array == PERTURBED_LOGITS or array.startswith(ATTACKED)

@@ -14,10 +14,7 @@ from normscale.nn.evaluation import device_and_dtype, evaluating, logits_of, to_
 from normscale.nn.extraction import finite_rows
 from normscale.nn.input_gradient import input_gradient, log_odds, step
 from normscale.nn.layers import LayerReader, Layers
-from normscale.outputs import LOGITS, ModelOutputs
-
-PREFIX = "attacked_"
-"""Before the name of a layer: its activations for the same images after an attack."""
+from normscale.outputs import ATTACKED, LOGITS, ModelOutputs
 
 
 def attacked_layers(
@@ -97,7 +94,9 @@ def attacked_layers(
                 found = reader.read(attack)
             del found[LOGITS]
             parts.append(
-                ModelOutputs(**{PREFIX + name: finite_rows(value, PREFIX + name, row) for name, value in found.items()})
+                ModelOutputs(
+                    **{ATTACKED + name: finite_rows(value, ATTACKED + name, row) for name, value in found.items()}
+                )
             )
             row += len(images)
     if not parts:
