@@ -67,7 +67,12 @@ def test_a_set_that_cannot_be_had_is_reported_and_not_fatal(run: RunResult) -> N
 
 def test_started_again_it_does_nothing_twice(run: RunResult) -> None:
     weights = (Path(run.folder) / "network.safetensors").read_bytes()
+    own = Path(run.folder) / "outputs" / "test.safetensors"
+    train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1, layers=["stage2"])
+    written = own.stat().st_mtime_ns
     again = train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1)
+    assert own.stat().st_mtime_ns == written
+    assert "stage2" in ns.read_table(own).names
     assert again.log == run.log
     assert (Path(run.folder) / "network.safetensors").read_bytes() == weights
     with pytest.raises(ns.InvalidInput, match="seed differ"):
@@ -88,6 +93,10 @@ def test_tables_that_lack_a_layer_or_the_head_are_written_anew(run: RunResult, t
     after = ns.read_table(path)
     assert {"stem", "stage1", "stage2", "stage3", "stage4"} < set(after.names)
     np.testing.assert_array_equal(after.logits, before.logits)
+    written = path.stat().st_mtime_ns
+    for layers in (None, ["stage2"]):
+        assert extract_sets(tmp_path, run.network, run.info, tables, images, layers=layers) == {}
+    assert path.stat().st_mtime_ns == written, "layers that nobody asks for now are not thrown away"
     arrays = {"logits": before.logits, "features": before.features}
     about = {"model": "m", "data set": "d", "layer": [True, None], "value of ood": True}  # as tables once were
     save_file(arrays, path, metadata={"normscale.extraction": json.dumps(about)})

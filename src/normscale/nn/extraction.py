@@ -19,6 +19,9 @@ from normscale.nn.layers import LayerReader, Layers, layer_modules
 from normscale.nn.resumable_table import ResumableTable
 from normscale.outputs import LOGITS, ModelOutputs
 
+LAYER_CHOICE = "choice of layers"
+"""Under which word a table keeps the modules of its layers, by the names of their arrays."""
+
 
 def extract(
     model: nn.Module,
@@ -146,7 +149,7 @@ def extract(
 
 def made_by(model: nn.Module, layers: Layers) -> dict[str, Any]:
     """What a table says of the network and the layers that it was made with."""
-    return {"model": _fingerprint(model), "choice of layers": layer_modules(model, layers)}
+    return {"model": _fingerprint(model), LAYER_CHOICE: layer_modules(model, layers)}
 
 
 def _fingerprint(model: nn.Module) -> str:

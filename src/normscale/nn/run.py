@@ -24,7 +24,7 @@ from normscale.data import Batches, ImageSet, find_source, load, short_name
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.network_folder import NetworkFolder
-from normscale.nn.extraction import extract, made_by
+from normscale.nn.extraction import LAYER_CHOICE, extract, made_by
 from normscale.nn.layers import Layers
 from normscale.nn.network_file import NetworkInfo, load_network, save_network
 from normscale.nn.recipes import find_recipe
@@ -151,7 +151,9 @@ def train_network(
         if outputs:
             files.make()
             for name, batches in plain.items():
-                extract(model, batches, layers=layers, path=files.outputs(name), replace=True)
+                path = files.outputs(name)
+                kept = _layers_there(path, model, layers)
+                extract(model, batches, layers=layers if kept is None else kept, path=path, replace=True)
             sets = {short_name(one): one for one in ood}
             missing = extract_sets(folder, model, info, sets, test, layers=layers, root=root, say=say)
         _write_result(files, info, log, {**settings, "n_test": len(test), "recipe": steps._asdict()}, missing)
@@ -197,10 +199,9 @@ def extract_sets(
         Further layers in the outputs, as in :func:`normscale.nn.extract`.
     """
     missing: dict[str, str] = {}
-    maker = made_by(model, layers)
     for name, source in sets.items():
         path = NetworkFolder(folder).outputs(name)
-        if maker.items() <= (made_of(path) or {}).items():
+        if _layers_there(path, model, layers) is not None:
             continue
         try:
             images = load(source, "test", root=root, like=like, seed=info.seed or 0)
@@ -215,6 +216,16 @@ def extract_sets(
 def plain_batches(images: ImageSet, info: NetworkInfo) -> Batches:
     """Pictures as the network takes them: normalised, not augmented, in their order."""
     return Batches(images, 500, augment=False, mean=info.mean, std=info.std, channels_last=True)
+
+
+def _layers_there(path: Path, model: nn.Module, layers: Layers) -> list[str] | None:
+    """The layers in a finished table of this network, if it has all that are asked for; else None."""
+    there, wanted = made_of(path) or {}, made_by(model, layers)
+    kept = there.pop(LAYER_CHOICE, None)
+    asked = wanted.pop(LAYER_CHOICE)
+    if not isinstance(kept, dict) or not asked.items() <= kept.items() or not wanted.items() <= there.items():
+        return None
+    return list(kept.values())
 
 
 def _known_accuracy(files: NetworkFolder, info: NetworkInfo) -> float | None:
