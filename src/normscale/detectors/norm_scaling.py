@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Setting
-from normscale.detectors.formula import LogitFormula, MomentFormula
+from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
 from normscale.detectors.registry import register
 from normscale.detectors.step import Score, Step, require_logit_score
 from normscale.errors import InvalidInput
@@ -84,7 +84,7 @@ class NormScaling(Step):
         if self._learns:
             self.settings = tuple(dict.fromkeys((Setting.FROZEN, Setting.STREAM, *self.scorer.settings)))
         # A score that is one formula on logits is computed without ever holding the scaled logits.
-        plain = None if self.scorer.needs_fit else self.scorer.formula()
+        plain = None if self.scorer.needs_fit else offered_formula(self.scorer)
         self._fused: tuple[str, float, float] | None = None
         if isinstance(plain, LogitFormula) and plain.is_plain:
             self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
