@@ -80,7 +80,7 @@ def running(command: list[str], ready: str) -> Iterator[subprocess.Popen[bytes]]
 def guard_command(folder: Path, port: int) -> list[str]:
     path = folder / "guard.safetensors"
     if not path.exists():
-        ns.NormScaling().fit(logits(5000)).calibrate(logits(2000, 1)).save(path)
+        ns.NormScaling().fit(logits(5000)).set_threshold(logits(2000, 1)).save(path)
     serve = [sys.executable, "-m", "normscale", "serve", str(path), "--port", str(port)]
     return [*serve, "--store", str(folder / "store.sqlite")]
 

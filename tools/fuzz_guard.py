@@ -32,7 +32,7 @@ from fuzz_parsers import ARROW_FILE, ARROW_STREAM, JSON, NPY, damaged, read_by_o
 
 import normscale as ns  # noqa: E402
 from normscale._provenance import environment  # noqa: E402
-from normscale.serve.parsing import read_rows  # noqa: E402
+from normscale.serve.parsing import read_outputs  # noqa: E402
 from serve.kills import Moments  # noqa: E402
 from serve.models import CLASSES, linear_model, three_class_guard  # noqa: E402
 from serve.running import IDLE, Server  # noqa: E402
@@ -44,8 +44,8 @@ DECISIONS = (
     "/v1/freeze",
     "/v1/thaw",
     "/v1/reset",
-    "/v1/aside/take-in",
-    "/v1/aside/discard",
+    "/v1/quarantine/accept",
+    "/v1/quarantine/discard",
     "/v1/threshold",
 )
 
@@ -225,9 +225,9 @@ class Twin:
         self._session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
         detector = ns.load_detector(guard)
         assert isinstance(detector, ns.NormScaling)
-        assert detector.reference_ is not None
+        assert detector.baseline_ is not None
         self.detector = detector
-        self._mean, self._std = detector.reference_.moments.mean, detector.reference_.moments.std
+        self._mean, self._std = detector.baseline_.moments.mean, detector.baseline_.moments.std
         self.rows = 0
 
     def accept(self, one: Input) -> int:
@@ -236,7 +236,8 @@ class Twin:
         try:
             rows = np.asarray(read_by_others(one.content_type, body), np.float64).reshape(-1, CLASSES)
         except Exception:  # Arrow is read more leniently than pyarrow does; see fuzz_parsers.py
-            rows = np.asarray(read_rows(body, one.content_type, width=CLASSES, max_rows=1000), np.float64)
+            outputs = read_outputs(body, one.content_type, widths={"logits": CLASSES}, max_rows=1000)
+            rows = np.asarray(outputs.logits, np.float64)
         if one.path == "/v1/classify":
             (logits,) = self._session.run(None, {"inputs": rows.astype(np.float32)})
             rows = logits.astype(np.float64)
@@ -373,7 +374,7 @@ def main() -> int:
         server = stack.enter_context(Server(guard, folder / "log", *options, "--outlier", f"{OUTLIER:g}"))
         client = server.client()
         think(server, tally, chosen.thought, chosen.seed)
-        for path in ("/v1/reset", "/v1/thaw", "/v1/aside/discard"):  # some of what it thought of was good
+        for path in ("/v1/reset", "/v1/thaw", "/v1/quarantine/discard"):  # some of what it thought of was good
             assert client.ask("POST", path).status == 200
         before, files = memory(server), server.open_files()
         twin = Twin(guard, model)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_rows
+from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_outputs
 
 WIDTH, MAX_ROWS = 3, 64
 EXTREMES = (0, 1, 2, 3, 7, 8, 63, 64, 127, 128, 255, 256, 32767, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
@@ -70,6 +70,7 @@ def whole_bodies(kind: str) -> list[tuple[str, bytes]]:
             found.append((NPY, npy(np.abs(rows).astype(dtype), version)))
             found.append((NPY, npy(np.asfortranarray(np.abs(rows).astype(dtype)), version)))
     found.append((NPY, npy(rows[0], (1, 0))))
+    found.append((NPY, npy(np.ones((MAX_ROWS + 1, WIDTH)), (1, 0))))
     for table in (columns, halves, fixed, lists, large, nulls):
         found.append((ARROW_STREAM, arrow(table)))
         found.append((ARROW_STREAM, arrow(table, chunk=2)))
@@ -145,7 +146,7 @@ def judged(content_type: str, body: bytes, rows: np.ndarray) -> tuple[str, str |
 def attempt(content_type: str, body: bytes) -> tuple[str, str | None]:
     """The outcome in a word, and what is wrong with it."""
     try:
-        rows = read_rows(body, content_type, width=WIDTH, max_rows=MAX_ROWS)
+        rows = read_outputs(body, content_type, widths={"logits": WIDTH}, max_rows=MAX_ROWS).logits
     except BadRequest as error:
         fine = error.status in (400, 413, 415, 422) and error.sentence.isascii() and len(error.sentence) < 400
         outcome: tuple[str, str | None] = str(error.status), None if fine else f"an odd refusal: {error.status} {error}"

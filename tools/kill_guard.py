@@ -47,7 +47,7 @@ def main() -> int:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="normscale-kills-")))
         guard = folder / "guard.safetensors"
-        ns.NormScaling().fit(SAMPLE.train).calibrate(SAMPLE.validation).save(guard)
+        ns.NormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation).save(guard)
         database: Postgres | None = None
         store = str(folder / "store.sqlite")
         if chosen.store == "postgres":
@@ -95,7 +95,7 @@ def torment(system: Restarting, database: Postgres | None, kills: int, clients: 
             database.start()
             wait_for_answers(senders)
         system.kill()
-        system.again()
+        system.replay()
         for sender in senders:  # or the state would move while it is looked at
             sender.pause()
         fresh = [block for sender, seen in zip(senders, looked_at, strict=True) for block in sender.unknown[seen:]]

@@ -73,7 +73,7 @@ def resident(pid: int) -> float:
 
 def soak(folder: Path, minutes: float) -> dict[str, Any]:
     guard = folder / "guard.safetensors"
-    detector = ns.NormScaling().fit(ns.load_sample().train).calibrate(ns.load_sample().validation)
+    detector = ns.NormScaling().fit(ns.load_sample().train).set_threshold(ns.load_sample().validation)
     detector.save(guard)
     with Server(guard, folder / "log", "--store", str(folder / "store.sqlite"), kernels="auto") as server:
         stop = threading.Event()

@@ -23,7 +23,7 @@ def sample() -> Any:
 
 
 def detector(name: str = "norm_scaling", **parameters: Any) -> Detector:
-    made = ns.make_detector(name, **parameters).fit(sample().train).calibrate(sample().validation, keep=0.95)
+    made = ns.make_detector(name, **parameters).fit(sample().train).set_threshold(sample().validation, keep=0.95)
     made.class_names = tuple(sample().class_names)
     return made
 
@@ -34,9 +34,14 @@ def guard(store: Path | str = ":memory:", policy: Policy | None = None, made: De
 
 def send(on: Guard, rows: Any, **options: Any) -> Verdict:
     """One request in a group of its own."""
-    (verdict,) = on.process([Request(on.checked(rows), **options)])
+    (verdict,) = on.process([request(rows, **options)])
     assert isinstance(verdict, Verdict), verdict
     return verdict
+
+
+def request(rows: Any, *args: Any, **options: Any) -> Request:
+    """A request with logits alone."""
+    return Request(ns.ModelOutputs(rows), *args, **options)
 
 
 def digits(n: int, seed: int = 0) -> NDArray[np.float32]:

@@ -11,12 +11,12 @@ from guards import detector, digits, guard, moments_of, one_class, sample, send
 
 import normscale as ns
 from normscale._kernels import BlockState
-from normscale.detectors.reference import Reference
+from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
 from normscale.guard.clock import Clock
+from normscale.guard.drift import DriftMonitor, RecentRows
 from normscale.guard.entries import block_moments
-from normscale.guard.ledger import Minute
-from normscale.guard.monitor import Monitor, Yardstick
+from normscale.guard.guard_state import MinuteCounts
 
 
 def test_a_stream_as_in_training_never_alarms() -> None:
@@ -41,7 +41,7 @@ def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
     assert 300 <= rows <= 800
     assert on.state.frozen is not None
     assert "predicted '3'; in training 13 % were" in on.state.frozen.because
-    assert {alarm.kind for alarm in on.state.alarms} >= {"class_balance"}
+    assert {alarm.name for alarm in on.state.alarms} >= {"class_balance"}
     assert guard(tmp_path / "s").mode == "frozen"
 
 
@@ -102,7 +102,7 @@ def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> No
     assert on.mode == "running"
     assert 300 <= rows <= 1200  # the window must forget, then the calm must last
     assert on.state.rows == 20
-    assert on.state.aside == 200 + rows - 20
+    assert on.state.quarantined == 200 + rows - 20
     never = guard(policy=Policy(window=200.0, calm=math.inf))
     send(never, one_class(200))
     for i in range(100):
@@ -143,7 +143,7 @@ def test_a_row_far_out_is_flagged_and_cannot_move_or_freeze_anything() -> None:
     assert verdict.is_ood[20]
     assert on.mode == "running"
     assert on.state.rows == 340
-    assert on.state.aside == 2
+    assert on.state.quarantined == 2
     others = np.delete(rows, 20, axis=0)
     twin = guard()
     send(twin, digits(300))
@@ -163,12 +163,12 @@ def test_a_person_who_takes_in_what_was_set_aside_does_not_take_in_what_lies_far
     far = np.zeros((1, 8))
     far[0, 2] = 1e90
     send(on, far, client="ann")
-    assert {part.cause for part in on.aside()} == {"frozen", "outlier"}
-    on.take_in(), twin.take_in()
+    assert {part.cause for part in on.quarantine()} == {"frozen", "outlier"}
+    on.accept(), twin.accept()
     assert moments_of(on) == moments_of(twin)
-    assert (on.state.rows, on.state.aside) == (340, 1)
+    assert (on.state.rows, on.state.quarantined) == (340, 1)
     on.discard()
-    assert (on.state.aside, on.aside()) == (0, [])
+    assert (on.state.quarantined, on.quarantine()) == (0, [])
 
 
 def test_caps_bound_what_a_client_and_a_minute_can_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +181,8 @@ def test_caps_bound_what_a_client_and_a_minute_can_weigh(monkeypatch: pytest.Mon
     assert send(on, digits(1), client="a").taken_in == 0
     assert send(on, digits(40), client="b").taken_in == 30
     assert send(on, digits(40), client="c").taken_in == 0
-    assert (on.state.rows, on.state.aside, on.state.scored) == (80, 61, 141)
-    assert {part.cause for part in on.aside()} == {"cap"}
+    assert (on.state.rows, on.state.quarantined, on.state.scored) == (80, 61, 141)
+    assert {part.cause for part in on.quarantine()} == {"cap"}
     time = 6061.0
     assert send(on, digits(60), client="a").taken_in == 50
     twin = guard()
@@ -192,7 +192,7 @@ def test_caps_bound_what_a_client_and_a_minute_can_weigh(monkeypatch: pytest.Mon
 
 
 def test_the_minute_counts_by_itself() -> None:
-    minute = Minute().after(60.0, "a", 5).after(61.0, "b", 7).after(62.0, "a", 1)
+    minute = MinuteCounts().after(60.0, "a", 5).after(61.0, "b", 7).after(62.0, "a", 1)
     assert (minute.number, minute.total, minute.by_client) == (1, 13, {"a": 6, "b": 7})
     assert minute.room(100.0, "a", 10, None) == 4
     assert minute.room(100.0, "a", 10, 15) == 2
@@ -221,13 +221,13 @@ def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_readings_equal_their_definitions() -> None:
     random = np.random.default_rng(0)
     policy = Policy(window=400.0)
-    reference = detector().reference_
-    assert isinstance(reference, Reference)
+    reference = detector().baseline_
+    assert isinstance(reference, TrainingBaseline)
     rows = sample().train.logits
     assert reference.predicted.tolist() == np.bincount(rows.argmax(axis=1), minlength=8).tolist()
     np.testing.assert_allclose(reference.moments.mean, rows.astype(np.float64).mean(axis=0), rtol=1e-12)
-    yardstick = Yardstick(reference, policy)
-    monitor, weights, seen = Monitor.empty(8), np.zeros(0), np.zeros((0, 8))
+    drift = DriftMonitor(reference, policy)
+    monitor, weights, seen = RecentRows.empty(8), np.zeros(0), np.zeros((0, 8))
     for _ in range(40):
         n = int(random.integers(1, 30))
         block = random.normal(1.0, 2.0, (n, 8))
@@ -238,7 +238,7 @@ def test_readings_equal_their_definitions() -> None:
         seen = np.concatenate([seen, block])
     assert monitor.weight == pytest.approx(weights.sum(), rel=1e-12)
     np.testing.assert_allclose(monitor.mean, (weights[:, None] * seen).sum(axis=0) / weights.sum(), rtol=1e-10)
-    balance, shift, spread, flagged = yardstick.readings(monitor)
+    balance, shift, spread, flagged = drift.readings(monitor)
     recent = np.array([weights[seen.argmax(axis=1) == c].sum() for c in range(8)]) / weights.sum()
     q = reference.share
     chance = np.minimum(np.sqrt(2 * q * (1 - q) / (math.pi * weights.sum())), 2 * q)
@@ -251,8 +251,8 @@ def test_readings_equal_their_definitions() -> None:
     wider = recent_std / rows.astype(np.float64).std(axis=0)
     assert spread.value == pytest.approx(max(wider.max(), 1 / wider.min()) - 1, rel=1e-9)
     assert flagged.value == pytest.approx(monitor.flagged / monitor.weight)
-    assert yardstick.readings(Monitor.empty(8)) == ()
-    assert [reading.kind for reading in Yardstick(None, policy).readings(monitor)] == ["flagged"]
+    assert drift.readings(RecentRows.empty(8)) == ()
+    assert [reading.name for reading in DriftMonitor(None, policy).readings(monitor)] == ["flagged"]
 
 
 def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
@@ -260,19 +260,19 @@ def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
     share = np.full(1000, 1e-3)
     train = random.normal(size=(4000, 1000))
     train[np.arange(4000), random.integers(0, 1000, 4000)] += 8.0
-    made = ns.NormScaling().fit(train).calibrate(train[:500])
-    yardstick = Yardstick(made.reference_, Policy())
-    monitor = Monitor.empty(1000)
+    made = ns.NormScaling().fit(train).set_threshold(train[:500])
+    drift = DriftMonitor(made.baseline_, Policy())
+    monitor = RecentRows.empty(1000)
     for _ in range(30):
         counts = random.multinomial(100, share)
         block = BlockState(100.0, made.training_.mean, 100.0 * made.training_.variance)
         monitor = monitor.after(5, counts, block, 1000.0)
-        assert not any(reading.alarming for reading in yardstick.readings(monitor))
+        assert not any(reading.alarming for reading in drift.readings(monitor))
 
 
-def test_a_guard_without_reference_watches_the_flagged_share() -> None:
+def test_a_guard_without_baseline_watches_the_flagged_share() -> None:
     made = detector()
-    made.reference_ = None
+    made.baseline_ = None
     on = guard(made=made)
     verdict = send(on, sample().ood["uniform_noise"].logits)
     assert verdict.alarms in ((), ("flagged",))

@@ -18,7 +18,7 @@ def sample_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Norm-scaling on the sample, with a threshold."""
     sample = ns.load_sample()
     path = tmp_path_factory.mktemp("guards") / "norm_scaling.safetensors"
-    ns.NormScaling().fit(sample.train).calibrate(sample.validation).save(path)
+    ns.NormScaling().fit(sample.train).set_threshold(sample.validation).save(path)
     return path
 
 
@@ -27,7 +27,7 @@ def robust_guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A guard whose statistics depend on the order of the rows."""
     sample = ns.load_sample()
     path = tmp_path_factory.mktemp("guards") / "robust.safetensors"
-    ns.RobustNormScaling().fit(sample.train).calibrate(sample.validation).save(path)
+    ns.RobustNormScaling().fit(sample.train).set_threshold(sample.validation).save(path)
     return path
 
 

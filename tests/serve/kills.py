@@ -214,6 +214,6 @@ class Restarting:
     def kill(self) -> None:
         self.server.kill()
 
-    def again(self) -> None:
+    def replay(self) -> None:
         self.server = self._start()
         self.restarts.append(self.server.seconds)

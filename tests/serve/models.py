@@ -48,6 +48,6 @@ def three_classes(n: int = 500, seed: int = 3) -> FloatArray:
 
 def three_class_guard(path: Path) -> ns.NormScaling:
     """Write it; the detector itself."""
-    detector = ns.NormScaling().fit(three_classes()).calibrate(three_classes(seed=4))
+    detector = ns.NormScaling().fit(three_classes()).set_threshold(three_classes(seed=4))
     detector.save(path)
     return detector

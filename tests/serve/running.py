@@ -132,7 +132,7 @@ class Server:
         return self._clients[-1]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end, and wait; its exit code."""
+        """BareRequest it to end, and wait; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:

@@ -22,14 +22,14 @@ NEEDS = {
     ("POST", "/v1/classify"): ("score", {"inputs": [0.0]}),
     ("GET", "/v1/state"): ("read", None),
     ("GET", "/v1/live"): ("read", None),
-    ("GET", "/v1/aside"): ("read", None),
+    ("GET", "/v1/quarantine"): ("read", None),
     ("GET", "/metrics"): ("read", None),
     ("PUT", "/v1/threshold"): ("admin", {"value": 0.5}),
     ("POST", "/v1/freeze"): ("admin", {}),
     ("POST", "/v1/thaw"): ("admin", {}),
     ("POST", "/v1/reset"): ("admin", {}),
-    ("POST", "/v1/aside/take-in"): ("admin", {}),
-    ("POST", "/v1/aside/discard"): ("admin", {}),
+    ("POST", "/v1/quarantine/accept"): ("admin", {}),
+    ("POST", "/v1/quarantine/discard"): ("admin", {}),
     ("GET", "/healthz"): ("", None),
     ("GET", "/readyz"): ("", None),
 }
@@ -100,9 +100,9 @@ def test_clients_are_known_by_their_token_and_not_by_what_they_say(guarded: Guar
     admin.ask("POST", "/v1/freeze", {"reason": "to look at who sent what"})
     sender = server.client(secrets["score"])
     assert sender.ask("POST", "/v1/score", ROW, X_Forwarded_For="10.1.2.3", Forwarded="for=10.1.2.3").status == 200
-    senders = [part["client"] for part in admin.ask("GET", "/v1/aside").json["aside"]]
+    senders = [part["client"] for part in admin.ask("GET", "/v1/quarantine").json["quarantine"]]
     assert senders[-1] == "score-client"
-    admin.ask("POST", "/v1/aside/discard")
+    admin.ask("POST", "/v1/quarantine/discard")
     admin.ask("POST", "/v1/thaw")
 
 

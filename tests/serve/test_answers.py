@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def answer(n: int = 5, classes: int | None = None, **changes: Any) -> Verdict:
     scores = rng.normal(0, 1e3, n) ** 3
     scaled = None if classes is None else rng.normal(size=(n, classes))
     made = Verdict(scores, scores > 0, rng.integers(0, 1000, n), "running", n, ("shift", "flagged"), 77, scaled)
-    return made._replace(**changes)
+    return replace(made, **changes)
 
 
 @pytest.mark.parametrize("classes", [None, 4])
@@ -86,7 +87,7 @@ def test_npy(n: int, classes: int | None) -> None:
 def test_arrow(classes: int | None) -> None:
     sent = answer(9, classes)
     if sent.scaled is not None:
-        sent = sent._replace(scaled=np.asfortranarray(sent.scaled))
+        sent = replace(sent, scaled=np.asfortranarray(sent.scaled))
     body, content_type, _ = encode(sent, ARROW_STREAM)
     assert content_type == ARROW_STREAM
     got = pa.ipc.open_stream(body).read_all()

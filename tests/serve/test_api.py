@@ -46,7 +46,7 @@ def server(sample_guard: Path, model: Any, tmp_path_factory: pytest.TempPathFact
 def client(server: Server) -> Iterator[Client]:
     """Of a guard that has seen nothing yet."""
     client = server.client()
-    for path in ("/v1/reset", "/v1/thaw", "/v1/aside/discard"):
+    for path in ("/v1/reset", "/v1/thaw", "/v1/quarantine/discard"):
         assert client.ask("POST", path).status == 200
     assert client.ask("PUT", "/v1/threshold", {"value": None}).status == 200
     yield client
@@ -246,16 +246,16 @@ def test_decisions_survive_a_restart(start_server: Start, sample_guard: Path) ->
     client = server.client()
     state = client.state()
     assert state["threshold"]["value"] == 0.25
-    assert (state["mode"], state["rows"], state["scored"], state["aside"]) == ("frozen", 10, 25, 15)
+    assert (state["mode"], state["rows"], state["scored"], state["quarantined"]) == ("frozen", 10, 25, 15)
     assert state["frozen_because"] == "a new camera"
-    (part,) = client.ask("GET", "/v1/aside").json["aside"]
+    (part,) = client.ask("GET", "/v1/quarantine").json["quarantine"]
     assert (part["rows"], part["cause"], part["client"]) == (15, "frozen", "127.0.0.1")
-    assert client.ask("POST", "/v1/aside/take-in", {"client": "somebody else"}).json["rows"] == 10
-    assert client.ask("POST", "/v1/aside/take-in").json["rows"] == 25
+    assert client.ask("POST", "/v1/quarantine/accept", {"client": "somebody else"}).json["rows"] == 10
+    assert client.ask("POST", "/v1/quarantine/accept").json["rows"] == 25
     assert client.ask("POST", "/v1/thaw").json["mode"] == "running"
     client.ask("POST", "/v1/freeze")
     client.score(ROWS[25:30])
-    assert client.ask("POST", "/v1/aside/discard").json["aside"] == 0
+    assert client.ask("POST", "/v1/quarantine/discard").json["quarantined"] == 0
     client.ask("POST", "/v1/thaw")
     client.score(ROWS[30:40])
     server.kill()
@@ -266,7 +266,11 @@ def test_decisions_survive_a_restart(start_server: Start, sample_guard: Path) ->
     twin.stream(np.concatenate([ROWS[:25], ROWS[30:40]]))
     told = Moments.told(state)
     assert told.distance(Moments(35, twin.running_.weight, twin.running_.mean, twin.running_.std)) < 1e-12
-    assert (state["mode"], state["aside"], client.ask("GET", "/v1/aside").json["aside"]) == ("running", 0, [])
+    assert (state["mode"], state["quarantined"], client.ask("GET", "/v1/quarantine").json["quarantine"]) == (
+        "running",
+        0,
+        [],
+    )
     assert client.ask("POST", "/v1/reset").json["rows"] == 0
     assert client.state()["classes"]["weight"] == fresh(sample_guard).running_.weight
 

@@ -40,7 +40,7 @@ def killed(system: Restarting, senders: list[Sender], times: int, seed: int) -> 
         time.sleep(moments.uniform(0.0, 0.4))
         system.kill()
         yield
-        system.again()
+        system.replay()
 
 
 def test_killed_at_random_moments_every_row_sent_with_a_key_counts_once(start_server: Start) -> None:
@@ -192,12 +192,10 @@ def logged(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> tupl
     detector = ns.load_detector(sample_guard)
     store = open_store(path)
     guard = Guard(detector, store, Policy(on_drift="ignore"))
-    from normscale.guard import Request
-
     blocks = [make_block(1, number) for number in range(25)]
     copied = path.with_name("copied.sqlite")
     for block in blocks:
-        guard.process([Request(guard.checked(block.rows))])
+        guard.score(block.rows)
     for ending in ("", "-wal"):  # as a kill leaves them: closing would fold the log in
         shutil.copy(f"{path}{ending}", f"{copied}{ending}")
     store.close()

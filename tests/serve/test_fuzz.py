@@ -23,7 +23,7 @@ CASES = 15
 """Of each kind, for each operation."""
 OPERATIONS = (
     "POST /v1/score", "POST /v1/classify", "GET /v1/state", "PUT /v1/threshold", "POST /v1/freeze", "POST /v1/thaw",
-    "POST /v1/reset", "GET /v1/aside", "POST /v1/aside/take-in", "POST /v1/aside/discard", "GET /healthz",
+    "POST /v1/reset", "GET /v1/quarantine", "POST /v1/quarantine/accept", "POST /v1/quarantine/discard", "GET /healthz",
     "GET /readyz", "GET /metrics",
 )  # fmt: skip
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from normscale.errors import InvalidInput
 from normscale.serve import limits
+from normscale.serve.bounds import Bounds
 from normscale.serve.deadline import Deadline
 from normscale.serve.hosts import Hosts
-from normscale.serve.limits import SECURITY_HEADERS, Bounds, Limits, Message, Receive, Scope, Send
+from normscale.serve.limits import SECURITY_HEADERS, Message, Receive, RequestLimits, Scope, Send
 
 HOST = (b"host", b"localhost:8000")
-SMALL = Bounds(max_body=10, body_seconds=0.05, total_seconds=0.05, max_requests=2, max_live=1)
+SMALL = Bounds(max_body=10, max_seconds=0.05, max_requests=2, max_live=1)
 
 
 class Response:
@@ -91,7 +92,7 @@ def ask(
 ) -> Response:
     response = Response()
     options.setdefault("hosts", Hosts("127.0.0.1"))
-    guarded = Limits(app, bounds=bounds, **options)
+    guarded = RequestLimits(app, bounds=bounds, **options)
     asyncio.run(guarded(request, body_of(*(parts or (b"",)), then=then), response.send))
     return response
 
@@ -121,14 +122,14 @@ def test_a_request_passes_whole() -> None:
 
 
 def test_after_the_body_the_client_is_heard_again() -> None:
-    heard = []
+    monitored = []
 
     async def app(_: Scope, receive: Receive, send: Send) -> None:
-        heard.extend([(await receive())["type"], (await receive())["type"]])
+        monitored.extend([(await receive())["type"], (await receive())["type"]])
         await send({"type": "http.response.start", "status": 204})
 
     assert ask(post(length(3)), b"abc", app=app).status == 204
-    assert heard == ["http.request", "http.disconnect"]
+    assert monitored == ["http.request", "http.disconnect"]
 
 
 @pytest.mark.parametrize("path", ["/", "/page/live.js", "/v1/score"])
@@ -185,7 +186,7 @@ def test_a_declared_size_is_refused_before_a_byte_is_read() -> None:
         events.append("read" if response.messages else "read too early")
         return {"type": "http.disconnect"}
 
-    asyncio.run(Limits(never, hosts=Hosts(""), bounds=SMALL)(post(length(11)), receive, response.send))
+    asyncio.run(RequestLimits(never, hosts=Hosts(""), bounds=SMALL)(post(length(11)), receive, response.send))
     assert response.status == 413
     assert events == ["read"]  # what a client goes on sending is read after the answer, and forgotten
 
@@ -203,7 +204,7 @@ def test_what_follows_a_refusal_is_not_read_for_ever(monkeypatch: pytest.MonkeyP
         return {"type": "http.request", "body": b"0" * 30, "more_body": True}
 
     response = Response()
-    asyncio.run(Limits(never, hosts=Hosts(""), bounds=SMALL)(post(length(11)), receive, response.send))
+    asyncio.run(RequestLimits(never, hosts=Hosts(""), bounds=SMALL)(post(length(11)), receive, response.send))
     assert response.is_complete
     assert len(reads) == 4
 
@@ -221,7 +222,7 @@ def test_a_client_that_is_gone_gets_no_answer() -> None:
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
-    asyncio.run(Limits(never, hosts=Hosts(""), bounds=SMALL)(post(length(5)), receive, response.send))
+    asyncio.run(RequestLimits(never, hosts=Hosts(""), bounds=SMALL)(post(length(5)), receive, response.send))
     assert response.messages == []
 
 
@@ -287,7 +288,7 @@ def test_a_timeout_of_the_application_is_its_own() -> None:
 
     response = Response()
     with pytest.raises(TimeoutError, match="a database"):
-        asyncio.run(Limits(raises, hosts=Hosts(""))(scope(), body_of(b""), response.send))
+        asyncio.run(RequestLimits(raises, hosts=Hosts(""))(scope(), body_of(b""), response.send))
     assert response.status == 500
 
 
@@ -302,7 +303,7 @@ def test_an_error_of_the_application_is_json_and_goes_on() -> None:
     for app, status in ((raises, 500), (begins, 200)):
         response = Response()
         with pytest.raises(KeyError):
-            asyncio.run(Limits(app, hosts=Hosts(""))(scope(), body_of(b""), response.send))
+            asyncio.run(RequestLimits(app, hosts=Hosts(""))(scope(), body_of(b""), response.send))
         assert response.status == status
         assert b"secret" not in response.body
 
@@ -315,7 +316,7 @@ async def waiting_clients(paths: list[str]) -> tuple[list[int], int]:
         await gate.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    guarded = Limits(wait, hosts=Hosts(""), bounds=SMALL._replace(total_seconds=10))
+    guarded = RequestLimits(wait, hosts=Hosts(""), bounds=SMALL._replace(max_seconds=10))
     responses = [Response() for _ in paths]
     tasks = []
     for path, response in zip(paths, responses, strict=True):
@@ -345,7 +346,7 @@ def test_more_than_can_be_served(paths: list[str], statuses: list[int]) -> None:
 
 
 def test_whoever_fails_leaves_the_room() -> None:
-    guarded = Limits(echo, hosts=Hosts("127.0.0.1"), bounds=SMALL)
+    guarded = RequestLimits(echo, hosts=Hosts("127.0.0.1"), bounds=SMALL)
     for _ in range(5):
         for request, parts in ((post(length(11)), b"0"), (scope(headers=[]), b""), (post(length(5)), b"0")):
             asyncio.run(guarded(request, body_of(parts), Response().send))

@@ -95,7 +95,7 @@ def guard(tmp_path_factory: pytest.TempPathFactory) -> Path:
     detector = ns.NormScaling().fit(SAMPLE.train)
     detector.class_names = NAMES
     path = tmp_path_factory.mktemp("guard") / "guard.safetensors"
-    detector.calibrate(SAMPLE.validation).save(path)
+    detector.set_threshold(SAMPLE.validation).save(path)
     return Path(path)
 
 
@@ -297,7 +297,9 @@ def test_a_dragged_threshold_shows_what_it_would_flag_and_is_saved(busy: Server,
     page.locator("#own").click()
     page.locator("#save").click()
     says(page, "#threshold-note", f"{before:.3f}")
-    assert busy.ask("GET", "/v1/state")["threshold"]["keep"] == 0.95  # the guard file's own again, not a number like it
+    assert (
+        busy.ask("GET", "/v1/state")["threshold"]["keep"] == 0.95
+    )  # the detector file's own again, not a number like it
 
 
 def test_the_keyboard_alone_is_enough(busy: Server, look: Any) -> None:
@@ -350,18 +352,18 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
     assert page.locator("#status").get_attribute("data-state") == "frozen"
     assert page.title().startswith("Frozen since")
     playwright.expect(page.locator("#gauges .alarmed").first).to_contain_text("in training")
-    aside = server.ask("GET", "/v1/state")["aside"]
-    assert aside > 0
-    says(page, "#aside", str(aside))
-    assert page.locator("#timeline .set-aside").get_attribute("d")
+    quarantined = server.ask("GET", "/v1/state")["quarantined"]
+    assert quarantined > 0
+    says(page, "#quarantined", str(quarantined))
+    assert page.locator("#timeline .quarantined").get_attribute("d")
     page.locator("[data-action=thaw]").click()
     page.locator("#dialog-no").click()
     assert server.ask("GET", "/v1/state")["mode"] == "frozen"
     page.locator("[data-action=discard]").click()
-    says(page, "#dialog-text", f"{aside} rows")
+    says(page, "#dialog-text", f"{quarantined} rows")
     page.locator("#dialog-yes").click()
     says(page, "#status-note", "The rows are discarded.")
-    playwright.expect(page.locator("#aside")).to_have_text("0")
+    playwright.expect(page.locator("#quarantined")).to_have_text("0")
     page.locator("[data-action=thaw]").click()
     page.locator("#dialog-yes").click()
     says(page, "#status-title", "Running on live statistics")
@@ -410,7 +412,7 @@ def test_a_thousand_classes(start: Any, tmp_path: Path, look: Any) -> None:
     random = np.random.default_rng(0)
     logits = random.normal(size=(600, 1000)) + 8 * np.eye(1000)[random.integers(1000, size=600)]
     path = tmp_path / "many.safetensors"
-    ns.NormScaling().fit(logits[:500]).calibrate(logits[500:]).save(path)
+    ns.NormScaling().fit(logits[:500]).set_threshold(logits[500:]).save(path)
     server = start(path)
     server.send(logits[:20])
     page = look(server)
@@ -423,7 +425,7 @@ def test_a_thousand_classes(start: Any, tmp_path: Path, look: Any) -> None:
 
 def test_a_detector_without_running_statistics(start: Any, tmp_path: Path, look: Any) -> None:
     path = tmp_path / "energy.safetensors"
-    ns.Energy().fit(SAMPLE.train).calibrate(SAMPLE.validation, per_class=True).save(path)
+    ns.Energy().fit(SAMPLE.train).set_threshold(SAMPLE.validation, per_class=True).save(path)
     server = start(path)
     server.send(np.concatenate([SAMPLE.test.logits[:100], SAMPLE.ood["photo_patches"].logits[:20]]))
     page = look(server)

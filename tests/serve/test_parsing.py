@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy_format
 
-from normscale.errors import InvalidInput
-from normscale.serve.flatbuffer import Table
-from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_rows
+from normscale.errors import InvalidInput, MissingExtra
+from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_outputs
 from normscale.serve.read_npy import read_header
 
 WIDTH = 3
@@ -33,7 +32,7 @@ ROWS = np.array([[1.5, -2.25, 1e-300], [3.0, 4.0, -5e300], [0.1, 0.2, 0.3]])
 def rows_of(
     body: bytes | bytearray, content_type: str | None = JSON, *, width: int = WIDTH, max_rows: int = 100
 ) -> Any:
-    return read_rows(body, content_type, width=width, max_rows=max_rows)
+    return read_outputs(body, content_type, widths={"logits": width}, max_rows=max_rows).logits
 
 
 def refused(status: int, match: str, read: Callable[..., Any], *args: Any, **kwargs: Any) -> str:
@@ -103,7 +102,7 @@ def test_json_rows(content_type: str | None) -> None:
 def test_json_numbers_are_those_that_python_reads(array: Any) -> None:
     array = np.nan_to_num(array, posinf=1.0, neginf=-1.0)
     body = json.dumps({"logits": array.tolist()}).encode()
-    rows = read_rows(body, JSON, width=array.shape[1], max_rows=len(array))
+    rows = rows_of(body, JSON, width=array.shape[1], max_rows=len(array))
     assert rows.tolist() == json.loads(body)["logits"]
 
 
@@ -310,7 +309,7 @@ def test_npy_that_is_refused(body: bytes, status: int, match: str) -> None:
 def test_a_false_size_allocates_nothing() -> None:
     for shape in ("1342177280, 3", "447392426666, 3", "3,"):
         body = npy_with(GOOD % shape, bytes(16))
-        assert peak_of(lambda body=body: read_rows(body, NPY, width=3, max_rows=1 << 60)) < 20_000  # type: ignore[misc]
+        assert peak_of(lambda body=body: rows_of(body, NPY, max_rows=1 << 60)) < 20_000  # type: ignore[misc]
 
 
 # ---------------------------------------------------------------- Arrow
@@ -394,11 +393,12 @@ def test_arrow_that_is_refused() -> None:
         ),
         (big_endian(), 415, "big-endian"),
         (good[: good.rindex(b"\xff\xff\xff\xff")] + good, 400, "only record batches may follow"),
-        (good[:8], 400, "it ends too early"),
-        (good.replace(b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f"), 400, "does not begin like one"),
+        (good[:8], 400, "only read 0"),
+        (good.replace(b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f"), 400, "not a whole Arrow stream"),
         (arrow(pa.table({"logits": pa.array([{"x": 1.0}])})), 422, "got 1 columns"),
         (arrow(pa.table({"logits": [1.0]})), 422, "got 1 columns"),
-        (arrow(pa.table({f"c{index}": [1.0] for index in range(5000)})), 422, "got 5000 columns"),
+        (arrow(pa.table({f"c{index}": [1.0] for index in range(5000)})), 413, "metadata of an Arrow message"),
+        (arrow(pa.table({f"c{index}": [1.0] for index in range(50)})), 422, "got 50 columns"),
     ]
     for body, status, match in cases:
         refused(status, match, rows_of, body, ARROW_STREAM)
@@ -425,10 +425,11 @@ def test_a_bomb_of_zeros_is_not_inflated() -> None:
         pa.set_memory_pool(usual)
 
 
-def test_arrow_is_read_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_arrow_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     body = arrow(columns(ROWS))
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert (rows_of(body, ARROW_STREAM) == ROWS).all()
+    with pytest.raises(MissingExtra, match=r"pip install 'normscale\[arrow\]', or send JSON"):
+        rows_of(body, ARROW_STREAM)
 
 
 def test_an_arrow_stream_may_end_without_saying_so() -> None:
@@ -449,39 +450,40 @@ def test_arrow_lengths_that_are_not_true() -> None:
     length = good.index(struct.pack("<q", 3), good.index(b"\xff\xff\xff\xff", 8))
     buffers = numbers_at(good, 0, 0, 0, 24)
     for place, value, match in [
-        (nodes, 4, "differ in length"),
-        (nodes + 16, 2, "differ in length"),
-        (nodes + 16, -1, "differ in length"),
-        (length, 2, "differ in length"),
-        (length, -1, "does not fit its schema"),
-        (nodes + 8, -1, "differ in length"),
-        (nodes + 8, 1, "nulls"),
-        (nodes + 40, 3, "nulls"),
-        (buffers + 16, -8, "outside its message"),
-        (buffers + 16, 1 << 40, "outside its message"),
-        (buffers + 16, 1 << 62, "outside its message"),
-        (buffers + 16, 4, "or at an odd place"),
-        (buffers + 24, -1, "outside its message"),
-        (buffers + 24, 23, "too short for its column"),
-        (buffers + 24, 1 << 62, "outside its message"),
+        (nodes, 4, "did not match record batch length"),
+        (nodes + 16, 2, "did not match record batch length"),
+        (nodes + 16, -1, "not a whole Arrow stream"),
+        (length, 2, "did not match record batch length"),
+        (length, -1, "not a whole Arrow stream"),
+        (nodes + 8, -1, "too small"),
+        (nodes + 8, 1, "too small"),
+        (nodes + 40, 3, "too small"),
+        (buffers + 16, -8, "not a whole Arrow stream"),
+        (buffers + 16, 1 << 40, "not a whole Arrow stream"),
+        (buffers + 16, 1 << 62, "not a whole Arrow stream"),
+        (buffers + 16, 4, "not a whole Arrow stream"),
+        (buffers + 24, -1, "not a whole Arrow stream"),
+        (buffers + 24, 23, "not a whole Arrow stream"),
+        (buffers + 24, 1 << 62, "not a whole Arrow stream"),
     ]:
         body = bytearray(good)
         struct.pack_into("<q", body, place, value)
-        refused(422 if match == "nulls" else 400, match, rows_of, body, ARROW_STREAM)
+        refused(400, match, rows_of, body, ARROW_STREAM)
     for count in (2, 4, 1 << 31):
         body = bytearray(good)
         struct.pack_into("<I", body, nodes - 4, count)  # how many nodes there are
-        refused(400, "does not fit its schema", rows_of, body, ARROW_STREAM)
+        refused(400, "not a whole Arrow stream", rows_of, body, ARROW_STREAM)
     lists = arrow(pa.table({"logits": ROWS.tolist()}))
     offsets = lists.index(struct.pack("<4i", 0, 3, 6, 9))
     child = numbers_at(lists, 3, 0, 9, 0)
     for place, values, status, match in [
         (offsets, (0, 3, 6, 8), 422, "row 2 of logits must hold 3.*got 2"),
-        (offsets, (0, 6, 3, 9), 422, "row 0 of logits must hold 3.*got 6"),
-        (offsets, (3, 6, 9, 12), 400, "more numbers than there are"),
-        (offsets, (-3, 0, 3, 6), 400, "more numbers than there are"),
-        (child + 16, (8, 0), 400, "more numbers than there are"),
-        (child, (4, 0), 400, "differ in length"),
+        (offsets, (0, 6, 3, 9), 400, "non-monotonic offset"),
+        (offsets, (0, 4, 6, 9), 422, "row 0 of logits must hold 3.*got 4"),
+        (offsets, (3, 6, 9, 12), 400, "not a whole Arrow stream"),
+        (offsets, (-3, 0, 3, 6), 400, "not a whole Arrow stream"),
+        (child + 16, (8, 0), 400, "not a whole Arrow stream"),
+        (child, (4, 0), 400, "not a whole Arrow stream"),
         (child + 16, (12, 0), 0, ""),  # a child may be longer than its lists
     ]:
         body = bytearray(lists)
@@ -492,23 +494,13 @@ def test_arrow_lengths_that_are_not_true() -> None:
             assert (rows_of(body, ARROW_STREAM) == ROWS).all()
 
 
-def test_metadata_that_points_outside() -> None:
-    data = struct.pack("<Ii", 4, 6) + bytes(8)  # a root at 4 whose vtable would be at -2
-    with pytest.raises(ValueError, match="lies outside"):
-        Table.root(memoryview(data))
-    with pytest.raises(struct.error):
-        Table.root(memoryview(struct.pack("<Ii", 4, -100)))
-    with pytest.raises(ValueError, match="is missing"):
-        Table.root(memoryview(struct.pack("<IiHH", 4, -4, 4, 4))).table(0)
-
-
 def test_a_schema_that_says_it_has_many_columns() -> None:
     good = arrow(columns(ROWS))
     message = struct.unpack_from("<I", good, 8)[0]
     place = good.index(struct.pack("<I", 3), 8 + message)  # the number of columns
     body = bytearray(good)
     struct.pack_into("<I", body, place, 1 << 31)
-    refused(422, "got 2147483648 columns", rows_of, body, ARROW_STREAM)
+    refused(400, "Invalid flatbuffers message", rows_of, body, ARROW_STREAM)
 
 
 def test_versions_of_arrow() -> None:
@@ -522,7 +514,7 @@ def test_versions_of_arrow() -> None:
     assert struct.unpack_from("<h", metadata, version)[0] == 4
     for other in (0, 2, 5, -1):
         struct.pack_into("<h", metadata, version, other)
-        refused(400, "version of the format is not known", rows_of, body, ARROW_STREAM)
+        refused(400, "(?i)metadata ?version", rows_of, body, ARROW_STREAM)
 
 
 def test_arrow_batches_of_another_schema() -> None:
@@ -534,12 +526,12 @@ def test_arrow_batches_of_another_schema() -> None:
     schema = parts(ROWS)[0]
     assert (rows_of(schema + parts(ROWS + 1)[1], ARROW_STREAM) == ROWS + 1).all()
     for other in (np.ones((3, 2)), np.ones((3, 4))):
-        refused(400, "does not fit its schema", rows_of, schema + parts(other)[1], ARROW_STREAM)
+        refused(400, "not a whole Arrow stream", rows_of, schema + parts(other)[1], ARROW_STREAM)
     lists, fixed = pa.array(ROWS.tolist()), pa.FixedSizeListArray.from_arrays(pa.array(ROWS.reshape(-1)), 3)
     bodies = [arrow(pa.table({"logits": column})) for column in (lists, fixed)]  # as many columns, other buffers
     for body, other_body in (bodies, bodies[::-1]):
         mixed = body[: body.index(b"\xff\xff\xff\xff", 8)] + other_body[other_body.index(b"\xff\xff\xff\xff", 8) :]
-        refused(400, "does not fit its schema", rows_of, mixed, ARROW_STREAM)
+        refused(400, "not a whole Arrow stream", rows_of, mixed, ARROW_STREAM)
 
 
 def test_arrow_lists_that_do_not_begin_at_the_first_number() -> None:

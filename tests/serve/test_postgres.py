@@ -64,7 +64,7 @@ def test_killed_at_random_moments_every_row_sent_with_a_key_counts_once(start_se
     assert Moments.told(system.server.client().state()).distance(expected) < 1e-12
     assert "not-to-be-shown" not in system.server.log + str(system.server.client().state())
     for client in ("\0", "\u20ac", ""):  # what no client is called, and some databases do not take
-        assert system.server.client().ask("POST", "/v1/aside/take-in", {"client": client}).status == 422
+        assert system.server.client().ask("POST", "/v1/quarantine/accept", {"client": client}).status == 422
     assert system.server.client().ask("POST", "/v1/freeze", {"reason": "\0"}).json["frozen_because"] == "\0"
 
 

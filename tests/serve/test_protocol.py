@@ -16,12 +16,13 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normscale.serve.bounds import Bounds
 from normscale.serve.hosts import Hosts
-from normscale.serve.limits import Bounds, Limits, Receive, Scope, Send
+from normscale.serve.limits import Receive, RequestLimits, Scope, Send
 from normscale.serve.protocol import guard_protocol
 
 MAX_HEAD = 4000
-BOUNDS = Bounds(max_body=300_000, body_seconds=20, total_seconds=20)
+BOUNDS = Bounds(max_body=300_000, max_seconds=20)
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,8 +40,8 @@ def running(loop: str = "uvloop", keep_alive: float = 60, **bounds: Any) -> Iter
     """A server with these bounds; gives its port."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         config = uvicorn.Config(
-            Limits(echo, hosts=Hosts("127.0.0.1"), bounds=BOUNDS),
-            http=guard_protocol(**{"max_head": MAX_HEAD, "head_seconds": 30.0, **bounds}),
+            RequestLimits(echo, hosts=Hosts("127.0.0.1"), bounds=BOUNDS),
+            http=guard_protocol(BOUNDS._replace(**{"max_head": MAX_HEAD, "head_seconds": 30.0, **bounds})),
             loop=loop,
             ws="none",
             lifespan="off",

@@ -39,7 +39,7 @@ def server(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
     client = server.client()
-    for path in ("/v1/reset", "/v1/aside/discard"):
+    for path in ("/v1/reset", "/v1/quarantine/discard"):
         assert client.ask("POST", path).status == 200
     yield client
     assert "Traceback" not in server.log
@@ -75,8 +75,8 @@ def test_a_stream_of_one_class_freezes_the_guard_and_a_calm_one_thaws_it(client:
     assert answer["taken_in"] == 0
     state = client.state()
     assert "are predicted class 1" in state["frozen_because"]
-    assert {alarm["kind"] for alarm in state["alarms"]} == set(answer["alarms"])
-    assert (metric(client, "normscale_frozen"), metric(client, 'normscale_alarm{kind="class_balance"}')) == (1, 1)
+    assert {alarm["name"] for alarm in state["alarms"]} == set(answer["alarms"])
+    assert (metric(client, "normscale_frozen"), metric(client, 'normscale_alarm{reading="class_balance"}')) == (1, 1)
     for seed in range(5):
         assert client.score(draw(ONES, 10, seed)).json["rows"] == answer["rows"]
 
@@ -95,7 +95,7 @@ def test_a_stream_of_one_class_freezes_the_guard_and_a_calm_one_thaws_it(client:
     twin.stream(np.concatenate(taken))
     expected = Moments(sum(map(len, taken)), twin.running_.weight, twin.running_.mean, twin.running_.std)
     assert Moments.told(state).distance(expected) < 1e-12
-    assert state["aside"] == state["scored"] - before["scored"] - (expected.rows - 120)
+    assert state["quarantined"] == state["scored"] - before["scored"] - (expected.rows - 120)
     assert metric(client, "normscale_frozen") == 0
 
 
@@ -109,7 +109,7 @@ def test_one_row_far_out_is_flagged_and_moves_nothing(client: Client) -> None:
         assert answer["is_ood"][1] is True
         assert (answer["taken_in"], answer["mode"], answer["alarms"]) == (2, "running", [])
     after = client.state()
-    assert (after["rows"], after["aside"], after["mode"]) == (before["rows"] + 6, 3, "running")
+    assert (after["rows"], after["quarantined"], after["mode"]) == (before["rows"] + 6, 3, "running")
     assert np.abs(after["classes"]["running_mean"]).max() < 100
     answer = client.score([[1e30] * 8]).json
     assert (answer["is_ood"], answer["taken_in"]) == ([True], 0)
@@ -141,7 +141,7 @@ def test_a_client_and_a_minute_have_their_caps(start_server: Start, tmp_path: Pa
         if state["now"] // 60 == began:
             break
     assert taken == [(20, 20), (10, 20), (15, 15), (5, 15), (0, 5)]
-    assert (state["rows"], state["aside"]) == (50, 25)
-    aside = server.client(admin).ask("GET", "/v1/aside").json["aside"]
+    assert (state["rows"], state["quarantined"]) == (50, 25)
+    aside = server.client(admin).ask("GET", "/v1/quarantine").json["quarantine"]
     assert sorted((part["client"], part["rows"]) for part in aside) == [("first", 15), ("second", 10)]
     assert {part["cause"] for part in aside} == {"cap"}

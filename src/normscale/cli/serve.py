@@ -9,33 +9,43 @@ import typer
 
 from normscale.errors import MissingExtra
 from normscale.guard.policy import Policy
+from normscale.serve.bounds import Bounds
 
-EXAMPLE = "Example: [bold]normscale serve guard.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
+EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
 
-_POLICY = Policy()
+_POLICY, _BOUNDS = Policy(), Bounds()
 _DRIFT = "Drift"
 _LIMITS = "Limits"
 
 
 def serve(
-    guard: Annotated[str, typer.Argument(help="A detector that `normscale fit --calibrate` saved, or `sample`.")],
+    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --calibrate` saved, or `sample`.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Any other address than loopback needs --tokens.")] = "127.0.0.1",
     store: Annotated[
         str | None,
         typer.Option(
             help="Where the statistics are kept: a file, postgresql://..., or :memory:. "
-            "Default: the guard's name with .sqlite."
+            "Default: the detector file's name with .sqlite."
         ),
     ] = None,
     tokens: Annotated[
         str | None, typer.Option(help="The file that `normscale token` wrote: who may do what. Default: no tokens.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="An ONNX classifier: POST /v1/classify takes its inputs.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="Flag scores above this, whatever the guard carries.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work and the store.")] = 1,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A further name that the server may be called by; may be repeated.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An origin whose page may change the guard, such as https://guard.example.com: needed behind a proxy "
+            "that rewrites Host; may be repeated."
+        ),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
     on_drift: Annotated[
@@ -74,29 +84,35 @@ def serve(
     minute_cap: Annotated[
         int | None, typer.Option(help="Rows of all clients taken in per minute.", rich_help_panel=_LIMITS)
     ] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Rows in one request.", rich_help_panel=_LIMITS)] = 100_000,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes in one request.", rich_help_panel=_LIMITS)] = 16 << 20,
-    max_requests: Annotated[int, typer.Option(min=1, help="Requests at once.", rich_help_panel=_LIMITS)] = 256,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="Rows in one request.", rich_help_panel=_LIMITS)
+    ] = _BOUNDS.max_rows,
+    max_body: Annotated[
+        int, typer.Option(min=1, help="Bytes in one request.", rich_help_panel=_LIMITS)
+    ] = _BOUNDS.max_body,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Requests at once.", rich_help_panel=_LIMITS)
+    ] = _BOUNDS.max_requests,
     max_seconds: Annotated[
         float, typer.Option(min=0.1, help="For a body to arrive, and for its answer.", rich_help_panel=_LIMITS)
-    ] = 30.0,
+    ] = _BOUNDS.max_seconds,
 ) -> None:
     """Serve a guard over HTTP: rows in, scores out, running statistics that survive a crash, and a page at /."""
     try:
-        from normscale.serve.run import bind
+        from normscale.serve.run import bind, check_addresses
         from normscale.serve.run import serve as run
-        from normscale.serve.settings import SAMPLE, Settings
+        from normscale.serve.settings import SAMPLE, ServerSettings
     except ImportError as error:
         raise MissingExtra(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
         ) from error
     from normscale.errors import InvalidInput
 
-    if demo and guard != SAMPLE:
+    if demo and detector != SAMPLE:
         raise InvalidInput("--demo plays the embedded sample: normscale serve sample --demo.")
-    settings = Settings(
-        guard=guard,
-        store=store if store is not None else f"{os.path.splitext(guard)[0]}.sqlite",
+    settings = ServerSettings(
+        detector=detector,
+        store=store if store is not None else f"{os.path.splitext(detector)[0]}.sqlite",
         policy=Policy(
             on_drift=on_drift,
             window=window,
@@ -116,28 +132,28 @@ def serve(
         host=host,
         port=port,
         hosts=tuple(allow_host or ()),
+        origins=tuple(allow_origin or ()),
         workers=workers,
-        max_body=max_body,
-        max_rows=max_rows,
-        max_requests=max_requests,
-        max_seconds=max_seconds,
+        bounds=Bounds(max_body, max_rows, max_requests, max_seconds),
         demo=demo,
     )
-    opened = settings.open_guard()  # what is wrong with it is said here, once, and not by every worker
-    listener = bind(settings)
-    address, bound_port = listener.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    typer.echo(
-        f"{opened.detector!r} on {opened.n_classes} classes, threshold {opened.state.threshold.value:.6g}\n"
-        f"store {opened.store.name}: {opened.state.rows} rows in the statistics, {opened.mode}; on drift: {on_drift}\n"
-        f"http://{shown}:{bound_port}/ is the page; POST /v1/score takes rows. Ctrl-C stops.",
-        err=True,
-    )
-    if opened.detector.reference_ is None:
+    check_addresses(settings)
+    with bind(settings) as listener:
+        opened = settings.open_guard()  # what is wrong with it is said here, once, and not by every worker
+        address, bound_port = listener.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        state, wanted = opened.state, " and ".join(opened.widths)
         typer.echo(
-            "note: the guard file does not say what training looked like, so only the flagged share is watched; "
-            "fit it again with this version.",
+            f"{opened.detector!r} on {opened.n_classes} classes, threshold {state.threshold.value:.6g}\n"
+            f"store {opened.store.name}: {state.rows} rows in the statistics, {opened.mode}; on drift: {on_drift}\n"
+            f"http://{shown}:{bound_port}/ is the page; POST /v1/score takes {wanted}. Ctrl-C stops.",
             err=True,
         )
-    opened.store.close()
-    run(settings, listener)
+        if opened.detector.baseline_ is None:
+            typer.echo(
+                "note: the detector file does not say what training looked like, so only the flagged share is watched; "
+                "fit it again with this version.",
+                err=True,
+            )
+        opened.store.close()
+        run(settings, listener)

@@ -7,17 +7,21 @@ from typing import Annotated
 
 import typer
 
-EXAMPLE = "Example: [bold]my-classifier | normscale watch guard.safetensors | jq 'select(.is_ood)'[/bold]"
+from normscale.guard.policy import Policy
+
+EXAMPLE = "Example: [bold]my-classifier | normscale watch detector.safetensors | jq 'select(.is_ood)'[/bold]"
 
 
 def watch(
-    guard: Annotated[str, typer.Argument(help="A detector that `normscale fit --calibrate` saved.")],
+    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --calibrate` saved.")],
     store: Annotated[
         str, typer.Option(help="Where the statistics are kept: a file, postgresql://..., or :memory:.")
     ] = ":memory:",
-    threshold: Annotated[float | None, typer.Option(help="Flag scores above this, whatever the guard carries.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")
+    ] = None,
     on_drift: Annotated[str, typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.")] = (
-        "freeze"
+        Policy().on_drift
     ),
     on_invalid: Annotated[
         str, typer.Option(help="A line that cannot be scored: raise (stop), or skip (say so and go on).")
@@ -25,32 +29,33 @@ def watch(
 ) -> None:
     """Score rows from a pipe as they come, one line each.
 
-    Reads JSON lines ({"logits": [...]}, other fields are passed through, or a bare list) or a .npy array; writes JSON
+    Reads JSON lines ({"logits": [...]} with a field for every array that the detector reads; other fields are passed
+    through; a bare list is logits) or a .npy array; writes JSON
     lines with score, is_ood, predicted and mode. The same guard as `normscale serve`, without the server.
     """
     from normscale import _validate
-    from normscale.detectors.decision import Threshold
+    from normscale.detectors.threshold import Threshold
     from normscale.detectors.registry import load_detector
-    from normscale.guard import Guard, Policy, open_store
+    from normscale.guard import open_guard
     from normscale.guard.pipe import watch_pipe
 
     _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
-    detector = load_detector(guard)
+    loaded = load_detector(detector)
     if threshold is not None:
-        detector.threshold_ = Threshold(threshold)
-    with open_store(store) as opened:
-        duty = Guard(detector, opened, Policy(on_drift=on_drift))
+        loaded.threshold_ = Threshold(threshold)
+    guard = open_guard(loaded, store, Policy(on_drift=on_drift))
+    with guard.store:
         totals = watch_pipe(
-            duty,
+            guard,
             sys.stdin.buffer,
             sys.stdout.buffer,
             skip=on_invalid == "skip",
             say=lambda sentence: typer.echo(f"normscale: {sentence}", err=True),
         )
         if store != ":memory:":
-            duty.save()
+            guard.save()
     typer.echo(
-        f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {duty.state.rows} rows in the statistics"
+        f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {guard.state.rows} rows in the statistics"
         + (f"; {totals.skipped} lines skipped" if totals.skipped else ""),
         err=True,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from normscale import _kernels
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.clock import Clock
-from normscale.guard.entries import ROWS, TAKE_IN, Entry
-from normscale.guard.ledger import GuardState
-from normscale.guard.statistics import Statistics
+from normscale.guard.entries import Entry, Event
+from normscale.guard.guard_state import GuardState, Known
 from normscale.guard.stores import SqlStore, Transaction
 from normscale.guard.view import View
 
@@ -18,7 +18,7 @@ REMEMBER = 24 * 3600.0
 """Seconds that the answer to a request with a key is kept ..."""
 MOST_BYTES = 512 << 20
 """... and how many bytes of such answers of one client."""
-MOST_LEARNED = 64 << 20
+MOST_REPLAY_BYTES = 64 << 20
 """Bytes of rows, where the order matters, that make a snapshot due before it would be."""
 
 
@@ -31,9 +31,9 @@ class Journal:
     start : GuardState
         That of an empty journal.
     fingerprint : str
-        Tells guards apart: a store belongs to one.
+        Tells detectors apart: a store belongs to one.
     window : float
-        Of the monitor.
+        How many recent rows the drift readings rest on.
     counts_clients : bool
         Whether anyone asks who has sent how much.
 
@@ -56,7 +56,7 @@ class Journal:
         self._window = window
         self._counts_clients = counts_clients
         self._snapshot_seq = 0
-        self._learned = 0  # bytes of rows since then
+        self._replay_bytes = 0  # bytes of rows since then
         with store.transaction() as transaction:
             self._claim(transaction, fingerprint)
             kept = self._load(transaction)
@@ -64,18 +64,29 @@ class Journal:
         self.clock = Clock(not_before=self.state.at)
 
     def _claim(self, transaction: Transaction, fingerprint: str) -> None:
-        """Make sure that the store belongs to this guard."""
-        found = transaction.meta["guard"]
+        """Make sure that the store belongs to this detector and, where rows are replayed, to these kernels."""
+        found = transaction.meta["detector"]
         if found is None:
-            transaction.meta["guard"] = fingerprint
+            transaction.meta["detector"] = fingerprint
         elif found != fingerprint:
             raise InvalidInput(
-                f"the store {self.store.name!r} holds the statistics of another guard; its rows do not belong to this "
-                "one. Choose another --store, or go back to the guard file that it was made with."
+                f"the store {self.store.name!r} holds the statistics of another detector; its rows do not belong to "
+                "this one. Choose another --store, or go back to the detector file that it was made with."
+            )
+        if not self.start.statistics.ordered:
+            return
+        # numpy's and numba's kernels differ in the last bit, and a replay must give what the writer had.
+        kernels, own = transaction.meta["kernels"], _kernels.backend()
+        if kernels is None:
+            transaction.meta["kernels"] = own
+        elif kernels != own:
+            raise InvalidInput(
+                f"the rows in the store {self.store.name!r} were taken in by the {kernels} kernels, and this process "
+                f"has {own}'s: they differ in the last bit. Set NORMSCALE_KERNELS={kernels}, or choose another --store."
             )
 
     def _load(self, transaction: Transaction) -> list[Entry]:
-        """Set the state; the entries, those before the snapshot too, are for the view."""
+        """Set the state, and return the entries for the view, those before the snapshot too."""
         snapshot = transaction.snapshot()
         if snapshot is not None:
             self.state = self.start.unpacked(snapshot)
@@ -84,12 +95,12 @@ class Journal:
         for entry in kept:
             if entry.seq > self.state.seq:
                 self.state = self.after(self.state, entry)
-                self._learned += len(entry.learned)
+                self._replay_bytes += len(entry.replay_rows)
         return kept
 
-    def after(self, state: GuardState, entry: Entry, statistics: Statistics | None = None) -> GuardState:
-        """The state with one more entry."""
-        return state.after(entry, self.start, self._window, statistics, self._counts_clients)
+    def after(self, state: GuardState, entry: Entry, known: Known | None = None) -> GuardState:
+        """Apply one more entry to a state."""
+        return state.after(entry, self.start, self._window, known, self._counts_clients)
 
 
 class Session:
@@ -100,11 +111,10 @@ class Session:
     """
 
     def __init__(self, journal: Journal) -> None:
-        """Of a journal; :meth:`__enter__` waits for other processes."""
         self._journal = journal
         self._context = journal.store.transaction()
         self._fresh: list[Entry] = []
-        self._snapshot_seq, self._learned = journal._snapshot_seq, journal._learned
+        self._snapshot_seq, self._replay_bytes = journal._snapshot_seq, journal._replay_bytes
 
     def __enter__(self) -> Session:
         """Begin, and read what other processes have written since."""
@@ -117,19 +127,23 @@ class Session:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Commit, then let the journal know."""
         try:
             entries = self.state.seq - self._snapshot_seq
-            if kind is None and (entries >= SNAPSHOT_EVERY or self._learned >= MOST_LEARNED):
+            if error_type is None and (entries >= SNAPSHOT_EVERY or self._replay_bytes >= MOST_REPLAY_BYTES):
                 self.save_snapshot()
         except BaseException as failed:
             self._context.__exit__(type(failed), failed, failed.__traceback__)
             raise
-        self._context.__exit__(kind, error, trace)  # type: ignore[arg-type]
-        if kind is None:
+        self._context.__exit__(error_type, error, trace)  # type: ignore[arg-type]
+        if error_type is None:
             journal = self._journal
-            journal.state, journal._snapshot_seq, journal._learned = self.state, self._snapshot_seq, self._learned
+            journal.state, journal._snapshot_seq, journal._replay_bytes = (
+                self.state,
+                self._snapshot_seq,
+                self._replay_bytes,
+            )
             journal.view.feed(self._fresh)
 
     @property
@@ -137,13 +151,13 @@ class Session:
         """The time, never before the last entry's."""
         return max(self.state.at, self._journal.clock.now())
 
-    def append(self, kind: str, statistics: Statistics | None = None, **fields: object) -> Entry:
-        """Write an entry; who knows the statistics after it already says so."""
-        entry = Entry(self.state.seq + 1, self.now, kind, **fields)  # type: ignore[arg-type]
+    def append(self, event: Event, known: Known | None = None, **fields: object) -> Entry:
+        """Write an entry, and apply it to the state."""
+        entry = Entry(self.state.seq + 1, self.now, event.value, **fields)  # type: ignore[arg-type]
         self.transaction.append(entry)
-        self._learned += len(entry.learned)
+        self._replay_bytes += len(entry.replay_rows)
         self._fresh.append(entry)
-        self.state = self._journal.after(self.state, entry, statistics)
+        self.state = self._journal.after(self.state, entry, known)
         return entry
 
     def save_snapshot(self) -> None:
@@ -152,7 +166,7 @@ class Session:
         ordered = self._journal.start.statistics.ordered
         self.transaction.save_snapshot(state.seq, state.pack(), state.seq - KEEP, drop_rows=ordered)
         self.transaction.forget_answers(state.at - REMEMBER)
-        self._snapshot_seq, self._learned = state.seq, 0
+        self._snapshot_seq, self._replay_bytes = state.seq, 0
 
     def remember(self, client: str, key: str, digest: bytes, verdict: bytes) -> None:
         """Keep the answer to a request that may be sent again."""
@@ -163,7 +177,7 @@ class Session:
         if not entries:
             return
         self._fresh.extend(entries)
-        if entries[0].seq != self.state.seq + 1 or any(self._says_too_little(entry) for entry in entries):
+        if entries[0].seq != self.state.seq + 1 or any(self._needs_snapshot(entry) for entry in entries):
             snapshot = self.transaction.snapshot()  # what the entries alone cannot say
             if snapshot is None:
                 name = self._journal.store.name
@@ -172,11 +186,11 @@ class Session:
         for entry in entries:
             if entry.seq > self.state.seq:
                 self.state = self._journal.after(self.state, entry)
-                self._learned += len(entry.learned)
+                self._replay_bytes += len(entry.replay_rows)
         self._journal.clock.catch_up(self.state.at)
 
-    def _says_too_little(self, entry: Entry) -> bool:
-        """Whether only the snapshot knows the statistics after it: a take-in, or rows that a snapshot has seen off."""
-        return entry.kind == TAKE_IN or (
-            entry.kind == ROWS and not entry.learned and self._journal.start.statistics.ordered
+    def _needs_snapshot(self, entry: Entry) -> bool:
+        """Whether only the snapshot knows the statistics after it: rows accepted, or dropped with a snapshot."""
+        return entry.event == Event.ACCEPT or (
+            entry.event == Event.ROWS and not entry.replay_rows and self._journal.start.statistics.ordered
         )

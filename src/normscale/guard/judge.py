@@ -1,6 +1,6 @@
 """What becomes of a block of rows: whether the statistics may take it in, its scores, and whether the stream drifts.
 
-Pure: nothing here is written or changed. Whoever asks writes the ruling down.
+Pure: nothing here is written or changed. The caller writes the ruling to the journal.
 """
 
 from __future__ import annotations
@@ -11,47 +11,49 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale import _kernels
-from normscale._kernels import BlockState, combine
-from normscale._validate import BoolArray, FloatArray, IntArray, Rows
-from normscale.guard.entries import ASIDE, ROWS, block_moments, glimpse
-from normscale.guard.ledger import GuardState
-from normscale.guard.monitor import Monitor, Yardstick
-from normscale.guard.policy import FREEZE, IGNORE
+from normscale._kernels import BlockState
+from normscale._validate import BoolArray, FloatArray, IntArray
+from normscale.guard.display_sample import sample_for_display
+from normscale.guard.drift import DriftMonitor, RecentRows
+from normscale.guard.entries import Event, block_moments
+from normscale.guard.guard_state import GuardState, Known
+from normscale.guard.policy import OnDrift
 from normscale.guard.statistics import Statistics
-from normscale.guard.verdict import FROZEN, RUNNING, STATIC
+from normscale.guard.verdict import Mode
+from normscale.outputs import ModelOutputs
 
 
 class Part(NamedTuple):
     """Rows of a block that share a fate, in the form of a journal entry."""
 
-    kind: str
-    """Taken in, or set aside."""
-    rows: Rows
+    event: Event
+    """Taken in, or quarantined."""
+    rows: int
     flagged: int
     predicted: IntArray
     """(C,) counts."""
     moments: BlockState
-    """Of the rows."""
-    heard: BlockState
-    """What the monitor and the statistics hear of them: the moments; rows far out count as ones of training."""
-    learned: bytes
-    glimpse: bytes
-    statistics: Statistics
-    """After the part."""
-    far: bool = False
+    """Of the rows' logits."""
+    monitored: BlockState
+    """What drift readings and statistics take of them: the moments; outliers count as rows of training."""
+    replay_rows: bytes
+    display_sample: bytes
+    known: Known
+    """The state after the part, as far as it was computed here."""
+    outlier: bool = False
     """Whether the rows lie too far out ever to be taken in."""
 
 
 class Ruling(NamedTuple):
     """The judgement on one block."""
 
-    mode: str
+    mode: Mode
     thaw: str | None
     """Why a frozen guard thaws before these rows, if it does."""
     freeze: str | None
     """Why a running guard freezes before these rows, if it does."""
     alarms: list[tuple[str, float, float, str]]
-    """Kind, value, limit and text of every reading beyond its limit."""
+    """Name, value, limit and text of every drift reading beyond its limit."""
     taken: BoolArray | None
     """Which rows the statistics take in; None: all."""
     scores: FloatArray
@@ -68,49 +70,47 @@ class Judge:
     ----------
     start : GuardState
         That of an empty journal: frozen scores come from its statistics.
-    yardstick : Yardstick
+    drift : DriftMonitor
         Training, and the limits.
     class_names : names for people, or None
     """
 
-    def __init__(self, start: GuardState, yardstick: Yardstick, class_names: tuple[str, ...] | None) -> None:
-        """Store them."""
+    def __init__(self, start: GuardState, drift: DriftMonitor, class_names: tuple[str, ...] | None) -> None:
         self.start = start
-        self.yardstick = yardstick
-        self.policy = yardstick.policy
+        self.drift = drift
+        self.policy = drift.policy
         self.class_names = class_names
-        self.mode = RUNNING if start.statistics.running else STATIC
+        self.mode = Mode.RUNNING if start.statistics.running else Mode.STATIC
 
     def rule(
         self,
         state: GuardState,
         client: str,
         at: float,
-        rows: Rows,
-        beginnings: IntArray | None,
+        outputs: ModelOutputs,
+        request_starts: IntArray | None,
         *,
         scaled: bool = False,
     ) -> Ruling:
         """Judge the rows of one client, or refuse them (:class:`InvalidInput`).
 
-        ``beginnings`` says where each request begins (None: each is one row).
+        ``request_starts`` says where each request begins (None: each is one row).
         """
         thaw = self._thaws(state) if state.frozen is not None else None
         frozen = state.frozen is not None and thaw is None
-        block = _Block(rows, block_moments(rows), _kernels.predicted(rows))
-        outliers = self.yardstick.outliers(rows)
-        nothing = np.zeros(len(rows), np.bool_)
-        taken = nothing if frozen else self._may_take_in(state, client, at, rows, outliers)
-        scored = self._score(state, block, taken, outliers, frozen)
-        alarms = self._alarms(scored.monitor)
+        logits = outputs.logits
+        block = _Block(outputs, block_moments(logits), _kernels.predicted(logits), self.drift.outliers(logits))
+        nothing = np.zeros(len(outputs), np.bool_)
+        taken = nothing if frozen else self._may_take_in(state, client, at, block)
+        scored = self._score(state, block, taken, frozen)
+        alarms = self._alarms(scored.groups[-1].recent)
         freeze = None
-        if alarms and not frozen and self.policy.on_drift == FREEZE and self.mode == RUNNING:
+        if alarms and not frozen and self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING:
             freeze, frozen, taken = " ".join(text for *_, text in alarms), True, nothing
             # As if it had been frozen before these rows came.
-            scored = self._score(state, block, taken, outliers, frozen)
-        mode = FROZEN if frozen else self.mode
+            scored = self._score(state, block, taken, frozen)
         return Ruling(
-            mode,
+            Mode.FROZEN if frozen else self.mode,
             thaw,
             freeze,
             alarms,
@@ -118,143 +118,156 @@ class Judge:
             scored.scores,
             scored.flags,
             block.predicted,
-            self._scaled(state, rows, taken, frozen, scored.statistics) if scaled else None,
-            list(self._parts(state, block, taken, outliers, scored, beginnings)),
+            self._scaled(state, outputs, taken, frozen, scored.statistics) if scaled else None,
+            list(self._parts(scored, request_starts)),
         )
 
     def _thaws(self, state: GuardState) -> str | None:
         if state.frozen is not None and state.frozen.by_person:
             return None
-        if self.policy.on_drift != FREEZE:
+        if self.policy.on_drift != OnDrift.FREEZE:
             return "drift is not acted on any more"
         return "the stream is calm again" if state.calm_rows >= self.policy.calm else None
 
-    def _may_take_in(
-        self, state: GuardState, client: str, at: float, rows: Rows, outliers: BoolArray | None
-    ) -> BoolArray | None:
+    def _may_take_in(self, state: GuardState, client: str, at: float, block: _Block) -> BoolArray | None:
         """Which rows the statistics may take in; None: all."""
-        n = rows.shape[0]
-        may = None if outliers is None else ~outliers
-        room = state.minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
+        n = len(block.outputs)
+        may = None if block.outliers is None else ~block.outliers
+        room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
         if room is not None and (n if may is None else int(may.sum())) > room:
             may = np.ones(n, np.bool_) if may is None else may
             may[np.flatnonzero(may)[room:]] = False
         return may
 
-    def _score(
-        self, state: GuardState, block: _Block, taken: BoolArray | None, outliers: BoolArray | None, frozen: bool
-    ) -> _Scored:
-        """Scores, flags, and what the monitor would say. What lies far out is flagged, however confident it looks."""
-        rows, statistics, learned = block.rows, state.statistics, b""
+    def _score(self, state: GuardState, block: _Block, taken: BoolArray | None, frozen: bool) -> _Scored:
+        """Score and flag a block, and count it into the recent rows. Outliers are flagged, whatever their score."""
+        outputs, statistics, replay_rows = block.outputs, state.statistics, b""
         if taken is None:
-            scores, statistics, learned = statistics.step(rows, block.moments)
+            scores, statistics, replay_rows = statistics.step(outputs, block.moments)
         elif frozen:
-            scores = self.start.statistics.score(rows)
+            scores = self.start.statistics.score(outputs)
         else:
-            scores = np.empty(len(rows))
+            scores = np.empty(len(outputs))
             if taken.any():
                 part = block.of(taken)
-                scores[taken], statistics, learned = statistics.step(part.rows, part.moments)
-            scores[~taken] = statistics.score(rows[~taken])
+                scores[taken], statistics, replay_rows = statistics.step(part.outputs, part.moments)
+            if not taken.all():
+                scores[~taken] = statistics.score(outputs[~taken])
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
-        if outliers is not None:
-            flags |= outliers
-        heard = block.moments
-        if outliers is not None:  # one row far out must not raise an alarm: it counts as one of training
-            heard = combine(block.of(~outliers).moments, self.yardstick.as_in_training(int(np.count_nonzero(outliers))))
-        counts = np.bincount(block.predicted, minlength=state.monitor.mean.size)
-        flagged = int(np.count_nonzero(flags))
-        monitor = state.monitor.after(flagged, counts, heard, self.policy.window)
-        return _Scored(scores, flags, flagged, counts, statistics, learned, monitor)
+        if block.outliers is not None:
+            flags |= block.outliers
+        groups = list(self._groups(state, block, taken, flags))
+        return _Scored(scores, flags, statistics, replay_rows, groups)
 
-    def _alarms(self, monitor: Monitor) -> list[tuple[str, float, float, str]]:
-        if self.policy.on_drift == IGNORE:
+    def _groups(self, state: GuardState, block: _Block, taken: BoolArray | None, flags: BoolArray) -> Iterator[_Group]:
+        """The rows taken in, then the quarantined, then the outliers, each counted into the recent rows."""
+        recent = state.recent
+        for event, mask, outlier in _fates(taken, block.outliers):
+            if mask is not None and not mask.any():
+                continue
+            part = block if mask is None else block.of(mask)
+            # One row far out must not raise an alarm: it counts as one of training.
+            monitored = self.drift.training_like(len(part.outputs)) if outlier else part.moments
+            counts = np.bincount(part.predicted, minlength=recent.mean.size)
+            flagged = int(np.count_nonzero(flags if mask is None else flags[mask]))
+            recent = recent.after(flagged, counts, monitored, self.policy.window)
+            yield _Group(event, mask, part, outlier, flagged, counts, monitored, recent)
+
+    def _alarms(self, recent: RecentRows) -> list[tuple[str, float, float, str]]:
+        if self.policy.on_drift == OnDrift.IGNORE:
             return []
         return [
-            (
-                reading.kind,
-                reading.value,
-                reading.limit,
-                self.yardstick.explain(reading, monitor, self.class_names),
-            )
-            for reading in self.yardstick.readings(monitor)
+            (reading.name, reading.value, reading.limit, self.drift.explain(reading, recent, self.class_names))
+            for reading in self.drift.readings(recent)
             if reading.alarming
         ]
 
-    def _parts(
-        self,
-        state: GuardState,
-        block: _Block,
-        taken: BoolArray | None,
-        outliers: BoolArray | None,
-        scored: _Scored,
-        beginnings: IntArray | None,
-    ) -> Iterator[Part]:
-        """The rows taken in, then those set aside, then those that nobody may take in."""
-        if taken is None:
-            sample = glimpse(scored.scores, block.predicted, scored.flags, beginnings)
-            moments = block.moments
+    def _parts(self, scored: _Scored, request_starts: IntArray | None) -> Iterator[Part]:
+        for group in scored.groups:
+            mask, block = group.mask, group.block
+            if mask is None:
+                sample = sample_for_display(scored.scores, block.predicted, scored.flags, request_starts)
+            else:
+                places = np.flatnonzero(mask)
+                sample = sample_for_display(
+                    scored.scores[mask], block.predicted, scored.flags[mask], request_starts, places
+                )
+            taken = group.event == Event.ROWS
             yield Part(
-                ROWS,
-                block.rows,
-                scored.flagged,
-                scored.counts,
-                moments,
-                moments,
-                scored.learned,
+                group.event,
+                len(block.outputs),
+                group.flagged,
+                group.counts,
+                block.moments,
+                group.monitored,
+                scored.replay_rows if taken else self.start.statistics.pack_rows(block.outputs),
                 sample,
-                scored.statistics,
-            )
-            return
-        far = np.zeros_like(taken) if outliers is None else outliers
-        for kind, mask, is_far in ((ROWS, taken, False), (ASIDE, ~(taken | far), False), (ASIDE, far, True)):
-            if not mask.any():
-                continue
-            part = block.of(mask)
-            flags = scored.flags[mask]
-            sample = glimpse(scored.scores[mask], part.predicted, flags, beginnings, np.flatnonzero(mask))
-            counts = np.bincount(part.predicted, minlength=state.monitor.mean.size)
-            heard = self.yardstick.as_in_training(len(part.rows)) if is_far else part.moments
-            learned = scored.learned if kind == ROWS else self.start.statistics.keepsake(part.rows)
-            flagged = int(np.count_nonzero(flags))
-            yield Part(
-                kind, part.rows, flagged, counts, part.moments, heard, learned, sample, scored.statistics, is_far
+                Known(scored.statistics, group.recent),
+                group.outlier,
             )
 
     def _scaled(
-        self, state: GuardState, rows: Rows, taken: BoolArray | None, frozen: bool, after: Statistics
+        self, state: GuardState, outputs: ModelOutputs, taken: BoolArray | None, frozen: bool, after: Statistics
     ) -> FloatArray:
         """The scaled logits behind the scores."""
+        logits = outputs.logits
         if frozen:
-            return self.start.statistics.scaled(rows, taking_in=False)
+            return self.start.statistics.scaled(logits, taking_in=False)
         if taken is None:
-            return state.statistics.scaled(rows, taking_in=True)
-        scaled = np.empty(rows.shape)
+            return state.statistics.scaled(logits, taking_in=True)
+        scaled = np.empty(logits.shape)
         if taken.any():
-            scaled[taken] = state.statistics.scaled(rows[taken], taking_in=True)
-        scaled[~taken] = after.scaled(rows[~taken], taking_in=False)
+            scaled[taken] = state.statistics.scaled(logits[taken], taking_in=True)
+        if not taken.all():
+            scaled[~taken] = after.scaled(logits[~taken], taking_in=False)
         return scaled
+
+
+def _fates(taken: BoolArray | None, outliers: BoolArray | None) -> Iterator[tuple[Event, BoolArray | None, bool]]:
+    """What becomes of which rows (None: all), and whether these are outliers."""
+    if taken is None:
+        yield Event.ROWS, None, False
+        return
+    far = np.zeros_like(taken) if outliers is None else outliers
+    yield Event.ROWS, taken, False
+    yield Event.QUARANTINE, ~(taken | far), False
+    yield Event.QUARANTINE, far, True
 
 
 class _Block(NamedTuple):
     """Some rows, and what is known of them before they are scored."""
 
-    rows: Rows
+    outputs: ModelOutputs
     moments: BlockState
     predicted: IntArray
+    outliers: BoolArray | None
+    """Which rows lie too far out ever to be taken in; None: none."""
 
     def of(self, mask: BoolArray) -> _Block:
         if mask.all():
             return self
-        rows = self.rows[mask]
-        return _Block(rows, block_moments(rows), self.predicted[mask])
+        outputs = self.outputs[mask]
+        outliers = None if self.outliers is None else self.outliers[mask]
+        return _Block(outputs, block_moments(outputs.logits), self.predicted[mask], outliers)
+
+
+class _Group(NamedTuple):
+    """Rows of a block that share a fate."""
+
+    event: Event
+    mask: BoolArray | None
+    block: _Block
+    outlier: bool
+    flagged: int
+    counts: IntArray
+    monitored: BlockState
+    recent: RecentRows
+    """With these rows, and those of the groups before them, counted in."""
 
 
 class _Scored(NamedTuple):
     scores: FloatArray
     flags: BoolArray
-    flagged: int
-    counts: IntArray
     statistics: Statistics
-    learned: bytes
-    monitor: Monitor
+    replay_rows: bytes
+    groups: list[_Group]

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
 
 from normscale import _validate
 from normscale.errors import InvalidInput
 
-FREEZE, WARN, IGNORE = "freeze", "warn", "ignore"
-ON_DRIFT = (FREEZE, WARN, IGNORE)
+
+class OnDrift(StrEnum):
+    """What an alarm does."""
+
+    FREEZE = "freeze"
+    """Go back to the detector file's statistics and take nothing in."""
+    WARN = "warn"
+    """Say so and go on."""
+    IGNORE = "ignore"
+    """Do not look."""
 
 
-class Policy(NamedTuple):
+@dataclass(frozen=True)
+class Policy:
     """Limits, each with a default that was measured (``docs/guard.md``)."""
 
-    on_drift: str = FREEZE
-    """On alarm: go back to the guard file's statistics, only say so, or not even look."""
+    on_drift: str = OnDrift.FREEZE
     window: float = 1000.0
     """How many recent rows are watched; older ones fade."""
     evidence: float = 100.0
@@ -38,8 +48,8 @@ class Policy(NamedTuple):
     """Rows of all clients that are taken in within one minute."""
 
     def checked(self) -> Self:
-        """The policy itself, or :class:`InvalidInput` naming what is wrong with it."""
-        _validate.one_of(self.on_drift, "on_drift", ON_DRIFT)
+        """Return the policy itself, or raise :class:`InvalidInput` naming what is wrong with it."""
+        _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
         for name in ("window", "evidence", "balance", "shift", "spread", "flagged", "calm", "outlier"):
             _validate.positive(getattr(self, name), name, allow_inf=name in ("calm", "outlier", "shift", "spread"))
         if self.evidence >= self.window:  # what fades only ever comes near to the window

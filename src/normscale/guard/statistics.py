@@ -1,9 +1,9 @@
 """The running statistics of a guard, as values that are never changed: a block of rows makes new ones.
 
-So a transaction that fails is undone by forgetting what it made, and what a journal says can be said again:
+So a transaction that fails is undone by forgetting what it made, and the journal can be replayed:
 
-* plain norm-scaling keeps moments, and a journal of every block's own moments is all that is needed;
-* a detector whose statistics depend on the order of the rows (robust norm-scaling) gets the rows themselves again;
+* running statistics that are nothing but moments of the logits need every block's own moments, and no rows;
+* a detector whose statistics depend on the order of the rows gets the rows themselves again;
 * a detector without running statistics takes nothing in.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from normscale import _kernels, _validate
 from normscale._kernels import KINDS, BlockState
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector
-from normscale.detectors.norm_scaling import NormScaling
+from normscale.detectors.base import Detector, Setting
+from normscale.detectors.formula import MomentFormula
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
-from normscale.scaling import frozen_scores, norm_scale
+from normscale.outputs import ModelOutputs
+from normscale.scaling import norm_scale, norm_scaled_scores
 
 
 class Step(NamedTuple):
@@ -31,8 +33,8 @@ class Step(NamedTuple):
 
     scores: FloatArray
     after: Statistics
-    learned: bytes
-    """What the journal must keep besides the block's moments to say it again."""
+    replay_rows: bytes
+    """What the journal must keep besides the block's moments to replay it."""
 
 
 class Statistics(ABC):
@@ -44,24 +46,24 @@ class Statistics(ABC):
     """Whether the journal must keep the rows themselves until the next snapshot."""
 
     @abstractmethod
-    def step(self, rows: Rows, block: BlockState) -> Step:
-        """Score the rows as they are taken in one by one; ``block`` are the moments of the rows by themselves."""
+    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
+        """Score rows as they are taken in one by one; ``block`` are the moments of their logits alone."""
 
     @abstractmethod
-    def again(self, block: BlockState, learned: bytes) -> Statistics:
-        """The statistics after a block that the journal tells of."""
+    def replay(self, block: BlockState, replay_rows: bytes) -> Statistics:
+        """Take a block of the journal in, and return the statistics after it."""
 
     @abstractmethod
-    def score(self, rows: Rows) -> FloatArray:
-        """Score the rows by the statistics as they are."""
+    def score(self, outputs: ModelOutputs) -> FloatArray:
+        """Score rows by the statistics as they are."""
 
-    def keepsake(self, rows: Rows) -> bytes:
-        """What must be kept of rows, besides their moments, to take them in some day."""
+    def pack_rows(self, outputs: ModelOutputs) -> bytes:
+        """What must be kept of rows, besides their moments, to replay them some day."""
         return b""
 
-    def scaled(self, rows: Rows, *, taking_in: bool) -> FloatArray:
+    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
         """The scaled logits (n, C) behind the scores of ``step`` or ``score``."""
-        raise InvalidInput("scaled logits exist only for a norm_scaling guard; ask without scaled=true.")
+        raise InvalidInput("this detector does not scale logits; ask without scaled=true.")
 
     @property
     def moments(self) -> RunningMoments | None:
@@ -73,57 +75,53 @@ class Statistics(ABC):
         return {}
 
     def restored(self, tensors: dict[str, NDArray[Any]]) -> Statistics:
-        """Read back from a snapshot."""
+        """Read them back from a snapshot."""
         return self
 
 
 class MomentStatistics(Statistics):
-    """Plain norm-scaling: the prior and every block's moments, merged in the order of the journal."""
+    """Moments of the logits: the prior and every block's own, merged in the order of the journal."""
 
-    def __init__(self, detector: NormScaling, state: BlockState) -> None:
-        """Around the state of some moments."""
-        self.detector = detector
+    def __init__(self, formula: MomentFormula, state: BlockState) -> None:
+        self.formula = formula
         self.state = state
 
-    def step(self, rows: Rows, block: BlockState) -> Step:
-        """Score by the kernel that streams; what is kept is the merge with the block, as the journal will say it."""
-        detector = self.detector
+    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
+        # The kernel that streams gives the scores; what is kept is the merge with the block, as a replay computes it.
+        formula, rows = self.formula, outputs.logits
         scores = np.empty(rows.shape[0])
-        kind = KINDS[detector.score_kind]
-        if _kernels.stream_scores(rows, *self.state, kind, 1.0 / detector.temperature, scores) is None:
+        if _kernels.stream_scores(rows, *self.state, KINDS[formula.kind], 1.0 / formula.temperature, scores) is None:
             raise _validate.invalid_row_error(rows, "logits")
-        return Step(scores, self.again(block, b""), b"")
+        if formula.weight != 1.0:
+            scores *= formula.weight
+        return Step(scores, self.replay(block, b""), b"")
 
-    def again(self, block: BlockState, learned: bytes) -> MomentStatistics:
-        """Merge."""
-        return MomentStatistics(self.detector, _kernels.combine(self.state, block))
+    def replay(self, block: BlockState, replay_rows: bytes) -> MomentStatistics:
+        return MomentStatistics(self.formula, _kernels.combine(self.state, block))
 
-    def score(self, rows: Rows) -> FloatArray:
-        """As frozen norm-scaling does."""
-        return frozen_scores(rows, self.moments, self.detector.score_kind, self.detector.temperature)
+    def score(self, outputs: ModelOutputs) -> FloatArray:
+        kind, temperature, weight, _ = self.formula
+        scores = norm_scaled_scores(outputs.logits, self.moments, kind, temperature)
+        return scores if weight == 1.0 else weight * scores
 
-    def scaled(self, rows: Rows, *, taking_in: bool) -> FloatArray:
-        """Each row by the moments that include it, or all by the moments as they are."""
+    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
         if not taking_in:
-            return norm_scale(rows, self.moments, self.detector.temperature)
-        _, means, variances = self.moments.prefix(rows)
-        deviations = self.detector.temperature * np.sqrt(variances)
-        return np.divide(rows - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
+            return norm_scale(logits, self.moments, self.formula.temperature)
+        _, means, variances = self.moments.prefix(logits)
+        deviations = self.formula.temperature * np.sqrt(variances)
+        return np.divide(logits - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
 
     @property
     def moments(self) -> RunningMoments:
-        """The running moments."""
         return RunningMoments.wrap(self.state)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Weight, mean and M2."""
         weight, mean, m2 = self.state
         return {"weight": np.array([weight]), "mean": mean, "m2": m2}
 
     def restored(self, tensors: dict[str, NDArray[Any]]) -> MomentStatistics:
-        """Checked."""
         moments = RunningMoments.from_state(float(tensors["weight"][0]), tensors["mean"], tensors["m2"])
-        return MomentStatistics(self.detector, moments.state)
+        return MomentStatistics(self.formula, moments.state)
 
 
 class OrderedStatistics(Statistics):
@@ -131,39 +129,44 @@ class OrderedStatistics(Statistics):
 
     ordered = True
 
-    def __init__(self, detector: Detector) -> None:
-        """Around a detector that nobody else streams through."""
+    def __init__(self, detector: Detector, widths: Mapping[str, int]) -> None:
+        """Wrap a detector that nobody else streams through; ``widths`` of the arrays it reads."""
         self.detector = detector
+        self.widths = widths
 
-    def step(self, rows: Rows, block: BlockState) -> Step:
-        """Stream through a copy."""
+    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
         twin = copy.copy(self.detector)
-        scores = twin.stream(rows)
-        return Step(scores, OrderedStatistics(twin), self.keepsake(rows))
+        scores = twin.stream(outputs.only(*self.widths))
+        return Step(scores, OrderedStatistics(twin, self.widths), self.pack_rows(outputs))
 
-    def keepsake(self, rows: Rows) -> bytes:
-        """The rows themselves."""
-        return _pack_rows(rows)
+    def pack_rows(self, outputs: ModelOutputs) -> bytes:
+        arrays = [outputs.array(name) for name in self.widths]
+        codes = "".join("d" if array.dtype == np.float64 else "f" for array in arrays)
+        return b"".join(array.tobytes() for array in arrays) + codes.encode()
 
-    def again(self, block: BlockState, learned: bytes) -> OrderedStatistics:
-        """Stream the rows once more."""
+    def replay(self, block: BlockState, replay_rows: bytes) -> OrderedStatistics:
         twin = copy.copy(self.detector)
-        twin.stream(_unpack_rows(learned, block.mean.size))
-        return OrderedStatistics(twin)
+        twin.stream(self._unpack_rows(replay_rows, int(block.weight)))
+        return OrderedStatistics(twin, self.widths)
 
-    def score(self, rows: Rows) -> FloatArray:
-        """As the detector does without learning."""
-        return self.detector.score(rows)
+    def _unpack_rows(self, data: bytes, n: int) -> ModelOutputs:
+        arrays, place = {}, 0
+        for (name, width), code in zip(self.widths.items(), data[-len(self.widths) :].decode(), strict=True):
+            flat = np.frombuffer(data, "<f8" if code == "d" else "<f4", n * width, place)
+            arrays[name] = flat.reshape(n, width).copy()  # aligned and writable, as the rows were: the same kernels
+            place += flat.nbytes
+        return ModelOutputs._trusted(arrays)
+
+    def score(self, outputs: ModelOutputs) -> FloatArray:
+        return self.detector.score(outputs.only(*self.widths))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """All of the detector's arrays."""
         return self.detector._tensors()
 
     def restored(self, tensors: dict[str, NDArray[Any]]) -> OrderedStatistics:
-        """Into a copy."""
         twin = copy.copy(self.detector)
         twin._restore(tensors)
-        return OrderedStatistics(twin)
+        return OrderedStatistics(twin, self.widths)
 
 
 class NoStatistics(Statistics):
@@ -171,42 +174,32 @@ class NoStatistics(Statistics):
 
     running = False
 
-    def __init__(self, detector: Detector) -> None:
-        """Around any detector."""
+    def __init__(self, detector: Detector, widths: Mapping[str, int]) -> None:
         self.detector = detector
+        self.widths = widths
 
-    def step(self, rows: Rows, block: BlockState) -> Step:
-        """Score."""
-        return Step(self.score(rows), self, b"")
+    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
+        return Step(self.score(outputs), self, b"")
 
-    def again(self, block: BlockState, learned: bytes) -> NoStatistics:
-        """Nothing to say again."""
+    def replay(self, block: BlockState, replay_rows: bytes) -> NoStatistics:
         return self
 
-    def score(self, rows: Rows) -> FloatArray:
-        """Score."""
-        return self.detector.score(rows)
+    def score(self, outputs: ModelOutputs) -> FloatArray:
+        return self.detector.score(outputs.only(*self.widths))
 
-    def scaled(self, rows: Rows, *, taking_in: bool) -> FloatArray:
-        """Norm-scaling with an infinite prior has them too."""
-        if isinstance(self.detector, NormScaling):
-            return self.detector.scale(rows)
-        return super().scaled(rows, taking_in=taking_in)
+    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
+        formula = self.detector.moment_formula()
+        if formula is None:
+            return super().scaled(logits, taking_in=taking_in)
+        return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
 
 
-def statistics_of(detector: Detector) -> Statistics:
+def statistics_of(detector: Detector, widths: Mapping[str, int]) -> Statistics:
     """The statistics that a detector starts with; the detector itself is left alone."""
-    if not detector.has_running_statistics:
-        return NoStatistics(detector)
-    if type(detector) is NormScaling:
-        return MomentStatistics(detector, detector.running_.copy().state)
-    return OrderedStatistics(copy.copy(detector))
-
-
-def _pack_rows(rows: Rows) -> bytes:
-    return rows.tobytes() + (b"d" if rows.dtype == np.float64 else b"f")  # at the end, so that the numbers stay aligned
-
-
-def _unpack_rows(data: bytes, width: int) -> Rows:
-    numbers = memoryview(data)[:-1]
-    return np.frombuffer(numbers, "<f8" if data[-1:] == b"d" else "<f4").reshape(-1, width)
+    if Setting.STREAM not in detector.settings:
+        return NoStatistics(detector, widths)
+    formula = detector.moment_formula()
+    if formula is None:
+        return OrderedStatistics(copy.copy(detector), widths)
+    weight, mean, m2 = formula.state
+    return MomentStatistics(formula, BlockState(weight, mean.copy(), m2.copy()))

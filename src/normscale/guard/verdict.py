@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 
 from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.state import Kind, pack_state, unpack_state
 
-RUNNING, FROZEN, STATIC = "running", "frozen", "static"
-"""Scored by statistics that take the stream in; by those of the guard file; or by a detector that has none."""
-
 STORED = Kind("normscale_verdict", "verdict", "", "it is of no use any more.")
 
 
-class Verdict(NamedTuple):
-    """One answer, row by row in the order of the request."""
+class Mode(StrEnum):
+    """By which statistics rows are scored."""
+
+    RUNNING = "running"
+    """Statistics that take the stream in."""
+    FROZEN = "frozen"
+    """The detector file's, while nothing is taken in."""
+    STATIC = "static"
+    """The detector has no running statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one request, row by row in its order."""
 
     scores: FloatArray
     """(n,) higher = more out-of-distribution."""
     is_ood: BoolArray
     """(n,)"""
     predicted: IntArray
-    """(n,) the classifier's answer."""
+    """(n,) the class with the largest logit."""
     mode: str
-    """:data:`RUNNING`, :data:`FROZEN` or :data:`STATIC`."""
+    """One of :class:`Mode`."""
     taken_in: int
-    """How many of the rows are in the running statistics now; the others are set aside."""
+    """How many of the rows are in the running statistics now; the others are quarantined."""
     alarms: tuple[str, ...] = ()
-    """The kinds of drift that were alarming at that time."""
+    """The drift readings that were beyond their limits at that time."""
     rows: int = 0
     """How many rows are in the statistics after this request's group of requests."""
     scaled: FloatArray | None = None
@@ -38,7 +48,7 @@ class Verdict(NamedTuple):
     """Whether this was the answer to an earlier request with the same key."""
 
     def pack(self) -> bytes:
-        """The verdict as bytes, for a retry of the same request."""
+        """Write it as bytes, for a retry of the same request."""
         header = {"mode": self.mode, "taken_in": self.taken_in, "alarms": self.alarms, "rows": self.rows}
         tensors = {"scores": self.scores, "is_ood": self.is_ood, "predicted": self.predicted}
         if self.scaled is not None:
@@ -47,7 +57,7 @@ class Verdict(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Verdict:
-        """The verdict of an earlier request, marked as repeated."""
+        """Read the verdict of an earlier request, marked as repeated."""
         header, tensors = unpack_state(data, STORED)
         return cls(
             tensors["scores"],

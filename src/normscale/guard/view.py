@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from normscale.guard.entries import ASIDE, ROWS, Entry, seen_in
+from normscale.guard.display_sample import displayed_rows
+from normscale.guard.entries import Entry, Event
 
 SECONDS = 5
 """One step of the timeline."""
@@ -14,12 +15,12 @@ STEPS = 120
 """Ten minutes."""
 SCORES = 1000
 """Latest scores that are kept."""
-FLAGGED = 20
+MOST_FLAGGED = 20
 """Latest flagged rows that are kept."""
 
 
-class Flagged(NamedTuple):
-    """A flagged row."""
+class FlaggedRow(NamedTuple):
+    """A flagged row as the page lists it."""
 
     at: float
     score: float
@@ -30,18 +31,17 @@ class Flagged(NamedTuple):
 
 
 class View:
-    """Timeline, latest scores and latest flagged rows. Hearing of an entry costs next to nothing, looking more."""
+    """Timeline, latest scores and latest flagged rows. Feeding an entry costs next to nothing, looking more."""
 
     def __init__(self) -> None:
-        """Nothing seen."""
         self._steps: dict[int, list[int]] = {}
         self._newest = 0
         self._latest: deque[tuple[float, str, bytes]] = deque(maxlen=SCORES)
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Hear of entries."""
+        """Take new entries in."""
         for entry in entries:
-            if entry.kind not in (ROWS, ASIDE):
+            if entry.event not in (Event.ROWS, Event.QUARANTINE):
                 continue
             number = int(entry.at // SECONDS)
             step = self._steps.get(number)
@@ -52,26 +52,32 @@ class View:
                     del self._steps[old]
             step[0] += entry.rows
             step[1] += entry.flagged
-            if entry.kind == ASIDE:
+            if entry.event == Event.QUARANTINE:
                 step[2] += entry.rows
-            self._latest.append((entry.at, entry.client, entry.glimpse))
+            self._latest.append((entry.at, entry.client, entry.display_sample))
 
     def timeline(self, now: float) -> dict[str, Any]:
-        """Rows, flagged rows and rows set aside in each step of the last ten minutes, oldest first."""
+        """Rows, flagged rows and quarantined rows in each step of the last ten minutes, oldest first."""
         first = int(now // SECONDS) - STEPS + 1
         steps = [self._steps.get(number, (0, 0, 0)) for number in range(first, first + STEPS)]
-        rows, flagged, aside = (list(column) for column in zip(*steps, strict=True))
-        return {"seconds": SECONDS, "start": first * SECONDS, "rows": rows, "flagged": flagged, "aside": aside}
+        rows, flagged, quarantined = (list(column) for column in zip(*steps, strict=True))
+        return {
+            "seconds": SECONDS,
+            "start": first * SECONDS,
+            "rows": rows,
+            "flagged": flagged,
+            "quarantined": quarantined,
+        }
 
     def recent(self) -> dict[str, list[Any]]:
         """The latest scores, oldest first, and the classes they were predicted as."""
         scores: list[float] = []
         classes: list[int] = []
-        for _, _, glimpse in reversed(self._latest):
-            seen = seen_in(glimpse)
-            seen = seen[seen["sampled"]][::-1]
-            scores += seen["score"].tolist()
-            classes += seen["predicted"].tolist()
+        for _, _, sample in reversed(self._latest):
+            shown = displayed_rows(sample)
+            shown = shown[shown["sampled"]][::-1]
+            scores += shown["score"].tolist()
+            classes += shown["predicted"].tolist()
             if len(scores) >= SCORES:
                 break
         return {"score": scores[:SCORES][::-1], "predicted": classes[:SCORES][::-1]}
@@ -79,10 +85,10 @@ class View:
     def latest_flagged(self) -> list[dict[str, Any]]:
         """The latest flagged rows, latest first."""
         found: list[dict[str, Any]] = []
-        for at, client, glimpse in reversed(self._latest):
-            seen = seen_in(glimpse)
-            for score, predicted, row, *_ in reversed(seen[seen["flagged"]].tolist()):
-                found.append(Flagged(at, score, predicted, client, row)._asdict())
-            if len(found) >= FLAGGED:
+        for at, client, sample in reversed(self._latest):
+            shown = displayed_rows(sample)
+            for score, predicted, row, *_ in reversed(shown[shown["flagged"]].tolist()):
+                found.append(FlaggedRow(at, score, predicted, client, row)._asdict())
+            if len(found) >= MOST_FLAGGED:
                 break
-        return found[:FLAGGED]
+        return found[:MOST_FLAGGED]

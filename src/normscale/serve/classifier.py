@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ _DTYPES = {
 
 
 class Classifier:
-    """An ONNX model with one input, and one output of logits.
+    """An ONNX model with one input, and an output for every array that the guard reads.
 
     Attributes
     ----------
@@ -30,8 +31,8 @@ class Classifier:
     dtype : numpy dtype
     """
 
-    def __init__(self, path: str, n_classes: int, threads: int = 1) -> None:
-        """Load the model and find its logits."""
+    def __init__(self, path: str, widths: Mapping[str, int], threads: int = 1) -> None:
+        """Load the model and find the arrays that are wanted, by their widths."""
         try:
             import onnxruntime
         except ImportError as error:
@@ -51,23 +52,30 @@ class Classifier:
         if len(inputs) != 1 or inputs[0].type not in _DTYPES:
             found = ", ".join(f"{one.name} {one.type}" for one in inputs)
             raise InvalidInput(f"the model must have one input of numbers; {path!r} has {found or 'none'}.")
-        outputs = [
+        self._input = inputs[0].name
+        self._outputs = {name: self._find_output(name, width, path) for name, width in widths.items()}
+        self.dtype = np.dtype(_DTYPES[inputs[0].type])
+        self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
+
+    def _find_output(self, name: str, width: int, path: str) -> str:
+        """The output of that name, or else the only one that could be it."""
+        found = [
             one.name
             for one in self._session.get_outputs()
             if one.type in ("tensor(float)", "tensor(double)", "tensor(float16)")
             and len(one.shape) == 2
-            and one.shape[1] in (n_classes, None)
+            and one.shape[1] in (width, None)
         ]
-        if len(outputs) != 1:
+        if name in found:
+            return name
+        if len(found) != 1:
             raise InvalidInput(
-                f"the model must have one output of {n_classes} logits, as the guard was fitted on; {path!r} has "
-                f"{len(outputs)} that could be it ({', '.join(outputs) or 'none'})."
+                f"the model must have one output of {width} {name}, as the detector was fitted on; {path!r} has "
+                f"{len(found)} that could be it ({', '.join(found) or 'none'})."
             )
-        self._input, self._output = inputs[0].name, outputs[0]
-        self.dtype = np.dtype(_DTYPES[inputs[0].type])
-        self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
+        return str(found[0])
 
-    def logits(self, inputs: NDArray[Any]) -> NDArray[Any]:
-        """The logits (n, C) of some inputs (n, ...)."""
-        logits: NDArray[Any] = self._session.run([self._output], {self._input: inputs})[0]
-        return logits
+    def outputs(self, inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
+        """Run some inputs (n, ...) through the model, to arrays (n, width) by name."""
+        arrays = self._session.run(list(self._outputs.values()), {self._input: inputs})
+        return dict(zip(self._outputs, arrays, strict=True))

@@ -47,14 +47,14 @@ class Deadline:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop the clock."""
         if self._handle is None:
             return
         self._handle.cancel()
         # Someone else may have cancelled the task as well; then it is their cancellation that goes on.
-        if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+        if self.expired and self._task.uncancel() <= self._cancelling and error_type is asyncio.CancelledError:
             raise TimeoutError from error
 
     def _expire(self) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from normscale.errors import StoreUnavailable
 from normscale.guard import Request
+from normscale.outputs import ModelOutputs
 from normscale.sample import load_sample
 from normscale.serve.group_commit import GroupCommit
 from normscale.serve.instruments import Instruments
@@ -46,6 +47,6 @@ async def play(commit: GroupCommit, instruments: Instruments) -> None:
     for rows in scenes():
         began = time.perf_counter()
         with suppress(StoreUnavailable):  # a disk that is full may have room again
-            await commit.submit(Request(rows, client="demo"))
+            await commit.submit(Request(ModelOutputs(rows), client="demo"))
             instruments.answered("demo", len(rows), time.perf_counter() - began)
         await asyncio.sleep(_PAUSE)

@@ -16,7 +16,7 @@ from normscale.errors import NormscaleError, StoreUnavailable
 from normscale.guard import Guard, Request, Verdict
 
 GROUP_NUMBERS = 1 << 22
-"""Logits in one group, which bounds its memory; a request is never divided."""
+"""Numbers in one group, which bounds its memory; a request is never divided."""
 
 _TURN, _SHORT_TURN = 0.0005, 0.00002
 """Seconds that who comes back from the disk, or from compiled code, waits for its turn beside a busy event loop: not
@@ -61,7 +61,7 @@ class GroupCommit:
             raise StoreUnavailable(
                 f"{self._rows} rows are waiting to be taken in already; send them again in a second."
             )
-        verdict: Verdict = await self._put(request, len(request.rows))
+        verdict: Verdict = await self._put(request, len(request.outputs))
         return verdict
 
     async def run(self, job: Callable[[Guard], Result]) -> Result:
@@ -100,11 +100,12 @@ class GroupCommit:
                 if future.cancelled():  # the client is gone, and its rows were not taken in
                     continue
                 if isinstance(item, Request):
-                    if group and numbers + item.rows.size > GROUP_NUMBERS:
+                    size = sum(item.outputs.array(name).size for name in item.outputs.names)
+                    if group and numbers + size > GROUP_NUMBERS:
                         self._answer(group)
                         group, numbers = [], 0
                     group.append((item, future))
-                    numbers += item.rows.size
+                    numbers += size
                     continue
                 self._answer(group)
                 group, numbers = [], 0
@@ -115,11 +116,11 @@ class GroupCommit:
         if not group:
             return
         results: list[Any]
-        many = sum(len(request.rows) for request, _ in group) >= _MANY_ROWS
+        many = sum(len(request.outputs) for request, _ in group) >= _MANY_ROWS
         sys.setswitchinterval(_SHORT_TURN if many else _TURN)
         try:
             results = list(self._guard.process([request for request, _ in group]))
-        except Exception as error:  # whatever it was, the group was not taken in, and each of them must hear of it
+        except Exception as error:  # every request of the group must hear of it
             results = [error] * len(group)
         self._deliver([future for _, future in group], results)
 

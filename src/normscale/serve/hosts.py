@@ -57,6 +57,26 @@ class Hosts:
         return allowed
 
 
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
+
+
+def checked_origin(origin: str) -> bytes:
+    """An origin as browsers write it in the header, or :class:`InvalidInput`.
+
+    Examples
+    --------
+    >>> checked_origin("https://Guard.example.com/")
+    b'https://guard.example.com'
+    """
+    written = origin.lower().rstrip("/")
+    if not _ORIGIN.fullmatch(written):
+        raise InvalidInput(
+            f"an allowed origin is a scheme, a name and maybe a port, such as https://guard.example.com; "
+            f"got {origin!r}."
+        )
+    return written.encode()
+
+
 def _written(address: str) -> str:
     """An address as it stands in a header: IPv6 in brackets."""
     return f"[{address.lower()}]" if ":" in address else address.lower()

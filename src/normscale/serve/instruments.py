@@ -89,15 +89,18 @@ class _StateCollector:
         state = self._state
         yield GaugeMetricFamily("normscale_rows", "Rows in the statistics.", state["rows"])
         yield CounterMetricFamily("normscale_scored_rows", "Rows answered.", value=state["scored"])
-        yield GaugeMetricFamily("normscale_aside_rows", "Rows recorded but not taken in.", state["aside"])
+        yield GaugeMetricFamily("normscale_quarantined_rows", "Rows answered but not taken in.", state["quarantined"])
         yield GaugeMetricFamily("normscale_frozen", "1 while nothing is taken in.", float(state["mode"] == "frozen"))
         yield GaugeMetricFamily("normscale_threshold", "Scores above are flagged.", state["threshold"]["value"])
-        readings = GaugeMetricFamily("normscale_drift", "How far the recent rows are from training.", labels=["kind"])
-        alarms = GaugeMetricFamily("normscale_alarm", "1 while a reading is beyond its limit.", labels=["kind"])
-        alarming = {alarm["kind"] for alarm in state["alarms"]}
-        for monitor in state["monitors"]:
-            readings.add_metric([monitor["kind"]], math.nan if monitor["value"] is None else monitor["value"])
-            alarms.add_metric([monitor["kind"]], float(monitor["kind"] in alarming))
+        readings = GaugeMetricFamily(
+            "normscale_drift", "How far the recent rows are from training.", labels=["reading"]
+        )
+        alarms = GaugeMetricFamily("normscale_alarm", "1 while a reading is beyond its limit.", labels=["reading"])
+        alarming = {alarm["name"] for alarm in state["alarms"]}
+        for reading in state["readings"]:
+            name, value = reading["name"], reading["value"]
+            readings.add_metric([name], math.nan if value is None else value)
+            alarms.add_metric([name], float(name in alarming))
         yield readings
         yield alarms
 

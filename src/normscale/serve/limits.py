@@ -7,11 +7,12 @@ are there, and its own code needs no limits.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from normscale.serve.bad_request import Body, error_body
+from normscale.serve.bounds import Bounds
 from normscale.serve.deadline import Deadline
-from normscale.serve.hosts import Hosts
+from normscale.serve.hosts import Hosts, checked_origin
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -36,29 +37,15 @@ BODY = "normscale.body"
 """Where in the scope the body is, for who does not want to wait for it once more."""
 WHOLE = "normscale.whole"
 """Where in the scope our protocol leaves a body that came in one piece."""
+SERVER_ERROR = (
+    "the server made a mistake, and its log says which. Whether it happened before or after rows were taken in is not "
+    "known: ask again with the same Idempotency-Key, or look at /v1/state."
+)
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 << 20
 
 
-class Bounds(NamedTuple):
-    """How much a client may ask for."""
-
-    max_body: int = 16 << 20
-    """Bytes of a body."""
-    body_seconds: float = 10.0
-    """For a body to arrive."""
-    total_seconds: float = 30.0
-    """For the answer, once the body is there; not for live streams."""
-    max_requests: int = 64
-    """Requests at once."""
-    max_live: int = 32
-    """Live streams at once."""
-
-
-DEFAULT_BOUNDS = Bounds()
-
-
-class Limits:
+class RequestLimits:
     """ASGI middleware that keeps requests within bounds.
 
     ======  ====================================================================================
@@ -81,7 +68,7 @@ class Limits:
     bounds : Bounds
     origins : collection of str
         Origins whose pages may change the guard, besides its own, such as ``https://guard.example.com``: needed
-        behind a proxy that rewrites the header Host.
+        behind a proxy that rewrites the header Host (``--allow-origin``).
     live : collection of str
         Paths of live streams: they may last, and are counted apart.
     """
@@ -91,14 +78,14 @@ class Limits:
         app: App,
         *,
         hosts: Hosts,
-        bounds: Bounds = DEFAULT_BOUNDS,
+        bounds: Bounds | None = None,
         origins: Collection[str] = (),
         live: Collection[str] = ("/v1/live",),
     ) -> None:
         self._app = app
         self._hosts = hosts
-        self._bounds = bounds
-        self._origins = frozenset(origin.lower().rstrip("/").encode() for origin in origins)
+        self._bounds = bounds = Bounds() if bounds is None else bounds
+        self._origins = frozenset(checked_origin(origin) for origin in origins)
         self._live = frozenset(live)
         self._requests = _Gate(bounds.max_requests)
         self._streams = _Gate(bounds.max_live)
@@ -115,14 +102,14 @@ class Limits:
         response = _Response(send, _PRIVATE if path.startswith("/v1") else SECURITY_HEADERS)
         is_live = path in self._live
         gate = self._streams if is_live else self._requests
-        if gate.inside >= gate.limit:
+        if gate.active >= gate.limit:
             await response.refuse(503, f"the server is busy with {gate.limit} others. Try again in a second.", retry=1)
             return
-        gate.inside += 1
+        gate.active += 1
         try:
             await self._within_bounds(scope, receive, response, is_live)
         finally:
-            gate.inside -= 1
+            gate.active -= 1
 
     async def _within_bounds(self, scope: Scope, receive: Receive, response: _Response, is_live: bool) -> None:
         bounds = self._bounds
@@ -132,10 +119,10 @@ class Limits:
             return
         if has_body:
             try:
-                with Deadline(bounds.body_seconds):
+                with Deadline(bounds.max_seconds):
                     body = await _read(receive, scope, bounds.max_body)
             except TimeoutError:
-                await response.refuse(408, f"the body did not arrive within {bounds.body_seconds:g} seconds.")
+                await response.refuse(408, f"the body did not arrive within {bounds.max_seconds:g} seconds.")
                 return
             except _TooLarge:
                 await response.refuse(413, self._too_large(), linger=receive)
@@ -143,17 +130,20 @@ class Limits:
             if body is None:  # the client is gone
                 return
             scope[BODY] = body
-            receive = _replay(body, receive)
+            receive = _first_then(body, receive)
         try:
-            with Deadline(None if is_live else bounds.total_seconds) as clock:
+            with Deadline(None if is_live else bounds.max_seconds) as clock:
                 await self._app(scope, receive, response.send)
         except TimeoutError:
             if not clock.expired:  # one of the application's own
                 await response.fail()
                 raise
             if not response.started:  # of half an answer the server sees that it stays unfinished, and hangs up
-                seconds = f"{bounds.total_seconds:g} seconds"
-                await response.refuse(504, f"no answer within {seconds}. Send fewer rows at once.")
+                await response.refuse(
+                    504,
+                    f"no answer within {bounds.max_seconds:g} seconds; it may still be done. Ask again with the same "
+                    "Idempotency-Key, or look at /v1/state, and send fewer rows at once.",
+                )
         except Exception:
             await response.fail()
             raise
@@ -186,7 +176,7 @@ class Limits:
             if not self._hosts.allow(host):
                 refusal = 421, "this server does not answer to that Host. Use its own name, or allow this one."
             elif origin is not None and scope["method"] not in _SAFE and not self._is_own(origin.lower(), host.lower()):
-                refusal = 403, "pages of another origin may not do this."
+                refusal = 403, "pages of another origin may not do this; --allow-origin lets one that you trust."
             elif length is not None and length > self._bounds.max_body:
                 refusal = 413, self._too_large()
         return has_body, refusal
@@ -199,13 +189,13 @@ class Limits:
 
 
 class _Gate:
-    """How many are inside, and how many may be."""
+    """How many requests are being answered, and how many may be."""
 
-    __slots__ = ("inside", "limit")
+    __slots__ = ("active", "limit")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.inside = 0
+        self.active = 0
 
 
 class _Response:
@@ -241,13 +231,13 @@ class _Response:
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
         await self.send({"type": "http.response.body", "body": body, "more_body": linger is not None})
         if linger is not None:
-            await _discard(linger)
+            await _read_and_drop(linger)
             await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def fail(self) -> None:
         """Answer for an application that raised."""
         if not self.started:
-            await self.refuse(500, "something went wrong in the server; its log says what.")
+            await self.refuse(500, SERVER_ERROR)
 
 
 class _TooLarge(Exception):
@@ -276,19 +266,19 @@ async def _read(receive: Receive, scope: Scope, max_body: int) -> Body | None:
             return part if len(parts) == 1 else b"".join(parts)
 
 
-def _replay(body: Body, receive: Receive) -> Receive:
-    """A ``receive`` that gives the body once, and then what the server has to say."""
+def _first_then(body: Body, receive: Receive) -> Receive:
+    """Make a ``receive`` that gives the body once, and then what the server has to say."""
     waiting = [body]
 
-    async def replay() -> Message:
+    async def give() -> Message:
         if waiting:
             return {"type": "http.request", "body": waiting.pop(), "more_body": False}
         return await receive()
 
-    return replay
+    return give
 
 
-async def _discard(receive: Receive) -> None:
+async def _read_and_drop(receive: Receive) -> None:
     """Read on and forget, for a while."""
     left = _LINGER_BYTES
     try:

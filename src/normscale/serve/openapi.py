@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from normscale.outputs import LOGITS
+
 DESCRIPTION = (
-    "Tells, for every row of a classifier's logits, whether the input was one it was trained for. A row that was "
+    "Tells, for every row of a classifier's outputs, whether the input was one it was trained for. A row that was "
     "answered is on disk, and in the running statistics unless the answer says otherwise."
 )
 SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
 _OBJECT = {"type": "object"}
+_LONGEST_EXAMPLE = 64
 _ERROR = {
     "description": "Refused; nothing was taken in.",
     "content": {
@@ -21,12 +25,6 @@ _ERROR = {
 }
 _UNKNOWN = "No answer in time. It may still be done: ask again with the same Idempotency-Key, or look at /v1/state."
 _NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 2}
-_LOGITS = {
-    "type": "object",
-    "required": ["logits"],
-    "additionalProperties": False,
-    "properties": {"logits": {"oneOf": [{"type": "array", "items": _NUMBERS, "minItems": 1}, _NUMBERS]}},
-}
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
 _SCORES = {
     "type": "object",
@@ -62,13 +60,49 @@ _SCALED = {
     "name": "scaled",
     "in": "query",
     "required": False,
-    "description": "Also answer the scaled logits (norm_scaling guards).",
+    "description": "Also answer the scaled logits, where the detector scales them.",
     "schema": {"type": "boolean", "default": False},
 }
 
 
+def outputs_schema(widths: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The JSON schema of the arrays that a guard reads, each with its width where that is known."""
+    properties: dict[str, Any] = {}
+    for name, width in (widths or {LOGITS: None}).items():
+        row: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": width or 2}
+        if width is not None:
+            row["maxItems"] = width
+        properties[name] = {"oneOf": [{"type": "array", "items": row, "minItems": 1}, row]}
+    return {
+        "type": "object",
+        "required": list(properties),
+        "additionalProperties": False,
+        "properties": properties,
+    }
+
+
+def describe_arrays(document: dict[str, Any], widths: Mapping[str, int]) -> None:
+    """Put the arrays that this guard reads into the document of ``POST /v1/score``."""
+    content = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]
+    body = {"schema": outputs_schema(widths)}
+    if sum(widths.values()) <= _LONGEST_EXAMPLE:
+        body["examples"] = _examples(widths)
+    if list(widths) != [LOGITS]:
+        content.pop("application/x-npy", None)  # it holds one array
+    content["application/json"] = body
+
+
+def _examples(widths: Mapping[str, int]) -> dict[str, Any]:
+    first = {name: [4.2, -1.0, *(0.3,) * (width - 2)][:width] for name, width in widths.items()}
+    second = {name: [0.1, 0.2, *(0.4,) * (width - 2)][:width] for name, width in widths.items()}
+    return {
+        "many": {"summary": "Many rows", "value": {name: [first[name], second[name]] for name in widths}},
+        "one": {"summary": "One row", "value": first},
+    }
+
+
 class Route(NamedTuple):
-    """One route."""
+    """One route: its handler, and what the document says of it."""
 
     method: str
     path: str
@@ -89,7 +123,7 @@ def _route(
     answer: dict[str, Any] | None = None,
     example: Any = None,
     errors: tuple[int, ...] = (400, 401, 403, 503),
-    kind: str = "application/json",
+    content_type: str = "application/json",
     role: bool = True,
 ) -> Route:
     extra: dict[str, Any] = {}
@@ -102,7 +136,7 @@ def _route(
     shown: dict[str, Any] = {"schema": answer or _OBJECT}
     if example is not None:
         shown["example"] = example
-    responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": {kind: shown}}}
+    responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": {content_type: shown}}}
     responses |= dict.fromkeys(errors, _ERROR)
     if 504 in errors:  # nobody knows what became of it
         responses[504] = {**_ERROR, "description": _UNKNOWN}
@@ -133,17 +167,14 @@ ROUTES = (
         "POST",
         "/v1/score",
         "score",
-        "Score rows of logits",
+        "Score rows: logits, and whatever else the detector reads",
         body={
             "content": {
                 "application/json": {
-                    "schema": _LOGITS,
-                    "examples": {
-                        "many": {"summary": "Many rows", "value": {"logits": [[4.2, -1.0, 0.3], [0.1, 0.2, 0.4]]}},
-                        "one": {"summary": "One row", "value": {"logits": [4.2, -1.0, 0.3]}},
-                    },
+                    "schema": outputs_schema(),
                 },
                 "application/x-npy": _BINARY,
+                "application/x-npz": _BINARY,
                 "application/vnd.apache.arrow.stream": _BINARY,
                 "application/vnd.apache.arrow.file": _BINARY,
             }
@@ -178,12 +209,18 @@ ROUTES = (
         errors=_BODY_ERRORS,
     ),
     _route("GET", "/v1/state", "state", "What the guard knows", errors=(401, 403, 503)),
-    _route("GET", "/v1/live", "live", "The same and the recent past, as server-sent events", kind="text/event-stream"),
+    _route(
+        "GET",
+        "/v1/live",
+        "live",
+        "The same and the recent past, as server-sent events",
+        content_type="text/event-stream",
+    ),
     _route(
         "PUT",
         "/v1/threshold",
         "set_threshold",
-        "Flag scores above another value; null: the guard file's own",
+        "Flag scores above another value; null: the detector file's own",
         body=_json_body({"value": {"type": ["number", "null"]}}, ("value",), {"value": 0.7}),
         errors=_BODY_ERRORS,
     ),
@@ -191,7 +228,7 @@ ROUTES = (
         "POST",
         "/v1/freeze",
         "freeze",
-        "Score by the guard file's statistics and take nothing in",
+        "Score by the detector file's statistics and take nothing in",
         body=_json_body({"reason": {"type": "string", "maxLength": 500}}, (), {"reason": "a new camera"}),
         errors=_BODY_ERRORS,
     ),
@@ -200,28 +237,28 @@ ROUTES = (
         "POST",
         "/v1/reset",
         "reset",
-        "Forget the stream: back to the guard file's statistics",
+        "Forget the stream: back to the detector file's statistics",
         body=_json_body({}, (), {}),
         errors=_BODY_ERRORS,
     ),
-    _route("GET", "/v1/aside", "aside", "What was recorded but not taken in", errors=(401, 403, 503)),
+    _route("GET", "/v1/quarantine", "quarantine", "Rows that were answered but not taken in", errors=(401, 403, 503)),
     _route(
         "POST",
-        "/v1/aside/take-in",
-        "take_in",
-        "Take in what was set aside",
+        "/v1/quarantine/accept",
+        "accept",
+        "Take quarantined rows in",
         body=_json_body(_CLIENT, (), {"client": "camera-7"}),
         errors=_BODY_ERRORS,
     ),
     _route(
         "POST",
-        "/v1/aside/discard",
+        "/v1/quarantine/discard",
         "discard",
-        "Forget what was set aside",
+        "Drop quarantined rows",
         body=_json_body(_CLIENT, (), {"client": "camera-7"}),
         errors=_BODY_ERRORS,
     ),
     _route("GET", "/healthz", "health", "The process is alive", role=False, errors=(503,)),
     _route("GET", "/readyz", "ready", "Rows can be taken in", role=False, errors=(503,)),
-    _route("GET", "/metrics", "metrics", "For Prometheus", kind="text/plain", errors=(401, 403, 503)),
+    _route("GET", "/metrics", "metrics", "For Prometheus", content_type="text/plain", errors=(401, 403, 503)),
 )

@@ -6,24 +6,29 @@ import os
 from typing import NamedTuple
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "page")
-_KINDS = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+_CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 
 
 class PageFile(NamedTuple):
     """One file."""
 
     content: bytes
-    kind: str
+    content_type: str
 
 
 def page_files() -> dict[str, PageFile]:
     """Path -> file: ``/`` is the page, ``/page/...`` what it loads."""
     files: dict[str, PageFile] = {}
     for name in sorted(os.listdir(_FOLDER)):
-        kind = _KINDS.get(os.path.splitext(name)[1])
-        if kind is None:
+        content_type = _CONTENT_TYPES.get(os.path.splitext(name)[1])
+        if content_type is None:
             continue
         with open(os.path.join(_FOLDER, name), "rb") as file:
             path = "/" if name == "index.html" else f"/page/{name}"
-            files[path] = PageFile(file.read(), kind)
+            files[path] = PageFile(file.read(), content_type)
     return files

@@ -1,53 +1,60 @@
-"""The body of a request -> rows: JSON, .npy or Arrow, strictly, with memory bounded by what is allowed.
+"""The body of a request -> arrays: JSON, .npy, .npz or Arrow, strictly, with memory bounded by what is allowed.
 
 Everything that comes out may be trusted; everything else is a :class:`BadRequest` with a status and a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from normscale.encoding.npy_header import MAGIC
+from normscale.encoding.npy_header import MAGIC as NPY_MAGIC
 from normscale.errors import InvalidInput
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.serve.bad_request import BadRequest, Body, shown
 from normscale.serve.read_arrow import read_arrow
-from normscale.serve.read_json import read_array, read_logits
+from normscale.serve.read_json import read_arrays, read_inputs_array, require_equal_rows
 from normscale.serve.read_npy import read_header, read_numbers
+from normscale.serve.read_npz import MAGIC as NPZ_MAGIC
+from normscale.serve.read_npz import read_members
 
-__all__ = ["ARROW_FILE", "ARROW_STREAM", "JSON", "NPY", "BadRequest", "read_inputs", "read_rows"]
+__all__ = ["ARROW_FILE", "ARROW_STREAM", "JSON", "NPY", "NPZ", "BadRequest", "read_inputs", "read_outputs"]
 
 JSON = "application/json"
 NPY = "application/x-npy"
+NPZ = "application/x-npz"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 
 
-def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int, finite: bool = True) -> NDArray[Any]:
-    """Logits out of the body of a request.
+def read_outputs(
+    body: Body, content_type: str | None, *, widths: Mapping[str, int], max_rows: int, finite: bool = True
+) -> ModelOutputs:
+    """Arrays by name out of the body of a request.
 
     Parameters
     ----------
     body : bytes or bytearray
     content_type : str or None
-        ``application/json`` (also when there is none, and any ``+json``): ``{"logits": [[...], ...]}``, or one row as
-        ``{"logits": [...]}``. ``application/x-npy``: an array of shape (n, width) or (width,); also
-        ``application/octet-stream`` when it begins like one. ``application/vnd.apache.arrow.stream`` or ``.file``:
-        ``width`` float columns, or one column of lists called ``logits``.
-    width : int
-        Classes.
+        ``application/json`` (also when there is none, and any ``+json``): ``{"logits": [[...], ...]}`` with a field for
+        every array, or one row as ``{"logits": [...]}``. ``application/x-npz``: a file of ``numpy.savez``.
+        ``application/x-npy``: logits alone, of shape (n, width) or (width,). ``application/octet-stream`` when it
+        begins like one of the two. ``application/vnd.apache.arrow.stream`` or ``.file``: a float column for every
+        class, or one column of lists called ``logits``; any other array is a column of lists.
+    widths : mapping of str to int
+        Columns of every array that is read; all of them must come, and no others.
     max_rows : int
         Rows in one request.
     finite : bool
-        Refuse NaN and infinity; False leaves that to who reads the rows next.
+        Refuse NaN and infinity; False leaves that to the reader of the rows.
 
     Returns
     -------
-    array of shape (n, width), n >= 1
-        C order, float32 or float64, every number finite unless it was not asked for.
+    ModelOutputs
+        At least one row; C order, float32 or float64, every number finite unless it was not asked for.
 
     Raises
     ------
@@ -56,28 +63,40 @@ def read_rows(body: Body, content_type: str | None, *, width: int, max_rows: int
 
     Examples
     --------
-    >>> read_rows(b'{"logits": [[1.0, -2.0], [0.5, 4.0]]}', "application/json", width=2, max_rows=100)
+    >>> read_outputs(b'{"logits": [[1.0, -2.0], [0.5, 4.0]]}', None, widths={"logits": 2}, max_rows=100).logits
     array([[ 1. , -2. ],
            [ 0.5,  4. ]])
-    >>> read_rows(b'{"logits": [[1.0, -2.0, 7]]}', None, width=2, max_rows=100)
+    >>> read_outputs(b'{"logits": [[1.0, -2.0, 7]]}', None, widths={"logits": 2}, max_rows=100)
     Traceback (most recent call last):
     ...
     normscale.serve.bad_request.BadRequest: "logits" row 0 must hold 2 numbers, one for each class; got 3.
     """
-    kind = _kind(body, content_type)
-    if kind == JSON:
-        return read_logits(body, width, max_rows)  # no JSON number is infinite
-    if kind == NPY:
-        rows = _rows_of_npy(body, width, max_rows)
+    form = _format(body, content_type)
+    if form == JSON:
+        return ModelOutputs._trusted(read_arrays(body, widths, max_rows))  # no JSON number is infinite
+    if form == NPY:
+        if list(widths) != [LOGITS]:
+            raise BadRequest(
+                415, f"a .npy holds logits alone, and {' and '.join(widths)} are needed; send {NPZ}, {JSON} or Arrow."
+            )
+        arrays = {LOGITS: _rows_of_npy(body, LOGITS, widths[LOGITS], max_rows)}
+    elif form == NPZ:
+        members = read_members(body, widths)
+        arrays = {name: _rows_of_npy(members[name], name, width, max_rows) for name, width in widths.items()}
     else:
-        rows = read_arrow(body, is_file=kind == ARROW_FILE, width=width, max_rows=max_rows)
-    if rows.dtype == np.float16:
-        rows = rows.astype(np.float32)
-    elif rows.dtype.kind != "f":
-        rows = rows.astype(np.float64)
+        arrays = read_arrow(body, is_file=form == ARROW_FILE, widths=widths, max_rows=max_rows)
+    arrays = {name: _as_floats(array) for name, array in arrays.items()}
+    require_equal_rows(arrays)
     if finite:
-        _require_finite(rows, "logits")
-    return rows
+        for name, array in arrays.items():
+            _require_finite(array, name)
+    return ModelOutputs._trusted(arrays)
+
+
+def _as_floats(rows: NDArray[Any]) -> NDArray[Any]:
+    if rows.dtype == np.float16:
+        return rows.astype(np.float32)
+    return rows if rows.dtype.kind == "f" else rows.astype(np.float64)
 
 
 def read_inputs(
@@ -117,13 +136,13 @@ def read_inputs(
     wanted = np.dtype(dtype)
     if wanted.kind not in "fiu" or not len(shape):
         raise InvalidInput(f"the model's input must be an array of floats or integers; got {wanted} of shape {shape}.")
-    kind = _kind(body, content_type)
-    if kind == JSON:
-        array = read_array(body, len(shape), wanted, max_elements)
-    elif kind == NPY:
+    form = _format(body, content_type)
+    if form == JSON:
+        array = read_inputs_array(body, len(shape), wanted, max_elements)
+    elif form == NPY:
         array = _inputs_of_npy(body, len(shape), wanted, max_elements)
     else:
-        raise BadRequest(415, f"inputs are taken as {JSON} or {NPY}; got Arrow.")
+        raise BadRequest(415, f"inputs are taken as {JSON} or {NPY}; got {'.npz' if form == NPZ else 'Arrow'}.")
     if not _fits(array.shape, shape):
         wish = ", ".join("n" if length is None else str(length) for length in shape)
         raise BadRequest(422, f"the model takes inputs of shape ({wish}); got {shown(array.shape)}.")
@@ -134,29 +153,29 @@ def read_inputs(
     return array
 
 
-def _kind(body: Body, content_type: str | None) -> str:
-    """Which of the four formats it is."""
+def _format(body: Body, content_type: str | None) -> str:
+    """Which of the formats it is."""
     if content_type is None or content_type == JSON:
         return JSON
     name = content_type.partition(";")[0].strip().lower()
-    if name in (JSON, NPY, ARROW_STREAM, ARROW_FILE):
+    if name in (JSON, NPY, NPZ, ARROW_STREAM, ARROW_FILE):
         return name
     if name.startswith("application/") and name.endswith("+json"):
         return JSON
-    if name == "application/octet-stream" and body.startswith(MAGIC):
-        return NPY
+    if name == "application/octet-stream" and body.startswith((NPY_MAGIC, NPZ_MAGIC)):
+        return NPY if body.startswith(NPY_MAGIC) else NPZ
     raise BadRequest(
         415,
-        f"content type {shown(name) or 'of no name'} is not known; send {JSON}, {NPY} or {ARROW_STREAM}, and say which "
-        "in the header Content-Type.",
+        f"content type {shown(name) or 'of no name'} is not known; send {JSON}, {NPY}, {NPZ} or {ARROW_STREAM}, and "
+        "say which in the header Content-Type.",
     )
 
 
-def _rows_of_npy(body: Body, width: int, max_rows: int) -> NDArray[Any]:
+def _rows_of_npy(body: Body, name: str, width: int, max_rows: int) -> NDArray[Any]:
     header = read_header(body)
     shape = header.shape
     if len(shape) not in (1, 2) or shape[-1] != width:
-        raise BadRequest(422, f"logits must have shape (n, {width}), or ({width},) for one row; got {shown(shape)}.")
+        raise BadRequest(422, f"{name} must have shape (n, {width}), or ({width},) for one row; got {shown(shape)}.")
     if len(shape) == 2 and not 1 <= shape[0] <= max_rows:
         if not shape[0]:
             raise BadRequest(422, "the .npy holds no rows; at least one is needed.")
@@ -173,10 +192,10 @@ def _inputs_of_npy(body: Body, axes: int, wanted: np.dtype[Any], max_elements: i
         raise BadRequest(413, f"{shown(count)} numbers in one request; at most {max_elements} are taken.")
     if header.dtype.kind == "f" and wanted.kind != "f":
         raise BadRequest(422, f"the model takes {wanted}; got {header.dtype.name}. Convert the inputs.")
-    given = read_numbers(body, header)
+    numbers = read_numbers(body, header)
     with np.errstate(over="ignore"):  # too large for the model's type: infinite, and refused as such
-        array = given.astype(wanted, copy=False)
-    if wanted.kind != "f" and not np.array_equal(array, given):
+        array = numbers.astype(wanted, copy=False)
+    if wanted.kind != "f" and not np.array_equal(array, numbers):
         raise BadRequest(422, f"the model takes {wanted}, which does not hold every number sent.")
     return array if array.ndim != axes - 1 else array[None]
 

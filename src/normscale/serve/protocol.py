@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from normscale.serve.bad_request import error_body
+from normscale.serve.bounds import Bounds
+from normscale.serve.buffered_transport import BufferedTransport
 from normscale.serve.limits import SECURITY_HEADERS, WHOLE
-from normscale.serve.one_write import OneWrite
 
 _PIECE = 1 << 20  # bytes of a body that wait for the rest
 
@@ -29,9 +30,7 @@ class GuardProtocol(HttpToolsProtocol):
     ======  =======================================================================================
     """
 
-    max_head: ClassVar[int] = 16 << 10
-    head_seconds: ClassVar[float] = 10.0
-    max_connections: ClassVar[int] = 1024
+    bounds: ClassVar[Bounds] = Bounds()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,8 +44,8 @@ class GuardProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock of the first head."""
-        super().connection_made(OneWrite(transport, self.loop))  # type: ignore[arg-type]
-        if len(self.connections) > self.max_connections:
+        super().connection_made(BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
+        if len(self.connections) > self.bounds.max_connections:
             self._refuse(503, "the server has too many connections. Try again in a second.")
         else:
             self._start_clock()
@@ -66,7 +65,7 @@ class GuardProtocol(HttpToolsProtocol):
             return
         if not self._moved:
             self._idle_bytes += len(data)
-            if self._idle_bytes > self.max_head:
+            if self._idle_bytes > self.bounds.max_head:
                 self._refuse(431, self._too_long())
                 return
         if self._in_head:
@@ -86,7 +85,7 @@ class GuardProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Check the size of the head, then let uvicorn start the request."""
-        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self.max_head:
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self.bounds.max_head:
             self._refusal = 431, self._too_long()
             raise ValueError(self._refusal[1])  # uvicorn takes it for a request that cannot be parsed
         if any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers):
@@ -129,7 +128,7 @@ class GuardProtocol(HttpToolsProtocol):
 
     def _start_clock(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self._head_is_late)
+            self._head_timer = self.loop.call_later(self.bounds.head_seconds, self._head_is_late)
 
     def _stop_clock(self) -> None:
         if self._head_timer is not None:
@@ -138,7 +137,7 @@ class GuardProtocol(HttpToolsProtocol):
 
     def _head_is_late(self) -> None:
         if self._in_head:
-            self._refuse(408, f"the head of the request was not complete within {self.head_seconds:g} seconds.")
+            self._refuse(408, f"the head of the request was not complete within {self.bounds.head_seconds:g} seconds.")
         else:
             self.transport.close()
 
@@ -158,12 +157,9 @@ class GuardProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _too_long(self) -> str:
-        return f"the head of the request is longer than {self.max_head} bytes."
+        return f"the head of the request is longer than {self.bounds.max_head} bytes."
 
 
-def guard_protocol(
-    *, max_head: int = 16 << 10, head_seconds: float = 10.0, max_connections: int = 1024
-) -> type[GuardProtocol]:
+def guard_protocol(bounds: Bounds) -> type[GuardProtocol]:
     """The protocol with other bounds, for ``uvicorn.Config(http=...)``."""
-    bounds = {"max_head": max_head, "head_seconds": head_seconds, "max_connections": max_connections}
-    return type("GuardProtocol", (GuardProtocol,), bounds)
+    return type("GuardProtocol", (GuardProtocol,), {"bounds": bounds})

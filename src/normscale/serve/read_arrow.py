@@ -1,200 +1,212 @@
-"""Arrow's IPC format, taken from bytes that a stranger sent.
+"""Rows out of Arrow's IPC format, a stream or a file, read by pyarrow within bounds.
 
-What rows of logits need of the format is little: a schema of float columns, or of one column of lists, and record
-batches without compression. That little is read here, with every length compared with the bytes that are there.
-pyarrow reads all of the format, and trusts it more than a server may: a first message that is no schema crashes the
-process, a compressed buffer says itself how much memory it wants, and a schema whose parts are shared can grow a
-thousandfold.
+pyarrow verifies the metadata and, asked to, every offset. What it does not bound is checked before it is let at a
+message: how large a schema is, and whether buffers are compressed, for those say themselves how much memory they want.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale.errors import MissingExtra
+from normscale.outputs import LOGITS
 from normscale.serve.bad_request import BadRequest, Body, shown
-from normscale.serve.flatbuffer import Table
 
 _FILE_MAGIC = b"ARROW1"
-_CONTINUATION = b"\xff\xff\xff\xff"
 _MOST_BATCHES = 1024
-_VERSIONS = (3, 4)  # of the metadata: V4 and V5, which differ in unions only
-_SCHEMA, _RECORD_BATCH = 1, 3  # kinds of message
-_FLOAT, _LIST, _FIXED_LIST, _LARGE_LIST = 3, 12, 16, 21  # kinds of column
-_FLOATS: dict[int, np.dtype[Any]] = {0: np.dtype("<f2"), 1: np.dtype("<f4"), 2: np.dtype("<f8")}
+_SCHEMA_BYTES, _COLUMN_BYTES = 1 << 16, 1 << 10
+"""How large the metadata of a message may be: a schema that repeats shared parts could grow a thousandfold."""
+_ENDIANNESS, _NODES, _COMPRESSION = 0, 1, 3
+"""Fields of the header of a schema, and two of a record batch."""
 
 
-class _Layout(NamedTuple):
-    """What the columns are."""
+def read_arrow(body: Body, *, is_file: bool, widths: Mapping[str, int], max_rows: int) -> dict[str, NDArray[Any]]:
+    """Arrays by name: logits from one float column per class, or one column of lists; any other from a column of lists.
 
-    dtypes: list[np.dtype[Any]]
-    """Of each float column, or of the numbers in the lists."""
-    lists: int | None
-    """The kind of the one column of lists."""
+    Raises
+    ------
+    BadRequest
+        For anything but whole, uncompressed record batches of floats without nulls.
+    """
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingExtra(
+            f"reading Arrow needs pyarrow ({error}). Run: pip install 'normscale[arrow]', or send JSON or .npy."
+        ) from error
 
-
-class _Batch(NamedTuple):
-    """The parts of a record batch."""
-
-    length: int
-    nodes: list[tuple[int, int]]
-    """Length and nulls of each column; of a list, then of its numbers."""
-    buffers: list[memoryview]
-
-
-def read_arrow(body: Body, *, is_file: bool, width: int, max_rows: int) -> NDArray[Any]:
-    """Rows of ``width`` numbers from float columns, one for each class, or from one column of lists, ``logits``."""
     if is_file and not (body.startswith(_FILE_MAGIC + b"\0\0") and body.endswith(_FILE_MAGIC)):
         raise _damaged("an Arrow file begins and ends with ARROW1")
     # A file is a stream between two magic words, and a footer that only repeats where the batches are.
-    stream = memoryview(body)[8:] if is_file else memoryview(body)
+    source = pa.BufferReader(pa.py_buffer(memoryview(body)[8:] if is_file else body))
     try:
-        return _read(stream, is_file, width, max_rows)
-    except (struct.error, ValueError) as error:
-        raise _damaged(str(error) if type(error) is ValueError else "it ends too early") from None
+        return _read(pa, source, is_file, widths, max_rows)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _damaged(shown(str(error).rstrip("."))) from None
 
 
-def _read(stream: memoryview, is_file: bool, width: int, max_rows: int) -> NDArray[Any]:
-    messages = _messages(stream, is_file)
-    kind, header, _ = next(messages, (0, None, None))
-    if kind != _SCHEMA or header is None:
+def _read(pa: Any, source: Any, is_file: bool, widths: Mapping[str, int], max_rows: int) -> dict[str, NDArray[Any]]:
+    messages = _messages(pa, source, is_file, _SCHEMA_BYTES + _COLUMN_BYTES * sum(widths.values()))
+    first = next(messages, None)
+    if first is None or first.type != "schema":
         raise _damaged("it does not begin with a schema")
-    layout = _layout(header, width)
-    blocks: list[NDArray[Any]] = []
+    if _header_field(first, _ENDIANNESS):
+        raise BadRequest(415, "the Arrow stream is big-endian. Write it in little-endian order.")
+    schema = pa.ipc.read_schema(first)
+    _check_columns(pa, schema, widths)
+    nodes = sum(1 + hasattr(field.type, "value_type") for field in schema)  # a list has one for its numbers, too
+    batches: list[Any] = []
     total = 0
-    for kind, header, data in messages:
-        if kind != _RECORD_BATCH:
+    for message in messages:
+        if message.type != "record batch":
             raise _damaged("only record batches may follow the schema")
-        batch = _batch(
-            header, data, 2 if layout.lists else width, _n_buffers(layout, width), max_rows - total, max_rows
-        )
-        total += batch.length
-        if len(blocks) == _MOST_BATCHES:
+        if _header_field(message, _COMPRESSION) is not None:
+            raise BadRequest(415, "compressed Arrow buffers are not read. Write the stream without compression.")
+        if len(batches) == _MOST_BATCHES:
             raise BadRequest(413, f"more than {_MOST_BATCHES} record batches in one request. Combine them.")
-        blocks.append(_rows_of_lists(batch, layout, width) if layout.lists else _rows_of_columns(batch, layout))
+        if _header_field(message, _NODES, "<I", follow=True) != nodes:
+            raise _damaged("a record batch does not fit its schema")
+        batch = pa.ipc.read_record_batch(message, schema)
+        total += batch.num_rows
+        if total > max_rows:
+            raise BadRequest(413, f"more than {max_rows} rows in one request. Send them in parts.")
+        batch.validate(full=True)
+        batches.append(batch)
     if not total:
         raise BadRequest(422, "the Arrow stream holds no rows; at least one is needed.")
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    blocks = [_arrays(pa, batch, widths) for batch in batches]
+    return {name: np.ascontiguousarray(np.concatenate([block[name] for block in blocks])) for name in widths}
 
 
-def _messages(stream: memoryview, is_file: bool) -> Iterator[tuple[int, Table, memoryview]]:
-    """Kind, header and data of each message."""
-    place = 0
-    while place < len(stream):
-        if bytes(stream[place : place + 4]) != _CONTINUATION:
-            raise ValueError("a message does not begin like one")
-        (size,) = struct.unpack_from("<I", stream, place + 4)
-        place += 8
-        if not size:
-            if place != len(stream) and not is_file:
-                raise ValueError(f"{len(stream) - place} bytes follow its end")
-            return
-        message = Table.root(stream[place : place + size])
-        if message.number(0, "<h") not in _VERSIONS:
-            raise ValueError("its version of the format is not known")
-        length = message.number(3, "<q")
-        place += size
-        if not 0 <= length <= len(stream) - place:
-            raise ValueError(
-                f"a message says it holds {shown(length)} bytes, and there are {max(0, len(stream) - place)}"
+def _messages(pa: Any, source: Any, is_file: bool, most_bytes: int) -> Iterator[Any]:
+    reader = pa.ipc.MessageReader.open_stream(source)
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            break
+        if message.metadata.size > most_bytes:
+            raise BadRequest(
+                413, f"the metadata of an Arrow message is larger than {most_bytes} bytes; the columns need less."
             )
-        yield message.number(1, "<B"), message.table(2), stream[place : place + length]
-        place += length
+        yield message
+    left = source.size() - source.tell()
+    if left and not is_file:
+        raise _damaged(f"{left} bytes follow its end")
 
 
-def _layout(schema: Table, width: int) -> _Layout:
-    """What the columns are; raises when they cannot be rows of logits."""
-    if schema.number(0, "<h"):
-        raise BadRequest(415, "the Arrow stream is big-endian. Write it in little-endian order.")
-    count = schema.length(1)
-    fields = schema.tables(1, count) if count in (1, width) else []
-    if count == 1 and width != 1 and fields[0].text(0, 7) == b"logits":
-        kind = fields[0].number(2, "<B")
-        if kind in (_LIST, _FIXED_LIST, _LARGE_LIST) and fields[0].length(5) == 1 and not fields[0].has(4):
-            _check_list_size(fields[0], kind, width)
-            return _Layout([_float(fields[0].tables(5, 1)[0])], kind)
-    if count != width:
+def _header_field(message: Any, number: int, form: str = "<h", *, follow: bool = False) -> int | None:
+    """A number in a message's header, of which pyarrow says nothing before it acts on it; None: its default value.
+
+    With ``follow`` the field refers to a vector, and the number is its length.
+    """
+    data = memoryview(message.metadata)
+    try:
+        header = _field(data, _follow(data, 0), 2)
+        place = None if header is None else _field(data, _follow(data, header), number)
+        if place is None:
+            return None
+        return int(struct.unpack_from(form, data, _follow(data, place) if follow else place)[0])
+    except struct.error:
+        raise _damaged("a part of its metadata is missing") from None
+
+
+def _follow(data: memoryview, place: int) -> int:
+    """Where the table begins that a reference in a flatbuffer points to."""
+    return place + int(struct.unpack_from("<I", data, place)[0])
+
+
+def _field(data: memoryview, table: int, number: int) -> int | None:
+    """Where a field of a flatbuffer's table stands; None when it has its default value."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    entry = 4 + 2 * number
+    if vtable < 0 or entry + 2 > struct.unpack_from("<H", data, vtable)[0]:
+        return None
+    offset = struct.unpack_from("<H", data, vtable + entry)[0]
+    return table + offset if offset else None
+
+
+def _check_columns(pa: Any, schema: Any, widths: Mapping[str, int]) -> None:
+    """Refuse columns that cannot be the arrays that are wanted."""
+    listed = {name for name in schema.names if _is_list_of(pa, schema, name, widths)}
+    for name in sorted(listed):
+        if schema.names.count(name) > 1:
+            raise BadRequest(422, f"the Arrow stream has two columns {shown(name)}.")
+        _require_float(pa, schema.field(name).type.value_type, name)
+        size = getattr(schema.field(name).type, "list_size", widths[name])
+        if size != widths[name]:
+            raise BadRequest(422, f"the lists of {shown(name)} must hold {widths[name]} numbers; got {size}.")
+    for name in widths:
+        if name != LOGITS and name not in listed:
+            raise BadRequest(
+                422, f"{name} is missing: an Arrow stream needs a column of lists of floats called {name}."
+            )
+    if LOGITS in widths and LOGITS not in listed:
+        columns = [field for field in schema if field.name not in listed]
+        if len(columns) != widths[LOGITS]:
+            raise BadRequest(
+                422,
+                f"an Arrow stream must have {widths[LOGITS]} float columns, one for each class in order, or one column "
+                f"of lists of floats called logits; got {len(columns)} columns.",
+            )
+        for field in columns:
+            _require_float(pa, field.type, field.name)
+    elif len(listed) != len(schema.names):
+        raise BadRequest(422, f"an Arrow stream must hold {', '.join(widths)} and nothing else.")
+
+
+def _is_list_of(pa: Any, schema: Any, name: str, widths: Mapping[str, int]) -> bool:
+    if name not in widths or name not in schema.names:
+        return False
+    kind = schema.field(schema.get_all_field_indices(name)[0]).type
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _require_float(pa: Any, kind: Any, name: str) -> None:
+    if not pa.types.is_floating(kind):
         raise BadRequest(
-            422,
-            f"an Arrow stream must have {width} float columns, one for each class in order, or one column of lists of "
-            f"floats called logits; got {count} columns.",
+            422, f"Arrow columns must hold float16 to float64, and column '{shown(name)}' does not. Cast it."
         )
-    return _Layout([_float(field) for field in fields], None)
 
 
-def _check_list_size(field: Table, kind: int, width: int) -> None:
-    if kind == _FIXED_LIST and (size := field.table(3).number(0, "<i")) != width:
-        raise BadRequest(422, f"the lists of logits must hold {width} numbers, one for each class; got {size}.")
+def _arrays(pa: Any, batch: Any, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    """The arrays of one batch, each of shape (n, width)."""
+    lists = [
+        name for name in widths if name in batch.schema.names and hasattr(batch.schema.field(name).type, "value_type")
+    ]
+    arrays = {name: _of_lists(batch.column(name), name, widths[name]) for name in lists}
+    if LOGITS in widths and LOGITS not in arrays:
+        columns = [batch.column(i) for i, name in enumerate(batch.schema.names) if name not in lists]
+        arrays[LOGITS] = np.stack([_numbers(column) for column in columns], axis=1)
+    return arrays
 
 
-def _float(field: Table) -> np.dtype[Any]:
-    if field.number(2, "<B") != _FLOAT or field.has(4):
-        name = shown(field.text(0, 50).decode("utf-8", "replace")) if field.has(0) else ""
-        raise BadRequest(422, f"Arrow columns must hold float16 to float64, and column '{name}' does not. Cast it.")
-    precision = field.table(3).number(0, "<h")
-    if precision not in _FLOATS:
-        raise ValueError("a column has floats of no known size")
-    return _FLOATS[precision]
+def _of_lists(column: Any, name: str, width: int) -> NDArray[Any]:
+    if column.null_count:
+        raise _nulls()
+    numbers = _numbers(column.flatten())
+    if not hasattr(column.type, "list_size"):
+        sizes = np.diff(column.offsets.to_numpy())
+        if (sizes != width).any():
+            row = int(np.argmax(sizes != width))
+            raise BadRequest(422, f"row {row} of {shown(name)} must hold {width} numbers; got {int(sizes[row])}.")
+    return numbers.reshape(-1, width)
 
 
-def _n_buffers(layout: _Layout, width: int) -> int:
-    """How many buffers a batch has: validity and numbers of a column; a list has validity and offsets before them."""
-    return {None: 2 * width, _FIXED_LIST: 3}.get(layout.lists, 4)
+def _numbers(column: Any) -> NDArray[Any]:
+    if column.null_count:
+        raise _nulls()
+    numbers: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+    return numbers
 
 
-def _batch(header: Table, data: memoryview, n_nodes: int, n_buffers: int, left: int, max_rows: int) -> _Batch:
-    if header.has(3):
-        raise BadRequest(415, "compressed Arrow buffers are not read. Write the stream without compression.")
-    length = header.number(0, "<q")
-    if length > left:
-        raise BadRequest(413, f"more than {max_rows} rows in one request. Send them in parts.")
-    if length < 0 or header.length(1) != n_nodes or header.length(2) != n_buffers:
-        raise ValueError("a record batch does not fit its schema")
-    nodes = header.pairs(1, n_nodes)
-    if nodes[0][0] != length or any(nulls < 0 for _, nulls in nodes):
-        raise ValueError("a record batch and its columns differ in length")
-    if any(nulls for _, nulls in nodes):
-        raise BadRequest(422, "the Arrow stream holds nulls. Drop those rows.")
-    buffers = header.pairs(2, n_buffers)
-    if any(start < 0 or start % 8 or size < 0 or start + size > len(data) for start, size in buffers):
-        raise ValueError("a buffer lies outside its message, or at an odd place")
-    return _Batch(length, nodes, [data[start : start + size] for start, size in buffers])
-
-
-def _rows_of_columns(batch: _Batch, layout: _Layout) -> NDArray[Any]:
-    rows = np.empty((batch.length, len(layout.dtypes)), np.result_type(*layout.dtypes).newbyteorder("="))
-    for index, dtype in enumerate(layout.dtypes):
-        if batch.nodes[index][0] != batch.length:
-            raise ValueError("the columns of a record batch differ in length")
-        rows[:, index] = _numbers(batch.buffers[2 * index + 1], dtype, batch.length)
-    return rows
-
-
-def _rows_of_lists(batch: _Batch, layout: _Layout, width: int) -> NDArray[Any]:
-    first, count = 0, batch.length * width
-    if layout.lists != _FIXED_LIST and batch.length:
-        kind = np.dtype("<i8" if layout.lists == _LARGE_LIST else "<i4")
-        offsets = _numbers(batch.buffers[1], kind, batch.length + 1)
-        wrong = np.diff(offsets) != width
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            size = int(offsets[row + 1]) - int(offsets[row])
-            raise BadRequest(422, f"row {row} of logits must hold {width} numbers, one for each class; got {size}.")
-        first = int(offsets[0])
-    if first < 0 or first + count > batch.nodes[1][0]:
-        raise ValueError("its lists hold more numbers than there are")
-    numbers = _numbers(batch.buffers[-1], layout.dtypes[0], count, first)
-    return np.array(numbers, dtype=numbers.dtype.newbyteorder("=")).reshape(-1, width)
-
-
-def _numbers(buffer: memoryview, dtype: np.dtype[Any], count: int, first: int = 0) -> NDArray[Any]:
-    if len(buffer) < (first + count) * dtype.itemsize:
-        raise ValueError("a buffer is too short for its column")
-    return np.frombuffer(buffer, dtype, count, first * dtype.itemsize) if count else np.empty(0, dtype)
+def _nulls() -> BadRequest:
+    return BadRequest(422, "the Arrow stream holds nulls. Drop those rows.")
 
 
 def _damaged(reason: str) -> BadRequest:

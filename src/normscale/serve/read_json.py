@@ -3,12 +3,13 @@
 A typed decode refuses by itself what JSON or the type does not know: NaN, 1e400, null, strings, booleans, other
 fields, lists nested deeper than the array has axes, a byte order mark, invalid UTF-8. Two things are left to do. A
 repeated key would win over the first silently; where only numbers are allowed, quotes come from keys alone, so two of
-them mean one key. And a list of numbers takes sixteen times the memory of its text: the commas say how many there will
-be before one is made.
+them for each array mean that each key came once. And a list of numbers takes sixteen times the memory of its text: the
+commas say how many there will be before one is made.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -17,46 +18,56 @@ import msgspec
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from normscale.outputs import LOGITS
 from normscale.serve.bad_request import BadRequest, Body, shown
 
 
-class _Logits(msgspec.Struct, forbid_unknown_fields=True):
-    logits: list[float | list[float]]
-
-
-_LOGITS = msgspec.json.Decoder(_Logits)
-
-
-def read_logits(body: Body, width: int, max_rows: int) -> NDArray[np.float64]:
-    """``{"logits": [[...], ...]}``, or one row as ``{"logits": [...]}``; shape (n, width).
+def read_arrays(body: Body, widths: Mapping[str, int], max_rows: int) -> dict[str, NDArray[np.float64]]:
+    """``{"logits": [[...], ...], ...}``, or one row as ``{"logits": [...], ...}``; each of shape (n, its width).
 
     Examples
     --------
-    >>> read_logits(b'{"logits": [1, 2.5]}', 2, 10)
-    array([[1. , 2.5]])
+    >>> read_arrays(b'{"logits": [1, 2.5]}', {"logits": 2}, 10)
+    {'logits': array([[1. , 2.5]])}
     """
-    logits = _decoded(_LOGITS, body, "logits", max_rows * width).logits
+    names = tuple(widths)
+    document = _decoded(_rows_decoder(names), body, names, max_rows * sum(widths.values()))
+    arrays = {name: _rows(getattr(document, name), name, widths[name]) for name in names}
+    require_equal_rows(arrays)
+    return arrays
+
+
+def require_equal_rows(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse arrays that do not have one row for each input."""
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{name} {n}" for name, n in lengths.items())
+        raise BadRequest(422, f"every array must have one row for each input; got {found} rows.")
+
+
+def _rows(numbers: list[Any], name: str, width: int) -> NDArray[np.float64]:
     try:
-        return _one_row(logits, width) if logits and type(logits[0]) is float else _all_rows(logits, width)
+        one_row = numbers and type(numbers[0]) is float
+        return _one_row(numbers, name, width) if one_row else _all_rows(numbers, name, width)
     except (TypeError, ValueError):
         raise BadRequest(
-            422, f'"logits" must be one row of {width} numbers or a list of such rows, not a mix.'
+            422, f'"{name}" must be one row of {width} numbers or a list of such rows, not a mix.'
         ) from None
 
 
-def read_array(body: Body, axes: int, dtype: DTypeLike, max_elements: int) -> NDArray[Any]:
+def read_inputs_array(body: Body, axes: int, dtype: DTypeLike, max_elements: int) -> NDArray[Any]:
     """``{"inputs": ...}`` with lists nested ``axes`` deep, or one level less for a single input.
 
     Examples
     --------
-    >>> read_array(b'{"inputs": [[1, 2], [3, 4]]}', 2, "float32", 10)
+    >>> read_inputs_array(b'{"inputs": [[1, 2], [3, 4]]}', 2, "float32", 10)
     array([[1., 2.],
            [3., 4.]], dtype=float32)
     """
-    kind = float if np.dtype(dtype).kind == "f" else int
+    number_type = float if np.dtype(dtype).kind == "f" else int
     # The text itself says how deep it is; a decoder for any depth would have to look at every number for its type.
     depth = _depth(body, axes)
-    inputs = _decoded(_inputs_decoder(depth, kind), body, "inputs", max_elements).inputs
+    inputs = _decoded(_inputs_decoder(depth, number_type), body, ("inputs",), max_elements).inputs
     try:
         with np.errstate(over="ignore"):  # too large for the model's type: infinite, and refused as such
             array = np.array(inputs, dtype=dtype)
@@ -67,37 +78,44 @@ def read_array(body: Body, axes: int, dtype: DTypeLike, max_elements: int) -> ND
     return array if depth == axes else array[None]
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], body: Body, field: str, max_elements: int) -> Any:
-    if body.count(b",") >= max_elements:
+def _decoded(decoder: msgspec.json.Decoder[Any], body: Body, names: tuple[str, ...], max_elements: int) -> Any:
+    if body.count(b",") >= max_elements + len(names) - 1:
         raise BadRequest(413, f"more than {max_elements} numbers in one request. Send them in parts.")
     try:
         document = decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise BadRequest(422, f'the body must be {{"{field}": [numbers]}}: {shown(error)}.') from None
+        wanted = ", ".join(f'"{name}": [numbers]' for name in names)
+        raise BadRequest(422, f"the body must be {{{wanted}}}: {shown(error)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(400, f"the body is not JSON: {shown(error)}.") from None
-    if body.count(b'"') != 2:
-        raise BadRequest(422, f'the body names "{field}" more than once; name it once.')
+    if body.count(b'"') != 2 * len(names):
+        raise BadRequest(422, f"the body names {_quoted(names)} more than once; name it once.")
     return document
 
 
-def _one_row(numbers: list[Any], width: int) -> NDArray[np.float64]:
+def _quoted(names: tuple[str, ...]) -> str:
+    return " or ".join(f'"{name}"' for name in names)
+
+
+def _one_row(numbers: list[Any], name: str, width: int) -> NDArray[np.float64]:
     if len(numbers) != width:
-        raise BadRequest(422, f'"logits" must hold {width} numbers, one for each class; got {len(numbers)}.')
+        raise BadRequest(422, f'"{name}" must hold {width} numbers{_each(name)}; got {len(numbers)}.')
     return np.array([numbers], dtype=np.float64)
 
 
-def _all_rows(rows: list[Any], width: int) -> NDArray[np.float64]:
+def _all_rows(rows: list[Any], name: str, width: int) -> NDArray[np.float64]:
     if not rows:
-        raise BadRequest(422, '"logits" holds no rows; at least one is needed.')
+        raise BadRequest(422, f'"{name}" holds no rows; at least one is needed.')
     lengths = set(map(len, rows))
     if lengths != {width}:
         bad = next(index for index, row in enumerate(rows) if len(row) != width)
-        raise BadRequest(
-            422, f'"logits" row {bad} must hold {width} numbers, one for each class; got {len(rows[bad])}.'
-        )
+        raise BadRequest(422, f'"{name}" row {bad} must hold {width} numbers{_each(name)}; got {len(rows[bad])}.')
     count = len(rows) * width
     return np.fromiter(chain.from_iterable(rows), np.float64, count).reshape(-1, width)
+
+
+def _each(name: str) -> str:
+    return ", one for each class" if name == LOGITS else ""
 
 
 def _depth(body: Body, axes: int) -> int:
@@ -107,9 +125,15 @@ def _depth(body: Body, axes: int) -> int:
     return axes - 1 if axes > 1 and len(opening) - len(opening.lstrip(b"[")) == axes - 1 else axes
 
 
+@lru_cache(maxsize=8)
+def _rows_decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
+    fields: list[Any] = [(name, list[float | list[float]]) for name in names]
+    return msgspec.json.Decoder(msgspec.defstruct("Outputs", fields, forbid_unknown_fields=True))
+
+
 @lru_cache(maxsize=64)
-def _inputs_decoder(depth: int, kind: type) -> msgspec.json.Decoder[Any]:
-    nested: Any = kind
+def _inputs_decoder(depth: int, number_type: type) -> msgspec.json.Decoder[Any]:
+    nested: Any = number_type
     for _ in range(depth):
         nested = list[nested]
     return msgspec.json.Decoder(msgspec.defstruct("Inputs", [("inputs", nested)], forbid_unknown_fields=True))

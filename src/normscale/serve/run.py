@@ -13,15 +13,23 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
+from normscale.serve.hosts import Hosts, checked_origin
 from normscale.serve.instruments import MULTIPROCESS
-from normscale.serve.protocol import GuardProtocol
-from normscale.serve.settings import ENVIRONMENT, Settings
+from normscale.serve.protocol import guard_protocol
+from normscale.serve.settings import ENVIRONMENT, ServerSettings
 from normscale.serve.tokens import load_tokens
 
 _SHUTDOWN_SECONDS = 3
 
 
-def bind(settings: Settings) -> socket.socket:
+def check_addresses(settings: ServerSettings) -> None:
+    """Refuse names and origins that no request could have, before anything is made."""
+    Hosts(settings.host, settings.hosts)
+    for origin in settings.origins:
+        checked_origin(origin)
+
+
+def bind(settings: ServerSettings) -> socket.socket:
     """Listen, on an address that strangers can reach only when they need a token."""
     tokens = load_tokens(settings.tokens)
     if not settings.is_loopback and not len(tokens):
@@ -46,7 +54,7 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def serve(settings: Settings, listener: socket.socket) -> None:
+def serve(settings: ServerSettings, listener: socket.socket) -> None:
     """Serve until told to stop (SIGINT, SIGTERM); both are an orderly end."""
     os.environ[ENVIRONMENT] = settings.to_json()
     # uvicorn, having stopped in good order, raises the signal once more: without this it would end the process here.
@@ -60,11 +68,11 @@ def serve(settings: Settings, listener: socket.socket) -> None:
         Multiprocess(_configuration(settings), sockets=[listener]).run()
 
 
-def _configuration(settings: Settings) -> uvicorn.Config:
+def _configuration(settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         "normscale.serve.app:app_from_environment",
         factory=True,
-        http=GuardProtocol,
+        http=guard_protocol(settings.bounds),
         loop="auto",  # uvloop where there is one: not on Windows
         ws="none",
         lifespan="on",

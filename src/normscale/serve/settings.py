@@ -8,22 +8,23 @@ import os
 from dataclasses import dataclass, field
 from typing import Self
 
-from normscale.detectors.base import Detector
-from normscale.detectors.decision import Threshold
-from normscale.detectors.registry import load_detector
+from normscale.detectors.base import Detector, Setting
+from normscale.detectors.threshold import Threshold
+from normscale.detectors.registry import list_detectors, load_detector, make_detector
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
-from normscale.guard import Guard, Policy, open_store
+from normscale.guard import Guard, Policy, open_guard
+from normscale.serve.bounds import Bounds
 
 SAMPLE = "sample"
 ENVIRONMENT = "NORMSCALE_SERVE"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """What ``normscale serve`` was asked for."""
 
-    guard: str
+    detector: str
     """A detector file, or ``sample``."""
     store: str
     policy: Policy = field(default_factory=Policy)
@@ -33,11 +34,11 @@ class Settings:
     host: str = "127.0.0.1"
     port: int = 8000
     hosts: tuple[str, ...] = ()
+    """Further names that the server may be called by."""
+    origins: tuple[str, ...] = ()
+    """Further origins whose pages may change the guard."""
     workers: int = 1
-    max_body: int = 16 << 20
-    max_rows: int = 100_000
-    max_requests: int = 256
-    max_seconds: float = 30.0
+    bounds: Bounds = field(default_factory=Bounds)
     demo: bool = False
 
     @property
@@ -51,37 +52,38 @@ class Settings:
             return False
 
     def to_json(self) -> str:
-        """For a worker's environment."""
-        return write_json({**dataclasses.asdict(self), "policy": self.policy._asdict()})
+        """Write them for a worker's environment."""
+        return write_json({**dataclasses.asdict(self), "bounds": self.bounds._asdict()})
 
     @classmethod
     def from_environment(cls) -> Self:
-        """What the parent process left."""
+        """Read what the parent process left."""
         document = read_json(os.environ[ENVIRONMENT])
         document["policy"] = Policy(**document["policy"])
-        document["hosts"] = tuple(document["hosts"])
+        document["bounds"] = Bounds(**document["bounds"])
+        document["hosts"], document["origins"] = tuple(document["hosts"]), tuple(document["origins"])
         return cls(**document)
 
     def load_detector(self) -> Detector:
-        """The guard's detector, with the threshold that was asked for."""
-        detector = sample_detector() if self.guard == SAMPLE else load_detector(self.guard)
+        """Load the detector, and give it the threshold that was asked for."""
+        detector = sample_detector() if self.detector == SAMPLE else load_detector(self.detector)
         if self.threshold is not None:
             detector.threshold_ = Threshold(self.threshold)
         return detector
 
-    def open_guard(self) -> Guard:
-        """The guard, read up to the last entry of its store."""
+    def open_guard(self, detector: Detector | None = None) -> Guard:
+        """Open the store and the guard on it; a detector that is refused leaves no store behind."""
         if self.workers > 1 and self.store == ":memory:":
             raise InvalidInput("a store in memory cannot be shared by several workers; give --store FILE.")
-        return Guard(self.load_detector(), open_store(self.store), self.policy)
+        return open_guard(self.load_detector() if detector is None else detector, self.store, self.policy)
 
 
 def sample_detector() -> Detector:
-    """Norm-scaling on the embedded sample, to try things out."""
-    from normscale.detectors.norm_scaling import NormScaling
+    """Fit a detector with running statistics on the embedded sample, to try things out."""
     from normscale.sample import load_sample
 
     sample = load_sample()
-    detector = NormScaling().fit(sample.train).calibrate(sample.validation, keep=0.95)
+    running = (made for made in map(make_detector, list_detectors()) if Setting.STREAM in made.settings)
+    detector = next(running).fit(sample.train).set_threshold(sample.validation, keep=0.95)
     detector.class_names = tuple(sample.class_names)
     return detector

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from normscale.errors import InvalidInput
-from normscale.guard.stores.sql import Aside, SqlStore, Transaction
+from normscale.guard.stores.sql import Quarantined, SqlStore, Transaction
 
-__all__ = ["Aside", "SqlStore", "Transaction", "open_store"]
+__all__ = ["Quarantined", "SqlStore", "Transaction", "open_store"]
 
 
 def open_store(where: str | os.PathLike[str]) -> SqlStore:

@@ -11,25 +11,25 @@ from normscale.guard.entries import Entry
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, kind TEXT NOT NULL, "
+    "CREATE TABLE IF NOT EXISTS journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, event TEXT NOT NULL, "
     "client TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, predicted {bytes} NOT NULL, "
-    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, learned {bytes} NOT NULL, glimpse {bytes} NOT NULL, "
+    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, replay_rows {bytes} NOT NULL, display_sample {bytes} NOT NULL, "
     "note TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, state {bytes} NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS aside (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, minute BIGINT NOT NULL, "
-    "client TEXT NOT NULL, cause TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, "
-    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, learned {bytes} NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS aside_by_minute ON aside (minute, client, cause)",
+    "CREATE TABLE IF NOT EXISTS quarantine (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, "
+    "minute BIGINT NOT NULL, client TEXT NOT NULL, cause TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, "
+    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, replay_rows {bytes} NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS quarantine_by_minute ON quarantine (minute, client, cause)",
     "CREATE TABLE IF NOT EXISTS answers (client TEXT NOT NULL, key TEXT NOT NULL, digest {bytes} NOT NULL, "
     "at DOUBLE PRECISION NOT NULL, upto BIGINT NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
     "CREATE INDEX IF NOT EXISTS answers_by_time ON answers (at)",
     "CREATE INDEX IF NOT EXISTS answers_by_client ON answers (client, upto)",
 )
-_ENTRY = "seq, at, kind, client, rows, flagged, predicted, mean, m2, learned, glimpse, note"
-_ASIDE = "seq, at, minute, client, cause, rows, flagged, mean, m2, learned"
+_ENTRY = "seq, at, event, client, rows, flagged, predicted, mean, m2, replay_rows, display_sample, note"
+_QUARANTINED = "seq, at, minute, client, cause, rows, flagged, mean, m2, replay_rows"
 
 
-class Aside(NamedTuple):
+class Quarantined(NamedTuple):
     """Rows that were answered but not taken in: their moments by client and minute, or the rows where order matters."""
 
     seq: int
@@ -42,14 +42,13 @@ class Aside(NamedTuple):
     flagged: int
     mean: bytes
     m2: bytes
-    learned: bytes
+    replay_rows: bytes
 
 
 class Transaction:
     """Statements inside one transaction that no other process is in."""
 
     def __init__(self, store: SqlStore) -> None:
-        """Of a store that has begun one."""
         self._run = store.run
         self.meta = _Meta(store)
 
@@ -76,7 +75,7 @@ class Transaction:
         )
         self._run("DELETE FROM journal WHERE seq <= ?", (keep_after,))
         if drop_rows:  # the state includes them
-            self._run("UPDATE journal SET learned = ? WHERE seq <= ? AND length(learned) > 0", (b"", seq))
+            self._run("UPDATE journal SET replay_rows = ? WHERE seq <= ? AND length(replay_rows) > 0", (b"", seq))
 
     def forget_answers(self, before: float) -> None:
         """Drop answers that are older than ``before``."""
@@ -98,36 +97,40 @@ class Transaction:
         )
         self._run("DELETE FROM answers WHERE client = ? AND upto <= ?", (client, upto - most_bytes))
 
-    def aside(self, client: str | None = None) -> list[Aside]:
-        """All that is set aside, in order, of one client or of all."""
+    def quarantined(self, client: str | None = None) -> list[Quarantined]:
+        """Quarantined rows in order, of one client or of all."""
         where, values = ("", ()) if client is None else (" WHERE client = ?", (client,))
-        return [Aside(*row) for row in self._run(f"SELECT {_ASIDE} FROM aside{where} ORDER BY seq", values)]
+        return [
+            Quarantined(*row) for row in self._run(f"SELECT {_QUARANTINED} FROM quarantine{where} ORDER BY seq", values)
+        ]
 
-    def list_aside(self) -> list[Aside]:
-        """The same for people: without the rows themselves, which may be many."""
-        columns = _ASIDE.removesuffix(", learned")
-        return [Aside(*(*row, b"")) for row in self._run(f"SELECT {columns} FROM aside ORDER BY seq", ())]
+    def list_quarantined(self) -> list[Quarantined]:
+        """List them for people: without the rows themselves, which may be many."""
+        columns = _QUARANTINED.removesuffix(", replay_rows")
+        return [Quarantined(*(*row, b"")) for row in self._run(f"SELECT {columns} FROM quarantine ORDER BY seq", ())]
 
-    def aside_of_minute(self, minute: int, client: str, cause: str) -> Aside | None:
-        """What of a client was set aside within a minute."""
+    def quarantined_in_minute(self, minute: int, client: str, cause: str) -> Quarantined | None:
+        """Rows of a client that were quarantined within a minute, if any."""
         rows = self._run(
-            f"SELECT {_ASIDE} FROM aside WHERE minute = ? AND client = ? AND cause = ? ORDER BY seq DESC LIMIT 1",
+            f"SELECT {_QUARANTINED} FROM quarantine WHERE minute = ? AND client = ? AND cause = ? "
+            "ORDER BY seq DESC LIMIT 1",
             (minute, client, cause),
         )
-        return Aside(*rows[0]) if rows else None
+        return Quarantined(*rows[0]) if rows else None
 
-    def set_aside(self, aside: Aside) -> None:
-        """Write or replace what began with an entry."""
+    def quarantine(self, part: Quarantined) -> None:
+        """Write or replace quarantined rows that began with an entry."""
         self._run(
-            f"INSERT INTO aside ({_ASIDE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (seq) DO UPDATE SET "
+            f"INSERT INTO quarantine ({_QUARANTINED}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (seq) DO UPDATE SET "
             "rows = excluded.rows, flagged = excluded.flagged, mean = excluded.mean, m2 = excluded.m2",
-            aside,
+            part,
         )
 
-    def drop_aside(self, parts: Sequence[Aside]) -> None:
-        """Forget some of what is set aside."""
+    def drop_quarantined(self, parts: Sequence[Quarantined]) -> None:
+        """Drop some of the quarantined rows."""
         for part in parts:
-            self._run("DELETE FROM aside WHERE seq = ?", (part.seq,))
+            self._run("DELETE FROM quarantine WHERE seq = ?", (part.seq,))
 
 
 class _Meta:
@@ -182,11 +185,11 @@ class SqlStore(ABC):
 
     @abstractmethod
     def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Run a statement with ``?`` for its values; what it selects."""
+        """Run a statement with ``?`` for its values, and return what it selects."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go."""
+        """Close the connection."""
 
     def __enter__(self) -> Self:
         """The store itself."""

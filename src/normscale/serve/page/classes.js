@@ -40,7 +40,7 @@ export class Classes {
   update(view) {
     const n = this.all?.length;
     this.all = records(view);
-    this.limit = view.monitors.find((monitor) => monitor.kind === "shift")?.limit ?? Infinity;
+    this.limit = view.readings.find((reading) => reading.name === "shift")?.limit ?? Infinity;
     const moments = this.all.some((one) => isNumber(one.shift));
     set(this.table, "class", moments ? "" : "no-moments");
     if (!moments && this.sorting.column === SHIFT) this.sorting = { column: SHARE, falling: true };

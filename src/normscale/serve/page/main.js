@@ -6,7 +6,7 @@ import { byId, on, say, set } from "./dom.js";
 import { showEmpty } from "./empty.js";
 import { showFlagged } from "./flagged.js";
 import { watch } from "./live.js";
-import { showMonitors } from "./monitors.js";
+import { showReadings } from "./readings.js";
 import { showNumbers, showStatus } from "./status.js";
 import { Threshold } from "./threshold.js";
 import { Timeline } from "./timeline.js";
@@ -21,7 +21,7 @@ function draw() {
   showEmpty(view);
   showNumbers(view);
   showActions(view);
-  showMonitors(view);
+  showReadings(view);
   showFlagged(view);
   for (const part of parts) part.update(view);
 }

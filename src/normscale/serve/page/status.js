@@ -15,21 +15,21 @@ const ON_DRIFT = { freeze: "On drift it freezes itself.", warn: "On drift it war
 // What is the case: a state for shape and colour, a title, an explanation.
 function describe(view) {
   const n = view.alarms.length;
-  const aside = view.aside ? ` ${rows(view.aside)} set aside.` : "";
+  const quarantined = view.quarantined ? ` ${rows(view.quarantined)} quarantined.` : "";
   if (view.mode === "frozen") {
     const since = isNumber(view.frozen_since) ? ` since ${moment(view.frozen_since, view.now)}` : "";
     const because = view.frozen_because ? `: ${view.frozen_because}` : "";
-    const text = `Rows are scored by the guard file's own statistics, not taken in.${aside}`;
+    const text = `Rows are scored by the detector file's own statistics, not taken in.${quarantined}`;
     return ["frozen", `Frozen${since}${because}`, text];
   }
   if (view.scored === 0) return ["waiting", "Waiting for the first row", "\u00a0"];
   const title = `Running on ${view.mode === "static" ? "training" : "live"} statistics`;
   if (n) {
     const words = view.alarms.map((alarm) => alarm.text).join(" ");
-    return ["alarm", `${title}, with ${n === 1 ? "one alarm" : `${n} alarms`}`, words + aside];
+    return ["alarm", `${title}, with ${n === 1 ? "one alarm" : `${n} alarms`}`, words + quarantined];
   }
   if (view.mode === "static") return ["static", title, "No alarm. This detector learns nothing from the stream."];
-  return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${aside}`];
+  return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${quarantined}`];
 }
 
 export function showStatus(view) {
@@ -38,17 +38,17 @@ export function showStatus(view) {
   set(byId("status-icon"), "d", SHAPES[state]);
   say(byId("status-title"), title);
   say(byId("status-text"), text);
-  const guard = view.guard.split(/[\\/]/).pop();
-  say(byId("guard"), guard);
+  const detector = view.detector_file.split(/[\\/]/).pop();
+  say(byId("guard"), detector);
   say(byId("facts"), `${view.detector.replaceAll("_", "-")}, ${view.workers} worker${view.workers === 1 ? "" : "s"}`);
   say(byId("made-by"), `normscale ${view.version}`);
-  document.title = `${state === "running" ? "" : `${title.split(": ")[0]} · `}${guard}`;
+  document.title = `${state === "running" ? "" : `${title.split(": ")[0]} · `}${detector}`;
 }
 
 export function showNumbers(view) {
   say(byId("scored"), count(view.scored));
   say(byId("rows"), count(view.rows));
-  say(byId("aside"), count(view.aside));
+  say(byId("quarantined"), count(view.quarantined));
   say(byId("rows-per-second"), rate(view.throughput.rows));
   say(byId("requests-per-second"), rate(view.throughput.requests));
   const { p50_ms: middle, p99_ms: worst } = view.latency ?? {};

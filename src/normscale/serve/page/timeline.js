@@ -12,7 +12,7 @@ const CEILINGS = [0.05, 0.1, 0.2, 0.3, 0.5, 1];
 export class Timeline {
   constructor() {
     this.svg = byId("timeline");
-    [this.aside, this.axis, this.volume, this.area, this.mean, this.nominal, this.cursor] = this.svg.children;
+    [this.shade, this.axis, this.volume, this.area, this.mean, this.nominal, this.cursor] = this.svg.children;
     this.at = null; // the step that is read
     new ResizeObserver(() => this.draw()).observe(this.svg);
     this.#listen();
@@ -26,7 +26,7 @@ export class Timeline {
   draw() {
     const { clientWidth: width, clientHeight: height } = this.svg;
     if (!this.view || !width) return;
-    const { rows: all, flagged, aside, seconds, start } = this.view.timeline;
+    const { rows: all, flagged, quarantined, seconds, start } = this.view.timeline;
     const [end, bottom, floor] = [width - RIGHT, height - BOTTOM, height - BOTTOM - VOLUME];
     const shares = all.map((n, k) => (n ? flagged[k] / n : null));
     const means = movingMeans(all, flagged, Math.max(1, Math.round(MEAN_SECONDS / seconds)));
@@ -37,7 +37,7 @@ export class Timeline {
     const x = linear(0, all.length, LEFT, end);
     const y = (value) => Math.max(TOP, linear(0, ceiling, floor, TOP)(value));
     const frozen = this.view.frozen_since ?? Infinity;
-    const shaded = all.map((_, k) => aside[k] > 0 || start + (k + 1) * seconds > frozen);
+    const shaded = all.map((_, k) => quarantined[k] > 0 || start + (k + 1) * seconds > frozen);
     const busiest = Math.max(1, ...all);
     const columns = (heights, gap) =>
       heights.map((height, k) => bar(x(k), x(k + 1), bottom, bottom - height, gap)).join("");
@@ -46,7 +46,7 @@ export class Timeline {
     set(this.mean, "d", joined(means, x, y));
     set(this.nominal, "d", expected === null ? "" : `M${LEFT} ${y(expected)}H${end}`);
     set(this.volume, "d", columns(all.map((n) => (n / busiest) * (VOLUME - 8))));
-    set(this.aside, "d", columns(shaded.map((is) => is && bottom - TOP), 0));
+    set(this.shade, "d", columns(shaded.map((is) => is && bottom - TOP), 0));
     this.scale = { x, n: all.length, bottom };
     this.#drawAxis({ x, y, end, height, ceiling });
     byId("nominal-key").hidden = expected === null;
@@ -81,13 +81,13 @@ export class Timeline {
   // All of it in a sentence; or the step under the pointer, or chosen by the arrow keys.
   #write() {
     const { x, n, bottom } = this.scale;
-    const { rows: all, flagged, aside, start, seconds } = this.view.timeline;
+    const { rows: all, flagged, quarantined, start, seconds } = this.view.timeline;
     const k = this.at;
     set(this.cursor, "d", k === null ? "" : `M${x(k + 0.5).toFixed(1)} ${TOP}V${bottom}`);
     const part = (some, total) => (total ? ` (${share(some / total)})` : "");
     const reading = () =>
       `${clock(start + k * seconds)}: ${rows(all[k])}, ${flagged[k]} flagged${part(flagged[k], all[k])}` +
-      (aside[k] ? `, ${aside[k]} set aside` : "");
+      (quarantined[k] ? `, ${quarantined[k]} quarantined` : "");
     const [some, total] = [sum(flagged), sum(all)];
     const whole = () =>
       `${count(some)} of ${rows(total)} flagged in ${Math.round((n * seconds) / 60)} minutes${part(some, total)}.`;

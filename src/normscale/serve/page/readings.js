@@ -5,11 +5,11 @@ import { decimal, isNumber, moment } from "./format.js";
 
 const AT = 2 / 3; // of a gauge's width is its limit, so that all can be compared at a glance
 
-export function showMonitors(view) {
-  const gauges = grow(byId("gauges"), view.monitors.length, newGauge);
-  view.monitors.forEach((monitor, k) => {
-    const alarm = view.alarms.find((one) => one.kind === monitor.kind);
-    showGauge(gauges[k], monitor, alarm && `${alarm.text} Since ${moment(alarm.since, view.now)}.`);
+export function showReadings(view) {
+  const gauges = grow(byId("gauges"), view.readings.length, newGauge);
+  view.readings.forEach((reading, k) => {
+    const alarm = view.alarms.find((one) => one.name === reading.name);
+    showGauge(gauges[k], reading, alarm && `${alarm.text} Since ${moment(alarm.since, view.now)}.`);
   });
 }
 

@@ -3,8 +3,8 @@
 * *class balance*: the total variation between the shares of predicted classes, recent and training, beyond what a
   sample of that size shows anyway. Plain norm-scaling breaks on a stream that one class dominates.
 * *shift*: the farthest that the recent mean logit of any class lies from its training mean, in training deviations.
-  A running mean is an average of recent means, so who is held to this limit cannot move the statistics beyond it.
-* *spread*: how much wider or narrower than in training the recent logits of any class spread, as a factor less 1. Rows
+  A running mean is an average of recent means, so a stream within this limit cannot move the statistics beyond it.
+* *spread*: how much wider or narrower than in training the recent logits of any class spread, as a factor minus 1. Rows
   drawn together around the training mean would otherwise shrink the running deviations, and fewer be flagged, unseen.
 * *flagged*: the share of recent rows that were flagged.
 """
@@ -12,30 +12,41 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 
 from normscale._kernels import BlockState, combine
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
-from normscale.detectors.reference import Reference
+from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard.policy import Policy
 from normscale.scaling import scale_factor
 
-BALANCE, SHIFT, SPREAD, FLAGGED = "class_balance", "shift", "spread", "flagged"
-LABELS = {
-    BALANCE: "class balance",
-    SHIFT: "mean shift",
-    SPREAD: "spread",
-    FLAGGED: "flagged share",
-}
 _WIDEST = 1e6
+
+
+class Drift(StrEnum):
+    """What is read of a stream."""
+
+    BALANCE = "class_balance"
+    SHIFT = "shift"
+    SPREAD = "spread"
+    FLAGGED = "flagged"
+
+
+LABELS = {
+    Drift.BALANCE: "class balance",
+    Drift.SHIFT: "mean shift",
+    Drift.SPREAD: "spread",
+    Drift.FLAGGED: "flagged share",
+}
 
 
 class Reading(NamedTuple):
     """One number against its limit."""
 
-    kind: str
+    name: Drift
     value: float
     limit: float
     worst: int = -1
@@ -47,7 +58,7 @@ class Reading(NamedTuple):
         return self.value > self.limit
 
 
-class Monitor(NamedTuple):
+class RecentRows(NamedTuple):
     """What the recent rows look like; older ones fade. Never changed: each block makes a new one."""
 
     weight: float
@@ -61,18 +72,18 @@ class Monitor(NamedTuple):
     """(C,) sum of their squared deviations from it."""
 
     @classmethod
-    def empty(cls, n_classes: int) -> Monitor:
-        """Nothing seen."""
+    def empty(cls, n_classes: int) -> RecentRows:
+        """Start without any row."""
         return cls(0.0, 0.0, np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes))
 
-    def after(self, flagged: int, predicted: IntArray, block: BlockState, window: float) -> Monitor:
-        """The monitor with a block of rows counted in, each as heavy as the next."""
+    def after(self, flagged: int, predicted: IntArray, block: BlockState, window: float) -> RecentRows:
+        """Count a block of rows in, each as heavy as the next."""
         rows = block.weight
         keep = math.exp(-rows / window)
         new = window * (1.0 - keep)  # what n rows weigh together when each fades from its arrival on
         before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
         weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * (new / rows)))
-        return Monitor(
+        return RecentRows(
             weight,
             self.flagged * keep + flagged * (new / rows),
             self.predicted * keep + predicted * (new / rows),
@@ -87,70 +98,86 @@ class Monitor(NamedTuple):
         return std
 
 
-class Yardstick:
-    """Training, in the form in which streams are held against it."""
+class DriftMonitor:
+    """Compares recent rows with training, and finds rows too far out to have come from it."""
 
-    def __init__(self, reference: Reference | None, policy: Policy) -> None:
-        """Without a reference only the flagged share can be watched."""
+    def __init__(self, baseline: TrainingBaseline | None, policy: Policy) -> None:
+        """Without a baseline only the flagged share can be watched."""
         self.policy = policy
-        self.reference = reference
-        if reference is not None:
-            self.share = reference.share
+        self.baseline = baseline
+        self._latest: tuple[RecentRows | None, tuple[Reading, ...]] = (None, ())
+        if baseline is not None:
+            self.share = baseline.share
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
-            self.mean, std = reference.moments.mean, reference.moments.std
-            self.per_deviation = scale_factor(reference.moments)
+            self.mean, std = baseline.moments.mean, baseline.moments.std
+            self.per_deviation = scale_factor(baseline.moments)
             reach = np.where(std > 0.0, policy.outlier * std, math.inf)
             self._low, self._high = float((self.mean - reach).max()), float((self.mean + reach).min())
 
-    def readings(self, monitor: Monitor) -> tuple[Reading, ...]:
-        """All readings; none before there is enough evidence."""
-        policy, weight = self.policy, monitor.weight
+    def readings(self, recent: RecentRows) -> tuple[Reading, ...]:
+        """Read the recent rows; nothing before there is enough evidence. The latest readings are remembered."""
+        if recent is not self._latest[0]:
+            self._latest = recent, self._read(recent)
+        return self._latest[1]
+
+    def limits(self) -> dict[Drift, float]:
+        """The limit of every reading."""
+        policy = self.policy
+        return {
+            Drift.BALANCE: policy.balance,
+            Drift.SHIFT: policy.shift,
+            Drift.SPREAD: policy.spread,
+            Drift.FLAGGED: policy.flagged,
+        }
+
+    def _read(self, recent: RecentRows) -> tuple[Reading, ...]:
+        policy, weight = self.policy, recent.weight
         if weight < policy.evidence:
             return ()
-        flagged = Reading(FLAGGED, monitor.flagged / weight, policy.flagged)
-        if self.reference is None:
+        flagged = Reading(Drift.FLAGGED, recent.flagged / weight, policy.flagged)
+        if self.baseline is None:
             return (flagged,)
-        share = monitor.predicted / weight
+        share = recent.predicted / weight
         excess = share - self.share
         chance = np.minimum(self._noise / math.sqrt(weight), 2.0 * self.share)
         balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
-        distance = np.abs(monitor.mean - self.mean) * self.per_deviation
+        distance = np.abs(recent.mean - self.mean) * self.per_deviation
         farthest = int(distance.argmax())
-        wider = np.where(self.per_deviation > 0.0, monitor.std * self.per_deviation, 1.0)
+        wider = np.where(self.per_deviation > 0.0, recent.std * self.per_deviation, 1.0)
         factor = np.maximum(wider, 1.0 / np.maximum(wider, 1.0 / _WIDEST))
         strangest = int(factor.argmax())
         return (
-            Reading(BALANCE, balance, policy.balance, int(excess.argmax())),
-            Reading(SHIFT, float(distance[farthest]), policy.shift, farthest),
-            Reading(SPREAD, min(float(factor[strangest]), _WIDEST) - 1.0, policy.spread, strangest),
+            Reading(Drift.BALANCE, balance, policy.balance, int(excess.argmax())),
+            Reading(Drift.SHIFT, float(distance[farthest]), policy.shift, farthest),
+            Reading(Drift.SPREAD, min(float(factor[strangest]), _WIDEST) - 1.0, policy.spread, strangest),
             flagged,
         )
 
-    def as_in_training(self, rows: int) -> BlockState:
-        """The moments of some rows that are just like those of training."""
-        assert self.reference is not None, "who knows what lies far out knows the training"
-        return self.reference.moments.reweighted(rows).state
+    def training_like(self, rows: int) -> BlockState:
+        """Moments of some rows that are just like those of training."""
+        assert self.baseline is not None, "outliers are only found where training is known"
+        return self.baseline.moments.reweighted(rows).state
 
     def outliers(self, rows: Rows) -> BoolArray | None:
         """Which rows hold a number too far out to have anything to do with training; None: none of them."""
-        if self.reference is None or (rows.min() >= self._low and rows.max() <= self._high):
+        if self.baseline is None or (rows.min() >= self._low and rows.max() <= self._high):
             return None
         distance = np.abs(rows - self.mean) * self.per_deviation
         far: BoolArray = distance.max(axis=1) > self.policy.outlier
         return far if far.any() else None
 
-    def explain(self, reading: Reading, monitor: Monitor, names: tuple[str, ...] | None) -> str:
-        """The reading in plain words."""
+    def explain(self, reading: Reading, recent: RecentRows, names: tuple[str, ...] | None) -> str:
+        """Say a reading in plain words."""
         worst = reading.worst
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
-        if reading.kind == BALANCE:
-            now, then = monitor.predicted[worst] / monitor.weight, self.share[worst]
+        if reading.name == Drift.BALANCE:
+            now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
-        if reading.kind == SHIFT:
-            direction = "above" if monitor.mean[worst] > self.mean[worst] else "below"
+        if reading.name == Drift.SHIFT:
+            direction = "above" if recent.mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
             return f"The recent logits of {name} lie {distance} their training mean."
-        if reading.kind == SPREAD:
-            how = "wider" if monitor.std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
+        if reading.name == Drift.SPREAD:
+            how = "wider" if recent.std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
             return f"The recent logits of {name} spread {1.0 + reading.value:.1f} times {how} than in training."
         return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."

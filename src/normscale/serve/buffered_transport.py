@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 
-class OneWrite:
+class BufferedTransport:
     """Stands before a transport. uvicorn writes the head and the body of a response apart, each a system call.
 
     Only what uvicorn asks of a transport is here; everything but writing is the transport's own.

@@ -6,23 +6,24 @@ import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from guards import IGNORE, detector, digits, guard, moments_of, one_class, sample, send
+from guards import IGNORE, detector, digits, guard, moments_of, one_class, request, sample, send
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import normscale as ns
-from normscale.detectors.decision import Threshold
+from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
-from normscale.guard import Guard, Policy, Request, Verdict, journal, open_store
+from normscale.guard import Guard, Policy, Verdict, journal, open_store
 from normscale.guard.clock import Clock
-from normscale.guard.duty import fingerprint
+from normscale.guard.detector_check import fingerprint
+from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
-from normscale.guard.ledger import GuardState
 from normscale.guard.stores.sqlite import SqliteStore
 
 
@@ -33,7 +34,7 @@ def test_any_groups_of_any_requests_equal_the_detectors_own_stream(cuts: list[in
     own = ns.NormScaling().fit(sample().train)
     expected = own.stream(rows)
     on = guard(policy=IGNORE)
-    requests = [Request(part) for part in np.split(rows, np.cumsum(cuts)[:-1])]
+    requests = [request(part) for part in np.split(rows, np.cumsum(cuts)[:-1])]
     verdicts = [v for i in range(0, len(requests), groups) for v in on.process(requests[i : i + groups])]
     scores = np.concatenate([v.scores for v in verdicts if isinstance(v, Verdict)])
     np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
@@ -64,7 +65,7 @@ def test_scaled_logits_are_those_behind_the_scores() -> None:
     before = on.state.statistics.moments
     assert before is not None
     rows = digits(7, seed=2)
-    first, second = on.process([Request(rows[:3]), Request(rows[3:], scaled=True)])
+    first, second = on.process([request(rows[:3]), request(rows[3:], scaled=True)])
     assert isinstance(first, Verdict)
     assert isinstance(second, Verdict)
     assert first.scaled is None
@@ -72,8 +73,8 @@ def test_scaled_logits_are_those_behind_the_scores() -> None:
     for i, scaled in enumerate(second.scaled, 3):
         running = before.copy().update(rows[: i + 1].astype(np.float64))
         np.testing.assert_allclose(scaled, (rows[i] - running.mean) / running.std, rtol=1e-9)
-    (refused,) = guard(made=detector("energy")).process([Request(rows, scaled=True)])
-    assert "only for a norm_scaling guard" in str(refused)
+    (refused,) = guard(made=detector("energy")).process([request(rows, scaled=True)])
+    assert "does not scale logits" in str(refused)
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy"))
@@ -90,7 +91,7 @@ def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: py
     for key, array in never_killed.state.statistics.tensors().items():
         assert array.tolist() == killed.state.statistics.tensors()[key].tolist(), key
     assert killed.state.rows == 300
-    assert killed.state.monitor.predicted.tolist() == never_killed.state.monitor.predicted.tolist()
+    assert killed.state.recent.predicted.tolist() == never_killed.state.recent.predicted.tolist()
     with open_store(tmp_path / "b") as store, store.transaction() as transaction:
         assert len(transaction.entries_after(0)) < 12  # what lies far behind a snapshot is dropped
 
@@ -132,11 +133,11 @@ def test_rows_are_journalled_until_a_snapshot_which_is_due_before_they_are_many(
 
     def journalled() -> int:
         with on.store.transaction() as transaction:
-            return sum(len(entry.learned) for entry in transaction.entries_after(0))
+            return sum(len(entry.replay_rows) for entry in transaction.entries_after(0))
 
     send(on, digits(100))
     assert journalled() > 100 * 8 * 4
-    monkeypatch.setattr(journal, "MOST_LEARNED", 10_000)
+    monkeypatch.setattr(journal, "MOST_REPLAY_BYTES", 10_000)
     most = 0
     for i in range(12):
         send(on, digits(100, seed=i))
@@ -144,17 +145,22 @@ def test_rows_are_journalled_until_a_snapshot_which_is_due_before_they_are_many(
     assert 0 < most < 10_000
     on.freeze("test")
     send(on, digits(100))
-    assert [len(part.learned) for part in on.aside()] == [0]  # a list for people does not carry them
-    on.take_in()
+    assert [len(part.replay_rows) for part in on.quarantine()] == [0]  # a list for people does not carry them
+    on.accept()
     assert on.state.rows == 1400
 
 
 def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
     made, rows = detector(), digits(4)
     on = guard(tmp_path / "s", IGNORE, made)
-    request = Request(rows, "a", "key-1", b"digest")
+    first_request = request(rows, "a", "key-1", b"digest")
     first, twin, foreign, other = on.process(
-        [request, request, request._replace(client="b"), request._replace(digest=b"other")]
+        [
+            first_request,
+            first_request,
+            replace(first_request, client="b"),
+            replace(first_request, digest=b"other"),
+        ]
     )
     assert isinstance(first, Verdict)
     assert isinstance(twin, Verdict)
@@ -164,7 +170,7 @@ def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: 
     assert "used for other rows" in str(other)
     assert on.state.rows == 8
     again = guard(tmp_path / "s", IGNORE, made)
-    (repeated,) = again.process([request])
+    (repeated,) = again.process([first_request])
     assert isinstance(repeated, Verdict)
     assert repeated.repeated
     assert repeated.scores.tolist() == first.scores.tolist()
@@ -226,7 +232,7 @@ def test_a_group_that_breaks_half_way_leaves_no_trace(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Judge, "rule", second_fails)
     with pytest.raises(RuntimeError):
-        on.process([Request(digits(3), "a"), Request(digits(3), "b")])
+        on.process([request(digits(3), "a"), request(digits(3), "b")])
     assert on.state is before
     assert len(on.view.recent()["score"]) == 5
     assert guard(tmp_path / "s", IGNORE).state.rows == 5
@@ -243,7 +249,7 @@ def test_decisions_survive_a_restart(tmp_path: Path) -> None:
     assert again.mode == "frozen"
     assert again.state.frozen is not None
     assert again.state.frozen.because == "a new camera"
-    assert (again.state.rows, again.state.aside, again.state.scored) == (5, 6, 11)
+    assert (again.state.rows, again.state.quarantined, again.state.scored) == (5, 6, 11)
     again.set_threshold(None)
     again.thaw()
     assert again.state.threshold == again.start.threshold
@@ -287,7 +293,7 @@ def test_frozen_scores_are_the_guard_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
-def test_what_was_set_aside_can_be_taken_in(tmp_path: Path, name: str) -> None:
+def test_what_was_quarantined_can_be_accepted(tmp_path: Path, name: str) -> None:
     made = detector(name)
     on, other = guard(tmp_path / "s", None, made), guard(tmp_path / "s", None, made)
     send(on, digits(30))
@@ -295,14 +301,14 @@ def test_what_was_set_aside_can_be_taken_in(tmp_path: Path, name: str) -> None:
     for i in range(5):
         send(on, digits(8, seed=i), client="ann")
     send(on, digits(9, seed=9), client="ben")
-    kept = on.aside()
-    assert sum(part.rows for part in kept) == on.state.aside == 49
+    kept = on.quarantine()
+    assert sum(part.rows for part in kept) == on.state.quarantined == 49
     assert {part.client: part.cause for part in kept} == {"ann": "frozen", "ben": "frozen"}
     if name == "norm_scaling":
         assert len(kept) <= 4  # merged by client and minute, not one for each request
-    on.take_in("ann")
+    on.accept("ann")
     on.discard()
-    assert (on.state.rows, on.state.aside, on.aside()) == (70, 0, [])
+    assert (on.state.rows, on.state.quarantined, on.quarantine()) == (70, 0, [])
     never_frozen = detector(name)
     for part in (digits(30), *(digits(8, seed=i) for i in range(5))):
         never_frozen.stream(part)
@@ -315,7 +321,7 @@ def test_what_was_set_aside_can_be_taken_in(tmp_path: Path, name: str) -> None:
     for twin in (other, again):
         for key, array in twin.state.statistics.tensors().items():
             assert array.tolist() == found[key].tolist()
-        assert (twin.state.rows, twin.state.aside) == (70, 0)
+        assert (twin.state.rows, twin.state.quarantined) == (70, 0)
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
@@ -323,10 +329,11 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
         guard(made=ns.NormScaling().fit(sample().train))
     with pytest.raises(NotFitted, match="number of classes is not known"):
         guard(made=ns.MSP())
-    with pytest.raises(InvalidInput, match="reads features"):
-        guard(made=detector("mahalanobis", shrinkage="oas"))
+    only_features = sample().train.only("features")
+    with pytest.raises(InvalidInput, match="was fitted without logits"):
+        guard(made=ns.make_detector("mahalanobis", shrinkage="oas").fit(only_features))
     guard(tmp_path / "s")
-    with pytest.raises(InvalidInput, match=r"another guard.*--store"):
+    with pytest.raises(InvalidInput, match=r"another detector.*--store"):
         guard(tmp_path / "s", made=detector("norm_scaling", prior_weight=2.0))
     (tmp_path / "junk").write_bytes(b"not a database, but long enough to look at" * 100)
     with pytest.raises(FileFormatError, match="not a readable SQLite file"):
@@ -362,16 +369,16 @@ def test_a_bad_request_is_refused_by_itself(n: int, bad: float, sentence: str) -
     rows = digits(n).astype(np.float64)
     spoilt = rows.copy()
     spoilt[n // 2, 5] = bad
-    first, refused, second = on.process([Request(rows), Request(spoilt, key="k"), Request(rows[:1])])
+    first, refused, second = on.process([request(rows), request(spoilt, key="k"), request(rows[:1])])
     assert isinstance(refused, InvalidInput)
     assert sentence in str(refused)
     assert isinstance(first, Verdict)
     assert isinstance(second, Verdict)
-    for request in (Request(rows), Request(rows[:1])):
-        twin.process([request])
+    for each in (request(rows), request(rows[:1])):
+        twin.process([each])
     assert moments_of(on) == moments_of(twin)
     assert on.state.rows == n + 1
-    (again,) = on.process([Request(spoilt, key="k")])
+    (again,) = on.process([request(spoilt, key="k")])
     assert isinstance(again, InvalidInput)  # a refusal is not remembered as an answer
 
 
@@ -392,7 +399,9 @@ def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
-    code = "from normscale.guard.duty import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
+    code = (
+        "from normscale.guard.detector_check import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
+    )
     code += "print(fingerprint(sample_detector()))"
     made = [
         subprocess.run(
@@ -424,7 +433,7 @@ def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) ->
     on.set_threshold(1e9)
     parts = [digits(n, seed=n) for n in sizes]
     parts[1][4] = 1e6  # far out, so flagged and set aside
-    on.process([Request(part, client="a") for part in parts])
+    on.process([request(part, client="a") for part in parts])
     (flagged,) = on.view.latest_flagged()
     assert (flagged["row"], flagged["client"]) == (4, "a")
     assert len(on.view.recent()["score"]) == min(sum(sizes) - 1, 48) + 1

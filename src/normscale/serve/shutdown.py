@@ -9,7 +9,7 @@ from contextlib import suppress
 from types import FrameType
 
 
-class Leaving:
+class ShutdownSignal:
     """Listens to SIGTERM and SIGINT besides uvicorn, which says nothing to the application until all is answered."""
 
     def __init__(self) -> None:

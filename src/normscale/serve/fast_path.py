@@ -13,33 +13,31 @@ from starlette.responses import Response
 from normscale.errors import NormscaleError
 from normscale.serve.limits import App, Receive, Scope, Send
 
-Handler = Callable[["Ask"], Awaitable[Response]]
+Handler = Callable[["BareRequest"], Awaitable[Response]]
 
 
-class Ask(Request):
-    """A request without what a framework would prepare."""
+class BareRequest(Request):
+    """A request with nothing but its scope, where the limits have put its body."""
 
     def __init__(self, scope: Scope) -> None:
-        """Only the scope; its body is in there."""
         self.scope = scope
 
 
-class Told(Response):
-    """A response of bytes, its headers as they go out."""
+class BytesResponse(Response):
+    """A response whose body is bytes already, and whose headers need no framework."""
 
-    def __init__(self, body: bytes, kind: str, headers: Mapping[str, str]) -> None:
-        """Status 200."""
+    def __init__(self, body: bytes, content_type: str, headers: Mapping[str, str]) -> None:
         self.status_code = 200
         self.background = None
         self.body = body
         self.raw_headers = [
             (b"content-length", b"%d" % len(body)),
-            (b"content-type", kind.encode("latin-1")),
+            (b"content-type", content_type.encode("latin-1")),
             *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()),
         ]
 
 
-class Direct:
+class FastPath:
     """ASGI: call a handler for some paths, and hand the others on.
 
     Parameters
@@ -57,7 +55,6 @@ class Direct:
         posts: Mapping[str, Handler],
         refuse: Callable[[Request, Exception], Awaitable[Response]],
     ) -> None:
-        """Store them."""
         self._app = app
         self._posts = dict(posts)
         self._refuse = refuse
@@ -68,7 +65,7 @@ class Direct:
         if handler is None:
             await self._app(scope, receive, send)
             return
-        request = Ask(scope)
+        request = BareRequest(scope)
         try:
             response = await handler(request)
         except NormscaleError as error:

@@ -1,0 +1,48 @@
+"""What a guard needs of a detector, and how it tells detectors apart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+
+from normscale.detectors.base import Detector, Setting
+from normscale.errors import InvalidInput, NotFitted
+from normscale.outputs import LOGITS
+
+
+def required_widths(detector: Detector) -> dict[str, int]:
+    """Columns of every array that a guard needs of this detector, logits first, or what the detector lacks."""
+    n_classes = detector.n_classes_
+    if n_classes is None:
+        if detector.widths_ is not None:
+            raise InvalidInput(
+                f"{detector.name} was fitted without logits, and a guard needs them for the predicted classes; fit it "
+                f"again with ModelOutputs(logits, {', '.join(f'{name}=...' for name in detector.reads)})."
+            )
+        raise NotFitted(f"{detector.name} is not fitted, so the number of classes is not known; fit it first.")
+    if detector.threshold_ is None:
+        raise NotFitted(
+            f"{detector.name} has no threshold, so the guard could not say yes or no; fit it with "
+            "--calibrate VALIDATION, or give a --threshold."
+        )
+    if not np.isfinite(detector.threshold_.value):
+        raise InvalidInput(f"threshold must be finite; got {detector.threshold_.value!r}.")
+    return {LOGITS: n_classes, **(detector.widths_ or {})}
+
+
+def replays_rows(detector: Detector) -> bool:
+    """Whether a guard of this detector replays rows by kernels, so that these must not change."""
+    return Setting.STREAM in detector.settings and detector.moment_formula() is None
+
+
+def fingerprint(detector: Detector) -> str:
+    """Tells detectors apart by what they replay_rows; the threshold may differ."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
+    for name, array in sorted(detector._tensors().items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
+        digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())
+    return digest.hexdigest()

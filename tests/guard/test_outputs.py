@@ -1,0 +1,192 @@
+"""A guard of any detector: named arrays in, a verdict out, whatever the detector reads."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from foreign import NearestNeighbour, RunningNeighbour, fitted
+from guards import IGNORE, detector, digits, guard, one_class, sample, send
+
+import normscale as ns
+from normscale.detectors.base import Detector
+from normscale.errors import InvalidInput, MissingOutput
+from normscale.guard import Guard, Policy, Request, Verdict, journal, open_guard, open_store
+from normscale.guard.drift import DriftMonitor
+from normscale.guard.pipe import watch_pipe
+
+READERS = ("mahalanobis", NearestNeighbour.name, RunningNeighbour.name)
+
+
+def made_by_name(name: str) -> Detector:
+    return fitted(name, **({"shrinkage": "oas"} if name == "mahalanobis" else {}))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_detector_that_reads_features_stands_guard(tmp_path: Path, name: str) -> None:
+    made, twin, rows = made_by_name(name), made_by_name(name), sample().test[:60]
+    on = guard(tmp_path / "s", IGNORE, made)
+    assert list(on.widths) == ["logits", "features"]
+    verdict = on.score(rows, client="camera-7")
+    expected = twin.stream(rows)
+    np.testing.assert_allclose(verdict.scores, expected, rtol=1e-12)
+    assert verdict.is_ood.tolist() == twin.decide(expected, rows).tolist()
+    assert verdict.predicted.tolist() == rows.predicted.tolist()
+    assert verdict.mode == ("running" if twin.has_running_statistics else "static")
+    if verdict.mode == "static":
+        assert on.score(sample().ood["photo_patches"][:50]).is_ood.mean() > 0.5
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_it_goes_on_to_the_bit_after_a_restart(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 4)
+    made, rows = made_by_name(name), sample().test
+    never_killed = guard(tmp_path / "a", IGNORE, made)
+    for i in range(0, 70, 7):
+        killed = guard(tmp_path / "b", IGNORE, made)  # opened anew each time, never closed in order
+        one, other = never_killed.score(rows[i : i + 7]), killed.score(rows[i : i + 7])
+        assert one.scores.tolist() == other.scores.tolist()
+    assert killed.state.rows == 70
+    for key, array in never_killed.state.statistics.tensors().items():
+        assert array.tolist() == killed.state.statistics.tensors()[key].tolist(), key
+
+
+def test_quarantined_features_can_be_accepted(tmp_path: Path) -> None:
+    made, rows = made_by_name(RunningNeighbour.name), sample().test
+    on, never_frozen = guard(tmp_path / "s", IGNORE, made), made_by_name(RunningNeighbour.name)
+    on.freeze("test")
+    on.score(rows[:9])
+    on.accept()
+    on.thaw()
+    never_frozen.stream(rows[:9])
+    assert on.score(rows[9:12]).scores.tolist() == never_frozen.stream(rows[9:12]).tolist()
+
+
+def test_a_missing_array_is_named_and_a_bad_number_in_any_array_refuses() -> None:
+    on, rows = guard(made=made_by_name("mahalanobis")), sample().test[:4]
+    with pytest.raises(MissingOutput, match="features is missing: mahalanobis needs logits and features; got logits"):
+        on.score(rows.only("logits"))
+    with pytest.raises(InvalidInput, match=r"features must have .*24"):
+        on.score(rows.replace(features=np.ones((4, 24))))
+    spoilt = rows.features.astype(np.float64)
+    spoilt[2, 1] = np.nan
+    for bad in (np.nan, np.inf, -np.inf, 1e200):
+        spoilt[2, 1] = bad
+        with pytest.raises(InvalidInput, match="features"):
+            on.score(rows.replace(features=spoilt))
+    good, refused = on.process([Request(rows), Request(rows.replace(features=spoilt))])
+    assert isinstance(good, Verdict)
+    assert isinstance(refused, InvalidInput)
+    assert on.state.rows == 4
+
+
+def test_plain_logits_are_enough_for_a_detector_of_logits() -> None:
+    on = guard(policy=IGNORE)
+    assert on.score(digits(3)).taken_in == 3
+    assert on.score({"logits": digits(2).tolist()}).rows == 5
+    with pytest.raises(InvalidInput):
+        on.score(np.full((1, 8), np.nan))
+
+
+def test_lines_with_features_go_through_the_pipe() -> None:
+    rows, out = sample().test[:5], io.BytesIO()
+    documents = [{"id": i, "logits": z.tolist(), "features": f.tolist()}
+                 for i, (z, f) in enumerate(zip(rows.logits, rows.features, strict=True))]  # fmt: skip
+    text = b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+    assert watch_pipe(guard(made=made_by_name("mahalanobis")), io.BytesIO(text), out).rows == 5
+    answers = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert [answer["id"] for answer in answers] == list(range(5))
+    np.testing.assert_allclose([answer["score"] for answer in answers], made_by_name("mahalanobis").score(rows))
+    with pytest.raises(InvalidInput, match=r"line 1: .*features is not there"):
+        watch_pipe(guard(made=made_by_name("mahalanobis")), io.BytesIO(b'{"logits": [1]}'), io.BytesIO())
+    buffer = io.BytesIO()
+    np.save(buffer, rows.logits)
+    with pytest.raises(InvalidInput, match="logits and features"):
+        watch_pipe(guard(made=made_by_name("mahalanobis")), io.BytesIO(buffer.getvalue()), io.BytesIO())
+
+
+def test_a_detector_that_is_refused_leaves_no_store(tmp_path: Path) -> None:
+    for wrong in (ns.NormScaling().fit(sample().train), ns.MSP()):
+        with pytest.raises(ns.NormscaleError):
+            open_guard(wrong, tmp_path / "s.sqlite")
+    with pytest.raises(InvalidInput, match="window"):
+        open_guard(detector(), tmp_path / "s.sqlite", Policy(window=-1.0))
+    assert list(tmp_path.iterdir()) == []
+    open_guard(detector(), tmp_path / "s.sqlite").store.close()
+    with pytest.raises(InvalidInput, match="another detector"):
+        open_guard(detector("energy"), tmp_path / "s.sqlite")
+
+
+def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+    read = DriftMonitor._read
+    monkeypatch.setattr(DriftMonitor, "_read", lambda self, recent: calls.append(recent.weight) or read(self, recent))
+    on = guard(policy=Policy(client_cap=250))
+    for seed in range(3):
+        send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
+        assert len(on.drift.readings(on.state.recent)) in (0, 4)
+    assert len(calls) == 3
+    assert on.state.quarantined == 50
+
+
+def test_recent_rows_are_the_same_for_those_who_replay_them(tmp_path: Path) -> None:
+    writer, reader = guard(tmp_path / "s", Policy(client_cap=150)), guard(tmp_path / "s", Policy(client_cap=150))
+    rows = digits(100).astype(np.float64)
+    rows[7] = 1e9  # an outlier
+    for _ in range(3):
+        send(writer, rows)
+    send(writer, one_class(700))
+    reader.refresh()
+    for mine, others in zip(writer.state.recent, reader.state.recent, strict=True):
+        assert np.array_equal(mine, others)
+    assert writer.state._replace(statistics=None, recent=None) == reader.state._replace(statistics=None, recent=None)  # type: ignore[arg-type]
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np
+from guards import IGNORE, detector, digits, guard
+from normscale import _kernels
+made = detector(sys.argv[2])
+try:
+    on = guard(sys.argv[1], IGNORE, made)
+except ValueError as error:
+    sys.exit(str(error))
+if sys.argv[3] == "write":
+    for i in range(40):
+        on.score(digits(25, seed=i))
+print({{name: array.tobytes().hex() for name, array in on.state.statistics.tensors().items()}})
+"""
+
+
+@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
+def test_a_replay_gives_the_writers_bits_or_is_refused(tmp_path: Path, name: str) -> None:
+    pytest.importorskip("numba")
+    detector(name).save(tmp_path / "fitted")
+
+    def run(kernels: str, what: str) -> tuple[str, str]:
+        command = [sys.executable, "-c", SCRIPT.format(folder=str(Path(__file__).parent)), str(tmp_path / "s"), name]
+        environment = {**os.environ, "NORMSCALE_KERNELS": kernels}
+        done = subprocess.run([*command, what], env=environment, capture_output=True, text=True, check=False)
+        return done.stdout, done.stderr
+
+    written, _ = run("numpy", "write")
+    assert written
+    assert run("numpy", "read")[0] == written
+    read, refusal = run("numba", "read")
+    if name == "norm_scaling":
+        assert read == written
+    else:
+        assert read == ""
+        assert "NORMSCALE_KERNELS=numpy" in refusal
+
+
+def test_the_guard_itself_takes_an_open_store() -> None:
+    assert Guard(detector(), open_store(":memory:")).state.rows == 0
