@@ -34,8 +34,8 @@ def watch(
     lines with score, is_ood, predicted and mode. The same guard as `normscale serve`, without the server.
     """
     from normscale import _validate
-    from normscale.detectors.threshold import Threshold
     from normscale.detectors.registry import load_detector
+    from normscale.detectors.threshold import Threshold
     from normscale.guard import open_guard
     from normscale.guard.pipe import watch_pipe
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import numpy as np
 
 from normscale.detectors.base import Detector, Setting
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NotFitted
 from normscale.outputs import LOGITS
 
@@ -40,7 +40,7 @@ def replays_rows(detector: Detector) -> bool:
 def fingerprint(detector: Detector) -> str:
     """Tells detectors apart by what they replay_rows; the threshold may differ."""
     digest = hashlib.sha256()
-    digest.update(json.dumps([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
+    digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
     for name, array in sorted(detector._tensors().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.

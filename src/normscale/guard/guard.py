@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -15,6 +14,7 @@ from normscale._kernels import BlockState, combine
 from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.guard.detector_check import fingerprint, required_widths
 from normscale.guard.drift import DriftMonitor, RecentRows
@@ -234,9 +234,9 @@ class Guard:
                 return [refusal]
             return [answer for request in requests for answer in self._answer(session, client, [request])]
         if ruling.thaw is not None:
-            session.append(Event.THAW, note=json.dumps({"because": ruling.thaw}))
+            session.append(Event.THAW, note=write_json({"because": ruling.thaw}))
         if ruling.freeze is not None:
-            session.append(Event.FREEZE, note=json.dumps({"because": ruling.freeze}))
+            session.append(Event.FREEZE, note=write_json({"because": ruling.freeze}))
         for part in ruling.parts:
             self._write(session, client, ruling, part)
         return cut_verdicts(requests, ruling, session.state)
@@ -259,7 +259,7 @@ class Guard:
             m2=part.monitored.m2.tobytes(),
             replay_rows=b"" if cause is not None else part.replay_rows,
             display_sample=part.display_sample,
-            note=json.dumps(note) if note else "",
+            note=write_json(note) if note else "",
         )
         if cause is not None:
             self._quarantine(session, entry, cause, part)
@@ -334,7 +334,7 @@ class Guard:
 
     def _decide(self, event: Event, note: dict[str, Any]) -> GuardState:
         with Session(self._journal) as session:
-            session.append(event, note=json.dumps(note))
+            session.append(event, note=write_json(note))
         return self.state
 
     def _settle(self, event: Event, client: str | None) -> GuardState:
@@ -346,7 +346,7 @@ class Guard:
                 for part in parts:
                     statistics = statistics.replay(_moments(part), part.replay_rows)
             rows = sum(part.rows for part in parts)
-            session.append(event, Known(statistics), rows=rows, note=json.dumps({"client": client}))
+            session.append(event, Known(statistics), rows=rows, note=write_json({"client": client}))
             session.transaction.drop_quarantined(parts)
             session.save_snapshot()  # the quarantine is gone, so the journal alone could not be replayed
         return self.state

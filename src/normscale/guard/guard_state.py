@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normscale.detectors.threshold import Threshold
+from normscale.encoding.json_text import read_json
 from normscale.errors import FileFormatError
 from normscale.guard.drift import RecentRows
 from normscale.guard.entries import Entry, Event
@@ -113,12 +113,12 @@ class GuardState(NamedTuple):
             return self._after_rows(entry, window, known, caps)
         changed: dict[str, Any] = {}
         if event == Event.FREEZE:
-            note = json.loads(entry.note)
+            note = read_json(entry.note)
             changed = {"frozen": Frozen(entry.at, note["because"], note.get("by_person", False))}
         elif event == Event.THAW:
             changed = {"frozen": None, "calm_rows": 0}
         elif event == Event.THRESHOLD:
-            note = json.loads(entry.note)
+            note = read_json(entry.note)
             own = note.get("own", False)
             threshold = start.threshold if own else Threshold.from_header(note["threshold"])
             changed = {"threshold": threshold, "threshold_decided": not own}
@@ -174,7 +174,7 @@ class GuardState(NamedTuple):
         if not entry.note:
             return ()
         since = {alarm.name: alarm.since for alarm in self.alarms}
-        noted = json.loads(entry.note).get("alarms", ())
+        noted = read_json(entry.note).get("alarms", ())
         return tuple(Alarm(name, since.get(name, entry.at), *rest) for name, *rest in noted)
 
     def pack(self) -> bytes:

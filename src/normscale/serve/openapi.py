@@ -68,7 +68,8 @@ _SCALED = {
 def outputs_schema(widths: Mapping[str, int] | None = None) -> dict[str, Any]:
     """The JSON schema of the arrays that a guard reads, each with its width where that is known."""
     properties: dict[str, Any] = {}
-    for name, width in (widths or {LOGITS: None}).items():
+    known: Mapping[str, int | None] = widths or {LOGITS: None}
+    for name, width in known.items():
         row: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": width or 2}
         if width is not None:
             row["maxItems"] = width

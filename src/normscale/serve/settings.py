@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from normscale.detectors.base import Detector, Setting
-from normscale.detectors.threshold import Threshold
 from normscale.detectors.registry import list_detectors, load_detector, make_detector
+from normscale.detectors.threshold import Threshold
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
 from normscale.guard import Guard, Policy, open_guard

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from normscale._version import __version__
 from normscale.detectors.threshold import Threshold
+from normscale.encoding.json_text import number_for_json
 from normscale.guard import Guard
 from normscale.guard.drift import LABELS
 
@@ -27,7 +27,7 @@ def state_document(guard: Guard) -> dict[str, Any]:
     values = {reading.name: reading.value for reading in guard.drift.readings(state.recent)}
     return {
         "detector": guard.detector.name,
-        "parameters": {name: _plain(value) for name, value in guard.detector.get_params().items()},
+        "parameters": {name: _for_json(value) for name, value in guard.detector.get_params().items()},
         "version": __version__,
         "threshold": threshold_document(state.threshold, guard.start.threshold),
         "rows": state.rows,
@@ -39,7 +39,7 @@ def state_document(guard: Guard) -> dict[str, Any]:
         "frozen_because": None if state.frozen is None else state.frozen.because,
         "alarms": [alarm._asdict() for alarm in state.alarms],
         "readings": [
-            {"name": name, "label": LABELS[name], "value": values.get(name), "limit": _plain(limit)}
+            {"name": name, "label": LABELS[name], "value": values.get(name), "limit": number_for_json(limit)}
             for name, limit in guard.drift.limits().items()
         ],
         "classes": class_profiles(guard),
@@ -77,6 +77,5 @@ def live_document(guard: Guard) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no infinity."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+def _for_json(value: Any) -> Any:
+    return number_for_json(value) if isinstance(value, float) else value
