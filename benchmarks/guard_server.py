@@ -180,7 +180,7 @@ def latency(folder: Path, quick: bool) -> dict[str, float]:
 
 
 def restart(folder: Path, quick: bool) -> dict[str, float]:
-    from normscale.guard import Guard, Policy, Request, open_store
+    from normscale.guard import Guard, Policy, open_store
 
     port = free_port()
     command = guard_command(folder, port)
@@ -190,7 +190,7 @@ def restart(folder: Path, quick: bool) -> dict[str, float]:
     store.run("PRAGMA synchronous = OFF", ())  # only to fill it quickly; the files are the same
     guard = Guard(detector, store, Policy(on_drift="ignore"))
     for i in range(0, len(rows), 20):
-        guard.process([Request(rows[i : i + 20])])
+        guard.score(rows[i : i + 20])
     behind = guard.state.seq % 1000  # entries since the last snapshot
     store.close()
     times = []

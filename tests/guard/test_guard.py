@@ -325,7 +325,7 @@ def test_what_was_quarantined_can_be_accepted(tmp_path: Path, name: str) -> None
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NotFitted, match=r"no threshold.*--calibrate"):
+    with pytest.raises(NotFitted, match=r"no threshold.*--threshold-on"):
         guard(made=ns.NormScaling().fit(sample().train))
     with pytest.raises(NotFitted, match="number of classes is not known"):
         guard(made=ns.MSP())

@@ -19,7 +19,7 @@ _LIMITS = "Limits"
 
 
 def serve(
-    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --calibrate` saved, or `sample`.")],
+    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --threshold-on` saved, or `sample`.")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Any other address than loopback needs --tokens.")] = "127.0.0.1",
     store: Annotated[

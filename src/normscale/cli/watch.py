@@ -13,7 +13,7 @@ EXAMPLE = "Example: [bold]my-classifier | normscale watch detector.safetensors |
 
 
 def watch(
-    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --calibrate` saved.")],
+    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --threshold-on` saved.")],
     store: Annotated[
         str, typer.Option(help="Where the statistics are kept: a file, postgresql://..., or :memory:.")
     ] = ":memory:",

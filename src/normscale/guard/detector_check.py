@@ -25,7 +25,7 @@ def required_widths(detector: Detector) -> dict[str, int]:
     if detector.threshold_ is None:
         raise NotFitted(
             f"{detector.name} has no threshold, so the guard could not say yes or no; fit it with "
-            "--calibrate VALIDATION, or give a --threshold."
+            "--threshold-on VALIDATION, or give a --threshold."
         )
     if not np.isfinite(detector.threshold_.value):
         raise InvalidInput(f"threshold must be finite; got {detector.threshold_.value!r}.")
