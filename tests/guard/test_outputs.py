@@ -73,7 +73,7 @@ def test_a_missing_array_is_named_and_a_bad_number_in_any_array_refuses() -> Non
     with pytest.raises(MissingOutput, match="features is missing: mahalanobis needs logits and features; got logits"):
         on.score(rows.only("logits"))
     with pytest.raises(InvalidInput, match=r"features must have .*24"):
-        on.score(rows.replace(features=np.ones((4, 24))))
+        on.score(ns.ModelOutputs(rows.logits, np.ones((4, 24))))
     spoilt = rows.features.astype(np.float64)
     spoilt[2, 1] = np.nan
     for bad in (np.nan, np.inf, -np.inf, 1e200):
