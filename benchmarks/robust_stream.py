@@ -22,7 +22,9 @@ def check(robust, logits) -> None:
     rows = logits[:CHECKED]
     expected = np.empty(len(rows))
     state = Mixture.empty(logits.shape[1])
-    mixture_reference.stream(rows, frozen_log_odds(rows, robust.profiles_), robust.profiles_, robust._mixture_settings, state, expected)
+    mixture_reference.stream(
+        rows, frozen_log_odds(rows, robust.profiles_), robust.profiles_, robust._mixture_settings, state, expected
+    )
     np.testing.assert_allclose(robust.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
 
 

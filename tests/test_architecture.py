@@ -30,29 +30,29 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "_provenance": {"_kernels", "_version"},
     "outputs": {"_validate", "errors"},
     "state": {"_atomic", "_version", "encoding", "errors"},
-    "tables": {"outputs", "_validate", "encoding", "errors", "_atomic"},
-    "sample": {"outputs", "tables", "errors", "_validate"},
+    "tables": {"_atomic", "_validate", "encoding", "errors", "outputs"},
+    "sample": {"outputs", "tables"},
     "moments": {"_kernels", "_validate", "errors"},
     "scores": {"_kernels", "_validate"},
     "scaling": {"_kernels", "_validate", "moments", "scores"},
-    "metrics": {"_validate", "errors", "outputs"},
+    "metrics": {"_validate", "errors"},
     "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
     "data": {"_atomic", "_lock", "_progress", "_validate", "errors"},
     "nn": {
         "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "encoding",
-        "errors", "moments", "network_folder", "outputs", "scaling", "state",
+        "errors", "moments", "network_folder", "outputs", "state",
     },
     "onnx": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "moments", "outputs",
         "state",
     },
     "guard": {
-        "_atomic", "_kernels", "_lock", "_validate", "_version", "detectors", "encoding", "errors", "metrics",
-        "moments", "outputs", "scaling", "state", "tables",
+        "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "moments", "outputs", "scaling", "state",
+        "tables",
     },
     "serve": {
-        "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",
-        "guard", "metrics", "moments", "outputs", "sample", "state",
+        "_kernels", "_lock", "_processes", "_version", "detectors", "encoding", "errors", "guard", "outputs",
+        "sample",
     },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "network_folder": set(),
@@ -61,8 +61,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "encoding", "errors", "metrics", "network_folder", "nn", "outputs", "state", "tables",
     },
     "report": {
-        "_atomic", "_progress", "_validate", "_version", "detectors", "encoding", "errors", "experiments", "metrics",
-        "outputs", "scores",
+        "_atomic", "_progress", "_validate", "_version", "detectors", "errors", "experiments", "metrics", "outputs",
+        "scores",
     },
     "paper": {
         "_validate", "detectors", "encoding", "errors", "experiments", "metrics", "outputs", "report", "sample",
@@ -70,8 +70,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "errors",
-        "experiments", "guard", "metrics", "moments", "nn", "onnx", "outputs", "paper", "report", "sample", "serve",
-        "tables",
+        "experiments", "guard", "moments", "nn", "onnx", "outputs", "paper", "report", "sample", "serve", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

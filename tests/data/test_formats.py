@@ -21,15 +21,15 @@ from normscale.data.cifar import read_cifar10, read_cifar100
 from normscale.data.lmdb_file import read_lmdb
 from normscale.data.mat5 import read_mat5
 from normscale.data.photographs import LSUN_SCENES, read_lsun, read_places365, read_textures, read_tiny_imagenet
-from normscale.data.reading import Request
+from normscale.data.reading import SplitRequest
 from normscale.data.svhn import read_svhn
 from normscale.errors import FileFormatError
 
 HERE = Path(__file__).parent
 
 
-def ask(folder: Path, split: str = "test", height: int = 32, width: int = 32) -> Request:
-    return Request(folder, split, height, width)
+def ask(folder: Path, split: str = "test", height: int = 32, width: int = 32) -> SplitRequest:
+    return SplitRequest(folder, split, height, width)
 
 
 # --- CIFAR ----------------------------------------------------------------------------------------------------------

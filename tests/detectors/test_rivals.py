@@ -147,7 +147,6 @@ def test_weights_fitted_on_attacks_are_those_of_a_logistic_regression() -> None:
 
     train = layered(300, 0)
     assert train.labels is not None
-    labels = train.labels
     detector = ns.Mahalanobis(layers=["layer1", "features"], weights="attacks").fit(train)
     columns = [
         np.concatenate(

@@ -357,7 +357,7 @@ def test_the_record_is_frozen_and_says_which_class_is_positive() -> None:
 
 
 def test_a_record_takes_its_own_fields_and_no_others() -> None:
-    with pytest.raises(TypeError, match="missing .* keyword-only arguments: 'aupr_out'"):
+    with pytest.raises(TypeError, match=r"missing .* keyword-only arguments: 'aupr_out'"):
         RankingResult(auroc=1.0)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         RankingResult(nonsense=1.0)  # type: ignore[call-arg]

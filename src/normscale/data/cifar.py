@@ -8,13 +8,13 @@ import numpy as np
 
 from normscale.data.archives import members
 from normscale.data.image_set import Images
-from normscale.data.reading import Content, Request
+from normscale.data.reading import Content, SplitRequest
 from normscale.errors import FileFormatError
 
 _PIXELS = 3 * 32 * 32
 
 
-def read_cifar10(request: Request) -> Content:
+def read_cifar10(request: SplitRequest) -> Content:
     """CIFAR-10: five training files and one test file in ``cifar-10-batches-bin/``."""
     batches = [f"data_batch_{number}.bin" for number in range(1, 6)] if request.split == "train" else ["test_batch.bin"]
     files = _read_files(request.path("cifar-10-binary.tar.gz"), batches)
@@ -22,7 +22,7 @@ def read_cifar10(request: Request) -> Content:
     return Content(np.concatenate(images), np.concatenate(labels))
 
 
-def read_cifar100(request: Request) -> Content:
+def read_cifar100(request: SplitRequest) -> Content:
     """CIFAR-100: two label bytes (coarse, fine); the fine one counts, and ``fine_label_names.txt`` names it."""
     file = f"{request.split}.bin"
     files = _read_files(request.path("cifar-100-binary.tar.gz"), [file, "fine_label_names.txt"])

@@ -22,7 +22,7 @@ from normscale.data.noise import draw_noise
 from normscale.data.npm_mirror import NpmFailed
 from normscale.data.npz_file import read_npz
 from normscale.data.own_data import TorchDataset, from_folder, from_npz, from_torch
-from normscale.data.reading import Content, Request
+from normscale.data.reading import Content, SplitRequest
 from normscale.data.sources import Source, find_source
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
 
@@ -198,7 +198,7 @@ def _obtain(source: Source, split: str, folder: Path, size: tuple[int, int]) -> 
                 raise _no_mirror(source, split, folder, [*failures, str(error)]) from None
     else:
         _fetch_files(source, split, folder)
-    return {split: source.read(Request(folder, split, *size))}
+    return {split: source.read(SplitRequest(folder, split, *size))}
 
 
 def _files_are_here(source: Source, split: str, folder: Path) -> bool:

@@ -18,7 +18,7 @@ from normscale.data.archives import members, unpack
 from normscale.data.decode import Picture, decode_all, stack_colour
 from normscale.data.image_set import Images
 from normscale.data.lmdb_file import read_lmdb
-from normscale.data.reading import Content, Request
+from normscale.data.reading import Content, SplitRequest
 from normscale.errors import FileFormatError
 
 LSUN_SCENES = (
@@ -27,7 +27,7 @@ LSUN_SCENES = (
 )  # fmt: skip
 
 
-def read_tiny_imagenet(request: Request) -> Content:
+def read_tiny_imagenet(request: SplitRequest) -> Content:
     """Train: ``train/<wnid>/images/*.JPEG``; test: the validation pictures, named in ``val_annotations.txt``.
 
     Classes are in the order of their WordNet numbers and carry the first of their words.
@@ -64,7 +64,7 @@ def read_tiny_imagenet(request: Request) -> Content:
     return Content(images, np.array(labels, np.int64), names)
 
 
-def read_textures(request: Request) -> Content:
+def read_textures(request: SplitRequest) -> Content:
     """DTD: ``dtd/images/<class>/*.jpg``, all of them, which is what the paper's 5 640 are."""
     archive = request.path("dtd-r1.0.1.tar.gz")
     found: list[str] = []
@@ -83,7 +83,7 @@ def read_textures(request: Request) -> Content:
     return Content(images[order], labels[order], names)
 
 
-def read_places365(request: Request) -> Content:
+def read_places365(request: SplitRequest) -> Content:
     """Places365's validation pictures, 256 x 256; with labels when the list of files lies beside them."""
     archive = request.path("val_256.tar")
     found: list[str] = []
@@ -124,7 +124,7 @@ def _places_labels(file_list: Path, found: list[str]) -> tuple[np.ndarray, tuple
     return labels, tuple(names[number] for number in sorted(names))
 
 
-def read_lsun(request: Request) -> Content:
+def read_lsun(request: SplitRequest) -> Content:
     """LSUN's ten scenes, the 300 validation pictures of each: a zip around an LMDB database of WebP or JPEG files."""
     labels: list[int] = []
     work = Path(tempfile.mkdtemp(prefix=".unpack-", dir=request.folder))
@@ -146,7 +146,7 @@ def read_lsun(request: Request) -> Content:
     return Content(images, np.array(labels, np.int64), LSUN_SCENES)
 
 
-def _decoded(archive: Path, pictures: Iterator[Picture], request: Request) -> Images:
+def _decoded(archive: Path, pictures: Iterator[Picture], request: SplitRequest) -> Images:
     """Decode and stack pictures while their number is still unknown, with a bar."""
     shape = (request.height, request.width)
     parts: list[Images] = []

@@ -12,7 +12,7 @@ from normscale.data.image_set import Images
 
 
 @dataclass(frozen=True)
-class Request:
+class SplitRequest:
     """Read ``split`` from the files in ``folder``; photographs of any size are made ``height`` x ``width``."""
 
     folder: Path
@@ -34,4 +34,4 @@ class Content:
     class_names: tuple[str, ...] | None = None
 
 
-Reader: TypeAlias = Callable[[Request], Content]
+Reader: TypeAlias = Callable[[SplitRequest], Content]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from normscale.data.mat5 import read_mat5
-from normscale.data.reading import Content, Request
+from normscale.data.reading import Content, SplitRequest
 from normscale.errors import FileFormatError
 
 
-def read_svhn(request: Request) -> Content:
+def read_svhn(request: SplitRequest) -> Content:
     """Read ``train_32x32.mat`` or ``test_32x32.mat``."""
     path = request.path(f"{request.split}_32x32.mat")
     arrays = read_mat5(path)

@@ -28,7 +28,7 @@ from normscale.outputs import ModelOutputs
 from normscale.scaling import norm_scale, norm_scaled_scores
 
 
-class Step(NamedTuple):
+class StreamedBlock(NamedTuple):
     """What taking a block of rows in, one by one, gives."""
 
     scores: FloatArray
@@ -46,7 +46,7 @@ class Statistics(ABC):
     """Whether the journal must keep the rows themselves until the next snapshot."""
 
     @abstractmethod
-    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
+    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
         """Score rows as they are taken in one by one; ``block`` are the moments of their logits alone."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class MomentStatistics(Statistics):
         self.formula = formula
         self.state = state
 
-    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
+    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
         # The kernel that streams gives the scores; what is kept is the merge with the block, as a replay computes it.
         formula, rows = self.formula, outputs.logits
         scores = np.empty(rows.shape[0])
@@ -94,7 +94,7 @@ class MomentStatistics(Statistics):
             raise _validate.invalid_row_error(rows, "logits")
         if formula.weight != 1.0:
             scores *= formula.weight
-        return Step(scores, self.replay(block, b""), b"")
+        return StreamedBlock(scores, self.replay(block, b""), b"")
 
     def replay(self, block: BlockState, replay_rows: bytes) -> MomentStatistics:
         return MomentStatistics(self.formula, _kernels.combine(self.state, block))
@@ -134,10 +134,10 @@ class OrderedStatistics(Statistics):
         self.detector = detector
         self.widths = widths
 
-    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
+    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
         twin = copy.copy(self.detector)
         scores = twin.stream(outputs.only(*self.widths))
-        return Step(scores, OrderedStatistics(twin, self.widths), self.pack_rows(outputs))
+        return StreamedBlock(scores, OrderedStatistics(twin, self.widths), self.pack_rows(outputs))
 
     def pack_rows(self, outputs: ModelOutputs) -> bytes:
         arrays = [outputs.array(name) for name in self.widths]
@@ -178,8 +178,8 @@ class NoStatistics(Statistics):
         self.detector = detector
         self.widths = widths
 
-    def step(self, outputs: ModelOutputs, block: BlockState) -> Step:
-        return Step(self.score(outputs), self, b"")
+    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
+        return StreamedBlock(self.score(outputs), self, b"")
 
     def replay(self, block: BlockState, replay_rows: bytes) -> NoStatistics:
         return self
