@@ -73,6 +73,7 @@ def stream_into(
 
 def norm_scale_stream(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
     """The logits (n, C), each row scaled by the moments after that row was taken in; ``moments`` stay as they are."""
-    _, means, variances = moments.prefix(logits)
+    rows = _validate.as_rows(logits, width=moments.mean.size)
+    _, means, variances = moments.prefix(rows)
     deviations = temperature * np.sqrt(variances)
-    return np.divide(logits - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
+    return np.divide(rows - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,7 +127,12 @@ def test_a_detector_that_is_refused_leaves_no_store(tmp_path: Path) -> None:
 def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
     read = DriftMonitor._read
-    monkeypatch.setattr(DriftMonitor, "_read", lambda self, recent: calls.append(recent.weight) or read(self, recent))
+
+    def counted(self: DriftMonitor, recent: Any) -> Any:
+        calls.append(recent.weight)
+        return read(self, recent)
+
+    monkeypatch.setattr(DriftMonitor, "_read", counted)
     on = guard(policy=Policy(client_cap=250))
     for seed in range(3):
         send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
@@ -144,7 +150,7 @@ def test_recent_rows_are_the_same_for_those_who_replay_them(tmp_path: Path) -> N
     send(writer, one_class(700))
     reader.refresh()
     for mine, others in zip(writer.state.recent, reader.state.recent, strict=True):
-        assert np.array_equal(mine, others)
+        assert np.array_equal(np.asarray(mine), np.asarray(others))
     assert writer.state._replace(statistics=None, recent=None) == reader.state._replace(statistics=None, recent=None)  # type: ignore[arg-type]
 
 

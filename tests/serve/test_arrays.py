@@ -41,7 +41,7 @@ async def running(options: ServerSettings) -> AsyncIterator[httpx.AsyncClient]:
     app = make_app(options)
     said: asyncio.Queue[Any] = asyncio.Queue()
     heard: asyncio.Queue[Any] = asyncio.Queue()
-    life = asyncio.create_task(app({"type": "lifespan", "asgi": {"version": "3.0"}}, heard.get, said.put))
+    life = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, heard.get, said.put))
     await heard.put({"type": "lifespan.startup"})
     assert (await said.get())["type"] == "lifespan.startup.complete"
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)

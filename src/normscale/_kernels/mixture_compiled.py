@@ -102,8 +102,9 @@ def _join(x: Array, step: float, mean: Array, variance: Array) -> None:
 @compiled(EXACT)
 def _confidence(rows: Array, log_odds: Array, i: int, c: int, profiles: ClassProfiles) -> float:
     """B of row i, predicted c."""
-    confidence: float = profiles.weights[1] * np.float64(rows[i, c]) - profiles.weights[0] * log_odds[i]
-    return confidence - profiles.centre[0]
+    size, odds = profiles.weights[1] * np.float64(rows[i, c]), profiles.weights[0] * log_odds[i]
+    confidence: float = size - odds - profiles.centre[0]
+    return confidence
 
 
 @compiled(EXACT)

@@ -169,9 +169,7 @@ def _transfer(url: str, file: RemoteFile, part: Path, line: Bar) -> None:
     if have:
         headers["Range"] = f"bytes={have}-"
     try:
-        with urllib.request.urlopen(
-            urllib.request.SplitRequest(url, headers=headers), timeout=READ_SECONDS
-        ) as response:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=READ_SECONDS) as response:
             resumes = response.status == 206 and _first_byte(response.headers.get("Content-Range")) == have
             if have and not resumes:
                 if response.status == 206:  # not the part that was asked for

@@ -15,12 +15,12 @@ from normscale._validate import at_least
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.experiments.measuring import measure
 from normscale.experiments.methods import Method, find_method
-from normscale.experiments.network_outputs import PERTURBED_LOGITS, TEST, TRAIN, VALIDATION, Job
+from normscale.experiments.network_outputs import TEST, TRAIN, VALIDATION, Job
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
 from normscale.experiments.stress import StressPreset, steps, stress_preset
 from normscale.experiments.worker_processes import prepare_all
-from normscale.outputs import ModelOutputs
+from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
 
 
 class Bench(NamedTuple):

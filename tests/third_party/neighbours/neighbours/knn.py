@@ -49,4 +49,5 @@ def _normalised(features: NDArray[Any]) -> NDArray[np.float64]:
     if bad.size:
         raise ns.InvalidInput(f"features row {bad[0]} is not finite; nothing was taken in.")
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.maximum(lengths, 1e-300)
+    unit: NDArray[np.float64] = rows / np.maximum(lengths, 1e-300)
+    return unit

@@ -46,7 +46,8 @@ class VirtualLogit(ns.Detector):
     def _score(self, outputs: ns.ModelOutputs, threads: int) -> NDArray[np.float64]:
         self._check(outputs)
         size = np.linalg.norm((outputs.features.astype(np.float64) - self.origin_) @ self.residual_, axis=1)
-        return self.alpha_ * size + ns.energy_score(outputs.logits, threads=threads)
+        scores: NDArray[np.float64] = self.alpha_ * size + ns.energy_score(outputs.logits, threads=threads)
+        return scores
 
     @staticmethod
     def _check(outputs: ns.ModelOutputs) -> None:
