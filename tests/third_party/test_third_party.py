@@ -1,0 +1,128 @@
+"""Somebody else's detectors, in a package of their own, go everywhere that ours go."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import normscale as ns
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+from running import Server
+
+PACKAGE = Path(__file__).parent / "neighbours"
+THEIRS = ("their_knn", "their_vim")
+SAMPLE = ns.load_sample()
+NEAR = SAMPLE.ood["unseen_digits"]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Where the package is installed as any other is: found by its entry point alone."""
+    folder = tmp_path_factory.mktemp("installed")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
+    options = ["--no-deps", "--no-build-isolation", "--target", str(folder), str(PACKAGE)]
+    subprocess.run([*command, *options], check=True, capture_output=True, text=True)
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *others]), "OMP_NUM_THREADS": "1"}
+
+
+def run(environment: dict[str, str], *arguments: str, given: str | None = None) -> str:
+    result = subprocess.run(
+        [sys.executable, *arguments], env=environment, input=given, capture_output=True, text=True, cwd=os.getcwd()
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def command(environment: dict[str, str], *arguments: str, given: str | None = None) -> str:
+    return run(environment, "-m", "normscale", *arguments, given=given)
+
+
+@pytest.fixture(scope="module")
+def files(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Both detectors, fitted by the command."""
+    folder = tmp_path_factory.mktemp("fitted")
+    found = {}
+    for name in THEIRS:
+        found[name] = folder / f"{name}.safetensors"
+        options = ("--threshold-on", "sample:validation", "-d", name)
+        command(environment, "fit", "sample:train", "-o", str(found[name]), *options)
+    return found
+
+
+def test_python_finds_them_and_the_suite_passes(environment: dict[str, str], files: dict[str, Path]) -> None:
+    code = (
+        "import sys, normscale as ns\n"
+        "from normscale.conformance import check_detector\n"
+        "assert 'neighbours' not in sys.modules\n"
+        "for name in sys.argv[1::2]:\n"
+        "    assert name in ns.list_detectors()\n"
+        "    print(name, len(check_detector(lambda: ns.make_detector(name))))\n"
+        "for path in sys.argv[2::2]:\n"
+        "    print(ns.load_detector(path).predict(ns.load_sample().ood['unseen_digits']).mean() > 0.3)\n"
+    )
+    arguments = [item for name in THEIRS for item in (name, str(files[name]))]
+    lines = run(environment, "-c", code, *arguments).split("\n")
+    assert lines[2:4] == ["True", "True"]
+    assert {line.split()[0] for line in lines[:2]} == set(THEIRS)
+
+
+def test_without_the_package_the_file_says_what_it_is(files: dict[str, Path]) -> None:
+    with pytest.raises(ns.FileFormatError, match="this version does not know: unknown detector 'their_knn'"):
+        ns.load_detector(files["their_knn"])
+
+
+def test_scores_and_comparisons(environment: dict[str, str], files: dict[str, Path], tmp_path: Path) -> None:
+    command(environment, "score", str(files["their_knn"]), "sample:unseen_digits", "-o", str(tmp_path / "s.npz"))
+    scores = np.load(tmp_path / "s.npz")["score"]
+    bank, rows = (
+        array / np.linalg.norm(array, axis=1, keepdims=True)
+        for array in (SAMPLE.train.features.astype(np.float64), NEAR.features.astype(np.float64))
+    )
+    expected = np.sort(np.linalg.norm(rows[:, None] - bank[None], axis=2), axis=1)[:, 9]  # all pairs, the slow way
+    np.testing.assert_allclose(scores, expected, atol=1e-7)
+    options = ["--train", "sample:train", "--id", "sample:test", "--ood", "sample:uniform_noise", "-f", "json"]
+    chosen = ["-d", "their_vim", "-d", "energy", "--saved", str(files["their_knn"])]
+    table = [json.loads(line) for line in command(environment, "eval", *options, *chosen).splitlines()]
+    found = {row["method"]: row["auroc"] for row in table}
+    assert set(found) == {"their_knn", "their_vim", "energy"}
+    assert found["their_vim"] > 0.98 > found["energy"]  # noise lies outside the space of the classes
+    everything = command(environment, "eval", *options)
+    assert all(f'"{name}"' in everything for name in THEIRS)
+
+
+def test_a_pipe_and_a_server(environment: dict[str, str], files: dict[str, Path], tmp_path: Path) -> None:
+    rows = {"logits": NEAR.logits[:5].tolist(), "features": NEAR.features[:5].tolist()}
+    lines = "".join(json.dumps({name: array[i] for name, array in rows.items()}) + "\n" for i in range(5))
+    answers = command(environment, "watch", str(files["their_vim"]), given=lines)
+    watched = [json.loads(line) for line in answers.splitlines()]
+    with Server(files["their_vim"], tmp_path / "log", "--store", ":memory:", environment=environment) as server:
+        reply = server.client().ask("POST", "/v1/score", rows)
+        assert reply.status == 200, reply
+        served = reply.json
+        lacking = server.client().ask("POST", "/v1/score", {"logits": rows["logits"]})
+    assert [line["score"] for line in watched] == pytest.approx(served["scores"])
+    assert [line["is_ood"] for line in watched] == served["is_ood"]
+    assert lacking.status == 422
+    assert b"features" in lacking.body
+
+
+def test_a_benchmark_and_its_report(environment: dict[str, str], tmp_path: Path) -> None:
+    small = ["--seeds", "1", "--epochs", "1", "--width", "4", "--ood", "uniform", "--ood", "fashion", "--no-stress"]
+    methods = [item for name in (*THEIRS, "energy", "react+energy") for item in ("-m", name)]
+    command(environment, "bench", "--preset", "digits", "-o", str(tmp_path), *small, *methods)
+    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    aurocs = {row["method"] for row in results if row["metric"] == "auroc"}
+    assert aurocs == {*THEIRS, "energy", "react+energy"}
+    (tmp_path / "report.html").unlink()
+    command(environment, "report", str(tmp_path))
+    page = (tmp_path / "report.html").read_text()
+    assert "Their KNN" in page
+    assert "Their ViM" in page
