@@ -336,7 +336,7 @@ def test_a_store_of_another_guard_or_of_nobody_is_refused_in_a_sentence(
     with open_store(path) as store:
         Guard(ns.load_detector(robust_guard), store)
     code, said = refusal(monkeypatch, sample_guard, "--store", str(path))
-    assert (code, "another guard" in said) == (1, True), said
+    assert (code, "another detector" in said) == (1, True), said
     path.write_bytes(b"SQLite format 4\0" + os.urandom(5000))
     code, said = refusal(monkeypatch, sample_guard, "--store", str(path))
     assert (code, "not a readable SQLite file" in said) == (1, True), said

@@ -15,7 +15,7 @@ from uvicorn.supervisors import Multiprocess
 from normscale.errors import InvalidInput
 from normscale.serve.hosts import Hosts, checked_origin
 from normscale.serve.instruments import MULTIPROCESS
-from normscale.serve.protocol import guard_protocol
+from normscale.serve.protocol import GuardProtocol
 from normscale.serve.settings import ENVIRONMENT, ServerSettings
 from normscale.serve.tokens import load_tokens
 
@@ -72,7 +72,7 @@ def _configuration(settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
         "normscale.serve.app:app_from_environment",
         factory=True,
-        http=guard_protocol(settings.bounds),
+        http=GuardProtocol,  # by name: a class made here could not be sent to the workers
         loop="auto",  # uvloop where there is one: not on Windows
         ws="none",
         lifespan="on",
