@@ -138,6 +138,12 @@ def offered_formula(detector: Detector) -> Formula | None:
     return detector.formula() if _works_as_its_formula(type(detector), "formula", "_score") else None
 
 
+def offered_moments(detector: Detector) -> MomentFormula | None:
+    """The moments that a fitted detector offers; None where it inherits them and streams otherwise."""
+    works = _works_as_its_formula(type(detector), "moment_formula", "_stream")
+    return detector.moment_formula() if works else None
+
+
 def moment_formula_of(detector: Detector) -> MomentFormula:
     """The moments that a graph can carry from batch to batch, and how it scores by them as ``detector.stream`` does.
 
@@ -150,8 +156,7 @@ def moment_formula_of(detector: Detector) -> MomentFormula:
     _require_fitted(detector)
     why = "it has no running statistics"
     if detector.has_running_statistics:
-        works = _works_as_its_formula(type(detector), "moment_formula", "_stream")
-        formula = detector.moment_formula() if works else None
+        formula = offered_moments(detector)
         if formula is not None:
             return formula
         why = "its running statistics are not just moments of the logits, and no fixed graph can move them"

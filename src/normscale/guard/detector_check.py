@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from normscale.detectors.base import Detector, Setting
+from normscale.detectors.formula import offered_moments
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NotFitted
 from normscale.outputs import LOGITS
@@ -34,7 +35,7 @@ def required_widths(detector: Detector) -> dict[str, int]:
 
 def replays_rows(detector: Detector) -> bool:
     """Whether a guard of this detector replays rows by kernels, so that these must not change."""
-    return Setting.STREAM in detector.settings and detector.moment_formula() is None
+    return Setting.STREAM in detector.settings and offered_moments(detector) is None
 
 
 def fingerprint(detector: Detector) -> str:

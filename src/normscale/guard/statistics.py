@@ -21,7 +21,7 @@ from normscale import _kernels, _validate
 from normscale._kernels import KINDS, BlockState
 from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import Detector, Setting
-from normscale.detectors.formula import MomentFormula
+from normscale.detectors.formula import MomentFormula, offered_moments
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
@@ -188,7 +188,7 @@ class NoStatistics(Statistics):
         return self.detector.score(outputs.only(*self.widths))
 
     def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
-        formula = self.detector.moment_formula()
+        formula = offered_moments(self.detector)
         if formula is None:
             return super().scaled(logits, taking_in=taking_in)
         return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
@@ -198,7 +198,7 @@ def statistics_of(detector: Detector, widths: Mapping[str, int]) -> Statistics:
     """The statistics that a detector starts with; the detector itself is left alone."""
     if Setting.STREAM not in detector.settings:
         return NoStatistics(detector, widths)
-    formula = detector.moment_formula()
+    formula = offered_moments(detector)
     if formula is None:
         return OrderedStatistics(copy.copy(detector), widths)
     weight, mean, m2 = formula.state

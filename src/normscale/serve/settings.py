@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Self
 
-from normscale.detectors.base import Detector, Setting
-from normscale.detectors.registry import list_detectors, load_detector, make_detector
+from normscale.detectors.base import Detector
+from normscale.detectors.registry import DEFAULT, load_detector, make_detector
 from normscale.detectors.threshold import Threshold
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
@@ -79,11 +79,10 @@ class ServerSettings:
 
 
 def sample_detector() -> Detector:
-    """Fit a detector with running statistics on the embedded sample, to try things out."""
+    """Fit the default detector on the embedded sample, to try things out."""
     from normscale.sample import load_sample
 
     sample = load_sample()
-    running = (made for made in map(make_detector, list_detectors()) if Setting.STREAM in made.settings)
-    detector = next(running).fit(sample.train).set_threshold(sample.validation, keep=0.95)
+    detector = make_detector(DEFAULT).fit(sample.train).set_threshold(sample.validation, keep=0.95)
     detector.class_names = tuple(sample.class_names)
     return detector
