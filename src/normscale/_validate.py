@@ -1,4 +1,4 @@
-"""The only place inputs are checked. Everything behind it may trust what it gets.
+"""How arguments are checked: shapes, numbers, labels, words. A rule of one class alone stands in that class.
 
 Each function returns the checked value in the form the library works on, or raises
 :class:`~normscale.errors.InvalidInput` with the argument's name, the rule, what came in and the next step.

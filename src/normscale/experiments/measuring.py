@@ -54,7 +54,7 @@ class Streams(Protocol):
         """What a progress bar says about the streams."""
 
 
-class AllRows:
+class AllRows(Streams):
     """One stream of all rows of both sets, shuffled."""
 
     orders: Sequence[str] = ("shuffled",)

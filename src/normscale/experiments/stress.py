@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from normscale._validate import IntArray
 from normscale.detectors.base import Detector
 from normscale.experiments.measurement import StreamKind
-from normscale.experiments.measuring import measure
+from normscale.experiments.measuring import Streams, measure
 from normscale.experiments.methods import methods_of
 from normscale.experiments.streams import (
     BALANCES,
@@ -51,7 +51,7 @@ class StressPreset(NamedTuple):
     """Which method without running statistics is advised where several are as good."""
 
 
-class DrawnStreams:
+class DrawnStreams(Streams):
     """Streams of one share and one class balance, drawn from the rows of the test set and an OoD set."""
 
     def __init__(self, n_id: int, share: float, balance: ClassBalance, orders: Sequence[str], seed: int) -> None:
