@@ -78,7 +78,7 @@ def running(command: list[str], ready: str) -> Iterator[subprocess.Popen[bytes]]
 
 
 def guard_command(folder: Path, port: int) -> list[str]:
-    path = folder / "guard.safetensors"
+    path = folder / "detector.safetensors"
     if not path.exists():
         ns.NormScaling().fit(logits(5000)).set_threshold(logits(2000, 1)).save(path)
     serve = [sys.executable, "-m", "normscale", "serve", str(path), "--port", str(port)]
@@ -185,7 +185,7 @@ def restart(folder: Path, quick: bool) -> dict[str, float]:
     port = free_port()
     command = guard_command(folder, port)
     rows = logits(100_000 if quick else 1_000_000, 3)
-    detector = ns.load_detector(folder / "guard.safetensors")
+    detector = ns.load_detector(folder / "detector.safetensors")
     store = open_store(folder / "store.sqlite")
     store.run("PRAGMA synchronous = OFF", ())  # only to fill it quickly; the files are the same
     guard = Guard(detector, store, Policy(on_drift="ignore"))

@@ -367,7 +367,7 @@ def main() -> int:
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="normscale-fuzz-")))
-        guard, model = folder / "guard.safetensors", folder / "model.onnx"
+        guard, model = folder / "detector.safetensors", folder / "model.onnx"
         three_class_guard(guard)
         linear_model(model, CLASSES, CLASSES)
         options = ("--store", str(folder / "store.sqlite"), "--model", str(model), "--on-drift", "ignore")

@@ -46,7 +46,7 @@ def main() -> int:
     chosen = parser.parse_args()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="normscale-kills-")))
-        guard = folder / "guard.safetensors"
+        guard = folder / "detector.safetensors"
         ns.NormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation).save(guard)
         database: Postgres | None = None
         store = str(folder / "store.sqlite")

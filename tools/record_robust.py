@@ -62,7 +62,7 @@ def grid_numbers(result: StressResult) -> dict[str, Any]:
 
 
 def id_streams(test: ns.ModelOutputs, rng: np.random.Generator) -> tuple[Any, dict[str, Any]]:
-    """Rows to calibrate on, and rows of four in-distribution streams from the other half."""
+    """Rows to set thresholds on, and rows of four in-distribution streams from the other half."""
     order = rng.permutation(len(test))
     held, rest = np.array_split(order, 2)
     classes = (test.predicted if test.labels is None else test.labels)[rest]

@@ -72,7 +72,7 @@ def resident(pid: int) -> float:
 
 
 def soak(folder: Path, minutes: float) -> dict[str, Any]:
-    guard = folder / "guard.safetensors"
+    guard = folder / "detector.safetensors"
     detector = ns.NormScaling().fit(ns.load_sample().train).set_threshold(ns.load_sample().validation)
     detector.save(guard)
     with Server(guard, folder / "log", "--store", str(folder / "store.sqlite"), kernels="auto") as server:
