@@ -193,6 +193,9 @@ def test_the_head_makes_logits_of_features_and_must_fit() -> None:
                 for x in features]  # fmt: skip
     np.testing.assert_allclose(outputs.head.logits(features), expected, rtol=1e-12)
     assert outputs[1:3].head is outputs.head
+    whole = ModelOutputs(features=np.eye(2), head=(np.eye(2, dtype=int), [0.5, 1.5])).head
+    assert whole is not None
+    assert whole.bias.tolist() == [0.5, 1.5]
     for head, message in (
         ((weight[:, :2], bias), "a column for each of 3 features"),
         ((weight, bias[:1]), "one number for each of 2 classes"),

@@ -1,4 +1,4 @@
-"""Write the headline table of docs/results.md from the committed results of the CIFAR-10 benchmark, beside the paper's numbers.
+"""Write the headline table of docs/results.md from the committed results of the CIFAR-10 benchmark.
 
     python tools/write_headline.py
 

@@ -86,9 +86,10 @@ class RunningMoments:
     @property
     def variance(self) -> FloatArray:
         """Population variance of each column; shape (C,). Zero before any row."""
-        if self.weight == 0.0:
-            return np.zeros_like(self.m2)
-        variance: FloatArray = self.m2 / self.weight
+        weight, _, m2 = self.state
+        if weight == 0.0:
+            return np.zeros_like(m2)
+        variance: FloatArray = m2 / weight
         return variance
 
     @property
@@ -97,12 +98,12 @@ class RunningMoments:
         std: FloatArray = np.sqrt(self.variance)
         return std
 
-    def update(self, rows: ArrayLike, *, threads: int = 1) -> RunningMoments:
-        """Take a block of rows (n, C) in, whole or not at all, and return self."""
-        block = _validate.as_rows(rows, "rows", width=self.mean.size, min_width=1)
+    def update(self, rows: ArrayLike, *, threads: int = 1, name: str = "rows") -> RunningMoments:
+        """Take a block of rows (n, C) in, whole or not at all, and return self; ``name`` is what errors call them."""
+        block = _validate.as_rows(rows, name, width=self.mean.size, min_width=1)
         state = _kernels.absorb(block, *self.state, threads=threads)
         if state is None:
-            raise _validate.invalid_row_error(block, "rows")
+            raise _validate.invalid_row_error(block, name)
         self.state = state
         return self
 
@@ -157,7 +158,8 @@ class RunningMoments:
 
     def copy(self) -> RunningMoments:
         """An independent copy."""
-        return self.wrap(BlockState(self.weight, self.mean.copy(), self.m2.copy()))
+        weight, mean, m2 = self.state
+        return self.wrap(BlockState(weight, mean.copy(), m2.copy()))
 
     def __eq__(self, other: Any) -> bool:
         """Equal to the bit."""

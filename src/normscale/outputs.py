@@ -25,6 +25,10 @@ ATTACKED = "attacked_"
 """Before the name of a layer: its activations for the same inputs after an attack."""
 
 
+_new, _set = object.__new__, object.__setattr__
+"""How a frozen record is made."""
+
+
 class Head(NamedTuple):
     """The last layer of a network, which makes logits of features: ``features @ weight.T + bias``."""
 
@@ -53,6 +57,8 @@ class Head(NamedTuple):
             raise InvalidInput(
                 f"head bias must have one number for each of {weight.shape[0]} classes; got {vector.shape}."
             )
+        if weight.dtype.kind != "f":
+            weight = weight.astype(np.float64)
         return cls(weight, vector.astype(weight.dtype, copy=False))
 
     @property
@@ -154,15 +160,19 @@ class ModelOutputs:
                 )
         if labels is not None:
             labels = as_labels(labels, "labels", length=length, n_classes=n_classes)
-        _fill(self, checked, labels, layer)
+        _set(self, "_arrays", checked)
+        _set(self, "labels", labels)
+        _set(self, "head", layer)
 
     @classmethod
     def _trusted(
         cls, arrays: dict[str, Rows], labels: IntArray | None = None, head: Head | None = None
     ) -> ModelOutputs:
         """A record of arrays that were checked before; selecting rows should not read every label again."""
-        record = object.__new__(cls)
-        _fill(record, arrays, labels, head)
+        record = _new(cls)
+        _set(record, "_arrays", arrays)
+        _set(record, "labels", labels)
+        _set(record, "head", head)
         return record
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -204,7 +214,10 @@ class ModelOutputs:
     @property
     def logits(self) -> Rows:
         """The last layer before the softmax; (n, n_classes)."""
-        return self.array(LOGITS)
+        try:
+            return self._arrays[LOGITS]
+        except KeyError:
+            return self.array(LOGITS)
 
     @property
     def features(self) -> Rows:
@@ -322,16 +335,6 @@ class ModelOutputs:
             labels,
             heads[0] if heads else None,
         )
-
-
-_set = object.__setattr__
-
-
-def _fill(record: ModelOutputs, arrays: dict[str, Rows], labels: IntArray | None, head: Head | None) -> None:
-    """Set the fields of a new record, which is frozen from then on."""
-    _set(record, "_arrays", arrays)
-    _set(record, "labels", labels)
-    _set(record, "head", head)
 
 
 _RESERVED = frozenset(name for name in dir(ModelOutputs) if name not in (LOGITS, FEATURES)) | {"labels", "head"}

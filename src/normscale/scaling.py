@@ -41,6 +41,7 @@ def norm_scale(logits: ArrayLike, moments: RunningMoments, temperature: float = 
     if not np.isfinite(rows).all():
         raise _validate.invalid_row_error(rows, "logits")
     temperature = _validate.positive(temperature, "temperature")
+    moments = RunningMoments.wrap(moments.state)
     scaled: FloatArray = (rows.astype(np.float64) - moments.mean) * scale_factor(moments, temperature)
     return scaled
 
@@ -49,6 +50,7 @@ def norm_scaled_scores(
     rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1
 ) -> FloatArray:
     """Scores with the moments as they are; shape (n,)."""
+    moments = RunningMoments.wrap(moments.state)  # one moment in time, also while another thread streams
     return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
 
 

@@ -64,6 +64,19 @@ def test_no_odin_row_from_logits_alone() -> None:
 def test_what_a_detector_asked_for_lacks_is_said(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["eval", *TABLES, "-d", "odin"])
     assert isinstance(done.exception, ns.MissingOutput)
-    assert "these outputs have no perturbed_logits" in str(done.exception)
+    assert "the ID set has no perturbed_logits" in str(done.exception)
     with pytest.raises(ns.InvalidInput, match="temperature_scaling needs labelled validation outputs to fit on"):
         CliRunner().invoke(app, ["eval", *TABLES, "-d", "temperature_scaling"], catch_exceptions=False)
+
+
+def test_detectors_that_one_set_does_not_suffice_for_are_left_out_and_named_when_asked_for(tmp_path: Path) -> None:
+    sample = ns.load_sample()
+    bare = tmp_path / "bare.npz"
+    ns.write_table(bare, sample.ood["uniform_noise"].only("logits").replace(head=None))
+    methods = {row["method"] for row in map(strict, evaluate("--ood", f"bare={bare}", "-f", "json").splitlines())}
+    assert "energy" in methods
+    assert "react" not in methods
+    asked = ["eval", *TABLES, "--ood", f"bare={bare}", "-d", "react"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 1 or isinstance(done.exception, ns.InvalidInput)
+    assert "bare has no features, which a detector reads" in done.output + str(done.exception)

@@ -192,3 +192,36 @@ def test_two_detectors_cannot_have_one_name() -> None:
     Impostor.name = "Not A Name"
     with pytest.raises(ns.InvalidInput, match="small letters, digits and underscores"):
         ns.register(Impostor)
+
+
+def test_a_class_without_defaults_cannot_be_made_by_name() -> None:
+    class Demanding(ns.MSP):
+        name = "demanding"
+
+        def __init__(self, k: int) -> None:
+            self.k = k
+
+    with pytest.raises(ns.InvalidInput, match=r"Demanding needs a default .* 'k' has none"):
+        ns.register(Demanding)
+    for name in ("x_frozen", "a:b", "my knn", "é"):
+        Demanding.name = name
+        with pytest.raises(ns.InvalidInput, match="a detector's name has small letters"):
+            ns.register(Demanding)
+
+
+@pytest.mark.parametrize("layers", (3.0, True, [3]))
+def test_layers_that_are_no_names_are_explained(layers: Any) -> None:
+    with pytest.raises(ns.InvalidInput, match="layers must be names of arrays"):
+        ns.Mahalanobis(layers=layers)
+
+
+def test_widths_that_are_no_numbers_are_damage(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    header, tensors = load_state(path)
+    for widths in ({"logits": "abc"}, {}):
+        save_state(path, {**header, "widths": widths}, tensors)
+        with pytest.raises(ns.FileFormatError, match="damaged"):
+            ns.load_detector(path)
+    save_state(path, header, {**tensors, "running.weight": np.zeros(1)})
+    with pytest.raises(ns.FileFormatError, match="damaged"):
+        ns.load_detector(path)

@@ -91,7 +91,7 @@ def test_parameters_find_their_place_and_mistakes_are_explained() -> None:
         ns.make_detector("react+energy", size=1)
     with pytest.raises(ns.UnknownDetector, match="unknown detector 'energi'"):
         ns.make_detector("react+energi")
-    with pytest.raises(ns.InvalidInput, match="its score must read logits alone; mahalanobis reads features"):
+    with pytest.raises(ns.InvalidInput, match="its score must read that; mahalanobis reads features"):
         ns.NormScaling(score="mahalanobis")
     with pytest.raises(ns.InvalidInput, match="score must be a detector or a detector's name; got float"):
         ns.NormScaling(score=1.0)  # type: ignore[arg-type]
@@ -137,3 +137,53 @@ def test_the_training_moments_are_stored_once(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert detector.baseline_ is not None
     assert detector.training_ is detector.baseline_.moments
+
+
+def test_parameters_of_a_joined_name_are_not_lost() -> None:
+    inner = ns.make_detector("react+norm_scaling", score="energy")
+    assert inner.name == "react+norm_scaling+energy"
+    with pytest.raises(ns.InvalidInput, match="energy has no parameter 'score'"):
+        ns.make_detector("react+energy", score="msp")
+
+
+@pytest.mark.parametrize("name", ("react+odin", "react+mahalanobis"))
+def test_a_score_that_does_not_read_what_the_step_passes_on_is_refused(name: str) -> None:
+    with pytest.raises(
+        ns.InvalidInput, match=r"react passes logits on, so its score must read that; .* Try react\+energy"
+    ):
+        ns.make_detector(name)
+
+
+def test_labels_reach_the_scorer_in_fit_and_trouble_nobody_in_score() -> None:
+    on_logits = ns.NormScaling(ns.Mahalanobis(layers="logits", shrinkage="oas")).fit(SAMPLE.train)
+    assert on_logits.needs_labels
+    assert np.isfinite(on_logits.score(SAMPLE.test)).all()
+    foreign = ns.ModelOutputs(features=SAMPLE.test.features, labels=np.arange(len(SAMPLE.test)))
+    assert len(ns.ReAct().fit(SAMPLE.train).score(foreign)) == len(foreign)
+
+
+@pytest.mark.parametrize("score", ({"detector": "energy"}, ns.Energy, None))
+def test_what_cannot_be_a_score_is_explained(score: object) -> None:
+    with pytest.raises(ns.InvalidInput, match="score must be a detector or a detector's name"):
+        ns.ReAct(score)  # type: ignore[arg-type]
+
+
+def test_scores_while_another_thread_streams_are_of_one_moment() -> None:
+    detector = ns.NormScaling().fit(SAMPLE.train)
+    row, block = SAMPLE.test.logits[:1], SAMPLE.ood["uniform_noise"].logits
+    before = float(detector.score(row)[0])
+    detector.stream(block)
+    possible = {before, float(detector.score(row)[0])}
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            detector.reset()
+            detector.stream(block)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    found = {float(detector.score(row)[0]) for _ in range(3000)}
+    stop.set()
+    thread.join()
+    assert found <= possible

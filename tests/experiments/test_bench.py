@@ -199,6 +199,13 @@ def test_the_stress_grid_is_run_once_on_the_first_network(run: Path) -> None:
     assert (run / "stress.json").stat().st_mtime_ns == before
 
 
+def test_another_source_under_the_name_of_a_set_is_refused(run: Path) -> None:
+    """Otherwise scores of two data sets would stand in one column."""
+    name = next(iter(PLAN.ood))
+    with pytest.raises(ns.InvalidInput, match=rf"has an OoD set '{name}' from .* Give it another name"):
+        bench(run, PLAN._replace(ood={name: "folder:elsewhere"}))
+
+
 def test_other_networks_in_the_same_folder_are_refused(run: Path) -> None:
     with pytest.raises(ns.InvalidInput, match=r"holds a run with width 4.*another folder"):
         bench(run, PLAN._replace(width=5))

@@ -22,6 +22,7 @@ from normscale.guard import Guard, Policy, Request, Verdict, journal, open_guard
 from normscale.guard.drift import DriftMonitor
 from normscale.guard.pipe import watch_pipe
 
+SAMPLE = ns.load_sample()
 READERS = ("mahalanobis", NearestNeighbour.name, RunningNeighbour.name)
 
 
@@ -196,3 +197,21 @@ def test_a_replay_gives_the_writers_bits_or_is_refused(tmp_path: Path, name: str
 
 def test_the_guard_itself_takes_an_open_store() -> None:
     assert Guard(detector(), open_store(":memory:")).state.rows == 0
+
+
+def test_a_row_far_out_in_any_array_that_is_read_is_flagged_and_not_taken_in() -> None:
+    detector = ns.make_detector("react+norm_scaling").fit(SAMPLE.train).set_threshold(SAMPLE.validation)
+    on = Guard(detector, open_store(":memory:"))
+    on.score(SAMPLE.validation[:50])
+    strange = SAMPLE.test[:1].replace(features=np.full((1, 32), -1000.0))
+    verdict = on.score(strange)
+    assert (verdict.taken_in, verdict.is_ood.tolist()) == (0, [True])
+    assert on.score(SAMPLE.test).mode == "running"  # before, that one row froze it
+
+
+def test_stores_of_one_detector_fitted_on_other_rows_are_told_apart(tmp_path: Path) -> None:
+    energy = ns.Energy().fit(SAMPLE.train).set_threshold(SAMPLE.validation)
+    open_guard(energy, tmp_path / "s.sqlite").store.close()
+    other = ns.Energy().fit(SAMPLE.train.logits[:, :5]).set_threshold(SAMPLE.validation.logits[:, :5])
+    with pytest.raises(InvalidInput, match="another detector"):
+        open_guard(other, tmp_path / "s.sqlite")

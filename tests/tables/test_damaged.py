@@ -369,7 +369,6 @@ LOGITS = b'"logits": {"dtype": "F64", "shape": [2, 2], "data_offsets": [0, 32]}}
         b"{" + LOGITS.replace(b'"F64"', b"7"),
         b'{"features": {"dtype": "F32", "shape": [2, 2], "data_offsets": [16, 32]}, ' + LOGITS,  # they overlap
         b'{"__metadata__": [], ' + LOGITS,
-        b'{"__metadata__": {"class_names": "{"}, ' + LOGITS,
         b"[" * 100_000,
     ],
 )

@@ -240,3 +240,26 @@ def test_a_large_head_is_refused_before_anything_is_written(tmp_path: Path, monk
     with pytest.raises(InvalidInput, match="the head takes 96 bytes; at most 50 are kept"):
         write_table(tmp_path / "a.npz", make())
     assert not list(tmp_path.iterdir())
+
+
+def test_arrays_asked_for_by_name_need_no_logits_beside_them(tmp_path: Path) -> None:
+    layers: dict[str, Any] = {"layer3": np.ones((4, 3), np.float32), "layer4": np.zeros((4, 2), np.float32)}
+    np.savez(tmp_path / "foreign.npz", labels=np.arange(4), **layers)
+    found = read_table(tmp_path / "foreign.npz", names=["layer3", "layer4"])
+    assert set(found.names) == set(layers)
+    np.savez(tmp_path / "one.npz", embedding=layers["layer3"])
+    assert read_table(tmp_path / "one.npz", names=["embedding"]).names == ("embedding",)
+    assert read_table(tmp_path / "one.npz").names == ("logits",)
+
+
+def test_class_names_of_somebody_else_are_not_ours_to_read(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file({"logits": np.eye(3)}, tmp_path / "f.safetensors", metadata={"class_names": "cat,dog,eel"})
+    assert read_table(tmp_path / "f.safetensors").n_classes == 3
+
+
+@pytest.mark.parametrize("suffix", (".npz", ".safetensors", ".parquet", ".csv"))
+def test_true_and_false_are_one_and_zero(tmp_path: Path, suffix: str) -> None:
+    write_table(tmp_path / f"b{suffix}", ModelOutputs(np.eye(3) > 0))
+    np.testing.assert_array_equal(read_table(tmp_path / f"b{suffix}").logits, np.eye(3))

@@ -14,7 +14,7 @@ import pytest
 import normscale as ns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
-from running import Server
+from running import Server  # type: ignore[import-not-found]
 
 PACKAGE = Path(__file__).parent / "neighbours"
 THEIRS = ("their_knn", "their_vim")

@@ -44,7 +44,7 @@ def evaluate(
     detector: Annotated[
         list[str] | None, typer.Option("--detector", "-d", help="Only these detectors; default: all that can run.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
 ) -> None:
     """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named."""
@@ -54,7 +54,7 @@ def evaluate(
     validation_outputs = Input(validation).read() if validation else None
     detectors: list[Detector] = [load_detector(path) for path in saved or []]
     if detector or not detectors:
-        names = detector or default_methods(train_outputs, validation_outputs, present=id_test)
+        names = detector or default_methods(train_outputs, validation_outputs, present=[id_test, *ood_sets.values()])
         detectors += [make_detector(name) for name in names]
     with bar("comparing", len(ood_sets)) as line:
         rows = compare(

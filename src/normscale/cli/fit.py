@@ -10,6 +10,7 @@ from normscale.cli._inputs import Input
 from normscale.detectors.registry import DEFAULT, list_detectors, make_detector
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS
+from normscale.tables.table_writer import check_folder
 
 EXAMPLE = (
     "Example: [bold]normscale fit sample:train -o detector.safetensors --threshold-on sample:validation "
@@ -52,6 +53,7 @@ def fit(
     """Fit a detector on the outputs of a training set and save it."""
     if not output.endswith(".safetensors"):
         raise InvalidInput(f"a detector file ends in .safetensors; got {output!r}.")
+    check_folder(output)
     if threshold_on is None and (keep is not None or conformal or per_class):
         raise InvalidInput("--keep, --conformal and --per-class say how to set a threshold; add --threshold-on TABLE.")
     model = make_detector(detector, **parse_parameters(param or []))

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from numpy.typing import NDArray
 
+from normscale import _validate
 from normscale.cli._inputs import Input
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
@@ -47,7 +48,7 @@ def score(
     if save is not None:
         _check_that_it_can_be_saved(loaded, stream, detector, save)
     # not set on the detector: what --save writes keeps its own threshold
-    limit = loaded.threshold_ if threshold is None else Threshold(threshold)
+    limit = loaded.threshold_ if threshold is None else Threshold(_validate.real(threshold, "--threshold"))
     source = Input(table, [*loaded.reads, LOGITS])
     columns = ["score"] + ["predicted"] * source.has_logits + ["is_ood"] * (limit is not None)
     if limit is not None and limit.per_class is not None and not source.has_logits:

@@ -36,7 +36,7 @@ def watch(
     from normscale import _validate
     from normscale.detectors.registry import load_detector
     from normscale.detectors.threshold import Threshold
-    from normscale.guard import open_guard
+    from normscale.guard import Mode, open_guard
     from normscale.guard.pipe import watch_pipe
 
     _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
@@ -54,8 +54,9 @@ def watch(
         )
         if store != ":memory:":
             guard.save()
+    counted = f"{guard.state.rows} rows " + ("scored so far" if guard.mode == Mode.STATIC else "in the statistics")
     typer.echo(
-        f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {guard.state.rows} rows in the statistics"
+        f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {counted}"
         + (f"; {totals.skipped} lines skipped" if totals.skipped else ""),
         err=True,
     )

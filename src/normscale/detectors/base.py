@@ -41,6 +41,9 @@ class Setting(StrEnum):
     """One ranking for each predicted class, averaged."""
 
 
+_STREAM = Setting.STREAM
+
+
 class Detector(ABC):
     """Base class; a subclass says what it is and what it reads, and how to fit, score and store itself.
 
@@ -61,7 +64,7 @@ class Detector(ABC):
     """Which outputs ``fit`` is meant for: ``"train"`` or ``"validation"``."""
     needs_fit: ClassVar[bool] = True
     """Whether ``score`` works only after ``fit``."""
-    needs_labels: ClassVar[bool] = False
+    needs_labels: bool = False
     """Whether ``fit`` needs labels."""
     needs_head: ClassVar[bool] = False
     """Whether ``fit`` needs the network's last layer."""
@@ -177,9 +180,11 @@ class Detector(ABC):
         running statistics scores as :meth:`score` does.
         """
         record = self._read(outputs)
-        if Setting.STREAM not in self.settings:
+        if _STREAM not in self.settings:
             return self._without_bad_rows(self._score, record, threads, on_invalid)
         with self._lock:
+            if on_invalid == "raise":  # one row at a time should cost little
+                return self._stream(record, threads)
             return self._without_bad_rows(self._stream, record, threads, on_invalid)
 
     def reset(self) -> Self:
@@ -245,6 +250,10 @@ class Detector(ABC):
 
     def _stored(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         self._require_fitted()
+        with self._lock:
+            return self._header_and_tensors()
+
+    def _header_and_tensors(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         header = {
             **self.spec(),
             "widths": self.widths_,
@@ -267,7 +276,7 @@ class Detector(ABC):
                 detector.threshold_ = Threshold.from_header(header["threshold"])
             detector.baseline_ = TrainingBaseline.from_tensors(tensors)
             detector._restore(tensors)
-        except (KeyError, TypeError, AttributeError, InvalidInput) as error:
+        except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise FileFormatError(f"the stored state of a {cls.name} detector is damaged: {error}") from error
         return detector
 
@@ -302,8 +311,9 @@ class Detector(ABC):
 
     def __copy__(self) -> Self:
         twin = type(self).__new__(type(self))
-        twin._take_over(self)
-        twin._separate()
+        with self._lock:
+            twin._take_over(self)
+            twin._separate()
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
@@ -388,6 +398,9 @@ class Detector(ABC):
             if LOGITS in self.reads:
                 raise
             return False
+        for name in self.reads:
+            if name != LOGITS:
+                self.baseline_.take_in_other(name, chunk.array(name))
         return True
 
     @staticmethod

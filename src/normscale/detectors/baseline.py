@@ -14,7 +14,7 @@ from normscale.moments import RunningMoments
 
 
 class TrainingBaseline:
-    """How many training rows were predicted as each class, and the moments of their logits.
+    """How many training rows were predicted as each class, the moments of their logits and of what else is read.
 
     Examples
     --------
@@ -24,7 +24,7 @@ class TrainingBaseline:
     ([2, 1], [1.667, 1.667])
     """
 
-    __slots__ = ("moments", "predicted")
+    __slots__ = ("moments", "others", "predicted")
 
     def __init__(self, n_classes: int) -> None:
         """Start with no rows."""
@@ -32,6 +32,8 @@ class TrainingBaseline:
         """(C,) how many rows were predicted as each class."""
         self.moments = RunningMoments(n_classes)
         """Of the logits."""
+        self.others: dict[str, RunningMoments] = {}
+        """Of the other arrays that the detector reads, by name."""
 
     def take_in(self, logits: Rows) -> None:
         """Count rows in, all of them or, where one is not finite, none."""
@@ -41,6 +43,10 @@ class TrainingBaseline:
         self.moments.state = state
         self.predicted += np.bincount(_kernels.predicted(logits), minlength=self.predicted.size)
 
+    def take_in_other(self, name: str, rows: Rows) -> None:
+        """Count the rows of another array in."""
+        self.others.setdefault(name, RunningMoments(rows.shape[1])).update(rows, name=name)
+
     @property
     def share(self) -> FloatArray:
         """(C,) the share of rows predicted as each class."""
@@ -49,11 +55,13 @@ class TrainingBaseline:
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """What a detector file stores."""
-        return {
-            "baseline.predicted": self.predicted,
-            "baseline.mean": self.moments.mean,
-            "baseline.m2": self.moments.m2,
-        }
+        tensors: dict[str, NDArray[Any]] = {"baseline.predicted": self.predicted}
+        for prefix, moments in {"baseline": self.moments, **self._prefixed()}.items():
+            tensors |= {f"{prefix}.mean": moments.mean, f"{prefix}.m2": moments.m2}
+        return tensors
+
+    def _prefixed(self) -> dict[str, RunningMoments]:
+        return {f"baseline.of.{name}": moments for name, moments in self.others.items()}
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, NDArray[Any]]) -> Self | None:
@@ -70,4 +78,9 @@ class TrainingBaseline:
         )
         if self.moments.mean.size != predicted.size:
             raise InvalidInput("baseline.mean must have one entry for each class.")
+        for key in tensors:
+            if key.startswith("baseline.of.") and key.endswith(".mean"):
+                name = key.removeprefix("baseline.of.").removesuffix(".mean")
+                squares = tensors[f"baseline.of.{name}.m2"]
+                self.others[name] = RunningMoments.from_state(float(predicted.sum()), tensors[key], squares)
         return self

@@ -67,7 +67,9 @@ class Mahalanobis(Detector):
         shrinkage: float | str = 0.0,
         weights: str | ArrayLike = "uniform",
     ) -> None:
-        names = layers.split(",") if isinstance(layers, str) else list(layers)
+        names = layers.split(",") if isinstance(layers, str) else layers
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise InvalidInput(f"layers must be names of arrays, such as 'stage1,features'; got {layers!r}.")
         self.layers = tuple(check_name(name) for name in names)
         if not self.layers or len(set(self.layers)) < len(self.layers):
             raise InvalidInput(f"layers must be one name or several different ones; got {layers!r}.")

@@ -113,7 +113,8 @@ class NormScaling(Step):
             self.running_ = self.running_.copy()
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
-        return ModelOutputs._trusted({LOGITS: norm_scale(outputs.logits, self.running_, self.temperature)})
+        scaled = norm_scale(outputs.logits, self.running_, self.temperature)
+        return ModelOutputs._trusted({LOGITS: scaled}, outputs.labels)
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         if self._fused is None:
@@ -138,7 +139,8 @@ class NormScaling(Step):
         if self._fused is None:
             return None
         kind, temperature, weight = self._fused
-        return LogitFormula(kind, self.running_.mean, scale_factor(self.running_, temperature), weight)
+        moments = RunningMoments.wrap(self.running_.state)
+        return LogitFormula(kind, moments.mean, scale_factor(moments, temperature), weight)
 
     def moment_formula(self) -> MomentFormula | None:
         return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
@@ -187,6 +189,8 @@ class NormScaling(Step):
             moments = RunningMoments.from_state(
                 float(tensors["running.weight"][0]), tensors["running.mean"], tensors["running.m2"]
             )
-            if moments.mean.shape != self.running_.mean.shape:
-                raise InvalidInput(f"running.mean must have shape {self.running_.mean.shape}.")
+            if moments.mean.shape != self.running_.mean.shape or moments.weight < self.prior_weight:
+                raise InvalidInput(
+                    f"the running statistics must have shape {self.running_.mean.shape} and the prior's weight or more."
+                )
             self.running_ = moments

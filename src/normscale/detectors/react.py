@@ -53,6 +53,7 @@ class ReAct(Step):
     paper = "Sun, Guo & Li 2021"
     default_score = "energy"
     own_reads = (FEATURES,)
+    removes = (FEATURES,)
     needs_head = True
     parameters = {
         "score": "the detector that scores the new logits",
@@ -78,7 +79,9 @@ class ReAct(Step):
         rows = outputs.features.astype(np.float64, copy=False)
         if not np.isfinite(rows).all():
             raise _validate.invalid_row_error(rows, FEATURES, can_skip=True)
-        return outputs.replace(features=None, head=None, logits=self.head_.logits(np.minimum(rows, self.limit_)))
+        others = {name: outputs.array(name) for name in outputs.names if name not in (FEATURES, LOGITS)}
+        logits = self.head_.logits(np.minimum(rows, self.limit_))
+        return ModelOutputs._trusted({LOGITS: logits, **others}, outputs.labels)
 
     def formula(self) -> RectifiedFormula | None:
         inner = offered_formula(self.scorer) if self.scorer.reads == (LOGITS,) else None

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from normscale.errors import FileFormatError, InvalidInput, UnknownDetector
@@ -53,8 +55,20 @@ def register(cls: DetectorClass) -> DetectorClass:
             f"a detector named {cls.name!r} is there already ({known.__module__}.{known.__qualname__}); choose "
             "another name."
         )
-    if JOIN in cls.name or _key(cls.name) != cls.name:
-        raise InvalidInput(f"a detector's name has small letters, digits and underscores only; got {cls.name!r}.")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", cls.name) or cls.name.endswith("_frozen"):
+        raise InvalidInput(
+            f"a detector's name has small letters, digits and underscores only, and does not end in _frozen; "
+            f"got {cls.name!r}."
+        )
+    required = [
+        name
+        for name, parameter in signature(cls.__init__).parameters.items()
+        if name != "self" and parameter.default is Parameter.empty and parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+    ]
+    if required:
+        raise InvalidInput(
+            f"{cls.__name__} needs a default for every parameter, so that its name makes one; {required[0]!r} has none."
+        )
     _classes[cls.name] = cls
     return cls
 
@@ -98,8 +112,9 @@ def make_detector(name: str, **parameters: Any) -> Detector:
     """
     first, joined, rest = str(name).partition(JOIN)
     cls = detector_class(first)
-    own = {key: value for key, value in parameters.items() if key in cls.parameters}
-    others = {key: value for key, value in parameters.items() if key not in cls.parameters}
+    taken = set(cls.parameters) - ({"score"} if joined else set())  # in a+b, b is the score
+    own = {key: value for key, value in parameters.items() if key in taken}
+    others = {key: value for key, value in parameters.items() if key not in taken}
     if joined:
         if "score" not in cls.parameters:
             raise InvalidInput(
@@ -116,9 +131,9 @@ def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
     """A detector of one's own from a name, from what :meth:`Detector.spec` gave, or from a detector."""
     if isinstance(value, str):
         return make_detector(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and set(value) == {"detector", "parameters"}:
         return make_detector(value["detector"], **value["parameters"])
-    if not hasattr(value, "spec"):
+    if isinstance(value, (type, Mapping)) or not hasattr(value, "spec"):
         raise InvalidInput(f"score must be a detector or a detector's name; got {type(value).__name__}.")
     return copy.copy(value)
 

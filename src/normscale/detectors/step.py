@@ -39,6 +39,8 @@ class Step(Detector):
     """What :meth:`_transform` reads."""
     writes: ClassVar[tuple[str, ...]] = (LOGITS,)
     """The arrays that :meth:`_transform` puts in."""
+    removes: ClassVar[tuple[str, ...]] = ()
+    """The arrays that are not there any more after it."""
 
     scorer: Detector
     """The detector that scores the changed outputs."""
@@ -54,6 +56,13 @@ class Step(Detector):
             dict.fromkeys((*self.own_reads, *(name for name in scorer.reads if name not in self.writes)))
         )
         self.settings = scorer.settings
+        self.needs_labels = cls.needs_labels or scorer.needs_labels
+        self.reads_in_fit = scorer.reads_in_fit
+        if not set(self.writes) & set(scorer.reads) or set(self.removes) & set(scorer.reads):
+            raise InvalidInput(
+                f"{cls.name} passes {' and '.join(self.writes)} on, so its score must read that; {scorer.name} reads "
+                f"{' and '.join(scorer.reads)}. Try {cls.name}{JOIN}{cls.default_score}."
+            )
 
     # -- what a subclass writes ------------------------------------------------------------------------------
 

@@ -41,7 +41,9 @@ def compare(
         Told the name of each OoD set when it is done.
     """
     if detectors is None:
-        detectors = [make_detector(name) for name in default_methods(train, validation, present=id_test)]
+        detectors = [
+            make_detector(name) for name in default_methods(train, validation, present=[id_test, *ood_sets.values()])
+        ]
     fitted = [fit_on(detector, train, validation) for detector in detectors]
     methods = [method for detector in fitted for method in every_setting(detector)]
     rows = [one.record for one in measure(methods, id_test, ood_sets, seed=seed, tick=tick)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from normscale.detectors.base import Detector, Setting
@@ -103,7 +103,7 @@ def title_of(method: str) -> str:
 
 
 def default_methods(
-    train: ModelOutputs | None, validation: ModelOutputs | None, *, present: ModelOutputs | None = None
+    train: ModelOutputs | None, validation: ModelOutputs | None, *, present: Iterable[ModelOutputs] = ()
 ) -> list[str]:
     """Names of the registered detectors that the given outputs suffice for.
 
@@ -111,16 +111,20 @@ def default_methods(
     ----------
     train, validation : ModelOutputs, optional
         What detectors may be fitted on.
-    present : ModelOutputs, optional
-        What they will score: a detector that reads another array is left out.
+    present : iterable of ModelOutputs
+        What they will score: a detector that reads an array which one of them lacks is left out.
     """
+    present = list(present)
     return [name for name in list_detectors() if _suffices(make_detector(name), train, validation, present)]
 
 
 def _suffices(
-    detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None, present: ModelOutputs | None
+    detector: Detector,
+    train: ModelOutputs | None,
+    validation: ModelOutputs | None,
+    present: Iterable[ModelOutputs],
 ) -> bool:
-    if present is not None and not set(detector.reads) <= set(present.names):
+    if any(not set(detector.reads) <= set(outputs.names) for outputs in present):
         return False
     return not detector.needs_fit or _what_lacks(detector, _training_set(detector, train, validation)) == ""
 

@@ -142,7 +142,8 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
             except NormscaleError as error:
                 missing[name] = str(error)
             tick(job.cost_of(name))
-        write_document(files.missing, missing)
+        others = {name: why for name, why in job.run.missing_of(job.seed).items() if name not in plan.ood}
+        write_document(files.missing, {**others, **missing})
 
 
 class _Reader:

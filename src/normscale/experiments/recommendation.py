@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from normscale.detectors.base import Setting
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
 from normscale.experiments.measurement import StreamKind
 from normscale.experiments.stress_result import Numbers, StressResult
@@ -226,7 +227,9 @@ def _parameters(view: _View) -> str:
     detectors = {row.method: row.detector for row in view.result.rows}
     same = [name for name in view.moving if detectors[name] == detectors[view.running]]
     parameters = {row.method: row.parameters for row in view.result.rows}
-    tried = [key for key in parameters[view.running] if len({parameters[name].get(key) for name in same}) > 1]
+    tried = [
+        key for key in parameters[view.running] if len({write_json(parameters[name].get(key)) for name in same}) > 1
+    ]
     if len(tried) != 1:  # several at once: no number could be traced to one of them
         return ""
     (key,) = tried

@@ -80,6 +80,12 @@ class RunFolder:
                     f"{folder} holds a run with {was}, which is not what was asked for. Use another folder, "
                     "or delete this one to start anew."
                 )
+            for name, source in plan.ood.items():
+                if run.plan.ood.get(name, source) != source:
+                    raise InvalidInput(
+                        f"{folder} has an OoD set {name!r} from {run.plan.ood[name]!r}, and {source!r} was asked for. "
+                        f"Give it another name: --ood OTHER={source}."
+                    )
             seeds = tuple(dict.fromkeys((*run.plan.seeds, *plan.seeds)))
             methods = tuple(dict.fromkeys((*run.plan.methods, *plan.methods)))
             plan = run.plan._replace(seeds=seeds, methods=methods, ood={**run.plan.ood, **plan.ood})
@@ -136,8 +142,11 @@ class RunFolder:
 
     def missing(self) -> dict[str, str]:
         """OoD sets that could not be had, and why."""
-        found = [_read_json(self.network(seed).missing) for seed in self.plan.seeds]
-        return {str(name): str(why) for one in found for name, why in one.items()}
+        return {name: why for seed in self.plan.seeds for name, why in self.missing_of(seed).items()}
+
+    def missing_of(self, seed: int) -> dict[str, str]:
+        """OoD sets that could not be had for one network, and why."""
+        return {str(name): str(why) for name, why in _read_json(self.network(seed).missing).items()}
 
     # -- the stress grid and the report ------------------------------------------------------------------------
 

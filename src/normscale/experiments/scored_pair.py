@@ -9,7 +9,7 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
-from normscale.errors import InvalidInput
+from normscale.errors import InvalidInput, MissingOutput
 from normscale.experiments.measurement import METRICS
 from normscale.metrics.per_class import evaluate_per_class
 from normscale.metrics.ranking import evaluate
@@ -49,8 +49,12 @@ def require_one_network(named: Mapping[str, ModelOutputs], reads: Iterable[str] 
     """
     first = next(iter(named))
     for array in reads:
-        expected = named[first].array(array).shape[1]
+        expected = None if named[first].get(array) is None else named[first].array(array).shape[1]
         for name, outputs in named.items():
+            if outputs.get(array) is None:
+                raise MissingOutput(
+                    f"{name} has no {array}, which a detector reads; it has {', '.join(outputs.names)}."
+                )
             rows = outputs.array(array)
             _validate.require_rows(rows, f"{array} of {name}")
             if rows.shape[1] != expected:

@@ -39,10 +39,11 @@ def replays_rows(detector: Detector) -> bool:
 
 
 def fingerprint(detector: Detector) -> str:
-    """Tells detectors apart by what they replay_rows; the threshold may differ."""
+    """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
     digest = hashlib.sha256()
     digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
-    for name, array in sorted(detector._tensors().items()):
+    baseline = {} if detector.baseline_ is None else detector.baseline_.tensors()
+    for name, array in sorted({**baseline, **detector._tensors()}.items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
         digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())

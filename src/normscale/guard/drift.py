@@ -21,6 +21,8 @@ from normscale._kernels import BlockState, combine
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard.policy import Policy
+from normscale.moments import RunningMoments
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import scale_factor
 
 _WIDEST = 1e6
@@ -98,6 +100,23 @@ class RecentRows(NamedTuple):
         return std
 
 
+class _TrainingRange:
+    """How far from the training mean the numbers of one array may lie, in training deviations."""
+
+    def __init__(self, moments: RunningMoments, outlier: float) -> None:
+        self._mean, self._per_deviation, self._outlier = moments.mean, scale_factor(moments), outlier
+        std, reach = moments.std, np.full(self._mean.size, math.inf)
+        reach[std > 0.0] = outlier * std[std > 0.0]
+        self._low, self._high = float((self._mean - reach).max()), float((self._mean + reach).min())
+
+    def outside(self, rows: Rows) -> BoolArray | None:
+        """Which rows hold a number beyond; None: none of them."""
+        if rows.min() >= self._low and rows.max() <= self._high:
+            return None
+        far: BoolArray = (np.abs(rows - self._mean) * self._per_deviation).max(axis=1) > self._outlier
+        return far if far.any() else None
+
+
 class DriftMonitor:
     """Compares recent rows with training, and finds rows too far out to have come from it."""
 
@@ -109,10 +128,9 @@ class DriftMonitor:
         if baseline is not None:
             self.share = baseline.share
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
-            self.mean, std = baseline.moments.mean, baseline.moments.std
-            self.per_deviation = scale_factor(baseline.moments)
-            reach = np.where(std > 0.0, policy.outlier * std, math.inf)
-            self._low, self._high = float((self.mean - reach).max()), float((self.mean + reach).min())
+            self.mean, self.per_deviation = baseline.moments.mean, scale_factor(baseline.moments)
+            arrays = {LOGITS: baseline.moments, **baseline.others}
+            self._ranges = {name: _TrainingRange(moments, policy.outlier) for name, moments in arrays.items()}
 
     def readings(self, recent: RecentRows) -> tuple[Reading, ...]:
         """Read the recent rows; nothing before there is enough evidence. The latest readings are remembered."""
@@ -158,13 +176,14 @@ class DriftMonitor:
         assert self.baseline is not None, "outliers are only found where training is known"
         return self.baseline.moments.reweighted(rows).state
 
-    def outliers(self, rows: Rows) -> BoolArray | None:
-        """Which rows hold a number too far out to have anything to do with training; None: none of them."""
-        if self.baseline is None or (rows.min() >= self._low and rows.max() <= self._high):
+    def outliers(self, outputs: ModelOutputs) -> BoolArray | None:
+        """Which rows hold, in any array, a number too far out to have to do with training; None: none of them."""
+        if self.baseline is None:
             return None
-        distance = np.abs(rows - self.mean) * self.per_deviation
-        far: BoolArray = distance.max(axis=1) > self.policy.outlier
-        return far if far.any() else None
+        found = [
+            far for name, limits in self._ranges.items() if (far := limits.outside(outputs.array(name))) is not None
+        ]
+        return np.logical_or.reduce(found) if found else None
 
     def explain(self, reading: Reading, recent: RecentRows, names: tuple[str, ...] | None) -> str:
         """Say a reading in plain words."""

@@ -99,7 +99,7 @@ class Judge:
         thaw = self._thaws(state) if state.frozen is not None else None
         frozen = state.frozen is not None and thaw is None
         logits = outputs.logits
-        block = _Block(outputs, block_moments(logits), _kernels.predicted(logits), self.drift.outliers(logits))
+        block = _Block(outputs, block_moments(logits), _kernels.predicted(logits), self.drift.outliers(outputs))
         nothing = np.zeros(len(outputs), np.bool_)
         taken = nothing if frozen else self._may_take_in(state, client, at, block)
         scored = self._score(state, block, taken, frozen)

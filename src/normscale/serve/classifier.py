@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.outputs import LOGITS
 
 _DTYPES = {
     "tensor(float)": np.float32,
@@ -58,7 +59,7 @@ class Classifier:
         self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
 
     def _find_output(self, name: str, width: int, path: str) -> str:
-        """The output of that name, or else the only one that could be it."""
+        """The output of that name or, for logits alone, the only one that could be it."""
         found = [
             one.name
             for one in self._session.get_outputs()
@@ -68,6 +69,12 @@ class Classifier:
         ]
         if name in found:
             return name
+        if name != LOGITS:  # a guess by width would take one output for two arrays
+            raise InvalidInput(
+                f"the detector reads {name}, so the model needs an output of {width} columns with that name; {path!r} "
+                f"has {', '.join(one.name for one in self._session.get_outputs())}. Rename it, or send {name} to "
+                "/v1/score."
+            )
         if len(found) != 1:
             raise InvalidInput(
                 f"the model must have one output of {width} {name}, as the detector was fitted on; {path!r} has "

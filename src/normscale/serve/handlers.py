@@ -131,7 +131,8 @@ class Handlers:
     ) -> Response:
         key = _key(request)
         wants_scaled = _flag(request, "scaled")
-        digest = b"" if key is None else hashlib.sha256(body).digest()
+        asked = f"{path} {_header(request, b'content-type')} {wants_scaled}\n".encode()
+        digest = b"" if key is None else hashlib.sha256(asked + body).digest()
         verdict = await self.commit.submit(GuardRequest(outputs, client, key, digest, wants_scaled))
         content, content_type, headers = encode(verdict, _header(request, b"accept"))
         if verdict.repeated:

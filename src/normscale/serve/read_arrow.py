@@ -176,12 +176,14 @@ def _require_float(pa: Any, kind: Any, name: str) -> None:
 
 def _arrays(pa: Any, batch: Any, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     """The arrays of one batch, each of shape (n, width)."""
-    lists = [
-        name for name in widths if name in batch.schema.names and hasattr(batch.schema.field(name).type, "value_type")
-    ]
-    arrays = {name: _of_lists(batch.column(name), name, widths[name]) for name in lists}
+    lists = {  # by position: nothing keeps two columns from having one name
+        i: field.name
+        for i, field in enumerate(batch.schema)
+        if field.name in widths and hasattr(field.type, "value_type")
+    }
+    arrays = {name: _of_lists(batch.column(i), name, widths[name]) for i, name in lists.items()}
     if LOGITS in widths and LOGITS not in arrays:
-        columns = [batch.column(i) for i, name in enumerate(batch.schema.names) if name not in lists]
+        columns = [batch.column(i) for i in range(batch.num_columns) if i not in lists]
         arrays[LOGITS] = np.stack([_numbers(column) for column in columns], axis=1)
     return arrays
 

@@ -78,4 +78,9 @@ def live_document(guard: Guard) -> dict[str, Any]:
 
 
 def _for_json(value: Any) -> Any:
+    """A parameter, which may be the specification of another detector."""
+    if isinstance(value, dict):
+        return {key: _for_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_for_json(item) for item in value]
     return number_for_json(value) if isinstance(value, float) else value

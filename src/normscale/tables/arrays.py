@@ -79,6 +79,8 @@ def choose_arrays(
         names = {key: key for key in others if _can_be_name(key)}
     elif declared:
         names = {key: key for key in others if key in declared and _can_be_name(key)}
+    elif wanted and any(key in wanted for key in others):
+        names = {key: key for key in others if key in wanted and _can_be_name(key)}
     else:
         names = {LOGITS: others[0]} if len(others) == 1 else {}
     if not names:

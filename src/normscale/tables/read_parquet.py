@@ -134,7 +134,10 @@ class ParquetReader(TableReader):
         if HEAD in metadata:
             weight, bias = head_from_text(self.path, metadata[HEAD])
             self.head = checked_head(self.path, weight, bias, self.widths)
-        names = read_json(metadata[CLASS_NAMES.encode()]) if CLASS_NAMES.encode() in metadata else None
+        try:
+            names = read_json(metadata.get(CLASS_NAMES.encode(), b"null"))
+        except ValueError:
+            return  # somebody else's key of the same name
         if isinstance(names, list) and self.class_names is None:
             self.class_names = tuple(map(str, names))
 

@@ -82,5 +82,8 @@ def _rows(file: BufferedReader, place: TensorPlace, start: int = 0, stop: int | 
 
 def _texts(document: str | None) -> tuple[str, ...] | None:
     """A JSON list of texts, or None if it is anything else, which is not ours to read."""
-    texts = None if document is None else read_json(document)
+    try:
+        texts = None if document is None else read_json(document)
+    except ValueError:
+        return None
     return tuple(map(str, texts)) if isinstance(texts, list) else None

@@ -51,8 +51,8 @@ def write_table(
 
     Notes
     -----
-    All formats but .csv keep the dtype. Numbers in .csv are written so that reading them gives the same value
-    in float64.
+    All formats but .csv keep float dtypes; integer logits are read back from .parquet as float64. Numbers in .csv are
+    written so that reading them gives the same value in float64.
 
     Examples
     --------
@@ -68,7 +68,7 @@ def write_table(
     <BLANKLINE>
     """
     name = os.fspath(path)
-    table = as_outputs(outputs)
+    table = _without_booleans(as_outputs(outputs))
     names = None if class_names is None else _checked_names(table, class_names)
     kind = "csv" if name == "-" else format_by_suffix(name)
     _check_that_it_can_hold(name, kind, table, names)
@@ -93,6 +93,13 @@ def write_table(
         else:
             texts = {key: np.array(value, dtype=np.str_) for key, value in _texts(table, names).items()}
             write_npz(temporary, {**_arrays(table), **texts})
+
+
+def _without_booleans(table: ModelOutputs) -> ModelOutputs:
+    """True and False as 1 and 0, which every format can hold."""
+    return table.replace(
+        **{name: table.array(name).astype(np.float32) for name in table.names if table.array(name).dtype.kind == "b"}
+    )
 
 
 def check_folder(path: str) -> None:
