@@ -217,6 +217,7 @@ def test_other_networks_in_the_same_folder_are_refused(run: Path) -> None:
         ({"seeds": ()}, "at least one seed"),
         ({"methods": ("energi",)}, "Did you mean 'energy'"),
         ({"methods": ("energy_frozen",)}, "no running statistics"),
+        ({"methods": ("energy", "mahalanobis:layers=nolayer")}, "nolayer"),
     ],
 )
 def test_wrong_plans_are_said_before_any_work(tmp_path: Path, change: dict[str, Any], match: str) -> None:

@@ -15,7 +15,7 @@ from normscale._validate import at_least
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.experiments.measuring import measure
 from normscale.experiments.methods import Method, find_method
-from normscale.experiments.network_outputs import TEST, TRAIN, VALIDATION, Job
+from normscale.experiments.network_outputs import TEST, TRAIN, VALIDATION, Job, require_layers
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
 from normscale.experiments.stress import StressPreset, steps, stress_preset
@@ -74,6 +74,7 @@ def bench(
     if not plan.seeds or not plan.ood or not plan.methods:
         raise InvalidInput("a benchmark needs at least one seed, one OoD set and one method.")
     methods = [find_method(name) for name in plan.methods]  # an unknown name is said at once, not after the training
+    require_layers(plan)
     with locked(folder, wait=False):
         run = RunFolder.create(folder, plan, command)
         place = None if root is None else os.fspath(root)

@@ -59,6 +59,16 @@ def arrays_read(detectors: list[Detector], name: str) -> tuple[str, ...]:
     return tuple(wanted)
 
 
+def require_layers(plan: Plan) -> None:
+    """Refuse a plan whose methods read layers that its network does not have, before anything is trained."""
+    from normscale.nn.layers import layer_modules
+    from normscale.nn.resnet import NETWORKS
+
+    detectors = [find_method(method).detector for method in plan.methods]
+    names = {name.removeprefix(ATTACKED) for one in OWN_SETS for name in arrays_read(detectors, one)}
+    layer_modules(NETWORKS[plan.network](2, plan.width), sorted(names - {*_NO_LAYERS, PERTURBED_LOGITS}))
+
+
 class Job(NamedTuple):
     """A network to be prepared."""
 
