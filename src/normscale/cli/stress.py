@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import sys
 import textwrap
 from enum import StrEnum
@@ -23,6 +22,7 @@ from normscale.experiments.stress import steps, stress_preset
 from normscale.experiments.stress_result import Numbers, StressResult
 from normscale.experiments.stress_summary import TOLERANCE, summarise
 from normscale.paper.stress_presets import FROZEN, GAIN, RIVALS, RUNNING, STATICS, STRESS_PRESETS
+from normscale.tables.table_writer import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +60,8 @@ def command(
 ) -> None:
     """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use."""
     for path in (output, picture):
-        _check_folder(path)
+        if path is not None:
+            check_folder(path)
     if output is not None and not output.endswith(".json"):
         raise InvalidInput(f"--output must end in .json; got {output!r}.")
     if picture is not None:
@@ -108,13 +109,6 @@ def _tables(train: str | None, id_table: str | None, ood: list[str] | None) -> t
         missing = " and ".join(name for name, value in given.items() if not value)
         raise InvalidInput(f"{missing} missing: stress needs --train, --id and --ood, or none of them for the sample.")
     return train, id_table, ood
-
-
-def _check_folder(path: str | None) -> None:
-    """A folder that does not exist should not be found out after the work."""
-    folder = os.path.dirname(path or "")
-    if folder and not os.path.isdir(folder):
-        raise InvalidInput(f"cannot write {path}: there is no folder {folder!r}. Make it first.")
 
 
 def print_summary(result: StressResult, preset: str = "paper") -> None:
