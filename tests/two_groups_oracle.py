@@ -24,42 +24,58 @@ def step(distance: float) -> float:
     return 1.0 / (1.0 + math.exp(min(-distance / 0.3, 700.0)))
 
 
+class NormScaled:
+    """Log-odds of centred logits after frozen norm-scaling."""
+
+    def __init__(self, rows: FloatArray) -> None:
+        self.mu, self.sigma = rows.mean(axis=0), rows.std(axis=0)
+
+    def __call__(self, row: FloatArray) -> float:
+        return log_odds((row - self.mu) / self.sigma)
+
+
+def spread(values: FloatArray, groups: list[FloatArray]) -> float:
+    """Root mean square deviation from the mean of the group."""
+    within = np.concatenate([values[rows] - values[rows].mean() for rows in groups])
+    return math.sqrt(float((within**2).mean()))
+
+
 class Training:
-    """The in-distribution group of every predicted class."""
+    """The in-distribution group of every predicted class; confidences by detectors that have not seen the row."""
 
     def __init__(self, logits: FloatArray) -> None:
+        rows = logits - logits.mean(axis=1, keepdims=True)
         n_classes = logits.shape[1]
-        self.mu, self.sigma = logits.mean(axis=0), logits.std(axis=0)
-        odds = np.array([log_odds((row - self.mu) / self.sigma) for row in logits])
         predicted = logits.argmax(axis=1)
         own = {c: np.flatnonzero(predicted == c) for c in range(n_classes)}
-
-        def spread(values: FloatArray) -> float:
-            within = np.concatenate([values[rows] - values[rows].mean() for rows in own.values() if rows.size])
-            return math.sqrt(float((within**2).mean()))
-
-        self.spreads = spread(odds), spread(logits.max(axis=1))
-        both = odds / self.spreads[0] + 2.0 * logits.max(axis=1) / self.spreads[1]
-        self.spread = spread(both)
-        self.centre = float(np.median(both / self.spread))
-        raw = both / self.spread - self.centre
-        scores = {c: raw[rows] if rows.size else raw for c, rows in own.items()}
+        groups = [rows_of for rows_of in own.values() if rows_of.size]
+        even, odd = NormScaled(rows[0::2]), NormScaled(rows[1::2])
+        odds = np.array([(odd if i % 2 == 0 else even)(row) for i, row in enumerate(rows)])
+        largest = rows.max(axis=1)
+        self.norm_scaled = NormScaled(rows)
+        self.scales = [(float(np.median(part)), spread(part, groups)) for part in (odds, largest)]
+        both = (odds - self.scales[0][0]) / self.scales[0][1] + 2.0 * (largest - self.scales[1][0]) / self.scales[1][1]
+        self.centre, self.spread = float(np.median(both)), spread(both, groups)
+        raw = (both - self.centre) / self.spread
+        scores = {c: raw[rows_of] if rows_of.size else raw for c, rows_of in own.items()}
         self.median = {c: float(np.median(s)) for c, s in scores.items()}
         self.upper = {c: float(np.quantile(s, 0.75)) for c, s in scores.items()}
         self.above_median = {c: float(np.mean([step(v - self.median[c]) for v in s])) for c, s in scores.items()}
         self.above_upper = {c: float(np.mean([step(v - self.upper[c]) for v in s])) for c, s in scores.items()}
-        self.share = {c: rows.size / len(logits) for c, rows in own.items()}
-        average = sum(logits[rows].var(axis=0) * rows.size for rows in own.values() if rows.size) / len(logits)
-        self.mean = {c: logits[rows].mean(axis=0) if rows.size else self.mu for c, rows in own.items()}
+        self.share = {c: rows_of.size / len(logits) for c, rows_of in own.items()}
+        average = sum(rows[rows_of].var(axis=0) * rows_of.size for rows_of in groups) / len(logits)
+        self.mean = {c: rows[i].mean(axis=0) if i.size else rows.mean(axis=0) for c, i in own.items()}
         self.variance = {
-            c: ((logits[rows].var(axis=0) * rows.size if rows.size else 0.0) + 5.0 * average) / (rows.size + 5.0)
-            for c, rows in own.items()
+            c: ((rows[i].var(axis=0) * i.size if i.size else 0.0) + 5.0 * average) / (i.size + 5.0)
+            for c, i in own.items()
         }
 
     def confidence(self, row: FloatArray) -> float:
         """A third the log-odds, two thirds the largest logit, in deviations from the median row."""
-        both = log_odds((row - self.mu) / self.sigma) / self.spreads[0] + 2.0 * float(row.max()) / self.spreads[1]
-        return both / self.spread - self.centre
+        row = row - row.mean()
+        parts = (self.norm_scaled(row), float(row.max()))
+        odds, largest = ((part - centre) / width for part, (centre, width) in zip(parts, self.scales, strict=True))
+        return (odds + 2.0 * largest - self.centre) / self.spread
 
 
 def streamed(
@@ -79,16 +95,21 @@ def streamed(
         counts.append(step(u) / training.above_median[c])
         tops.append(step(u + training.median[c] - training.upper[c]) / training.above_upper[c])
         share = min(1.0, _share(training, classes, counts, c, memory, prior) / tolerance)
-        x = (row - training.mean[c]) / np.sqrt(training.variance[c])
+        x = np.clip((row - row.mean() - training.mean[c]) / np.sqrt(training.variance[c]), -2.5, 2.5)
         evidence = _position(x, [t for t, k in zip(taught, classes, strict=False) if k == c], memory, prior)
-        scores.append(evidence - confidence - math.log(share))
+        trust = min(1.0, max(0.0, (0.5 - _shift(counts, tops, memory)) / 0.15))
+        scores.append(trust * (evidence - math.log(share)) - confidence)
         odds = share / (1.0 - share + 0.001) * math.exp(u - evidence)
         taught.append((1.0 / (1.0 + odds), x))
+    return scores, _shift(counts, tops, memory)
+
+
+def _shift(counts: list[float], tops: list[float], memory: float) -> float:
     keep = 1.0 - 1.0 / (20.0 * memory)
     fade = keep ** np.arange(len(counts))[::-1]
     above = float(fade @ np.array(counts)) + 20.0
     intact = min(1.0, (float(fade @ np.array(tops)) + 20.0) / above)
-    return scores, 1.0 - intact * min(1.0, above / (0.1 * float(fade.sum()) + 20.0))
+    return 1.0 - intact * min(1.0, above / (0.1 * float(fade.sum()) + 20.0))
 
 
 def _share(training: Training, classes: list[int], counts: list[float], c: int, memory: float, prior: float) -> float:

@@ -164,7 +164,8 @@ def test_ood_that_gathers_in_a_class_is_seen_better_than_without_the_stream(trai
     state = detector.state
     assert state.id_share[2] < 0.5 < 0.9 < state.id_share[4]
     assert state.class_share[2] > 2 * state.training_share[2]
-    np.testing.assert_allclose(state.ood_mean[2], bad[bad.argmax(axis=1) == 2].mean(axis=0), atol=0.35)
+    centred = bad - bad.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(state.ood_mean[2], centred[bad.argmax(axis=1) == 2].mean(axis=0), atol=0.35)
     assert state.ood_weight[2] > 20.0
     assert state.covariate_shift < 0.15, "OoD beside healthy rows is no covariate shift"
 
@@ -196,6 +197,39 @@ def test_a_shift_of_every_row_is_told_from_ood(train: Any) -> None:
     assert nothing.state.covariate_shift > 0.7, "no row is left that looks like training"
     assert mixture.state.covariate_shift < 0.15
     assert fitted(train).state.covariate_shift == 0.0
+
+
+def test_where_the_inputs_themselves_have_changed_the_stream_says_nothing(train: Any) -> None:
+    """Contrast down, rows less confident: learning from them would flag them all."""
+    detector = fitted(train).set_threshold(inside(4000, 20))
+    faint = 0.55 * inside(4000, 21)
+    flagged = detector.decide(detector.stream(faint), faint)
+    alone = detector.reset().decide(detector.score(faint), faint)
+    assert flagged[2000:].mean() <= alone[2000:].mean() + 0.01
+    detector.stream(faint)
+    assert detector.state.trust == 0.0
+    assert np.array_equal(detector.score(faint), detector.reset().score(faint))
+    assert detector.state.trust == 1.0
+
+
+def test_rows_of_the_threshold_step_teach_how_new_rows_count(train: Any) -> None:
+    """A network that is surer of its training rows than of new ones: its classes would be suspected without any OoD."""
+    new = 0.85 * inside(4000, 31)
+    detector, without = fitted(train).set_threshold(0.85 * inside(4000, 30)), fitted(train)
+    detector.stream(new)
+    without.stream(new)
+    assert detector.state.overall_id_share == 1.0
+    assert np.median(detector.state.id_share) > np.median(without.state.id_share)
+    scale = detector.profiles_.count_scale
+    np.testing.assert_allclose(detector.set_threshold(0.85 * inside(4000, 30)).profiles_.count_scale, scale, rtol=1e-9)
+
+
+def test_a_number_added_to_all_logits_of_a_row_changes_nothing(
+    kernels: _kernels.Backend, train: Any, mixed: Any
+) -> None:
+    shifts = np.random.default_rng(40).normal(0.0, 8.0, (len(mixed), 1))
+    a, b = fitted(train), fitted(train + np.linspace(-9.0, 9.0, len(train))[:, None])
+    np.testing.assert_allclose(a.stream(mixed), b.stream(mixed + shifts), rtol=1e-8, atol=1e-8)
 
 
 def test_the_stream_is_forgotten(train: Any) -> None:
@@ -275,7 +309,7 @@ def test_parameters_are_checked(arguments: dict[str, Any], message: str) -> None
         ("stream.ood_variance", lambda a: -a - 1.0),
         ("stream.seen", lambda a: a[:-1]),
         ("profiles.mean", lambda a: a[:, :-1]),
-        ("profiles.weights", lambda a: a * np.nan),
+        ("profiles.median", lambda a: a * np.nan),
     ),
 )
 def test_a_damaged_file_is_refused(train: Any, mixed: Any, tmp_path: Path, name: str, damage: Any) -> None:

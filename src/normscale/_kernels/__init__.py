@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 from normscale._kernels.kinds import KINDS
 from normscale.errors import InvalidInput, MissingExtra
 
-__all__ = ["KINDS", "absorb", "backend", "combine", "frozen_scores", "load_in_background", "predicted", "stream_scores"]
+__all__ = [
+    "KINDS",
+    "absorb",
+    "backend",
+    "centred",
+    "combine",
+    "frozen_scores",
+    "load_in_background",
+    "predicted",
+    "stream_scores",
+]
 
 FloatArray = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -65,6 +75,9 @@ class Backend(Protocol):
 
     def predicted(self, rows: NDArray[Any], out: NDArray[np.int64]) -> None:
         """The first of the largest numbers of every row."""
+
+    def centred(self, rows: NDArray[Any], out: FloatArray) -> None:
+        """Every row less its mean."""
 
     def frozen_scores(
         self, rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray
@@ -264,6 +277,14 @@ def predicted(rows: NDArray[Any]) -> NDArray[np.int64]:
     out = np.empty(rows.shape[0], dtype=np.int64)
     if rows.shape[0]:
         _active().predicted(_native(rows), out)
+    return out
+
+
+def centred(rows: NDArray[Any]) -> FloatArray:
+    """Rows (n, C) less their means; a row that is not finite or too large gives numbers that are not finite."""
+    out = np.empty(rows.shape)
+    if rows.shape[0]:
+        _active().centred(_native(rows), out)
     return out
 
 

@@ -396,6 +396,18 @@ def predicted(rows: Array, out: Array) -> None:
         out[i] = where
 
 
+@compiled(REDUCE)
+def centred(rows: Array, out: Array) -> None:
+    """Every row less its mean."""
+    for i in range(rows.shape[0]):
+        total = 0.0
+        for j in range(rows.shape[1]):
+            total += np.float64(rows[i, j])
+        mean = total / rows.shape[1]
+        for j in range(rows.shape[1]):
+            out[i, j] = np.float64(rows[i, j]) - mean
+
+
 @compiled(EXACT)
 def _turn_scaled(rows: Array, shift: Array, factor: Array, z: Array) -> float:
     """Scale a tile with fixed statistics into its turned form; 0 unless it holds NaN or infinity."""

@@ -13,32 +13,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _kernels
-from normscale._kernels.kinds import LOG_ODDS
 
 FloatArray = NDArray[np.float64]
 
-ROWS, RECENT, RECENT_ID, LONG_ID, LONG_TOP = range(5)
+ROWS, RECENT, RECENT_ID, LONG, LONG_ID, LONG_TOP, GROWN = range(7)
 """Places in :attr:`Mixture.totals`."""
 
 SOFTNESS = 0.3
 """Width of the step at the median that counts rows as profiles, in deviations of the confidence."""
 LEAST_OOD = 0.001
 """Prior share of OoD rows where a class shows none, so that the first one can be noticed."""
+FEW = 20.0
+"""How many rows that look like training the covariate shift is drawn to "none" by."""
+HARDLY_ANY = 0.1
+"""Below this share of rows that look like training, their lack counts as a covariate shift."""
+REACH = 2.5
+"""Coordinates beyond this many training deviations count as this many: an input between two classes is no OoD yet, and no
+row can drag the OoD group where it likes."""
+TRUSTED, DISTRUSTED = 0.35, 0.5
+"""Covariate shifts below the first leave what the stream taught alone; beyond the second it says nothing any more."""
+OVERGROWN = 1e100
+"""Where the unit of :attr:`Mixture.recent` is made 1 again."""
 
 
 class ClassProfiles(NamedTuple):
-    """The in-distribution group of every predicted class c, fixed at training."""
+    """The in-distribution group of every predicted class c, fixed at training.
 
-    shift: FloatArray
-    """(C,) mean of each logit over all training rows."""
-    factor: FloatArray
-    """(C,) 1 / deviation of each logit."""
-    weights: FloatArray
-    """(2,) of the log-odds and of the largest logit in the confidence."""
-    centre: FloatArray
-    """(1,) median of the confidence of all rows."""
+    Its rows have D = C + F coordinates: the logits less their mean over the row, and F further numbers.
+    """
+
     median: FloatArray
-    """(C,) how far above it the median of the rows predicted c lies."""
+    """(C,) of the confidence of the rows predicted c."""
     count_scale: FloatArray
     """(C,) what a row far above the median counts as, so that ID rows count 1 on average: about 2."""
     top_odds: FloatArray
@@ -48,9 +53,9 @@ class ClassProfiles(NamedTuple):
     share: FloatArray
     """(C,) of training rows predicted c."""
     mean: FloatArray
-    """(C, C) row c: mean of the logits of rows predicted c."""
+    """(C, D) row c: mean of the coordinates of rows predicted c."""
     inverse_deviation: FloatArray
-    """(C, C) row c: 1 / their deviations."""
+    """(C, D) row c: 1 / their deviations."""
 
 
 class MixtureSettings(NamedTuple):
@@ -67,11 +72,10 @@ class Mixture(NamedTuple):
     """What the stream has taught; sums of the past count less with every row."""
 
     totals: FloatArray
-    """(5,) rows ever; recent rows and their ID counts; long-term counts above the median and the quartile."""
+    """(7,) rows ever; recent rows and their ID counts; rows remembered long, their counts above the median and above
+    the quartile; the unit of ``recent``, which grows."""
     recent: FloatArray
-    """(C,) recent rows predicted c, forgotten with every row of the stream; as it was at the last of them."""
-    last: FloatArray
-    """(C,) when that was: rows ever, then."""
+    """(C,) recent rows predicted c, forgotten with every row of the stream, in a unit that grows instead."""
     seen: FloatArray
     """(C,) rows predicted c, forgotten with every row predicted c."""
     id_count: FloatArray
@@ -79,19 +83,17 @@ class Mixture(NamedTuple):
     ood_weight: FloatArray
     """(C,) the OoD responsibilities of those."""
     ood_mean: FloatArray
-    """(C, C) mean of the OoD rows predicted c, in training deviations from the training mean of class c."""
+    """(C, D) mean of the OoD rows predicted c, in training deviations from the training mean of class c."""
     ood_variance: FloatArray
-    """(C, C) their variance, in the same unit squared."""
+    """(C, D) their variance, in the same unit squared."""
 
     @classmethod
-    def empty(cls, n_classes: int) -> Mixture:
+    def empty(cls, n_classes: int, n_coordinates: int) -> Mixture:
         """Before any row."""
-
-        def zeros() -> FloatArray:
-            return np.zeros(n_classes)
-
-        square = np.zeros((n_classes, n_classes))
-        return cls(np.zeros(5), zeros(), zeros(), zeros(), zeros(), zeros(), square, square.copy())
+        totals = np.zeros(7)
+        totals[GROWN] = 1.0
+        vectors = (np.zeros(n_classes) for _ in range(4))
+        return cls(totals, *vectors, *(np.zeros((n_classes, n_coordinates)) for _ in range(2)))
 
     def copy(self) -> Mixture:
         """A state that may go on by itself."""
@@ -102,28 +104,31 @@ class Mixture(NamedTuple):
         return all(bool(np.isfinite(part).all()) for part in self)
 
 
+class Stream(NamedTuple):
+    """Rows of a stream as the loops read them."""
+
+    logits: NDArray[Any]
+    """(b, C)"""
+    further: FloatArray
+    """(b, F) coordinates besides the logits; F may be 0."""
+    confidence: FloatArray
+    """(b,) in deviations, higher = more like training."""
+
+    def block(self, block: slice) -> Stream:
+        """Some of the rows, as the loops can read them."""
+        return Stream(_kernels._native(self.logits[block]), self.further[block], self.confidence[block])
+
+
 class Loops(Protocol):
     """What a back end offers."""
 
     def stream(
-        self,
-        rows: NDArray[Any],
-        log_odds: FloatArray,
-        profiles: ClassProfiles,
-        settings: MixtureSettings,
-        state: Mixture,
-        out: FloatArray,
+        self, rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
     ) -> None:
         """Take rows in and score them; ``state`` moves on."""
 
     def score(
-        self,
-        rows: NDArray[Any],
-        log_odds: FloatArray,
-        profiles: ClassProfiles,
-        settings: MixtureSettings,
-        state: Mixture,
-        out: FloatArray,
+        self, rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
     ) -> None:
         """Score rows; nothing moves."""
 
@@ -138,51 +143,33 @@ def _loops() -> Loops:
     return mixture_reference
 
 
-def frozen_log_odds(rows: NDArray[Any], profiles: ClassProfiles, threads: int = 1) -> FloatArray | None:
-    """Log-odds of the prediction being wrong after frozen norm-scaling (n,); None when a row is not finite."""
-    out = np.empty(rows.shape[0])
-    return out if _kernels.frozen_scores(rows, profiles.shift, profiles.factor, LOG_ODDS, out, threads) else None
-
-
 def stream_mixture(
-    rows: NDArray[Any],
-    profiles: ClassProfiles,
-    settings: MixtureSettings,
-    state: Mixture,
-    out: FloatArray,
-    threads: int = 1,
+    rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
 ) -> Mixture | None:
-    """Take rows (n, C) in one by one, score each into ``out`` (n,), and return the state after the last.
+    """Take rows in one by one, score each into ``out`` (n,), and return the state after the last.
 
-    None when a row cannot be taken in; nothing given is changed. Threads share the frozen_log_odds; what follows is one
-    row after the other by nature.
+    None when a row cannot be taken in; nothing given is changed. One row follows the other by nature: no threads.
     """
-    log_odds = frozen_log_odds(rows, profiles, threads)
-    if log_odds is None:
-        return None
     state = state.copy()
     loops = _loops()
-    for block in _kernels._blocks(rows, 1):
-        loops.stream(_kernels._native(rows[block]), log_odds[block], profiles, settings, state, out[block])
+    for block in _kernels._blocks(rows.logits, 1):
+        loops.stream(rows.block(block), profiles, settings, state, out[block])
     return state if state.is_finite() and np.isfinite(out).all() else None
 
 
 def score_mixture(
-    rows: NDArray[Any],
+    rows: Stream,
     profiles: ClassProfiles,
     settings: MixtureSettings,
     state: Mixture,
     out: FloatArray,
     threads: int = 1,
 ) -> bool:
-    """Score rows (n, C) with the state as it is into ``out`` (n,); False when a row is not finite or too large."""
-    log_odds = frozen_log_odds(rows, profiles, threads)
-    if log_odds is None:
-        return False
+    """Score rows with the state as it is into ``out`` (n,); False when a row is not finite or too large."""
     loops = _loops()
 
     def score(block: slice) -> None:
-        loops.score(_kernels._native(rows[block]), log_odds[block], profiles, settings, state, out[block])
+        loops.score(rows.block(block), profiles, settings, state, out[block])
 
-    _kernels._in_threads(score, _kernels._blocks(rows, threads), threads)
+    _kernels._in_threads(score, _kernels._blocks(rows.logits, threads), threads)
     return bool(np.isfinite(out).all())

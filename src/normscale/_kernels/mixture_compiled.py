@@ -1,7 +1,8 @@
 """The two-groups stream for numba; :mod:`normscale._kernels.mixture_reference` says what it computes.
 
-One row after the other, four classes at once. The sum of the logarithms of the variances is the logarithm of their
-product, and the responsibility comes from odds, so that a row costs three exponentials and two logarithms.
+What a row is without the rows before it (its class, its place, its counts) is computed ahead, many rows at once; what
+must go row by row costs one exponential and two logarithms, because the sum of the logarithms of the variances is the
+logarithm of their product and the responsibility comes from odds.
 """
 
 from __future__ import annotations
@@ -11,16 +12,25 @@ from typing import Any
 import numpy as np
 
 from normscale._kernels.mixture import (
+    DISTRUSTED,
+    FEW,
+    GROWN,
+    HARDLY_ANY,
     LEAST_OOD,
+    LONG,
     LONG_ID,
     LONG_TOP,
+    OVERGROWN,
+    REACH,
     RECENT,
     RECENT_ID,
     ROWS,
     SOFTNESS,
+    TRUSTED,
     ClassProfiles,
     Mixture,
     MixtureSettings,
+    Stream,
 )
 from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive
 
@@ -41,22 +51,69 @@ def _predicted(rows: Array, i: int) -> int:
     return c
 
 
+@compiled(REDUCE)
+def _mean(row: Array) -> float:
+    """Of the logits of a row."""
+    total = 0.0
+    for j in range(row.shape[0]):
+        total += np.float64(row[j])
+    return total / row.shape[0]
+
+
 @compiled(EXACT)
-def _id_share(c: int, recent: float, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
-    """pi_c as the stream has it now; ``recent`` rows of c."""
+def _counts(rows: Stream, profiles: ClassProfiles, predicted: Array, count: Array, top: Array) -> None:
+    """Class, and counts above the median and the quartile, of every row."""
+    for i in range(predicted.shape[0]):
+        predicted[i] = _predicted(rows.logits, i)
+    for i in range(predicted.shape[0]):
+        c = predicted[i]
+        u = rows.confidence[i] - profiles.median[c]
+        grown = exp_nonpositive(-abs(u) / SOFTNESS)
+        above = grown if u < 0.0 else 1.0
+        below = 1.0 if u < 0.0 else grown
+        count[i] = above / (above + below) * profiles.count_scale[c]
+        top[i] = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
+
+
+@compiled(EXACT)
+def _id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
+    """pi_c as the stream has it now."""
     prior = settings.prior
     totals = state.totals
     overall = (totals[RECENT_ID] + prior) / (totals[RECENT] + prior)
-    weight = prior + max(0.0, profiles.share[c] * totals[RECENT] - recent)
+    weight = prior + max(0.0, profiles.share[c] * totals[RECENT] - state.recent[c] / totals[GROWN])
     share: float = (state.id_count[c] + weight * overall) / ((state.seen[c] + weight) * settings.tolerance)
     return share if share < 1.0 else 1.0
 
 
+@compiled(EXACT)
+def _trust_in_stream(totals: Array) -> float:
+    """w: how much what the stream taught counts."""
+    id_count = totals[LONG_ID] + FEW
+    intact = min(1.0, (totals[LONG_TOP] + FEW) / id_count)
+    present = min(1.0, id_count / (HARDLY_ANY * totals[LONG] + FEW))
+    return min(1.0, max(0.0, (DISTRUSTED - 1.0 + intact * present) * (1.0 / (DISTRUSTED - TRUSTED))))
+
+
 @compiled(REDUCE)
-def _standardise(row: Array, mean: Array, inverse_deviation: Array, x: Array) -> None:
-    """The row in training deviations from the mean of its class; four at once."""
-    for j in range(x.shape[0]):
-        x[j] = (np.float64(row[j]) - mean[j]) * inverse_deviation[j]
+def _standardise(row: Array, shift: float, mean: Array, inverse_deviation: Array, x: Array) -> None:
+    """Numbers less ``shift``, in training deviations from the mean of their class; four at once."""
+    for j in range(row.shape[0]):
+        far = (np.float64(row[j]) - shift - mean[j]) * inverse_deviation[j]
+        far = far if far < REACH else REACH
+        x[j] = far if far > -REACH else -REACH
+
+
+@compiled(EXACT)
+def _place(rows: Stream, i: int, c: int, profiles: ClassProfiles, x: Array) -> float:
+    """The coordinates of row i, predicted c, in training deviations; 0, or NaN where the row is not finite."""
+    logits = rows.logits[i]
+    n = logits.shape[0]
+    mean = _mean(logits)
+    _standardise(logits, mean, profiles.mean[c], profiles.inverse_deviation[c], x)
+    if x.shape[0] > n:
+        _standardise(rows.further[i], 0.0, profiles.mean[c, n:], profiles.inverse_deviation[c, n:], x[n:])
+    return 0.0 * mean
 
 
 @compiled(REDUCE)
@@ -74,18 +131,27 @@ def _fit_of(x: Array, trust: float, mean: Array, variance: Array) -> tuple[float
 
 
 @compiled(EXACT)
-def _position(x: Array, weight: float, prior: float, mean: Array, variance: Array) -> float:
-    """L: how much better the OoD group explains x than the ID group."""
-    if weight == 0.0:
-        return 0.0
-    trust = weight / (weight + prior)
+def _mean_ratio(x: Array, trust: float, mean: Array, variance: Array) -> float:
+    """Mean over coordinates of twice the log-likelihood ratio of the groups."""
     ratio, product = _fit_of(x, trust, mean, variance)
     if _SMALL < product < _LARGE:
         ratio -= np.log(product)
     else:
         for j in range(x.shape[0]):
             ratio -= np.log(1.0 - trust + trust * variance[j])
-    ratio *= trust / x.shape[0]
+    return ratio / x.shape[0]
+
+
+@compiled(EXACT)
+def _position(x: Array, n_logits: int, weight: float, prior: float, mean: Array, variance: Array) -> float:
+    """L: how much better the OoD group explains x than the ID group."""
+    if weight == 0.0:
+        return 0.0
+    trust = weight / (weight + prior)
+    ratio = _mean_ratio(x[:n_logits], trust, mean[:n_logits], variance[:n_logits])
+    if x.shape[0] > n_logits:
+        ratio = 0.5 * (ratio + _mean_ratio(x[n_logits:], trust, mean[n_logits:], variance[n_logits:]))
+    ratio *= trust
     return ratio if ratio > 0.0 else 0.0
 
 
@@ -100,52 +166,41 @@ def _join(x: Array, step: float, mean: Array, variance: Array) -> None:
 
 
 @compiled(EXACT)
-def _confidence(rows: Array, log_odds: Array, i: int, c: int, profiles: ClassProfiles) -> float:
-    """B of row i, predicted c."""
-    size, odds = profiles.weights[1] * np.float64(rows[i, c]), profiles.weights[0] * log_odds[i]
-    confidence: float = size - odds - profiles.centre[0]
-    return confidence
-
-
-@compiled(EXACT)
-def stream(
-    rows: Array, log_odds: Array, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array
-) -> None:
-    """Take rows (b, C) in one by one and score each into ``out`` (b,); ``state`` moves on."""
+def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
+    """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
-    log_decay = np.log(settings.recent_decay)
-    x = np.empty(rows.shape[1])
-    for i in range(rows.shape[0]):
-        c = _predicted(rows, i)
-        confidence = (
-            profiles.weights[1] * np.float64(rows[i, c]) - profiles.weights[0] * log_odds[i] - profiles.centre[0]
-        )
-        u = confidence - profiles.median[c]
-        grown = exp_nonpositive(-abs(u) / SOFTNESS)
-        above = grown if u < 0.0 else 1.0
-        below = 1.0 if u < 0.0 else grown
-        count = above / (above + below) * profiles.count_scale[c]
-        top = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
+    n, n_logits = rows.logits.shape
+    grows = 1.0 / settings.recent_decay
+    predicted, count, top = np.empty(n, np.int64), np.empty(n), np.empty(n)
+    _counts(rows, profiles, predicted, count, top)
+    x = np.empty(profiles.mean.shape[1])
+    for i in range(n):
+        c = predicted[i]
         totals[ROWS] += 1.0
         totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
-        totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
-        totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + count
-        totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top
-        recent = state.recent[c] * exp_nonpositive((totals[ROWS] - state.last[c]) * log_decay) + 1.0
-        state.recent[c] = recent
-        state.last[c] = totals[ROWS]
+        totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count[i]
+        totals[LONG] = totals[LONG] * settings.long_decay + 1.0
+        totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + count[i]
+        totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top[i]
+        totals[GROWN] *= grows
+        state.recent[c] += totals[GROWN]
+        if totals[GROWN] > OVERGROWN:
+            state.recent[:] /= totals[GROWN]
+            totals[GROWN] = 1.0
         state.seen[c] = state.seen[c] * settings.class_decay + 1.0
-        state.id_count[c] = state.id_count[c] * settings.class_decay + count
+        state.id_count[c] = state.id_count[c] * settings.class_decay + count[i]
         weight = state.ood_weight[c] * settings.class_decay
 
-        share = _id_share(c, recent, profiles, settings, state)
+        share = _id_share(c, profiles, settings, state)
         mean, variance = state.ood_mean[c], state.ood_variance[c]
-        _standardise(rows[i], profiles.mean[c], profiles.inverse_deviation[c], x)
-        evidence = _position(x, weight, settings.prior, mean, variance)
-        out[i] = evidence - confidence
+        zero = _place(rows, i, c, profiles, x)
+        evidence = _position(x, n_logits, weight, settings.prior, mean, variance)
+        learned = evidence
         if share < 1.0:
-            out[i] -= np.log(share)
+            learned -= np.log(share)
+        out[i] = _trust_in_stream(totals) * learned - rows.confidence[i] + zero
 
+        u = rows.confidence[i] - profiles.median[c]
         odds = share / (1.0 - share + LEAST_OOD) * np.exp(min(max(u - evidence, -600.0), 600.0))
         responsibility = 1.0 / (1.0 + odds)
         weight += responsibility
@@ -154,22 +209,16 @@ def stream(
 
 
 @compiled(EXACT)
-def score(
-    rows: Array, log_odds: Array, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array
-) -> None:
-    """Score rows (b, C) with the state as it is into ``out`` (b,)."""
-    n_classes = rows.shape[1]
-    x = np.empty(n_classes)
-    shares = np.empty(n_classes)
-    for c in range(n_classes):
-        age = state.totals[ROWS] - state.last[c]
-        recent = state.recent[c] * exp_nonpositive(age * np.log(settings.recent_decay))
-        shares[c] = np.log(_id_share(c, recent, profiles, settings, state))
-    for i in range(rows.shape[0]):
-        c = _predicted(rows, i)
-        _standardise(rows[i], profiles.mean[c], profiles.inverse_deviation[c], x)
-        evidence = _position(x, state.ood_weight[c], settings.prior, state.ood_mean[c], state.ood_variance[c])
-        confidence = (
-            profiles.weights[1] * np.float64(rows[i, c]) - profiles.weights[0] * log_odds[i] - profiles.centre[0]
-        )
-        out[i] = evidence - confidence - shares[c]
+def score(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
+    """Score rows with the state as it is into ``out`` (b,)."""
+    n, n_logits = rows.logits.shape
+    trust = _trust_in_stream(state.totals)
+    x = np.empty(profiles.mean.shape[1])
+    log_shares = np.empty(n_logits)
+    for c in range(n_logits):
+        log_shares[c] = np.log(_id_share(c, profiles, settings, state))
+    for i in range(n):
+        c = _predicted(rows.logits, i)
+        zero = _place(rows, i, c, profiles, x)
+        evidence = _position(x, n_logits, state.ood_weight[c], settings.prior, state.ood_mean[c], state.ood_variance[c])
+        out[i] = trust * (evidence - log_shares[c]) - rows.confidence[i] + zero

@@ -1,39 +1,48 @@
 """One row of the two-groups stream in plain numpy: always there, and easier to read than the compiled form.
 
-For a row z, predicted c, whose prediction is wrong with log-odds D after frozen norm-scaling:
+For a row z, predicted c, of confidence B (in deviations), and u = B - median_c:
 
-1. Confidence B = weights . (-D, z_c) - centre, in deviations; u = B - median_c. Its ID count, sigmoid(u / 0.3) over
-   the mean of that in training, is 1 on average for ID rows and near 0 for rows below the median: Storey's
-   estimate of a null share, with a soft step.
+1. Its ID count, sigmoid(u / 0.3) over the mean of that in training, is 1 on average for ID rows and near 0 for rows
+   below the median: Storey's estimate of a null share, with a soft step.
 2. The ID share pi_c: ID counts over rows, of the recent rows predicted c, drawn towards the share of all
    recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
    Divided by the tolerance and cut at 1.
-3. The position L: how much better the OoD group of c explains z than the ID group does, both as Gaussians
-   with independent logits; averaged over the logits, which are far from independent, and never below 0.
-4. Score: L - B - log pi_c. The responsibility of the OoD group is
+3. The position L: how much better the OoD group of c explains the row's coordinates than the ID group does, both as
+   Gaussians with independent coordinates; averaged over them, because they are far from independent, half of it over the
+   logits and half over the further coordinates where there are any; never below 0. A coordinate more than 2.5 training deviations away counts as 2.5.
+4. The trust w: 1, unless the most confident rows are less confident than in training; then the in-distribution inputs
+   themselves have changed, the stream cannot teach what OoD is, and w falls to 0.
+5. Score: w (L - log pi_c) - B. The responsibility of the OoD group is
    r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(u - L)); with weight r the row joins that group's moments.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale._kernels.mixture import (
+    DISTRUSTED,
+    FEW,
+    GROWN,
+    HARDLY_ANY,
     LEAST_OOD,
+    LONG,
     LONG_ID,
     LONG_TOP,
+    OVERGROWN,
+    REACH,
     RECENT,
     RECENT_ID,
     ROWS,
     SOFTNESS,
+    TRUSTED,
     ClassProfiles,
     FloatArray,
     Mixture,
     MixtureSettings,
+    Stream,
 )
 
 
@@ -45,69 +54,87 @@ def soft_counts(u: float, c: int, profiles: ClassProfiles) -> tuple[float, float
     return above / (above + below) * float(profiles.count_scale[c]), top * float(profiles.top_scale[c])
 
 
-def recent_rows(c: int, settings: MixtureSettings, state: Mixture) -> float:
-    """How many of the recent rows were predicted c, as of now."""
-    age = float(state.totals[ROWS] - state.last[c])
-    return float(state.recent[c]) * math.exp(max(age * math.log(settings.recent_decay), -700.0))
-
-
 def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now."""
     totals, prior = state.totals, settings.prior
     overall = (totals[RECENT_ID] + prior) / (totals[RECENT] + prior)
-    missing = profiles.share[c] * totals[RECENT] - recent_rows(c, settings, state)
+    missing = profiles.share[c] * totals[RECENT] - state.recent[c] / totals[GROWN]
     weight = prior + max(0.0, missing)
     share = (state.id_count[c] + weight * overall) / (state.seen[c] + weight)
     return min(1.0, float(share) / settings.tolerance)
 
 
-def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -> float:
-    """L of a row in training deviations x (C,) from the mean of class c."""
+def covariate_shift(totals: FloatArray) -> float:
+    """1 less the ratio of the counts above the quartile and above the median, each 1 in training.
+
+    Where hardly any row lies above the median, there is no telling by that ratio, and the lack itself says it.
+    """
+    id_count = float(totals[LONG_ID]) + FEW
+    intact = min(1.0, (float(totals[LONG_TOP]) + FEW) / id_count)
+    present = min(1.0, id_count / (HARDLY_ANY * float(totals[LONG]) + FEW))
+    return 1.0 - intact * present
+
+
+def trust_in_stream(totals: FloatArray) -> float:
+    """w: 1 below the first bound of the covariate shift, 0 above the second, and a line between."""
+    return min(1.0, max(0.0, (DISTRUSTED - covariate_shift(totals)) / (DISTRUSTED - TRUSTED)))
+
+
+def coordinates(rows: Stream) -> FloatArray:
+    """(b, D) the centred logits and what else there is."""
+    logits = rows.logits.astype(np.float64)
+    return np.hstack([logits - logits.mean(axis=1, keepdims=True), rows.further])
+
+
+def in_deviations(places: FloatArray, c: int, profiles: ClassProfiles) -> FloatArray:
+    """x: coordinates (b, D) in training deviations from the mean of class c, cut off at the reach."""
+    return np.clip((places - profiles.mean[c]) * profiles.inverse_deviation[c], -REACH, REACH)
+
+
+def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -> FloatArray:
+    """L of rows in training deviations x (b, D) from the mean of class c."""
     weight = float(state.ood_weight[c])
     if weight == 0.0:
-        return 0.0
+        return np.zeros(len(x))
     trust = weight / (weight + settings.prior)
     variance = 1.0 + trust * (state.ood_variance[c] - 1.0)
     misfit = x - trust * state.ood_mean[c]
-    ratio = float(np.sum(x * x - misfit * misfit / variance - np.log(variance)))
-    return max(0.0, trust * ratio / x.size)
+    terms = x * x - misfit * misfit / variance - np.log(variance)
+    n_logits = state.recent.size
+    ratio = terms[:, :n_logits].mean(axis=1)
+    if x.shape[1] > n_logits:
+        ratio = 0.5 * (ratio + terms[:, n_logits:].mean(axis=1))
+    return np.maximum(0.0, trust * ratio)
 
 
-def stream(
-    rows: NDArray[Any],
-    log_odds: FloatArray,
-    profiles: ClassProfiles,
-    settings: MixtureSettings,
-    state: Mixture,
-    out: FloatArray,
-) -> None:
-    """Take rows (b, C) in one by one and score each into ``out`` (b,); ``state`` moves on."""
+def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray) -> None:
+    """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
-    weight_of_log_odds, weight_of_size, centre = (
-        -float(profiles.weights[0]),
-        float(profiles.weights[1]),
-        float(profiles.centre[0]),
-    )
     with np.errstate(all="ignore"):
-        for i, c in enumerate(rows.argmax(axis=1).tolist()):
-            confidence = weight_of_log_odds * float(log_odds[i]) + weight_of_size * float(rows[i, c]) - centre
+        places = coordinates(rows)
+        for i, c in enumerate(rows.logits.argmax(axis=1).tolist()):
+            confidence = float(rows.confidence[i])
             u = confidence - float(profiles.median[c])
             count, top = soft_counts(u, c, profiles)
             totals[ROWS] += 1.0
             totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
             totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
+            totals[LONG] = totals[LONG] * settings.long_decay + 1.0
             totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + count
             totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top
-            state.recent[c] = recent_rows(c, settings, state) + 1.0
-            state.last[c] = totals[ROWS]
+            totals[GROWN] /= settings.recent_decay
+            state.recent[c] += totals[GROWN]
+            if totals[GROWN] > OVERGROWN:
+                state.recent[:] /= totals[GROWN]
+                totals[GROWN] = 1.0
             state.seen[c] = state.seen[c] * settings.class_decay + 1.0
             state.id_count[c] = state.id_count[c] * settings.class_decay + count
             state.ood_weight[c] *= settings.class_decay
 
             share = id_share(c, profiles, settings, state)
-            x = (rows[i].astype(np.float64) - profiles.mean[c]) * profiles.inverse_deviation[c]
-            evidence = position(x, c, settings, state)
-            out[i] = evidence - confidence - math.log(share)
+            x = in_deviations(places[i], c, profiles)
+            evidence = float(position(x[None], c, settings, state)[0])
+            out[i] = trust_in_stream(totals) * (evidence - math.log(share)) - confidence
 
             odds = share / (1.0 - share + LEAST_OOD) * math.exp(min(max(u - evidence, -600.0), 600.0))
             responsibility = 1.0 / (1.0 + odds)
@@ -118,28 +145,15 @@ def stream(
             state.ood_variance[c] = (1.0 - step) * (state.ood_variance[c] + step * move * move)
 
 
-def score(
-    rows: NDArray[Any],
-    log_odds: FloatArray,
-    profiles: ClassProfiles,
-    settings: MixtureSettings,
-    state: Mixture,
-    out: FloatArray,
-) -> None:
-    """Score rows (b, C) with the state as it is into ``out`` (b,)."""
-    predicted = rows.argmax(axis=1)
+def score(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray) -> None:
+    """Score rows with the state as it is into ``out`` (b,)."""
+    predicted = rows.logits.argmax(axis=1)
+    trust = trust_in_stream(state.totals)
     with np.errstate(all="ignore"):
+        places = coordinates(rows)
         for c in np.unique(predicted).tolist():
             members = np.flatnonzero(predicted == c)
-            size = rows[members, c].astype(np.float64)
-            confidence = profiles.weights[1] * size - profiles.weights[0] * log_odds[members] - profiles.centre[0]
-            evidence = np.zeros(members.size)
-            weight = float(state.ood_weight[c])
-            if weight > 0.0:
-                x = (rows[members].astype(np.float64) - profiles.mean[c]) * profiles.inverse_deviation[c]
-                trust = weight / (weight + settings.prior)
-                variance = 1.0 + trust * (state.ood_variance[c] - 1.0)
-                misfit = x - trust * state.ood_mean[c]
-                ratio = x * x - misfit * misfit / variance - np.log(variance)
-                evidence = np.maximum(0.0, trust * ratio.mean(axis=1))
-            out[members] = evidence - confidence - math.log(id_share(c, profiles, settings, state))
+            x = in_deviations(places[members], c, profiles)
+            evidence = position(x, c, settings, state)
+            learned = evidence - math.log(id_share(c, profiles, settings, state))
+            out[members] = trust * learned - rows.confidence[members]

@@ -224,6 +224,12 @@ def predicted(rows: NDArray[Any], out: NDArray[np.int64]) -> None:
     np.argmax(rows, axis=1, out=out)
 
 
+def centred(rows: NDArray[Any], out: FloatArray) -> None:
+    """Every row less its mean."""
+    with np.errstate(all="ignore"):
+        np.subtract(rows, rows.mean(axis=1, keepdims=True, dtype=np.float64), out=out)
+
+
 def frozen_scores(rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, out: FloatArray) -> bool:
     """Score rows (b, C) as (row - shift) * factor; False when a row holds NaN or infinity."""
     with np.errstate(all="ignore"):

@@ -95,24 +95,23 @@ def _kernels_agree() -> bool:
 
 def _mixture_kernels_agree() -> bool:
     from normscale.detectors.class_profiles import class_profiles
-    from normscale.moments import RunningMoments
 
     for n_classes in _WIDTHS[:2]:
         rng = np.random.default_rng(n_classes)
         train = _rows(n_classes) + 6.0 * np.eye(n_classes)[rng.integers(0, n_classes, 300)]
-        stream = np.vstack([train[:100], _rows(n_classes, 100)])  # rows that belong, then rows that do not
-        profiles = class_profiles(train, RunningMoments(n_classes).update(train))
-        log_odds = np.empty(200)
-        reference.frozen_scores(stream, profiles.shift, profiles.factor, KINDS["log_odds"], log_odds)
-        mine, theirs, other = np.empty(200), np.empty(200), mixture.Mixture.empty(n_classes)
-        state = mixture.stream_mixture(stream, profiles, _DECAYS, mixture.Mixture.empty(n_classes), mine)
-        mixture_reference.stream(stream, log_odds, profiles, _DECAYS, other, theirs)
+        logits = np.vstack([train[:100], _rows(n_classes, 100)])  # rows that belong, then rows that do not
+        known, stream = (mixture.Stream(z, z[:, :1] ** 2, z.max(axis=1) - 6.0) for z in (train, logits))
+        profiles = class_profiles(known)
+        empty = mixture.Mixture.empty(*profiles.mean.shape)
+        mine, theirs, other = np.empty(200), np.empty(200), empty.copy()
+        state = mixture.stream_mixture(stream, profiles, _DECAYS, empty, mine)
+        mixture_reference.stream(stream, profiles, _DECAYS, other, theirs)
         if state is None or not np.allclose(mine, theirs, rtol=1e-9, atol=1e-9):
             return False
         if not all(np.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(state, other, strict=True)):
             return False
         mixture.score_mixture(stream, profiles, _DECAYS, state, mine)
-        mixture_reference.score(stream, log_odds, profiles, _DECAYS, other, theirs)
+        mixture_reference.score(stream, profiles, _DECAYS, other, theirs)
         if not np.allclose(mine, theirs, rtol=1e-9, atol=1e-9):
             return False
     return True

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from normscale.detectors.base import Detector, Setting
+    from normscale.detectors.centred import Centred
     from normscale.detectors.energy import Energy
+    from normscale.detectors.ensemble import Ensemble
     from normscale.detectors.mahalanobis import Mahalanobis, MahalanobisLayers
     from normscale.detectors.max_logit import MaxLogit
     from normscale.detectors.msp import MSP
@@ -18,12 +20,15 @@ if TYPE_CHECKING:
     from normscale.detectors.registry import list_detectors, load_detector, make_detector, register
     from normscale.detectors.robust_norm_scaling import RobustNormScaling
     from normscale.detectors.step import Step
+    from normscale.detectors.stream_aware import StreamAware
     from normscale.detectors.temperature_scaling import TemperatureScaling
     from normscale.detectors.threshold import Threshold
 
 _HOMES = {  # module -> the public names it holds; a test compares this with the imports above
     "base": "Detector Setting",
+    "centred": "Centred",
     "energy": "Energy",
+    "ensemble": "Ensemble",
     "mahalanobis": "Mahalanobis MahalanobisLayers",
     "max_logit": "MaxLogit",
     "msp": "MSP",
@@ -34,6 +39,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "registry": "list_detectors load_detector make_detector register",
     "robust_norm_scaling": "RobustNormScaling",
     "step": "Step",
+    "stream_aware": "StreamAware",
     "temperature_scaling": "TemperatureScaling",
     "threshold": "Threshold",
 }
@@ -42,8 +48,10 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [
     "MSP",
     "ODIN",
+    "Centred",
     "Detector",
     "Energy",
+    "Ensemble",
     "Mahalanobis",
     "MahalanobisLayers",
     "MaxLogit",
@@ -53,6 +61,7 @@ __all__ = [
     "RobustNormScaling",
     "Setting",
     "Step",
+    "StreamAware",
     "TemperatureScaling",
     "Threshold",
     "list_detectors",

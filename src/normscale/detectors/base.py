@@ -42,6 +42,8 @@ class Setting(StrEnum):
 
 
 _STREAM = Setting.STREAM
+_FEWEST_TO_SPLIT = 20
+"""Below this many rows :meth:`Detector.fit_held_out` does not halve them."""
 
 
 class Detector(ABC):
@@ -62,11 +64,11 @@ class Detector(ABC):
     """Further arrays that ``fit`` needs."""
     fitted_on: ClassVar[str] = "train"
     """Which outputs ``fit`` is meant for: ``"train"`` or ``"validation"``."""
-    needs_fit: ClassVar[bool] = True
+    needs_fit: bool = True
     """Whether ``score`` works only after ``fit``."""
     needs_labels: bool = False
     """Whether ``fit`` needs labels."""
-    needs_head: ClassVar[bool] = False
+    needs_head: bool = False
     """Whether ``fit`` needs the network's last layer."""
     settings: tuple[Setting, ...] = (Setting.FROZEN,)
     """The settings it can be measured in; its statistics run where STREAM is among them."""
@@ -105,6 +107,20 @@ class Detector(ABC):
     def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         """Take each row in and score it; must raise on a row that is not finite and then leave the state as it was."""
         return self._score(outputs, threads)
+
+    def _fit_held_out(self, train: ModelOutputs) -> FloatArray:
+        """Fit on all rows; give the scores (n,) that each would have had from a detector which has not seen it."""
+        own = iter([train])
+        if not self.needs_fit or len(train) < _FEWEST_TO_SPLIT:
+            self._fit(own)
+            self._start()
+            return self._score(train.only(*self.reads), 1)
+        scores = np.empty(len(train))
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            other = slice(1 - half.start, None, 2)
+            scores[half] = copy.copy(self).fit(train[other]).score(train[half])
+        self._fit(own)
+        return scores
 
     def _start(self) -> None:  # noqa: B027 - nothing to do is a valid answer
         """Begin a new stream from what ``fit`` learned."""
@@ -153,6 +169,29 @@ class Detector(ABC):
         with self._lock:
             self._take_over(learner)
         return self
+
+    def fit_held_out(self, outputs: OutputsLike) -> FloatArray:
+        """Learn as :meth:`fit` does, and give each training row's score as if it had not been among them.
+
+        A detector that remembers its training rows finds them more familiar than any other; what is learned from their
+        scores would be wrong. Every other row is scored by a copy that was fitted on the rest, and those by a second
+        copy.
+
+        Returns
+        -------
+        array of shape (n,), float64
+        """
+        record = self._as_outputs(outputs)
+        learner = copy.copy(self)
+        learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        parts = list(learner._checked([record]))
+        if not parts:
+            raise InvalidInput(f"{self.name}: the training outputs are empty; at least one row is needed.")
+        scores = learner._fit_held_out(parts[0])
+        learner._start()
+        with self._lock:
+            self._take_over(learner)
+        return scores
 
     def score(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
         """Score each input; nothing changes.

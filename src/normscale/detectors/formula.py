@@ -5,7 +5,7 @@ A detector offers its formula by :meth:`Detector.formula`. One that reads logits
 
     score = weight * kind((z - shift) * factor) - largest_weight * z_c - class_offset_c + ood_position_c(z)
 
-with ``kind`` as in :mod:`normscale._kernels.kinds`; most detectors need only a few of the terms.
+(z may be the logits less their mean), with ``kind`` as in :mod:`normscale._kernels.kinds`; most detectors need only a few of the terms.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from normscale._kernels import BlockState
+from normscale._kernels.mixture import REACH as REACH
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput, NotFitted
 
@@ -28,7 +29,7 @@ TIE = 1e-12
 class OodPosition(NamedTuple):
     """Whether a row lies where recent OoD rows of its predicted class c lay.
 
-    With x = (z - mean_c) * inverse_deviation_c it is
+    With x = (z - mean(z) - mean_c) * inverse_deviation_c, cut off at -REACH and REACH, it is
 
         max(0, trust_c * (mean_j(x_j^2 - (x_j - ood_mean_cj)^2 * inverse_variance_cj) - log_variance_c))
     """
@@ -57,10 +58,17 @@ class LogitFormula(NamedTuple):
     largest_weight: float = 0.0
     class_offset: FloatArray | None = None
     ood_position: OodPosition | None = None
+    centred: bool = False
+    """Whether z is the row of logits less its mean."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it is ``weight * kind(factor * z)`` with one factor for all classes."""
+        return not self.centred and self.is_plain_but_centred
+
+    @property
+    def is_plain_but_centred(self) -> bool:
+        """Whether it is ``weight * kind(factor * z)`` of logits as they are or less their mean."""
         return (
             not self.shift.any()
             and self.factor.size == 1

@@ -14,7 +14,8 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Setting
 from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
 from normscale.detectors.registry import register
-from normscale.detectors.step import Score, Step, require_logit_score
+from normscale.detectors.step import Step, require_logit_score
+from normscale.detectors.wrapper import Score
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
 from normscale.outputs import LOGITS, ModelOutputs
@@ -100,7 +101,7 @@ class NormScaling(Step):
         assert self.baseline_ is not None  # fit reads logits
         return self.baseline_.moments
 
-    def _start_step(self) -> None:
+    def _start_own(self) -> None:
         self.running_ = self._prior()
 
     def _prior(self) -> RunningMoments:
@@ -109,7 +110,7 @@ class NormScaling(Step):
 
     def _separate(self) -> None:
         super()._separate()
-        if self.is_fitted:
+        if "running_" in self.__dict__:
             self.running_ = self.running_.copy()
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
@@ -175,16 +176,16 @@ class NormScaling(Step):
             merged.running_ = self.running_.merge(other.running_.without(self._prior()))
         return merged
 
-    def _step_tensors(self) -> dict[str, NDArray[Any]]:
+    def _own_tensors(self) -> dict[str, NDArray[Any]]:
         if not self._learns:
             return {}
         weight, mean, m2 = self.running_.state
         return {"running.weight": np.array([weight]), "running.mean": mean, "running.m2": m2}
 
-    def _restore_step(self, tensors: dict[str, NDArray[Any]]) -> None:
+    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
         if self.baseline_ is None:
             raise InvalidInput("the training statistics are missing.")
-        self._start_step()
+        self._start_own()
         if self._learns:
             moments = RunningMoments.from_state(
                 float(tensors["running.weight"][0]), tensors["running.mean"], tensors["running.m2"]

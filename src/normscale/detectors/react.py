@@ -12,7 +12,8 @@ from normscale import _validate
 from normscale.detectors.base import join
 from normscale.detectors.formula import LogitFormula, RectifiedFormula, offered_formula
 from normscale.detectors.registry import register
-from normscale.detectors.step import Score, Step
+from normscale.detectors.step import Step
+from normscale.detectors.wrapper import Score
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 
@@ -90,10 +91,10 @@ class ReAct(Step):
         weight, bias = (part.astype(np.float64) for part in self.head_)
         return RectifiedFormula(self.limit_, weight, bias, inner)
 
-    def _step_tensors(self) -> dict[str, NDArray[Any]]:
+    def _own_tensors(self) -> dict[str, NDArray[Any]]:
         return {"limit": np.array([self.limit_]), "head.weight": self.head_.weight, "head.bias": self.head_.bias}
 
-    def _restore_step(self, tensors: dict[str, NDArray[Any]]) -> None:
+    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
         self.limit_ = float(_validate.as_finite_vector(tensors["limit"], "limit")[0])
         self.head_ = Head.checked((tensors["head.weight"], tensors["head.bias"]))
         if self.widths_ is not None and self.head_.weight.shape[1] != self.widths_[FEATURES]:

@@ -57,10 +57,12 @@ def _parameter(pair: str) -> tuple[str, float | str]:
     name, equals, text = pair.partition("=")
     if not name or not equals or not text:
         raise InvalidInput(f"a method's parameters look like NAME:parameter=value; got {pair!r}.")
-    try:
-        return name, float(text)
-    except ValueError:
-        return name, text
+    for number in (int, float):
+        try:
+            return name, number(text)
+        except ValueError:
+            continue
+    return name, text
 
 
 def _shown(name: str, value: float | str) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import LogitFormula, OodPosition
+from normscale.detectors.formula import REACH, LogitFormula, OodPosition
 from normscale.nn.double_buffers import DoubleBuffers
 from normscale.nn.moment_scorer import score_rows
 
@@ -24,6 +24,7 @@ class FormulaScorer(DoubleBuffers):
         """Copy the arrays into buffers."""
         super().__init__()
         self.kind = formula.kind
+        self.centred = formula.centred
         self._keep("weight", np.array([formula.weight]))
         self._keep("largest_weight", np.array([formula.largest_weight]) if formula.largest_weight else None)
         self._keep("shift", formula.shift)
@@ -37,21 +38,23 @@ class FormulaScorer(DoubleBuffers):
     def forward(self, logits: Tensor) -> Tensor:
         """Scores (n,), float64, of logits (n, C)."""
         rows = logits.to(torch.float64)
-        scores = self._of("weight") * score_rows((rows - self._of("shift")) * self._of("factor"), self.kind)
-        top, predicted = rows.max(dim=1)
+        centred = rows - rows.mean(dim=1, keepdim=True)
+        used = centred if self.centred else rows
+        scores = self._of("weight") * score_rows((used - self._of("shift")) * self._of("factor"), self.kind)
+        predicted = rows.argmax(dim=1)
         if self.largest_weight is not None:
-            scores = scores - self._of("largest_weight") * top
+            scores = scores - self._of("largest_weight") * used.max(dim=1).values
         if self.class_offset is not None:
             scores = scores - self._of("class_offset")[predicted]
         if self.has_ood_position:
-            scores = scores + self._ood_position(rows, predicted)
+            scores = scores + self._ood_position(centred, predicted)
         return torch.where(rows.isfinite().all(dim=1), scores, math.nan)
 
-    def _ood_position(self, rows: Tensor, predicted: Tensor) -> Tensor:
+    def _ood_position(self, centred: Tensor, predicted: Tensor) -> Tensor:
         mean, inverse_deviation, ood_mean, inverse_variance, log_variance, trust = (
             self._of(name)[predicted] for name in OodPosition._fields
         )
-        x = (rows - mean) * inverse_deviation
+        x = ((centred - mean) * inverse_deviation).clamp(-REACH, REACH)
         misfit = x - ood_mean
         ratio = (x * x - misfit * misfit * inverse_variance).mean(dim=1)
         return (trust * (ratio - log_variance)).clamp_min(0.0)

@@ -7,13 +7,14 @@ import math
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import FeatureFormula, LogitFormula, OodPosition, RectifiedFormula
+from normscale.detectors.formula import REACH, FeatureFormula, LogitFormula, OodPosition, RectifiedFormula
 from normscale.onnx.nodes import Nodes
 
 
 def logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
     """Scores (n,) of float64 logits ``rows`` (n, C); NaN for a row that is not finite."""
-    scaled = rows
+    centred = nodes("Sub", rows, nodes.reduce("ReduceMean", rows, 1, keepdims=True))
+    scaled = used = centred if formula.centred else rows
     if formula.shift.any():
         scaled = nodes("Sub", scaled, formula.shift)
     if (formula.factor != 1.0).any():
@@ -22,12 +23,12 @@ def logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
     if formula.weight != 1.0:
         scores = nodes("Mul", scores, formula.weight)
     if formula.largest_weight != 0.0:
-        largest = nodes.reduce("ReduceMax", rows, 1)
+        largest = nodes.reduce("ReduceMax", used, 1)
         scores = nodes("Sub", scores, nodes("Mul", largest, formula.largest_weight))
     if formula.class_offset is not None:
         scores = nodes("Sub", scores, nodes("Gather", nodes.constant(formula.class_offset), predicted(nodes, rows)))
     if formula.ood_position is not None:
-        scores = nodes("Add", scores, _ood_position(nodes, rows, formula.ood_position))
+        scores = nodes("Add", scores, _ood_position(nodes, centred, predicted(nodes, rows), formula.ood_position))
     return nan_unless(nodes, finite_rows(nodes, rows), scores)
 
 
@@ -101,14 +102,14 @@ def _is_top(nodes: Nodes, scaled: str) -> str:
     return nodes("Equal", columns, top)
 
 
-def _ood_position(nodes: Nodes, rows: str, position: OodPosition) -> str:
+def _ood_position(nodes: Nodes, centred: str, own: str, position: OodPosition) -> str:
     """Whether a row lies where recent OoD rows of its predicted class lay (n,)."""
-    own = predicted(nodes, rows)
 
     def of_class(table: FloatArray) -> str:
         return nodes("Gather", nodes.constant(table), own)
 
-    x = nodes("Mul", nodes("Sub", rows, of_class(position.mean)), of_class(position.inverse_deviation))
+    x = nodes("Mul", nodes("Sub", centred, of_class(position.mean)), of_class(position.inverse_deviation))
+    x = nodes("Max", nodes("Min", x, REACH), -REACH)
     misfit = nodes("Sub", x, of_class(position.ood_mean))
     explained = nodes("Mul", nodes("Mul", misfit, misfit), of_class(position.inverse_variance))
     ratio = nodes.reduce("ReduceMean", nodes("Sub", nodes("Mul", x, x), explained), 1)

@@ -1,0 +1,72 @@
+"""Centred: the mean of a row's logits is taken off before they are scored."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from normscale import _kernels, _validate
+from normscale._validate import FloatArray, Rows
+from normscale.detectors.formula import LogitFormula, offered_formula
+from normscale.detectors.registry import register
+from normscale.detectors.step import Step, require_logit_score
+from normscale.detectors.wrapper import Score
+from normscale.outputs import LOGITS, ModelOutputs
+
+_BLOCK = 1 << 18
+"""How many logits are centred at a time."""
+
+
+@register
+class Centred(Step):
+    """Logits less their mean over the row, scored by another detector.
+
+    Softmax, and so training, cannot see a number that is added to all logits of a row. On some networks it varies from
+    input to input and is larger for OoD inputs: then Energy and the largest logit are upside down. Without it they are
+    not; on networks that keep it still, nothing changes.
+
+    Parameters
+    ----------
+    score : str or Detector
+        What scores the centred logits: any detector that reads logits alone.
+
+    Examples
+    --------
+    >>> Centred("max_logit").score([[5.0, 1.0, 0.0], [105.0, 101.0, 100.0]]).tolist()
+    [-3.0, -3.0]
+    """
+
+    name = "centred"
+    title = "Centred"
+    paper = "docs/robust.md"
+    default_score = "energy"
+    own_reads = (LOGITS,)
+    needs_fit = False
+    parameters = {"score": "the detector that scores the centred logits"}
+
+    def __init__(self, score: Score = "energy") -> None:
+        self._score_by(score)
+        require_logit_score(self, self.scorer)
+        self.needs_fit = self.scorer.needs_fit
+
+    def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        return ModelOutputs._trusted({LOGITS: centred(outputs.logits)}, outputs.labels)
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        step = max(1, _BLOCK // outputs.logits.shape[1])
+        for a in range(0, len(outputs), step):
+            part = outputs[a : a + step] if len(outputs) > step else outputs
+            scores[a : a + step] = super()._score(part, threads)
+        return scores
+
+    def formula(self) -> LogitFormula | None:
+        inner = offered_formula(self.scorer)
+        return inner._replace(centred=True) if isinstance(inner, LogitFormula) else None
+
+
+def centred(logits: Rows) -> FloatArray:
+    """Logits less the mean of their row; shape (n, C), float64."""
+    rows = _kernels.centred(logits)
+    if not np.isfinite(rows).all():
+        raise _validate.invalid_row_error(logits, LOGITS, can_skip=True)
+    return rows

@@ -1,0 +1,351 @@
+"""Stream-aware: any detector, and what its stream teaches about the OoD inputs that are about."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._kernels.mixture import (
+    GROWN,
+    RECENT,
+    RECENT_ID,
+    ROWS,
+    ClassProfiles,
+    Mixture,
+    MixtureSettings,
+    Stream,
+    score_mixture,
+    stream_mixture,
+)
+from normscale._kernels.mixture_reference import covariate_shift, id_share, soft_counts, trust_in_stream
+from normscale._validate import FloatArray
+from normscale.detectors.base import OutputsLike, Setting, join
+from normscale.detectors.class_profiles import checked, class_profiles
+from normscale.detectors.common_scale import CommonScale
+from normscale.detectors.formula import LogitFormula, OodPosition, offered_formula
+from normscale.detectors.principal_components import PrincipalComponents
+from normscale.detectors.registry import register
+from normscale.detectors.wrapper import Score, Wrapper
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+
+_RECENT = 5.0
+"""The memory of the whole stream, in memories of a class."""
+_LONG = 20.0
+"""The memory that tells a shift of everything from a burst of OoD, in memories of a class."""
+_RECOUNT_PRIOR = 20.0
+"""How many rows of the threshold step count as much as the training's word on how ID rows count."""
+
+
+class StreamState(NamedTuple):
+    """What a detector has learned from its stream, for people."""
+
+    rows: int
+    """Rows streamed."""
+    class_share: FloatArray
+    """(C,) of recent rows predicted as each class."""
+    training_share: FloatArray
+    """(C,) of training rows predicted as each class."""
+    id_share: FloatArray
+    """(C,) of the recent rows predicted as each class, how many look in-distribution; at most 1."""
+    overall_id_share: float
+    """Of all recent rows; at most 1."""
+    ood_weight: FloatArray
+    """(C,) how many OoD rows the next two rest on."""
+    ood_mean: FloatArray
+    """(C, C) row c: mean logits, less the mean of their row, of the OoD rows predicted c; the training mean where there
+    are none."""
+    ood_variance: FloatArray
+    """(C, C) row c: their variance; the training variance where there are none."""
+    covariate_shift: float
+    """0: the most confident rows are as confident as in training, whatever else is in the stream. Towards 1: not even
+    they are, so the in-distribution inputs themselves have changed, or next to none are left."""
+    trust: float
+    """How much of what the stream taught goes into the scores: 1, and less where the inputs themselves have changed."""
+
+
+@register
+class StreamAware(Wrapper):
+    """Any detector, taught by its stream what OoD looks like; what training said about the rest stays.
+
+    Rows predicted as class c are a mixture of two groups. The in-distribution group is described at training and never
+    moves; the OoD group, and its share, are learned online and forgotten again. A row is scored by three things: the
+    wrapped detector's score (as fitted: its own statistics do not run), how many of the recent rows of its predicted
+    class look like training, and whether it lies where recent OoD rows of that class lay. Where the in-distribution
+    inputs themselves have changed, the stream cannot tell what is OoD: the wrapped score is left alone then.
+    ``docs/robust.md`` derives it.
+
+    Parameters
+    ----------
+    score : str or Detector
+        The detector that is made stream-aware.
+    memory : float
+        How many rows of a predicted class are remembered; older ones fade. The whole stream is remembered five times
+        as long.
+    prior_weight : float
+        How many rows' worth of evidence the stream must bring before it counts as much as the training. ``inf`` never
+        learns: the wrapped score alone, in deviations.
+    tolerance : float
+        A class is above suspicion while this share of its recent rows looks in-distribution. Lower gives fewer false
+        alarms, higher sees less OoD.
+    components : int
+        How many principal components of the features say, beside the logits, where OoD rows lay; 0: logits alone.
+
+    Attributes
+    ----------
+    profiles_ : ClassProfiles
+        The in-distribution group of every predicted class.
+    n_streamed_ : int
+    state : StreamState
+        What the stream has taught.
+
+    References
+    ----------
+    docs/robust.md. Efron, "Large-Scale Simultaneous Hypothesis Testing", 2004 (two groups). Storey, "A Direct Approach
+    to False Discovery Rates", 2002 (the share). Cappe & Moulines, "On-line EM Algorithm for Latent Data Models", 2009.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> train = rng.normal(size=(600, 3)) + 6.0 * np.eye(3)[rng.integers(0, 3, 600)]
+    >>> detector = StreamAware("energy").fit(train)
+    >>> ood = rng.normal(size=(100, 3)) + [2.0, 0.0, 0.0]
+    >>> scores = detector.stream(ood)
+    >>> detector.n_streamed_, bool(detector.state.id_share[0] < 0.4)
+    (100, True)
+    >>> bool(detector.score(ood).mean() > detector.reset().score(ood).mean())
+    True
+    """
+
+    name = "stream_aware"
+    title = "Stream-aware"
+    paper = "docs/robust.md"
+    default_score = "centred"
+    own_reads = (LOGITS,)
+    settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
+    parameters = {
+        "score": "the detector that is made stream-aware",
+        "memory": "how many rows of a predicted class are remembered",
+        "prior_weight": "rows' worth of evidence before the stream counts as much as training; inf: it never learns",
+        "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
+        "components": "principal components of the features that say where OoD lay; 0: logits alone",
+    }
+
+    profiles_: ClassProfiles
+    mixture_: Mixture
+    scale_: CommonScale
+    recounted_: FloatArray
+    components_: PrincipalComponents | None = None
+
+    def __init__(
+        self,
+        score: Score = "centred",
+        memory: float = 50.0,
+        prior_weight: float = 5.0,
+        tolerance: float = 0.8,
+        components: int = 0,
+    ) -> None:
+        self._score_by(score)
+        self.memory = _validate.positive(memory, "memory")
+        if self.memory < 2.0:
+            raise InvalidInput(f"memory must be at least 2 rows; got {memory!r}. The default is 50.")
+        self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
+        self.tolerance = _validate.fraction(tolerance, "tolerance", allow_one=True)
+        self.components = _validate.at_least(components, "components", 0)
+        if self.components:
+            self.reads = tuple(dict.fromkeys((*self.reads, FEATURES)))
+        if not self._learns:
+            self.settings = (Setting.FROZEN,)
+
+    @property
+    def _mixture_settings(self) -> MixtureSettings:
+        return MixtureSettings(
+            class_decay=1.0 - 1.0 / self.memory,
+            recent_decay=1.0 - 1.0 / (_RECENT * self.memory),
+            long_decay=1.0 - 1.0 / (_LONG * self.memory),
+            prior=self.prior_weight if self._learns else 1.0,
+            tolerance=self.tolerance,
+        )
+
+    @property
+    def _learns(self) -> bool:
+        return not math.isinf(self.prior_weight)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        self._require_one_fit()
+        train = join(chunks)
+        self.scorer = copy.copy(self.scorer)
+        scores = self.scorer.fit_held_out(train)
+        self.scale_ = CommonScale.of(scores, train.predicted)
+        if self.components:
+            self.components_ = PrincipalComponents.of(train.features, self.components)
+        self.profiles_ = class_profiles(self._rows(train, scores))
+        self.recounted_ = np.ones(2)
+
+    def _rows(self, outputs: ModelOutputs, scores: FloatArray) -> Stream:
+        """The rows as the kernels read them."""
+        further = np.empty((len(outputs), 0))
+        if self.components_ is not None:
+            further = self.components_.of_rows(outputs.features)
+        return Stream(outputs.logits, further, -self.scale_(scores))
+
+    def _scored(self, outputs: ModelOutputs, threads: int) -> Stream:
+        reads = self.scorer.reads
+        inner = outputs if outputs.names == reads else outputs.only(*reads)
+        return self._rows(outputs, self.scorer._score(inner, threads))
+
+    def _start_own(self) -> None:
+        self.mixture_ = Mixture.empty(*self.profiles_.mean.shape)
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        rows = self._scored(outputs, threads)
+        if not score_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores, threads):
+            raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
+        return scores
+
+    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        rows = self._scored(outputs, threads)
+        mixture = stream_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores)
+        if mixture is None:
+            raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
+        self.mixture_ = mixture
+        return scores
+
+    def set_threshold(self, outputs: OutputsLike, keep: float = 0.95, **options: Any) -> Self:
+        """Set the threshold, and learn how in-distribution rows that training has not seen are counted.
+
+        On a network that knows its training rows too well, new rows look unlike training, and their classes would be
+        suspected without any OoD.
+        """
+        self._require_fitted()
+        learner = copy.copy(self)
+        learner._recount(learner._read(outputs))
+        super(StreamAware, learner).set_threshold(outputs, keep, **options)
+        with self._lock:
+            self._take_over(learner)
+        return self
+
+    def _recount(self, outputs: ModelOutputs) -> None:
+        """Let in-distribution rows count 1 on average; the last call is what holds."""
+        if not len(outputs):
+            return
+        rows = self._scored(outputs, 1)
+        predicted = outputs.predicted.tolist()
+        pairs = zip((rows.confidence - self.profiles_.median[predicted]).tolist(), predicted, strict=True)
+        counts = np.array([soft_counts(u, c, self.profiles_) for u, c in pairs]) / self.recounted_
+        before, self.recounted_ = self.recounted_, _recounted(counts)
+        median, top = self.recounted_ / before
+        self.profiles_ = self.profiles_._replace(
+            count_scale=self.profiles_.count_scale * median, top_scale=self.profiles_.top_scale * top
+        )
+
+    def formula(self) -> LogitFormula | None:
+        """As the stream has left it; see :mod:`normscale._kernels.mixture_reference`."""
+        inner = None if self.components else offered_formula(self.scorer)
+        if not isinstance(inner, LogitFormula) or self.reads != (LOGITS,) or inner.ood_position is not None:
+            return None
+        mixture, settings = self.mixture_, self._mixture_settings
+        trusted, spread = trust_in_stream(mixture.totals), self.scale_.spread
+        position = None
+        if mixture.ood_weight.any():
+            trust = mixture.ood_weight / (mixture.ood_weight + settings.prior)
+            variance = 1.0 + trust[:, None] * (mixture.ood_variance - 1.0)
+            position = OodPosition(
+                mean=self.profiles_.mean,
+                inverse_deviation=self.profiles_.inverse_deviation,
+                ood_mean=trust[:, None] * mixture.ood_mean,
+                inverse_variance=1.0 / variance,
+                log_variance=np.log(variance).mean(axis=1),
+                trust=trusted * trust,
+            )
+        offset = self.scale_.centre / spread + trusted * np.log(self._id_shares())
+        if inner.class_offset is not None:
+            offset = offset + inner.class_offset / spread
+        return inner._replace(
+            weight=inner.weight / spread,
+            largest_weight=inner.largest_weight / spread,
+            class_offset=offset,
+            ood_position=position,
+        )
+
+    def _id_shares(self) -> FloatArray:
+        """(C,) the share of recent rows of each class that look in-distribution."""
+        profiles, settings = self.profiles_, self._mixture_settings
+        return np.array([id_share(c, profiles, settings, self.mixture_) for c in range(profiles.median.size)])
+
+    @property
+    def n_streamed_(self) -> int:
+        """Rows taken in by ``stream`` since ``fit`` or ``reset``."""
+        self._require_fitted()
+        return int(self.mixture_.totals[ROWS])
+
+    @property
+    def state(self) -> StreamState:
+        """What the stream has taught so far, as numbers for people; a copy."""
+        self._require_fitted()
+        profiles, mixture, settings = self.profiles_, self.mixture_, self._mixture_settings
+        totals, recent = mixture.totals, max(float(mixture.recent.sum()), float(mixture.totals[GROWN]))
+        has_ood = (mixture.ood_weight > 0.0)[:, None]
+        logits = slice(0, profiles.median.size)
+        mean, deviation = profiles.mean[:, logits], 1.0 / profiles.inverse_deviation[:, logits]
+        overall = (totals[RECENT_ID] + settings.prior) / (totals[RECENT] + settings.prior)
+        return StreamState(
+            rows=self.n_streamed_,
+            class_share=mixture.recent / recent,
+            training_share=profiles.share.copy(),
+            id_share=self._id_shares(),
+            overall_id_share=min(1.0, float(overall) / settings.tolerance),
+            ood_weight=mixture.ood_weight.copy(),
+            ood_mean=mean + np.where(has_ood, mixture.ood_mean[:, logits], 0.0) * deviation,
+            ood_variance=np.where(has_ood, mixture.ood_variance[:, logits], 1.0) * deviation**2,
+            covariate_shift=covariate_shift(totals),
+            trust=trust_in_stream(totals),
+        )
+
+    def merge(self, other: StreamAware) -> NoReturn:
+        """Two streams have no union here: what is remembered depends on the order of the rows."""
+        raise InvalidInput(
+            "stream-aware detectors cannot be merged: each forgets old rows, so what they know depends on the "
+            "order of the rows. Stream all rows through one detector, or keep one for each source. "
+            "(To join training sets, use fit_chunks.)"
+        )
+
+    def _own_tensors(self) -> dict[str, NDArray[Any]]:
+        parts = {"profiles": self.profiles_._asdict(), "stream": self.mixture_._asdict()}
+        tensors = {f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
+        components = {} if self.components_ is None else self.components_.tensors()
+        return {"recounted": self.recounted_, **tensors, **self.scale_.tensors("confidence."), **components}
+
+    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.scale_ = CommonScale.from_tensors(tensors, "confidence.", "sum")
+        self.recounted_ = _validate.as_finite_vector(tensors["recounted"], "recounted")
+        if self.recounted_.shape != (2,) or (self.recounted_ <= 0.0).any():
+            raise InvalidInput("recounted must be two positive numbers.")
+        if self.components:
+            self.components_ = PrincipalComponents.from_tensors(tensors)
+        found = 0 if self.components_ is None else self.components_.directions.shape[1]
+        assert self.widths_ is not None
+        profiles = ClassProfiles(*(tensors[f"profiles.{name}"] for name in ClassProfiles._fields))
+        self.profiles_ = checked(profiles, self.widths_[LOGITS] + found)
+        self._start_own()
+        mixture = Mixture(*(tensors[f"stream.{name}"] for name in Mixture._fields))
+        for name, part, empty in zip(Mixture._fields, mixture, self.mixture_, strict=True):
+            if part.shape != empty.shape:
+                raise InvalidInput(f"stream.{name} must have shape {empty.shape}; got {part.shape}.")
+            if not np.isfinite(part).all() or (name != "ood_mean" and (part < 0.0).any()):
+                raise InvalidInput(f"stream.{name} must be finite and not negative.")
+        self.mixture_ = mixture
+
+
+def _recounted(counts: FloatArray) -> FloatArray:
+    """(2,) what counts (n, 2) above the median and the quartile must be multiplied by to be 1 on average."""
+    factors: FloatArray = (_RECOUNT_PRIOR + len(counts)) / (_RECOUNT_PRIOR + counts.sum(axis=0))
+    return factors
