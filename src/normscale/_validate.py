@@ -206,9 +206,10 @@ def exact_share(value: Any, name: str, *, allow_one: bool = False) -> Fraction:
         return Fraction(repr(number))
 
 
-def at_least(value: int, name: str, minimum: int) -> int:
-    """A whole number not below ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum:
+def at_least(value: float, name: str, minimum: int) -> int:
+    """A whole number not below ``minimum``; 20.0 is one, because command lines read every number as a float."""
+    whole = isinstance(value, (int, np.integer)) or (isinstance(value, float) and value.is_integer())
+    if isinstance(value, bool) or not whole or value < minimum:
         raise InvalidInput(f"{name} must be a whole number >= {minimum}; got {value!r}.")
     return int(value)
 

@@ -1,0 +1,81 @@
+"""Rows in float64, block by block: how detectors read large arrays in little memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from normscale import _validate
+from normscale._validate import FloatArray, Rows
+
+_BLOCK_ELEMENTS = 1 << 18
+
+
+def float_blocks(rows: Rows, name: str, *, fitting: bool = False, width: int = 0) -> Iterator[tuple[slice, FloatArray]]:
+    """Every block of rows as (where it stands, a float64 copy); a row that is not finite raises.
+
+    Parameters
+    ----------
+    rows : array of shape (n, d)
+    name : str
+        What the rows are called in the error.
+    fitting : bool
+        Whether they are training rows; those cannot be skipped.
+    width : int
+        Numbers per row that the caller makes of a block, where that is more than d.
+
+    Examples
+    --------
+    >>> [(where.stop, block.tolist()) for where, block in float_blocks(np.eye(2, dtype=np.float16), "features")]
+    [(2, [[1.0, 0.0], [0.0, 1.0]])]
+    """
+    size = block_rows(max(width, rows.shape[1]))
+    for start in range(0, rows.shape[0], size):
+        where = slice(start, min(start + size, rows.shape[0]))
+        block = np.array(rows[where], dtype=np.float64, order="C")
+        if not np.isfinite(block).all():
+            raise _validate.invalid_row_error(rows, name, can_skip=not fitting)
+        yield where, block
+
+
+def paired_blocks(
+    rows: Rows, name: str, others: Rows, others_name: str, *, fitting: bool = False
+) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
+    """Blocks of two arrays side by side, as (where they stand, first, second)."""
+    width = max(rows.shape[1], others.shape[1])
+    first = float_blocks(rows, name, fitting=fitting, width=width)
+    second = float_blocks(others, others_name, fitting=fitting, width=width)
+    for (where, block), (_, other) in zip(first, second, strict=True):
+        yield where, block, other
+
+
+def block_rows(width: int) -> int:
+    """How many rows of a width make a block of about two megabytes."""
+    return max(16, _BLOCK_ELEMENTS // max(1, width))
+
+
+def lengths(block: FloatArray) -> FloatArray:
+    """The Euclidean length of every row; tiny numbers do not underflow, huge ones do not overflow.
+
+    Examples
+    --------
+    >>> lengths(np.array([[3e-200, 4e-200], [0.0, 0.0]])).tolist()
+    [5e-200, 0.0]
+    """
+    squares: FloatArray = np.einsum("ij,ij->i", block, block)
+    found: FloatArray = np.sqrt(squares)
+    unsafe = np.flatnonzero((squares < 1e-280) | ~np.isfinite(squares))
+    if unsafe.size:
+        largest = np.abs(block[unsafe]).max(axis=1, initial=0.0)
+        scaled = block[unsafe] / np.where(largest > 0.0, largest, 1.0)[:, None]
+        found[unsafe] = largest * np.sqrt(np.einsum("ij,ij->i", scaled, scaled))
+    return found
+
+
+def unit_rows(block: FloatArray) -> FloatArray:
+    """Every row divided by its length; a row of zeros stays one."""
+    largest = np.abs(block).max(axis=1, initial=0.0)
+    scaled: FloatArray = block / np.where(largest > 0.0, largest, 1.0)[:, None]
+    scaled /= np.maximum(np.sqrt(np.einsum("ij,ij->i", scaled, scaled)), 1e-300)[:, None]
+    return scaled
