@@ -1,0 +1,111 @@
+"""What is left of features outside the principal space of the training features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._validate import FloatArray, Rows
+from normscale.detectors.row_blocks import float_blocks, lengths
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, Head
+
+_CANCELS = 1e-6
+"""Share of the squared length below which a residual is not taken as a difference of squares."""
+
+
+class SecondMoment:
+    """Sum of outer products of features around the origin of the last layer, in one pass over chunks.
+
+    The origin is ``-pinv(W) b``: there the logits of the layer are 0, or as small as can be.
+    """
+
+    def __init__(self, head: Head) -> None:
+        weight, bias = (part.astype(np.float64) for part in head)
+        self.origin: FloatArray = -np.linalg.pinv(weight) @ bias
+        self.n = 0
+        self._sum = np.zeros((weight.shape[1], weight.shape[1]))
+
+    def add(self, features: Rows) -> None:
+        """Take features (b, d) in."""
+        for _, block in float_blocks(features, FEATURES, fitting=True):
+            block -= self.origin
+            self._sum += block.T @ block
+            self.n += block.shape[0]
+
+    def space(self, dimensions: int) -> ResidualSpace:
+        """The residual space beside ``dimensions`` principal directions; 0: as many as :func:`usual_dimensions`."""
+        values, vectors = np.linalg.eigh(self._sum / self.n)
+        d = values.size
+        rank = int((values > max(values[-1], 0.0) * np.finfo(np.float64).eps * d * 4.0).sum())
+        if rank == 0:
+            raise InvalidInput("all features lie in the origin of the last layer; there is no principal space.")
+        kept = dimensions or usual_dimensions(rank)
+        if kept >= rank:
+            raise InvalidInput(
+                f"dimensions must be below the rank of the training features, {rank} (of {d} columns, {self.n} rows), "
+                f"so that something is left outside; got {kept}."
+            )
+        return ResidualSpace(self.origin, vectors[:, : d - kept], vectors[:, d - kept :])
+
+
+def usual_dimensions(rank: int) -> int:
+    """The size of the principal space that the authors of ViM use, by the number of features that vary.
+
+    Examples
+    --------
+    >>> [usual_dimensions(n) for n in (2048, 768, 512, 64, 1)]
+    [1000, 512, 256, 32, 0]
+    """
+    return 1000 if rank >= 2048 else 512 if rank >= 768 else rank // 2
+
+
+class ResidualSpace:
+    """The directions in which training features hardly reach.
+
+    Attributes
+    ----------
+    origin : array (d,)
+    residual : array (d, d - p), orthonormal
+    principal : array (d, p), orthonormal, the rest
+    """
+
+    def __init__(self, origin: FloatArray, residual: FloatArray, principal: FloatArray) -> None:
+        self.origin = origin
+        self.residual, self.principal = np.ascontiguousarray(residual), np.ascontiguousarray(principal)
+
+    def norms(self, block: FloatArray) -> FloatArray:
+        """Length of the part of every row (n, d) in the residual space; the rows are moved to the origin in place.
+
+        The narrower of the two spaces is multiplied by. Where that is the principal one, Pythagoras tells the rest,
+        except for rows that lie nearly inside it: there, a difference of squares would be rounding error.
+        """
+        block -= self.origin
+        if self.residual.shape[1] <= self.principal.shape[1]:
+            return lengths(block @ self.residual)
+        inside = block @ self.principal
+        whole = np.einsum("ij,ij->i", block, block)
+        squares = whole - np.einsum("ij,ij->i", inside, inside)
+        near = np.flatnonzero((squares < _CANCELS * whole) | (whole < 1e-280))
+        squares = np.maximum(squares, 0.0)
+        found: FloatArray = np.sqrt(squares)
+        if near.size:
+            found[near] = lengths(block[near] @ self.residual)
+        return found
+
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """What a detector file stores."""
+        return {"origin": self.origin, "residual": self.residual, "principal": self.principal}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, NDArray[Any]], n_features: int | None) -> ResidualSpace:
+        """Read it back."""
+        origin, residual, principal = tensors["origin"], tensors["residual"], tensors["principal"]
+        d = origin.size if n_features is None else n_features
+        if origin.shape != (d,) or np.c_[residual, principal].shape != (d, d):
+            raise InvalidInput(f"origin, residual and principal must belong to {d} features.")
+        if not all(np.isfinite(array).all() for array in (origin, residual, principal)):
+            raise InvalidInput("origin, residual and principal must be finite.")
+        return cls(origin, residual, principal)

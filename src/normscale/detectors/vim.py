@@ -1,0 +1,89 @@
+"""ViM: the part of the features that no class explains, as a logit of its own against the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector, join
+from normscale.detectors.registry import register
+from normscale.detectors.residual_space import ResidualSpace, SecondMoment
+from normscale.detectors.row_blocks import float_blocks
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.scores import energy_score
+
+
+@register
+class ViM(Detector):
+    """Virtual-logit matching: the residual of the features, in the size of logits, less their log-sum-exp.
+
+        score = alpha |N' (f - o)| - log sum exp(z),    alpha = mean(max z) / mean(|N' (f - o)|)
+
+    with N and o as in :class:`~normscale.detectors.residual.Residual` and the means over the training rows.
+
+    Parameters
+    ----------
+    dimensions : int
+        Of the principal space. 0 takes the rule of the authors' code: 1000 from 2048 features on, 512 from 768 on,
+        otherwise half; only features that vary independently are counted. No data chooses it.
+
+    Attributes
+    ----------
+    space_ : ResidualSpace
+    alpha_ : float
+
+    References
+    ----------
+    Wang, Li, Feng & Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", 2022.
+
+    Examples
+    --------
+    >>> train = ModelOutputs(np.eye(2), features=[[9.0, 1.0], [8.0, -1.0]], head=(np.eye(2), np.zeros(2)))
+    >>> detector = ViM().fit(train)
+    >>> detector.score(ModelOutputs(np.zeros((2, 2)), features=[[5.0, 0.0], [0.0, 5.0]])).round(2).tolist()
+    [-0.66, 4.32]
+    """
+
+    name = "vim"
+    title = "ViM"
+    paper = "Wang et al. 2022"
+    reads = (LOGITS, FEATURES)
+    needs_head = True
+    parameters = {"dimensions": "of the principal space; 0: 1000, 512 or half, by the number of features"}
+
+    space_: ResidualSpace
+    alpha_: float
+
+    def __init__(self, dimensions: int = 0) -> None:
+        self.dimensions = _validate.at_least(dimensions, "dimensions", 0)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        train = join(chunks)  # alpha is a mean of lengths in a space that only all rows tell: a second pass
+        assert train.head is not None  # the contract checked it
+        moment = SecondMoment(train.head)
+        moment.add(train.features)
+        self.space_ = moment.space(self.dimensions)
+        residual = sum(float(self.space_.norms(block).sum()) for _, block in float_blocks(train.features, FEATURES))
+        largest = float(train.logits.max(axis=1).astype(np.float64).sum())
+        self.alpha_ = largest / residual
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = energy_score(outputs.logits, threads=threads)
+        for where, block in float_blocks(outputs.features, FEATURES):
+            scores[where] += self.alpha_ * self.space_.norms(block)
+        return scores
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {"alpha": np.array([self.alpha_]), **self.space_.tensors()}
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.space_ = ResidualSpace.from_tensors(tensors, self.widths_ and self.widths_[FEATURES])
+        self.alpha_ = float(_validate.as_finite_vector(tensors["alpha"], "alpha")[0])
+        if tensors["alpha"].shape != (1,):
+            raise InvalidInput("alpha must be one number.")
