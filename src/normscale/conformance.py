@@ -68,11 +68,13 @@ class Case:
         return self._outputs(means, labels)
 
     def out_of_distribution(self, n: int) -> ModelOutputs:
-        """Rows that belong to none: no large logit, features far from every mean."""
-        return self._outputs(np.full((n, self._n_features), -9.0), None)
+        """Rows that belong to none: no logit above 0, features far out in directions that no class uses."""
+        means = np.full((n, self._n_features), -3.0)
+        means[:, self.n_classes :] = -9.0
+        return self._outputs(means, None, noise=0.3)
 
-    def _outputs(self, means: FloatArray, labels: Any) -> ModelOutputs:
-        features = means + self._rng.normal(0.0, 1.0, means.shape)
+    def _outputs(self, means: FloatArray, labels: Any, noise: float = 1.0) -> ModelOutputs:
+        features = means + self._rng.normal(0.0, noise, means.shape)
         logits = features @ self._head[0].T
         arrays = {"logits": logits, "features": features}
         for name in self._names:
