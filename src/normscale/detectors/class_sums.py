@@ -53,6 +53,11 @@ class ClassSums:
             self._counts = np.concatenate([self._counts, np.zeros(missing)])
             self._sums = np.concatenate([self._sums, np.zeros((missing, self._sums.shape[1]))])
 
+    @property
+    def counts(self) -> FloatArray:
+        """Rows of every class that has any."""
+        return self._counts[self._counts > 0.0]
+
     def result(self) -> tuple[IntArray, FloatArray, FloatArray, float]:
         """Classes present, their means, the covariance within them, and the size of its rounding error."""
         present = np.flatnonzero(self._counts)

@@ -1,0 +1,117 @@
+"""Relative Mahalanobis distance: to the nearest class, less the distance to all classes together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector
+from normscale.detectors.class_distance import ClassDistance
+from normscale.detectors.class_sums import ClassSums
+from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import float_blocks
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, ModelOutputs
+
+
+@register
+class RelativeMahalanobis(Detector):
+    """Squared Mahalanobis distance to the nearest class mean, less the one under a Gaussian of all training rows.
+
+        score = min_k (f - mu_k)' S^-1 (f - mu_k)  -  (f - mu_0)' S_0^-1 (f - mu_0)
+
+    with the class means mu_k, the covariance S within the classes, and mean mu_0 and covariance S_0 of all rows.
+
+    S_0 is S and the covariance between the class means. In coordinates in which S is the identity and S_0 is diagonal,
+    the two distances are the same number in every direction in which the class means do not differ. So only the other
+    directions, fewer than there are classes, are ever computed: there
+
+        score = min_k |y - m_k|^2 - sum_j y_j^2 / s_j
+
+    With fewer independent directions than features distances are measured in those that vary within the classes, and
+    a :class:`~normscale.errors.NumericalWarning` names the rank. With one class every score is 0, as the formula says.
+    Nothing is chosen, by OoD data or otherwise.
+
+    Attributes
+    ----------
+    centre_ : array (d,), the mean of all rows
+    projection_ : array (d, q), to the coordinates y
+    means_ : array (n_classes_present, q), m_k
+    variances_ : array (q,), s_j
+
+    References
+    ----------
+    Ren et al., "A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection", 2021.
+
+    Examples
+    --------
+    >>> train = ModelOutputs(features=[[-5.0], [-3.0], [3.0], [5.0]], labels=[0, 0, 1, 1])
+    >>> RelativeMahalanobis().fit(train).score(np.array([[4.0], [0.0]])).round(3).tolist()
+    [-0.941, 16.0]
+    """
+
+    name = "relative_mahalanobis"
+    title = "Relative Mahalanobis"
+    paper = "Ren et al. 2021"
+    reads = (FEATURES,)
+    needs_labels = True
+
+    centre_: FloatArray
+    projection_: FloatArray
+    means_: FloatArray
+    variances_: FloatArray
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        sums = ClassSums(FEATURES)
+        for chunk in chunks:
+            assert chunk.labels is not None  # the contract checked it
+            sums.add(chunk.features, chunk.labels)
+        if not sums.n:
+            return
+        distance = ClassDistance.of(sums, 0.0)
+        shares = sums.counts / sums.n
+        self.centre_ = shares @ distance.means
+        white = (distance.means - self.centre_) @ distance.whitening
+        _, sizes, directions = np.linalg.svd(np.sqrt(shares)[:, None] * white, full_matrices=False)
+        differ = sizes > np.finfo(np.float64).eps * max(white.shape) * sizes.max(initial=0.0)
+        differ[shares.size - 1 :] = False  # k means span k - 1 directions; a further one is rounding error
+        axes = directions[differ].T
+        self.projection_ = distance.whitening @ axes
+        self.means_ = white @ axes
+        self.variances_ = 1.0 + sizes[differ] ** 2
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        squared_norms = np.einsum("ij,ij->i", self.means_, self.means_)
+        relative = 1.0 - 1.0 / self.variances_
+        for where, block in float_blocks(outputs.features, FEATURES):
+            block -= self.centre_
+            y = block @ self.projection_
+            to_means = y @ (-2.0 * self.means_.T)
+            to_means += squared_norms
+            scores[where] = to_means.min(axis=1) + np.square(y) @ relative
+        return scores
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {
+            "centre": self.centre_,
+            "projection": self.projection_,
+            "means": self.means_,
+            "variances": self.variances_,
+        }
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        arrays = [tensors[name] for name in ("centre", "projection", "means", "variances")]
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise InvalidInput("centre, projection, means and variances must be finite.")
+        self.centre_, self.projection_, self.means_, self.variances_ = arrays
+        q = self.variances_.size
+        d = self.centre_.size if self.widths_ is None else self.widths_[FEATURES]
+        if self.centre_.shape != (d,) or self.projection_.shape != (d, q) or self.means_.shape[1:] != (q,):
+            raise InvalidInput(f"centre, projection and means must belong to {d} features and {q} directions.")
+        if not self.means_.shape[0] or (self.variances_ < 1.0).any():
+            raise InvalidInput("there must be a mean, and variances of at least 1.")
