@@ -1,0 +1,99 @@
+"""fDBD: how far features lie from the decision boundaries, for their distance from the training mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector
+from normscale.detectors.feature_mean import FeatureMean
+from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import lengths, paired_blocks
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+
+_SMALLEST = 1e-100
+"""Distance from the mean that no row falls below: a score must be finite."""
+
+
+@register
+class FDBD(Detector):
+    """Fast decision-boundary distance: minus the mean distance to the boundaries, over that to the training mean.
+
+        score = -(1 / (C - 1)) sum_{k != c} |z_c - z_k| / |w_c - w_k|  /  |f - mu|
+
+    with c the class of the largest logit, z the logits, w_k the weights of class k in the last layer, C the number of
+    classes and mu the mean of the training features. Between two classes of equal weights there is no boundary, and
+    their term is left out. Nothing is chosen, by OoD data or otherwise.
+
+    Attributes
+    ----------
+    mean_ : array (d,)
+    weight_ : array (n_classes, d)
+
+    References
+    ----------
+    Liu & Qin, "Fast Decision Boundary based Out-of-Distribution Detector", 2024.
+
+    Examples
+    --------
+    >>> train = ModelOutputs(np.eye(2), features=[[0.0], [2.0]], head=([[1.0], [-1.0]], np.zeros(2)))
+    >>> FDBD().fit(train).score(ModelOutputs([[4.0, -4.0]], features=[[4.0]])).round(4).tolist()
+    [-1.3333]
+    """
+
+    name = "fdbd"
+    title = "fDBD"
+    paper = "Liu & Qin 2024"
+    reads = (LOGITS, FEATURES)
+    needs_head = True
+
+    mean_: FloatArray
+    weight_: FloatArray
+    _closeness: FloatArray
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        mean = FeatureMean()
+        for chunk in chunks:
+            assert chunk.head is not None  # the contract checked it
+            mean.add(chunk.features)
+            self.weight_ = chunk.head.weight.astype(np.float64)
+        if mean.n:
+            self.mean_ = mean.result()
+            self._measure()
+
+    def _measure(self) -> None:
+        """One over the distances between the classes' weights, over the number of other classes."""
+        n_classes = self.weight_.shape[0]
+        self._closeness = np.zeros((n_classes, n_classes))
+        for c in range(n_classes):
+            apart = lengths(self.weight_ - self.weight_[c])
+            differ = apart > 0.0
+            self._closeness[c, differ] = 1.0 / (apart[differ] * (n_classes - 1))
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        for where, logits, features in paired_blocks(outputs.logits, LOGITS, outputs.features, FEATURES):
+            predicted = logits.argmax(axis=1)
+            logits -= logits[np.arange(predicted.size), predicted][:, None]
+            to_boundaries = np.einsum("ij,ij->i", logits, self._closeness[predicted])  # minus the distances
+            features -= self.mean_
+            scores[where] = to_boundaries / np.maximum(lengths(features), _SMALLEST)
+        return scores
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {"mean": self.mean_, "weight": self.weight_}
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.mean_ = _validate.as_finite_vector(tensors["mean"], "mean")
+        self.weight_ = Head.checked((tensors["weight"], np.zeros(tensors["weight"].shape[0]))).weight
+        if self.widths_ is not None:
+            shape = (self.widths_[LOGITS], self.widths_[FEATURES])
+            if self.weight_.shape != shape or self.mean_.size != shape[1]:
+                raise InvalidInput(f"weight must have the shape {shape} and mean {shape[1]} numbers.")
+        self._measure()
