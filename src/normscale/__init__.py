@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from normscale.scaling import norm_scale as norm_scale
     from normscale.scores import confidence as confidence
     from normscale.scores import energy_score as energy_score
+    from normscale.scores import entropy_score as entropy_score
+    from normscale.scores import gen_score as gen_score
     from normscale.scores import max_logit_score as max_logit_score
     from normscale.scores import msp_score as msp_score
     from normscale.tables import open_table as open_table
@@ -70,7 +72,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "outputs": "Head ModelOutputs",
     "sample": "export_sample load_sample",
     "scaling": "norm_scale",
-    "scores": "confidence energy_score max_logit_score msp_score",
+    "scores": "confidence energy_score entropy_score gen_score max_logit_score msp_score",
     "tables": "open_table read_table write_table",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}

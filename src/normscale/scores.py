@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale import _kernels, _validate
+from normscale._kernels.entropy import entropy, generalised_entropy
 
 if TYPE_CHECKING:
     from normscale._validate import FloatArray, Rows
@@ -92,6 +93,57 @@ def energy_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 
     [-0.693147]
     """
     return _validate.positive(temperature, "temperature") * _plain(logits, temperature, "log_sum_exp", threads)
+
+
+def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
+    """The entropy of the softmax, -sum_j p_j log p_j; shape (n,).
+
+    Its two parts, log sum_j exp(z_j - z_max) and -sum_j p_j (z_j - z_max), are both positive, so that no digits are
+    lost in confident rows.
+
+    References
+    ----------
+    Chan, Rottmann & Gottschalk, "Entropy Maximization and Meta Classification for Out-of-Distribution Detection in
+    Semantic Segmentation", 2021.
+
+    Examples
+    --------
+    >>> entropy_score([[0.0, 0.0], [60.0, 0.0]])
+    array([6.93147181e-01, 5.34142434e-25])
+    """
+    rows = _validate.as_rows(logits)
+    out = np.empty(rows.shape[0])
+    if not entropy(rows, out, threads):
+        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
+    return out
+
+
+def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads: int = 1) -> FloatArray:
+    """The generalised entropy of the softmax, sum_j (p_j (1 - p_j))^gamma over the largest p_j; shape (n,).
+
+    Parameters
+    ----------
+    logits : array of shape (n, C), C >= 2
+    gamma : float in (0, 1]
+    top : int
+        How many of the largest probabilities count; all where there are fewer classes.
+
+    References
+    ----------
+    Liu, Lochman & Zach, "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection", 2023.
+
+    Examples
+    --------
+    >>> gen_score([[0.0, 0.0], [60.0, 0.0]]).round(6).tolist()
+    [1.741101, 0.004958]
+    """
+    rows = _validate.as_rows(logits)
+    gamma = _validate.fraction(gamma, "gamma", allow_one=True)
+    top = min(_validate.at_least(top, "top", 1), rows.shape[1])
+    out = np.empty(rows.shape[0])
+    if not generalised_entropy(rows, gamma, top, out, threads):
+        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
+    return out
 
 
 def confidence(scores: ArrayLike) -> FloatArray:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from normscale.detectors.centred import Centred
     from normscale.detectors.energy import Energy
     from normscale.detectors.ensemble import Ensemble
+    from normscale.detectors.entropy import Entropy
+    from normscale.detectors.gen import GEN
     from normscale.detectors.mahalanobis import Mahalanobis, MahalanobisLayers
     from normscale.detectors.max_logit import MaxLogit
     from normscale.detectors.msp import MSP
@@ -29,6 +31,8 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "centred": "Centred",
     "energy": "Energy",
     "ensemble": "Ensemble",
+    "entropy": "Entropy",
+    "gen": "GEN",
     "mahalanobis": "Mahalanobis MahalanobisLayers",
     "max_logit": "MaxLogit",
     "msp": "MSP",
@@ -46,12 +50,14 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "GEN",
     "MSP",
     "ODIN",
     "Centred",
     "Detector",
     "Energy",
     "Ensemble",
+    "Entropy",
     "Mahalanobis",
     "MahalanobisLayers",
     "MaxLogit",

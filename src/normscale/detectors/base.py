@@ -58,6 +58,8 @@ class Detector(ABC):
     """The name in tables and figures."""
     paper: ClassVar[str] = ""
     """Where it was published."""
+    cost: ClassVar[str] = ""
+    """What a score costs, in plain words: ``one pass over the logits``."""
     reads: tuple[str, ...] = (LOGITS,)
     """Names of the arrays of :class:`ModelOutputs` that scores come from."""
     reads_in_fit: tuple[str, ...] = ()

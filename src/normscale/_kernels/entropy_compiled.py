@@ -1,0 +1,106 @@
+"""Entropies in numba; :mod:`normscale._kernels.entropy` says what is computed."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._kernels.compiled import _second_largest
+from normscale._kernels.entropy import UNDERFLOW
+from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive, larger
+
+Array: TypeAlias = NDArray[Any]
+
+_SMALL = 2.0**-12
+"""Below it three terms of the series of log(1 - p) are exact to rounding."""
+
+
+@compiled(REDUCE)
+def _read(row: Array, z: Array) -> tuple[float, float]:
+    """The row in float64 and its largest number; the second result is 0 unless it holds NaN or infinity."""
+    top = -np.inf
+    trace = 0.0
+    for j in range(z.shape[0]):
+        x = np.float64(row[j])
+        z[j] = x
+        top = larger(x, top)
+        trace += x * 0.0
+    return top, trace
+
+
+@compiled(REDUCE)
+def _sums(z: Array, top: float) -> tuple[float, float, float]:
+    """Sums of exp(d) over all classes and over those below the top, and of d exp(d); four at once."""
+    every = 0.0
+    below = 0.0
+    weighted = 0.0
+    for j in range(z.shape[0]):
+        d = z[j] - top
+        term = exp_nonpositive(d)
+        every += term
+        below += term if d < 0.0 else 0.0
+        weighted += term * d
+    return every, below, weighted
+
+
+@compiled(EXACT)
+def entropy(rows: Array, out: Array) -> bool:
+    """-sum p log p; False when a row is not finite."""
+    z = np.empty(rows.shape[1])
+    trace = 0.0
+    for i in range(rows.shape[0]):
+        top, trace_of_row = _read(rows[i], z)
+        trace += trace_of_row
+        every, below, weighted = _sums(z, top)
+        others = below + (np.round(every - below) - 1.0)  # equals of the largest count 1 each, it itself does not
+        out[i] = np.log1p(others) - weighted / (1.0 + others)
+    return trace == 0.0
+
+
+@compiled(EXACT)
+def _log_others(z: Array, top: float, others: float) -> float:
+    """Log of the sum of exp(z - top) over all but the largest."""
+    if others >= UNDERFLOW:
+        return np.log(others)
+    second = _second_largest(z)
+    total = 0.0
+    for j in range(z.shape[0]):
+        if z[j] <= second:
+            total += exp_nonpositive(z[j] - second)
+    return (second - top) + np.log(total)
+
+
+@compiled(EXACT)
+def _terms_below(z: Array, top: float, log_total: float, gamma: float) -> float:
+    """Sum of (p (1 - p)) ** gamma over all numbers of z but one of the largest."""
+    sum_of_terms = 0.0
+    met_largest = False
+    for j in range(z.shape[0]):
+        if z[j] == top and not met_largest:
+            met_largest = True
+            continue
+        log_p = z[j] - top - log_total
+        p = exp_nonpositive(log_p)
+        shrink = -p * (1.0 + p * (0.5 + p / 3.0)) if p < _SMALL else np.log1p(-p)
+        sum_of_terms += exp_nonpositive(gamma * (log_p + shrink))
+    return sum_of_terms
+
+
+@compiled(EXACT)
+def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool:
+    """Sum of (p (1 - p)) ** gamma over the ``top`` largest p; False when a row is not finite."""
+    n_classes = rows.shape[1]
+    z = np.empty(n_classes)
+    for i in range(rows.shape[0]):
+        largest, trace_of_row = _read(rows[i], z)
+        if trace_of_row != 0.0:  # of NaN too, which np.partition must not meet
+            return False
+        every, below, _ = _sums(z, largest)
+        others = below + (np.round(every - below) - 1.0)
+        log_total = np.log1p(others)
+        chosen = z if top >= n_classes else np.partition(z, n_classes - top)[n_classes - top :]
+        terms = _terms_below(chosen, largest, log_total, gamma)
+        out[i] = terms + exp_nonpositive(gamma * (_log_others(z, largest, others) - 2.0 * log_total))
+    return True
