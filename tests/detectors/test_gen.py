@@ -49,6 +49,6 @@ def test_a_tail_counts_that_the_largest_probability_does_not_see(kernels: _kerne
 
 @pytest.mark.parametrize(("gamma", "top"), ((0.0, 5), (1.5, 5), (0.1, 0), (0.1, 2.5), ("a", 5)))
 def test_parameters_are_checked(gamma: float, top: int) -> None:
-    with pytest.raises(ns.InvalidInput, match="gamma must|top must"):
+    with pytest.raises(ns.InvalidInput, match=r"gamma must|top must"):
         ns.GEN(gamma, top)
     assert ns.GEN(top=50.0).top == 50  # type: ignore[arg-type]  # as the command line reads it

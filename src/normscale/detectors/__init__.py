@@ -6,12 +6,15 @@ The names below are loaded when first used (PEP 562), so that ``import normscale
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from normscale.detectors.ash import ASH
     from normscale.detectors.base import Detector, Setting
     from normscale.detectors.centred import Centred
+    from normscale.detectors.dice import DICE
     from normscale.detectors.energy import Energy
     from normscale.detectors.ensemble import Ensemble
     from normscale.detectors.entropy import Entropy
     from normscale.detectors.gen import GEN
+    from normscale.detectors.kl_matching import KLMatching
     from normscale.detectors.mahalanobis import Mahalanobis, MahalanobisLayers
     from normscale.detectors.max_logit import MaxLogit
     from normscale.detectors.msp import MSP
@@ -21,18 +24,24 @@ if TYPE_CHECKING:
     from normscale.detectors.react import ReAct
     from normscale.detectors.registry import list_detectors, load_detector, make_detector, register
     from normscale.detectors.robust_norm_scaling import RobustNormScaling
+    from normscale.detectors.scale import SCALE
+    from normscale.detectors.standardised_max_logit import StandardisedMaxLogit
     from normscale.detectors.step import Step
     from normscale.detectors.stream_aware import StreamAware
     from normscale.detectors.temperature_scaling import TemperatureScaling
+    from normscale.detectors.tempered import Tempered
     from normscale.detectors.threshold import Threshold
 
 _HOMES = {  # module -> the public names it holds; a test compares this with the imports above
+    "ash": "ASH",
     "base": "Detector Setting",
     "centred": "Centred",
+    "dice": "DICE",
     "energy": "Energy",
     "ensemble": "Ensemble",
     "entropy": "Entropy",
     "gen": "GEN",
+    "kl_matching": "KLMatching",
     "mahalanobis": "Mahalanobis MahalanobisLayers",
     "max_logit": "MaxLogit",
     "msp": "MSP",
@@ -42,22 +51,29 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "react": "ReAct",
     "registry": "list_detectors load_detector make_detector register",
     "robust_norm_scaling": "RobustNormScaling",
+    "scale": "SCALE",
+    "standardised_max_logit": "StandardisedMaxLogit",
     "step": "Step",
     "stream_aware": "StreamAware",
     "temperature_scaling": "TemperatureScaling",
+    "tempered": "Tempered",
     "threshold": "Threshold",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "ASH",
+    "DICE",
     "GEN",
     "MSP",
     "ODIN",
     "Centred",
+    "SCALE",
     "Detector",
     "Energy",
     "Ensemble",
     "Entropy",
+    "KLMatching",
     "Mahalanobis",
     "MahalanobisLayers",
     "MaxLogit",
@@ -66,9 +82,11 @@ __all__ = [
     "ReAct",
     "RobustNormScaling",
     "Setting",
+    "StandardisedMaxLogit",
     "Step",
     "StreamAware",
     "TemperatureScaling",
+    "Tempered",
     "Threshold",
     "list_detectors",
     "load_detector",

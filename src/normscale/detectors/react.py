@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
+from normscale._validate import FloatArray
 from normscale.detectors.base import join
 from normscale.detectors.formula import LogitFormula, RectifiedFormula, offered_formula
+from normscale.detectors.head_step import HeadStep, percentile_of
 from normscale.detectors.registry import register
-from normscale.detectors.step import Step
 from normscale.detectors.wrapper import Score
-from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 
 @register
-class ReAct(Step):
+class ReAct(HeadStep):
     """Rectified activations: logits of ``min(features, limit)``, scored by another detector.
 
     The limit is a percentile of all training activations together; no OoD data chooses it.
@@ -52,37 +52,26 @@ class ReAct(Step):
     name = "react"
     title = "ReAct"
     paper = "Sun, Guo & Li 2021"
-    default_score = "energy"
-    own_reads = (FEATURES,)
-    removes = (FEATURES,)
-    needs_head = True
+    cost = "the last layer, and the score"
     parameters = {
         "score": "the detector that scores the new logits",
         "percentile": "of the training activations; what lies above is cut off",
     }
 
     limit_: float
-    head_: Head
 
     def __init__(self, score: Score = "energy", percentile: float = 90.0) -> None:
         self._score_by(score)
-        self.percentile = 100.0 * _validate.fraction(_validate.real(percentile, "percentile") / 100.0, "percentile/100")
+        self.percentile = percentile_of(percentile)
 
-    def _fit_step(self, chunks: Iterator[ModelOutputs]) -> None:
-        train = join(chunks)
-        assert train.head is not None  # the contract checked it
-        if not np.isfinite(train.features).all():
-            raise _validate.invalid_row_error(train.features, FEATURES)
-        self.head_ = train.head
-        self.limit_ = float(np.percentile(train.features.astype(np.float64, copy=False), self.percentile))
+    def _learn(self, chunks: Iterator[ModelOutputs]) -> None:
+        features = join(chunks).features
+        if not np.isfinite(features).all():
+            raise _validate.invalid_row_error(features, FEATURES)
+        self.limit_ = float(np.percentile(features.astype(np.float64, copy=False), self.percentile))
 
-    def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
-        rows = outputs.features.astype(np.float64, copy=False)
-        if not np.isfinite(rows).all():
-            raise _validate.invalid_row_error(rows, FEATURES, can_skip=True)
-        others = {name: outputs.array(name) for name in outputs.names if name not in (FEATURES, LOGITS)}
-        logits = self.head_.logits(np.minimum(rows, self.limit_))
-        return ModelOutputs._trusted({LOGITS: logits, **others}, outputs.labels)
+    def _logits(self, features: FloatArray) -> FloatArray:
+        return self.head_.logits(np.minimum(features, self.limit_, out=features))
 
     def formula(self) -> RectifiedFormula | None:
         inner = offered_formula(self.scorer) if self.scorer.reads == (LOGITS,) else None
@@ -92,10 +81,8 @@ class ReAct(Step):
         return RectifiedFormula(self.limit_, weight, bias, inner)
 
     def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        return {"limit": np.array([self.limit_]), "head.weight": self.head_.weight, "head.bias": self.head_.bias}
+        return {"limit": np.array([self.limit_]), **super()._own_tensors()}
 
     def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
+        super()._restore_own(tensors)
         self.limit_ = float(_validate.as_finite_vector(tensors["limit"], "limit")[0])
-        self.head_ = Head.checked((tensors["head.weight"], tensors["head.bias"]))
-        if self.widths_ is not None and self.head_.weight.shape[1] != self.widths_[FEATURES]:
-            raise InvalidInput("head.weight must have a column for each feature.")

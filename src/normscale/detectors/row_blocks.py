@@ -12,7 +12,7 @@ from normscale._validate import FloatArray, Rows
 _BLOCK_ELEMENTS = 1 << 18
 
 
-def float_blocks(rows: Rows, name: str, *, fitting: bool = False, width: int = 0) -> Iterator[tuple[slice, FloatArray]]:
+def float_blocks(rows: Rows, name: str, width: int = 0, *, fitting: bool = False) -> Iterator[tuple[slice, FloatArray]]:
     """Every block of rows as (where it stands, a float64 copy); a row that is not finite raises.
 
     Parameters
@@ -20,10 +20,10 @@ def float_blocks(rows: Rows, name: str, *, fitting: bool = False, width: int = 0
     rows : array of shape (n, d)
     name : str
         What the rows are called in the error.
-    fitting : bool
-        Whether they are training rows; those cannot be skipped.
     width : int
         Numbers per row that the caller makes of a block, where that is more than d.
+    fitting : bool
+        Whether they are training rows; those cannot be skipped.
 
     Examples
     --------
@@ -79,3 +79,16 @@ def unit_rows(block: FloatArray) -> FloatArray:
     scaled: FloatArray = block / np.where(largest > 0.0, largest, 1.0)[:, None]
     scaled /= np.maximum(np.sqrt(np.einsum("ij,ij->i", scaled, scaled)), 1e-300)[:, None]
     return scaled
+
+
+def log_softmax(logits: FloatArray) -> FloatArray:
+    """Log-probabilities (n, C) of logits (n, C), which are overwritten.
+
+    Examples
+    --------
+    >>> log_softmax(np.array([[0.0, 0.0]])).round(4).tolist()
+    [[-0.6931, -0.6931]]
+    """
+    logits -= logits.max(axis=1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    return logits
