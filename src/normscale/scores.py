@@ -109,7 +109,7 @@ def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
     Examples
     --------
     >>> entropy_score([[0.0, 0.0], [60.0, 0.0]])
-    array([6.93147181e-01, 5.34142434e-25])
+    array([6.93147181e-01, 5.34147157e-25])
     """
     rows = _validate.as_rows(logits)
     out = np.empty(rows.shape[0])

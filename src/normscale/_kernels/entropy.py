@@ -20,7 +20,7 @@ UNDERFLOW = 1e-290
 """Below it ``others`` is summed relative to the runner-up, where nothing underflows."""
 
 
-class Loops(Protocol):
+class EntropyLoops(Protocol):
     """What a back end offers; False when a row is not finite."""
 
     def entropy(self, rows: NDArray[Any], out: FloatArray) -> bool:
@@ -30,7 +30,7 @@ class Loops(Protocol):
         """Sum of (p (1 - p)) ** gamma over the ``top`` largest p."""
 
 
-def _loops() -> Loops:
+def _loops() -> EntropyLoops:
     if _kernels.backend() == "numba":
         from normscale._kernels import entropy_compiled
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normscale.detectors.ensemble import Ensemble
     from normscale.detectors.entropy import Entropy
     from normscale.detectors.gen import GEN
+    from normscale.detectors.gram import Gram
     from normscale.detectors.kl_matching import KLMatching
     from normscale.detectors.mahalanobis import Mahalanobis, MahalanobisLayers
     from normscale.detectors.max_logit import MaxLogit
@@ -41,6 +42,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "ensemble": "Ensemble",
     "entropy": "Entropy",
     "gen": "GEN",
+    "gram": "Gram",
     "kl_matching": "KLMatching",
     "mahalanobis": "Mahalanobis MahalanobisLayers",
     "max_logit": "MaxLogit",
@@ -73,6 +75,7 @@ __all__ = [
     "Energy",
     "Ensemble",
     "Entropy",
+    "Gram",
     "KLMatching",
     "Mahalanobis",
     "MahalanobisLayers",

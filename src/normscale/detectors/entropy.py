@@ -25,7 +25,7 @@ class Entropy(Detector):
     Examples
     --------
     >>> Entropy().score([[0.0, 0.0], [5.0, 0.0]]).round(6).tolist()
-    [0.693147, 0.040179]
+    [0.693147, 0.04018]
     """
 
     name = "entropy"

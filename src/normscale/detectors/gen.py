@@ -34,7 +34,7 @@ class GEN(Detector):
     Examples
     --------
     >>> GEN().score([[0.0, 0.0], [5.0, 0.0]]).round(6).tolist()
-    [1.741101, 1.211434]
+    [1.741101, 1.211433]
     """
 
     name = "gen"

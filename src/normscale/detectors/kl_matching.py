@@ -40,7 +40,7 @@ class KLMatching(Detector):
     --------
     >>> detector = KLMatching().fit([[3.0, 0.0], [0.0, 3.0]])
     >>> detector.score([[3.0, 0.0], [0.0, 0.0]]).round(4).tolist()
-    [0.0, 0.8555]
+    [0.0, 0.8554]
     """
 
     name = "kl_matching"

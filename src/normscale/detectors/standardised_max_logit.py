@@ -43,7 +43,7 @@ class StandardisedMaxLogit(Detector):
     >>> detector.means_.tolist()
     [3.0, 20.0]
     >>> detector.score([[3.0, 0.0], [0.0, 3.0]]).round(4).tolist()
-    [-0.0, 1.2021]
+    [0.0, 1.2021]
     """
 
     name = "standardised_max_logit"

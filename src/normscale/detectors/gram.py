@@ -1,0 +1,187 @@
+"""Gram matrices: how far the products of a row's activations leave the range that its class had in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray, IntArray
+from normscale.detectors.base import Detector, join
+from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import float_blocks
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs, check_name
+
+_EDGE = 1e-6
+"""Added to a bound before it divides, as in the authors' code: bounds of 0 are common behind a ReLU."""
+_HELD_OUT = 10
+"""Every tenth training row of a class measures the expected deviation and sets no bounds."""
+
+
+@register
+class Gram(Detector):
+    """How far the Gram statistics of a row's layers lie outside the range of its predicted class.
+
+    With f a layer's activations and p a power, the statistic of channel i is the sum of row i of the p-th order Gram
+    matrix,
+
+        g_i = (f_i^p * sum_j f_j^p) ** (1/p)      (the root keeps the sign)
+
+    Training rows predicted as class c give the smallest and the largest value of every g_i; a new row of class c
+    deviates by (min - g) / |min| below and (g - max) / |max| above, summed over channels and powers. The score is the
+    sum over layers of the deviation divided by its mean over held-out training rows (every tenth of each class, which
+    then sets no bounds); a layer without any such deviation is divided by 1. No OoD data chooses anything.
+
+    The paper has maps, where row i of the Gram matrix is also summed over positions. Layers are averaged over space
+    when they are extracted, so the matrix here is that of a map with one position: it has rank one, and sees which
+    channels are strong together, not where. For a network without maps both are the same.
+
+    Parameters
+    ----------
+    layers : names of arrays
+        ``features`` is the penultimate layer.
+    powers : int
+        p = 1, 2, ... up to this; the paper's is 10.
+
+    Attributes
+    ----------
+    bounds_ : list of arrays (2, C, powers, channels), smallest and largest, one array for each layer
+    expected_ : array (n_layers,)
+
+    References
+    ----------
+    Sastry & Oore, "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices", 2020.
+
+    Examples
+    --------
+    >>> from normscale import ModelOutputs
+    >>> train = ModelOutputs([[1.0, 0.0]] * 2, features=[[1.0, 2.0], [2.0, 2.0]])
+    >>> detector = Gram(powers=1).fit(train)
+    >>> detector.bounds_[0][:, 0, 0].tolist()
+    [[3.0, 6.0], [8.0, 8.0]]
+    >>> detector.score(ModelOutputs([[1.0, 0.0]] * 2, features=[[1.5, 2.0], [4.0, 2.0]])).round(3).tolist()
+    [0.0, 2.5]
+    """
+
+    name = "gram"
+    title = "Gram"
+    paper = "Sastry & Oore 2020"
+    cost = "a pass over each layer for each power"
+    parameters = {
+        "layers": "names of the arrays that are looked at",
+        "powers": "orders of the Gram matrices, 1 to this",
+    }
+
+    bounds_: list[FloatArray]
+    expected_: FloatArray
+
+    def __init__(self, layers: str | Sequence[str] = (FEATURES,), powers: int = 10) -> None:
+        names = layers.split(",") if isinstance(layers, str) else layers
+        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+            raise InvalidInput(f"layers must be names of arrays, such as 'stage1,features'; got {layers!r}.")
+        self.layers = tuple(check_name(name) for name in names)
+        if not self.layers or len(set(self.layers)) < len(self.layers) or LOGITS in self.layers:
+            raise InvalidInput(
+                f"layers must be one name or several different ones, logits not among them; got {names}."
+            )
+        self.powers = _validate.at_least(powers, "powers", 1)
+        self.reads = (LOGITS, *self.layers)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        train = join(chunk.only(*self.reads) for chunk in chunks)
+        n_classes = train.n_classes
+        predicted = _finite_classes(train)
+        held_out = _every_tenth(predicted)
+        self.bounds_ = []
+        expected = []
+        for name in self.layers:
+            rows = train.array(name)
+            bounds = np.empty((2, n_classes, self.powers, rows.shape[1]))
+            bounds[0], bounds[1] = np.inf, -np.inf
+            for place, block in float_blocks(rows, name, self.powers * rows.shape[1]):
+                own = ~held_out[place]
+                statistics = _statistics(block[own], self.powers)
+                np.minimum.at(bounds[0], predicted[place][own], statistics)
+                np.maximum.at(bounds[1], predicted[place][own], statistics)
+            seen = np.isfinite(bounds[0, :, 0, 0])
+            bounds[0, ~seen] = bounds[0, seen].min(axis=0)  # a class without rows: the range of all classes
+            bounds[1, ~seen] = bounds[1, seen].max(axis=0)
+            self.bounds_.append(bounds)
+            deviations = self._deviations(rows[held_out], name, predicted[held_out], bounds)
+            expected.append(float(deviations.mean()) if deviations.size else 0.0)
+        self.expected_ = np.array([value if value > 0.0 else 1.0 for value in expected])
+
+    def _deviations(self, rows: NDArray[Any], name: str, predicted: IntArray, bounds: FloatArray) -> FloatArray:
+        """How far a layer's statistics lie outside the bounds of the predicted classes; (n,)."""
+        out = np.empty(len(rows))
+        weights = 1.0 / np.abs(bounds + _EDGE)
+        for place, block in float_blocks(rows, name, self.powers * rows.shape[1]):
+            classes = predicted[place]
+            statistics = _statistics(block, self.powers)
+            below = np.maximum(bounds[0][classes] - statistics, 0.0)
+            above = np.maximum(statistics - bounds[1][classes], 0.0)
+            below *= weights[0][classes]
+            above *= weights[1][classes]
+            below += above
+            out[place] = below.sum(axis=(1, 2))
+        return out
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        predicted = _finite_classes(outputs)
+        total = np.zeros(len(outputs))
+        for name, bounds, expected in zip(self.layers, self.bounds_, self.expected_, strict=True):
+            total += self._deviations(outputs.array(name), name, predicted, bounds) / expected
+        return total
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {
+            "expected": self.expected_,
+            **{f"{n}.bounds": b for n, b in zip(self.layers, self.bounds_, strict=True)},
+        }
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.expected_ = _validate.as_finite_vector(tensors["expected"], "expected")
+        self.bounds_ = [tensors[f"{name}.bounds"] for name in self.layers]
+        for name, bounds in zip(self.layers, self.bounds_, strict=True):
+            widths = {} if self.widths_ is None else self.widths_
+            if bounds.shape != (2, widths.get(LOGITS), self.powers, widths.get(name)) or not np.isfinite(bounds).all():
+                raise InvalidInput(f"{name}.bounds must be finite numbers (2, classes, powers, channels).")
+        if self.expected_.size != len(self.layers) or not (self.expected_ > 0.0).all():
+            raise InvalidInput("expected must have a number above 0 for each layer.")
+
+
+def _finite_classes(outputs: ModelOutputs) -> IntArray:
+    """The predicted classes; logits that are not finite raise."""
+    for _ in float_blocks(outputs.logits, LOGITS):
+        pass
+    return outputs.predicted
+
+
+def _every_tenth(predicted: IntArray) -> NDArray[np.bool_]:
+    """Rows 10, 20, ... of each class."""
+    held_out = np.zeros(predicted.size, dtype=np.bool_)
+    for c in np.unique(predicted):
+        held_out[np.flatnonzero(predicted == c)[_HELD_OUT - 1 :: _HELD_OUT]] = True
+    return held_out
+
+
+def _statistics(rows: FloatArray, powers: int) -> FloatArray:
+    """The statistics g of rows (n, d); (n, powers, d).
+
+    Rows are divided by their largest number first, so that no power overflows; g is of degree two.
+    """
+    size = np.abs(rows).max(axis=1, keepdims=True)
+    unit = rows / np.where(size > 0.0, size, 1.0)
+    out = np.empty((rows.shape[0], powers, rows.shape[1]))
+    power = np.ones_like(unit)
+    for p in range(1, powers + 1):
+        power *= unit
+        total = power.sum(axis=1, keepdims=True)
+        root = np.sign(total) * np.abs(total) ** (1.0 / p)
+        out[:, p - 1] = (unit if p % 2 else np.abs(unit)) * root
+    out *= np.square(size)[:, :, None]
+    return out
