@@ -28,8 +28,8 @@ FEW = 20.0
 HARDLY_ANY = 0.1
 """Below this share of rows that look like training, their lack counts as a covariate shift."""
 REACH = 2.5
-"""Coordinates beyond this many training deviations count as this many: an input between two classes is no OoD yet, and no
-row can drag the OoD group where it likes."""
+"""Coordinates beyond this many training deviations count as this many: an input between two classes is no OoD yet, and
+no row can drag the OoD group where it likes."""
 TRUSTED, DISTRUSTED = 0.35, 0.5
 """Covariate shifts below the first leave what the stream taught alone; beyond the second it says nothing any more."""
 OVERGROWN = 1e100

@@ -8,8 +8,9 @@ For a row z, predicted c, of confidence B (in deviations), and u = B - median_c:
    recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
    Divided by the tolerance and cut at 1.
 3. The position L: how much better the OoD group of c explains the row's coordinates than the ID group does, both as
-   Gaussians with independent coordinates; averaged over them, because they are far from independent, half of it over the
-   logits and half over the further coordinates where there are any; never below 0. A coordinate more than 2.5 training deviations away counts as 2.5.
+   Gaussians with independent coordinates; averaged over them, because they are far from independent, half of it over
+   the logits and half over the further coordinates where there are any; never below 0. A coordinate more than 2.5
+   training deviations away counts as 2.5.
 4. The trust w: 1, unless the most confident rows are less confident than in training; then the in-distribution inputs
    themselves have changed, the stream cannot teach what OoD is, and w falls to 0.
 5. Score: w (L - log pi_c) - B. The responsibility of the OoD group is

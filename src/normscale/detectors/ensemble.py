@@ -20,26 +20,27 @@ from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 
 _COMBINE = ("sum", "ranks", "p_values")
-_MEMBERS = ("norm_scaling", "centred")
+_MEMBERS = ("norm_scaling", "centred", "knn", "vim")
 
 
 @register
 class Ensemble(Detector):
     """The weighted sum of several detectors' scores, each brought to a common scale on in-distribution rows alone.
 
-    The scale of a member comes from training rows that it has not seen: every row's score is that of a copy fitted on the
-    other half of the rows. Members score as fitted; statistics that could run do not.
+    The scale of a member comes from training rows that it has not seen: every row's score is that of a copy fitted on
+    the other half of the rows. Members score as fitted; statistics that could run do not.
 
     Parameters
     ----------
     detectors : detectors or their names, in a sequence or separated by commas
-        The default spans what the outputs have to tell: norm-scaling and centred Energy (logits), KNN and ViM (features).
+        The default spans what the outputs have to tell: norm-scaling and centred Energy (logits), KNN and ViM
+        (features).
     weights : numbers, one a member
         1 each where nothing is said.
     combine : {"sum", "ranks", "p_values"}
         The common scale. ``"sum"``: deviations within predicted classes. ``"ranks"``: the share of training rows below.
-        ``"p_values"``: minus the logarithm of the conformal p-value (Fisher's sum). The last two know nothing beyond the
-        largest training score: what lies there is equal.
+        ``"p_values"``: minus the logarithm of the conformal p-value (Fisher's sum). The last two know nothing beyond
+        the largest training score: what lies there is equal.
 
     Attributes
     ----------

@@ -5,7 +5,8 @@ A detector offers its formula by :meth:`Detector.formula`. One that reads logits
 
     score = weight * kind((z - shift) * factor) - largest_weight * z_c - class_offset_c + ood_position_c(z)
 
-(z may be the logits less their mean), with ``kind`` as in :mod:`normscale._kernels.kinds`; most detectors need only a few of the terms.
+(z may be the logits less their mean), with ``kind`` as in :mod:`normscale._kernels.kinds`; most detectors need only a
+few of the terms.
 """
 
 from __future__ import annotations

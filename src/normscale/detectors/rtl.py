@@ -26,8 +26,8 @@ class RTL(Wrapper):
 
     The stream's rows fit w in s = (f, 1) . w by least squares, one by one (recursive least squares); each row is taken
     in and then scored by what w says of it: what features do not explain is taken for noise. The ridge draws w to the
-    fit of the training rows, from which the stream starts; the paper's starts from nothing. The paper's batch form is not
-    here: it must see all rows before it scores the first.
+    fit of the training rows, from which the stream starts; the paper's starts from nothing. The paper's batch form is
+    not here: it must see all rows before it scores the first.
 
     Parameters
     ----------
