@@ -173,6 +173,27 @@ def test_the_set_keeps_its_name_when_its_source_is_another() -> None:
     assert Plan.from_dict(plan.to_dict()) == plan
 
 
+def test_pictures_are_made_the_size_of_the_plan(tmp_path: Path) -> None:
+    from normscale.data import load
+    from normscale.nn.network_file import load_network
+
+    plan = PLAN._replace(seeds=(0,), epochs=1, methods=("energy",), image_size=(6, 5))
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    result = bench(tmp_path / "run", plan)
+    assert (result.n_new, result.missing) == (2, {})
+    info = load_network(result.run.network(0).network)[1]
+    pixels = load("digits", "train").resized(6, 5, 1).images / 255.0
+    assert info.image_size == (6, 5)
+    assert info.mean == pytest.approx((pixels.mean(),))
+    assert info.std == pytest.approx((pixels.std(),))
+    with pytest.raises(ns.InvalidInput, match=r"holds a run with image_size \(6, 5\)"):
+        bench(tmp_path / "run", plan._replace(image_size=None))
+    result.run.network(0).result.unlink()
+    (tmp_path / "run" / "settings.json").unlink()
+    with pytest.raises(ns.InvalidInput, match="other settings \\(image_size differ"):
+        bench(tmp_path / "run", plan._replace(image_size=None))
+
+
 def test_a_set_that_cannot_be_had_is_left_out_and_named(run: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "wrong.npz", pictures=np.zeros(3))
     sets = {**PLAN.ood, "absent": f"npz:{tmp_path}/none.npz", "wrong": f"npz:{tmp_path}/wrong.npz"}

@@ -35,6 +35,8 @@ def test_small_presets_are_what_two_cores_can_do() -> None:
     assert {(PRESETS[name].width, PRESETS[name].recipe, PRESETS[name].network) for name in small} == {
         (16, "fast", "resnet18")
     }
+    sizes = {name: plan.image_size for name, plan in PRESETS.items() if plan.image_size is not None}
+    assert sizes == {"tinyimagenet-small": (32, 32)}
     wide = PRESETS["cifar10-wide"]
     assert (wide.width, wide.epochs, wide.seeds, wide.data) == (32, 18, (0,), "cifar10")
 

@@ -151,6 +151,14 @@ class ImageSet:
             images = np.repeat(images, 3, axis=3)
         return replace(self, images=images, mean=None, std=None)
 
+    def in_size(self, height: int, width: int) -> ImageSet:
+        """A training set in another size: :meth:`resized`, with the mean and standard deviation of the new pixels."""
+        resized = self.resized(height, width, self.shape[2])
+        if resized is self:
+            return self
+        mean, std = channel_moments(resized.images)
+        return replace(resized, mean=mean, std=std)
+
 
 def channel_moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and population standard deviation of each channel, in 0..1; exact, by counting.

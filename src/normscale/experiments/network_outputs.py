@@ -132,12 +132,15 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
             recipe=plan.recipe,
             epochs=plan.epochs,
             seed=job.seed,
+            image_size=plan.image_size,
             outputs=False,
             root=job.root,
             tick=tick,
         )
         files.make()
         everything = load(plan.data, "train", root=job.root)
+        if plan.image_size is not None:
+            everything = everything.in_size(*plan.image_size)
         train, validation = split_validation(everything, job.seed)
         test = load(plan.data, "test", root=job.root, like=everything)
         reader = _Reader(job, result.network, result.info, validation)

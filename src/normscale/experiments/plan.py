@@ -24,6 +24,8 @@ class Plan(NamedTuple):
     """The method that a report compares with every other one, row by row; None: the first whose statistics run."""
     trained_on: str = ""
     """The name of the in-distribution set, if it is not that of its source."""
+    image_size: tuple[int, int] | None = None
+    """Height and width that all pictures are made; None: as they are in the in-distribution set."""
 
     @property
     def in_set(self) -> str:
@@ -32,12 +34,15 @@ class Plan(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON keeps them."""
-        return {**self._asdict(), "seeds": list(self.seeds), "methods": list(self.methods)}
+        lists = {"seeds": list(self.seeds), "methods": list(self.methods)}
+        return {**self._asdict(), **lists, "image_size": None if self.image_size is None else list(self.image_size)}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Plan:
         """Read back what :meth:`to_dict` gave."""
-        return Plan(**{**values, "seeds": tuple(values["seeds"]), "methods": tuple(values["methods"])})
+        size = values.get("image_size")  # runs of earlier versions have none
+        tuples = {"seeds": tuple(values["seeds"]), "methods": tuple(values["methods"])}
+        return Plan(**{**values, **tuples, "image_size": None if size is None else (int(size[0]), int(size[1]))})
 
 
 def named_source(item: str) -> tuple[str, str]:

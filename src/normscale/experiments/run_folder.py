@@ -72,7 +72,7 @@ class RunFolder:
         made_by = {"command": command, **environment()}
         if (folder / _SETTINGS).exists():
             run = cls.open(folder)
-            fixed = ("data", "network", "width", "recipe", "epochs")
+            fixed = ("data", "image_size", "network", "width", "recipe", "epochs")
             changed = [name for name in fixed if getattr(run.plan, name) != getattr(plan, name)]
             if changed:
                 was = ", ".join(f"{name} {getattr(run.plan, name)!r}" for name in changed)

@@ -72,6 +72,7 @@ def train_network(
     recipe: str = "paper",
     epochs: int | None = None,
     seed: int = 0,
+    image_size: tuple[int, int] | None = None,
     ood: Sequence[str] = (),
     layers: Layers = None,
     outputs: bool = True,
@@ -93,6 +94,8 @@ def train_network(
         ``paper`` or ``fast``; the epochs, if not the recipe's own.
     seed : int
         Of the weights, the split, the order and the augmentation.
+    image_size : (height, width), optional
+        Make all pictures this size.
     ood : names of sets
         The network's outputs on these are written too. One that cannot be had is reported, not fatal.
     layers : None, "all", or names of modules
@@ -107,7 +110,8 @@ def train_network(
         Told after every step which share of an epoch it was.
     """
     steps = find_recipe(recipe).with_epochs(epochs)
-    everything = load(data, "train", root=root)
+    published = load(data, "train", root=root)
+    everything = published if image_size is None else published.in_size(*image_size)
     test = load(data, "test", root=root, like=everything)
     if everything.mean is None or everything.std is None:
         raise InvalidInput(f"{data} has no mean and std to normalise by; is it a training set?")
@@ -138,7 +142,9 @@ def train_network(
         "validation": plain_batches(validation, info),
         "test": plain_batches(test, info),
     }
-    settings = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training)}
+    settings: dict[str, Any] = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training)}
+    if everything is not published:
+        settings["image_size"] = list(everything.shape[:2])
     log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings, tick=tick)
     info = info._replace(test_accuracy=_known_accuracy(NetworkFolder(folder), info))
     if info.test_accuracy is None:

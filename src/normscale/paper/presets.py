@@ -40,7 +40,7 @@ PRESETS: dict[str, Plan] = {
     "cifar10-small": _small("cifar10", 18, "cifar100", seeds=5),
     "cifar100-small": _small("cifar100", 18),
     "svhn-small": _small("svhn", 8, "cifar100"),
-    "tinyimagenet-small": _small("tinyimagenet", 12, "cifar100"),
+    "tinyimagenet-small": _small("tinyimagenet", 12, "cifar100")._replace(image_size=(32, 32)),
     "cifar10-wide": _small("cifar10", 18, "cifar100", seeds=1)._replace(name="cifar10-wide", width=32),
     "cifar10": _plan("cifar10"),
     "cifar100": _plan("cifar100"),

@@ -159,6 +159,7 @@ def _settings(plan: Plan) -> str:
     values: dict[str, Any] = {
         "preset": plan.name,
         "in-distribution set": plan.data,
+        "pictures": "as they are" if plan.image_size is None else f"{plan.image_size[0]} x {plan.image_size[1]}",
         "network": f"{plan.network}, width {plan.width}",
         "recipe": plan.recipe,
         "epochs": plan.epochs if plan.epochs is not None else "the recipe's own",
