@@ -142,9 +142,8 @@ def train_network(
         "validation": plain_batches(validation, info),
         "test": plain_batches(test, info),
     }
-    settings: dict[str, Any] = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training)}
-    if everything is not published:
-        settings["image_size"] = list(everything.shape[:2])
+    made = {} if everything is published else {"image_size": list(everything.shape[:2])}
+    settings = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training), **made}
     log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings, tick=tick)
     info = info._replace(test_accuracy=_known_accuracy(NetworkFolder(folder), info))
     if info.test_accuracy is None:
