@@ -236,7 +236,7 @@ def test_one_seed_and_one_set_have_no_spread_and_a_foreign_set_no_paper(tmp_path
     board = Scoreboard.of(run)
     paper = BesideReference(board, paper_reference("digits"))
     table = comparison_table(board, paper)
-    assert [column.title for column in table.columns] == ["Method", "Ours", "± over seeds", "± over OoD sets"]
+    assert [column.title for column in table.columns] == ["Method", "Mean", "± over seeds", "± over OoD sets"]
     assert {row[2:] for section in table.sections for row in section.rows} == {(None, None)}
     assert "±" not in to_markdown(table).split("*")[0].split("over OoD sets |")[1]
     assert any("One seed (4)" in note for note in expanded_table(board, paper).notes)

@@ -91,4 +91,4 @@ def bench(
     if report:
         from normscale.cli.report import report as write_report
 
-        write_report(folder)
+        write_report([folder])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 METRICS = ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in")
@@ -78,6 +78,13 @@ class Measurement(NamedTuple):
                 "metric": metric,
                 "value": value,
             }
+
+    @classmethod
+    def from_metrics(cls, rows: Sequence[dict[str, Any]]) -> Measurement:
+        """Put together what :meth:`per_metric` took apart; such rows have neither the detector's name nor a title."""
+        shared = {name: value for name, value in rows[0].items() if name not in ("metric", "value")}
+        metrics = {row["metric"]: row["value"] for row in rows}
+        return cls.from_json({"detector": "", "title": "", **shared, "metrics": metrics})
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Measurement:

@@ -6,6 +6,7 @@
     networks/seed0/                     a network and its outputs, see :mod:`normscale.network_folder`
     cells/seed0/OOD/METHOD.safetensors  scores of both sides and their metrics: a finished cell
     results.jsonl                       all cells, one line per metric
+    comparisons.json                    the subject of the plan against every other method, with intervals
     stress.json                         the stress grid on the first network's outputs
     report.html  tables/  figures/      what `normscale report` makes of it
 
@@ -134,11 +135,11 @@ class RunFolder:
 
     def training(self, seed: int) -> dict[str, Any]:
         """What training a network came to: its test accuracy, its log, its settings; empty while it is not there."""
-        return _read_json(self.network(seed).result)
+        return read_document(self.network(seed).result)
 
     def perturbation(self, seed: int) -> dict[str, Any]:
         """By which step a network's images were perturbed; empty if they were not."""
-        return _read_json(self.network(seed).perturbation)
+        return read_document(self.network(seed).perturbation)
 
     def missing(self) -> dict[str, str]:
         """OoD sets that could not be had, and why."""
@@ -146,7 +147,7 @@ class RunFolder:
 
     def missing_of(self, seed: int) -> dict[str, str]:
         """OoD sets that could not be had for one network, and why."""
-        return {str(name): str(why) for name, why in _read_json(self.network(seed).missing).items()}
+        return {str(name): str(why) for name, why in read_document(self.network(seed).missing).items()}
 
     # -- the stress grid and the report ------------------------------------------------------------------------
 
@@ -159,6 +160,11 @@ class RunFolder:
     def results(self) -> Path:
         """All cells, one line per metric."""
         return self.path / "results.jsonl"
+
+    @property
+    def comparisons(self) -> Path:
+        """The paired bootstrap of the plan's subject against every other method."""
+        return self.path / "comparisons.json"
 
     @property
     def page(self) -> Path:
@@ -269,7 +275,8 @@ def write_document(path: Path, document: dict[str, Any]) -> None:
         Path(temporary).write_text(write_json(document, indent=1) + "\n")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a small file of a run; one that is not there is empty."""
     try:
         document = read_json(path.read_text())
     except FileNotFoundError:

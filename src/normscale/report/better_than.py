@@ -16,6 +16,7 @@ from normscale.report.scoreboard import Scoreboard
 from normscale.report.table import Column, ReportTable, Row, Section
 
 ALL_SETS = "Mean of all OoD sets"
+LEVEL = 0.95
 
 BETTER, WORSE = "better", "worse"
 BETTER_NOT_ALL, WORSE_NOT_ALL = "better on average, not with every network", "worse on average, not with every network"
@@ -56,7 +57,7 @@ def compare_all(
     board: Scoreboard,
     *,
     resamples: int = 1000,
-    level: float = 0.95,
+    level: float = LEVEL,
     seed: int = 0,
     tick: Callable[[str], None] = lambda _: None,
 ) -> list[Comparison]:
@@ -74,96 +75,136 @@ def compare_all(
     tick : callable
         Told the OoD set after each (set, network) pair.
     """
-    subject = board.subject
-    if subject is None:
-        return []
-    rivals = [name for name in board.methods if name != subject]
-    by_set: list[Comparison] = []
     drawn: dict[tuple[str, str], dict[int, FloatArray]] = {}
-    for name in board.ood_sets:
+    wanted = comparable(board)
+    subject = board.subject or ""
+    for name in dict.fromkeys(name for name, _ in wanted if name != ALL_SETS):
+        rivals = {rival: pair.networks for (one, rival), pair in wanted.items() if one == name}
         for network in board.seeds_of(subject, name):
-            there = [method for method in (subject, *rivals) if network in board.seeds_of(method, name)]
+            there = [subject, *(rival for rival, networks in rivals.items() if network in networks)]
             pairs = [run.load_cell(network, name, method)[1] for method in there]
             rows = dict(zip(there, resampled_auroc(pairs, resamples, seed), strict=True))
             for rival in there[1:]:
                 drawn.setdefault((name, rival), {})[network] = rows[subject] - rows[rival]
             tick(name)
-        by_set += [
-            _comparison(board, name, [name], rival, drawn[name, rival], level)
-            for rival in rivals
-            if (name, rival) in drawn
-        ]
-    overall: list[Comparison] = []
-    block = board.block
+    return [
+        _comparison(
+            name,
+            rival,
+            pair,
+            [np.mean([drawn[one, rival][network] for one in pair.ood_sets], axis=0) for network in pair.networks],
+            level,
+        )
+        for (name, rival), pair in wanted.items()
+    ]
+
+
+class Pair(NamedTuple):
+    """What the subject and a rival are compared on: AUROC of both with each network, means over the OoD sets."""
+
+    ood_sets: tuple[str, ...]
+    networks: tuple[int, ...]
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+
+def comparable(board: Scoreboard) -> dict[tuple[str, str], Pair]:
+    """Every comparison that the cells allow, by OoD set (or ``ALL_SETS``) and rival; those of all sets come first."""
+    subject, block = board.subject, board.block
+    if subject is None:
+        return {}
+    rivals = [name for name in board.methods if name != subject]
+    wanted: dict[tuple[str, str], tuple[Sequence[str], Sequence[int]]] = {}
     if subject in block.methods and len(block.ood_sets) > 1:
-        for rival in (one for one in rivals if one in block.methods):
-            by_network = {
-                network: np.mean([drawn[name, rival][network] for name in block.ood_sets], axis=0)
-                for network in block.seeds
-            }
-            overall.append(_comparison(board, ALL_SETS, block.ood_sets, rival, by_network, level))
-    return overall + by_set
+        wanted |= {(ALL_SETS, rival): (block.ood_sets, block.seeds) for rival in rivals if rival in block.methods}
+    for name in board.ood_sets:
+        ours = board.seeds_of(subject, name)
+        for rival in rivals:
+            both = [network for network in ours if network in board.seeds_of(rival, name)]
+            wanted |= {(name, rival): ([name], both)} if both else {}
+
+    def auroc(method: str, sets: Sequence[str], networks: Sequence[int]) -> tuple[float, ...]:
+        return tuple(fmean(board.value("auroc", method, one, network) for one in sets) for network in networks)
+
+    return {
+        (name, rival): Pair(tuple(sets), tuple(networks), auroc(subject, sets, networks), auroc(rival, sets, networks))
+        for (name, rival), (sets, networks) in wanted.items()
+    }
 
 
-def _comparison(
-    board: Scoreboard, name: str, sets: Sequence[str], rival: str, drawn: dict[int, FloatArray], level: float
-) -> Comparison:
-    def auroc(method: str, network: int) -> float:
-        return fmean(board.value("auroc", method, one, network) for one in sets)
-
-    ours, theirs = ([auroc(method, network) for network in drawn] for method in (board.subject or "", rival))
-    differences = np.mean(list(drawn.values()), axis=0)
+def _comparison(name: str, rival: str, pair: Pair, drawn: Sequence[FloatArray], level: float) -> Comparison:
+    differences = np.mean(drawn, axis=0)
     differences = differences[np.isfinite(differences)]  # a resample may leave a class empty
     low, high = np.quantile(differences, [(1 - level) / 2, (1 + level) / 2]).tolist()
     return Comparison(
         name,
         rival,
-        fmean(ours),
-        fmean(theirs),
+        fmean(pair.ours),
+        fmean(pair.theirs),
         low,
         high,
         wins=float(np.mean(differences > 0)),
-        networks_won=sum(a > b for a, b in zip(ours, theirs, strict=True)),
-        n_networks=len(drawn),
+        networks_won=sum(a > b for a, b in zip(pair.ours, pair.theirs, strict=True)),
+        n_networks=len(pair.networks),
     )
 
 
 def better_than_table(
-    comparisons: Sequence[Comparison], board: Scoreboard, *, resamples: int = 1000, level: float = 0.95
+    comparisons: Sequence[Comparison], board: Scoreboard, *, resamples: int = 1000, level: float = LEVEL
 ) -> ReportTable | None:
     """The comparisons as a table; None if there are none."""
     if not comparisons or board.subject is None:
         return None
     subject = title_of(board.subject)
-    columns = [
+    sections: dict[str, list[Row]] = {}
+    for one in comparisons:
+        sections.setdefault(one.ood_set, []).append(comparison_row(one))
+    notes = comparison_notes(subject, [method for method in board.methods if method in board.per_class])
+    notes.insert(0, bootstrap_note(resamples, level))
+    made = [Section(name, rows) for name, rows in sections.items()]
+    columns = comparison_columns(subject)
+    return ReportTable("better_than", f"Is {subject} better?", columns, made, notes, section_column="OoD set")
+
+
+def comparison_columns(subject: str) -> list[Column]:
+    """The columns of a table of comparisons; ``subject`` is a title."""
+    return [
         Column("Against"),
         Column(subject, "value"),
         Column("Rival", "value"),
-        Column("Difference", "difference"),
+        Column("Difference", "difference", (1, 2)),
         Column("from", "difference"),
         Column("to", "difference"),
         Column("Resamples won", "percent"),
         Column("Networks won"),
         Column(f"{subject} is"),
     ]
-    sections: dict[str, list[Row]] = {}
-    for one in comparisons:
-        numbers = (one.auroc, one.rival_auroc, one.difference, one.low, one.high, one.wins)
-        row = (title_of(one.rival), *numbers, f"{one.networks_won} of {one.n_networks}", one.verdict)
-        sections.setdefault(one.ood_set, []).append(row)
-    notes = [
+
+
+def comparison_row(one: Comparison) -> Row:
+    """A comparison as a row of these columns."""
+    numbers = (one.auroc, one.rival_auroc, one.difference, one.low, one.high, one.wins)
+    return (title_of(one.rival), *numbers, f"{one.networks_won} of {one.n_networks}", one.verdict)
+
+
+def bootstrap_note(resamples: int, level: float) -> str:
+    """What the interval of a comparison is."""
+    return (
         f"AUROC. From, to: the {100 * level:g} % interval of the difference from {resamples:,} resamples of the test "
-        "rows, the same rows for both methods and all networks (paired bootstrap).",
+        "rows, the same rows for both methods and all networks (paired bootstrap)."
+    )
+
+
+def comparison_notes(subject: str, per_class: Sequence[str]) -> list[str]:
+    """How comparisons must be read; ``per_class`` names the methods that are means over classes."""
+    return [
         "The difference is the mean over networks. Only rows are resampled, so the interval speaks of these networks "
         "on other inputs; how many networks agree is counted beside it. "
         "Scores are taken as they are: another order of the stream is not part of the interval.",
         f'"{BETTER.capitalize()}" or "{WORSE}": the interval leaves 0 out and every network agrees.',
         *(
             f"{title_of(method)} is a mean over predicted classes and no single ranking; read its rows with care."
-            for method in board.methods
-            if method in board.per_class
+            for method in per_class
         ),
         "Many comparisons are made at once: about one in twenty would leave 0 out by chance.",
     ]
-    made = [Section(name, rows) for name, rows in sections.items()]
-    return ReportTable("better_than", f"Is {subject} better?", columns, made, notes, section_column="OoD set")

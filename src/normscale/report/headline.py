@@ -76,13 +76,13 @@ def _ranking(run: RunFolder, board: Scoreboard, metric: str) -> str:
     extreme = "highest" if falling else "lowest"
     text = (
         f"{start}{title_of(first)} has the {extreme} {called} over {over}: {means[first]:.3f}, "
-        f"{abs(means[first] - means[second]):.3f} {ahead} {title_of(second)} ({means[second]:.3f})"
+        f"{_apart(means[first], means[second])} {ahead} {title_of(second)} ({means[second]:.3f})"
     )
     subject = board.subject
     if subject in means and first != subject:
-        behind = abs(means[first] - means[subject])
         place = f"{_ordinal(order.index(subject) + 1)} of {len(order)}"
-        text += f"; {title_of(subject)} is {place} with {means[subject]:.3f}, {behind:.3f} behind"
+        text += f"; {title_of(subject)} is {place} with {means[subject]:.3f}, "
+        text += f"{_apart(means[first], means[subject])} behind"
     return f"{text}."
 
 
@@ -128,7 +128,7 @@ def _beside(board: Scoreboard, beside: BesideReference) -> str:
     return (
         f"On the {count(len(side.ood_sets), 'OoD set')} shared with the {theirs} ({', '.join(side.ood_sets)}) "
         f"{title_of(board.subject)} has a mean AUROC of {side.ours:.3f} here and {side.theirs:.3f} in the {theirs} "
-        f"({signed(side.difference)})."
+        f"({signed(round(side.ours, 3) - round(side.theirs, 3))})."
     )
 
 
@@ -165,6 +165,11 @@ def signed(number: float) -> str:
     '−0.012'
     """
     return f"{number:+.3f}".replace("-", "−")
+
+
+def _apart(a: float, b: float) -> str:
+    """How far two numbers are apart, as a reader of their three digits would say."""
+    return f"{abs(round(a, 3) - round(b, 3)):.3f}"
 
 
 def _sentence(text: str) -> str:

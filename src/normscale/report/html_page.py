@@ -45,16 +45,24 @@ class Contents(NamedTuple):
     """Names of tables that only this report has."""
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
+    """A section of a page."""
+
     anchor: str
     title: str
     markup: str
+    """Empty: the section is left out."""
 
 
 def render(contents: Contents) -> str:
     """The page."""
     plan = contents.run.plan
-    parts = [part for part in _parts(contents) if part.markup]
+    return assemble(f"OoD detection on {plan.in_set}", _facts(plan), _parts(contents))
+
+
+def assemble(title: str, facts: str, parts: Sequence[Part]) -> str:
+    """A page of sections."""
+    parts = [part for part in parts if part.markup]
     links = "".join(f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in parts)
     body = "".join(
         f'<section id="{part.anchor}"><h2>{escape(part.title)}</h2>{part.markup}</section>' for part in parts
@@ -62,9 +70,9 @@ def render(contents: Contents) -> str:
     page = resources.files("normscale.report").joinpath("page")
     return Template(page.joinpath("template.html").read_text("utf-8")).substitute(
         version=escape(__version__),
-        title=escape(f"OoD detection on {plan.in_set}"),
-        heading=escape(f"OoD detection on {plan.in_set}"),
-        facts=escape(_facts(plan)),
+        title=escape(title),
+        heading=escape(title),
+        facts=escape(facts),
         contents=links,
         style=page.joinpath("style.css").read_text("utf-8"),
         script=page.joinpath("sort.js").read_text("utf-8"),
@@ -73,7 +81,7 @@ def render(contents: Contents) -> str:
     )
 
 
-def _parts(contents: Contents) -> list[_Part]:
+def _parts(contents: Contents) -> list[Part]:
     tables, run = contents.tables, contents.run
 
     def table(*names: str) -> str:
@@ -88,20 +96,20 @@ def _parts(contents: Contents) -> list[_Part]:
             f"<details><summary>Every method on every OoD set, one metric after the other</summary>{expanded}</details>"
         )
     return [
-        _Part("found", "What was found", _sentences(contents.sentences, contents.notes)),
-        _Part("comparison", "All methods", table("comparison")),
-        _Part("per-set", "Every OoD set", table("per_set")),
-        _Part("better", f"Is {contents.subject} better?", _folded(tables.get("better_than"), contents.subject)),
-        *(_Part(one, tables[one].title, table(one)) for one in contents.further if one in tables),
-        _Part("figures", "Figures", _per_set_figures(contents)),
-        _Part("calibration", "Calibration", pictures("calibration")),
-        _Part("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
-        _Part("networks", "Networks", table("accuracy") + pictures("training")),
-        _Part("sets", "OoD sets", table("ood_sets")),
-        _Part("expanded", "Expanded results", expanded),
-        _Part("settings", "Settings", _settings(run.plan) + table("methods")),
-        _Part("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
-        _Part("repeat", "How to repeat it", _repeat(run)),
+        Part("found", "What was found", sentences_html(contents.sentences, contents.notes)),
+        Part("comparison", "All methods", table("comparison")),
+        Part("per-set", "Every OoD set", table("per_set")),
+        Part("better", f"Is {contents.subject} better?", _folded(tables.get("better_than"), contents.subject)),
+        *(Part(one, tables[one].title, table(one)) for one in contents.further if one in tables),
+        Part("figures", "Figures", _per_set_figures(contents)),
+        Part("calibration", "Calibration", pictures("calibration")),
+        Part("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
+        Part("networks", "Networks", table("accuracy") + pictures("training")),
+        Part("sets", "OoD sets", table("ood_sets")),
+        Part("expanded", "Expanded results", expanded),
+        Part("settings", "Settings", _settings(run.plan) + table("methods")),
+        Part("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
+        Part("repeat", "How to repeat it", _repeat(run)),
     ]
 
 
@@ -118,7 +126,8 @@ def _facts(plan: Plan) -> str:
     )
 
 
-def _sentences(sentences: Sequence[str], notes: Sequence[str]) -> str:
+def sentences_html(sentences: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """The first sentence large, the others as a list."""
     first, *others = sentences or ("There is nothing to say yet.",)
     items = "".join(f"<li>{escape(text)}</li>" for text in (*others, *notes))
     return f'<p class="lead">{escape(first)}</p>' + (f'<ul class="found">{items}</ul>' if items else "")

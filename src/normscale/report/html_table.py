@@ -13,7 +13,9 @@ _SUBJECT = ' class="subject"'
 _VERDICTS = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", NO_DIFFERENCE: ""}
 
 
-def to_html(table: ReportTable, *, folded_after: int | None = None, subject: str = "") -> str:
+def to_html(
+    table: ReportTable, *, folded_after: int | None = None, folded_title: str = "Set by set", subject: str = ""
+) -> str:
     """The sections of a table beside or below each other, and its notes.
 
     Parameters
@@ -21,6 +23,8 @@ def to_html(table: ReportTable, *, folded_after: int | None = None, subject: str
     table : ReportTable
     folded_after : int, optional
         Sections from this number on are folded.
+    folded_title : str
+        What the fold is called.
     subject : str
         The title of the method whose rows stand out.
     """
@@ -30,7 +34,7 @@ def to_html(table: ReportTable, *, folded_after: int | None = None, subject: str
     page = f'<div class="tables">{"".join(open_ones)}</div>' + (f'<ul class="notes">{notes}</ul>' if notes else "")
     if folded:
         titles = ", ".join(section.title for section in table.sections[folded_after:])
-        summary = f"<summary>Set by set <small>{escape(titles)}</small></summary>"
+        summary = f"<summary>{escape(folded_title)} <small>{escape(titles)}</small></summary>"
         page += f'<details>{summary}<div class="tables">{"".join(folded)}</div></details>'
     return page
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 Value: TypeAlias = str | int | float | None
@@ -26,6 +27,8 @@ class Column(NamedTuple):
 
     title: str
     kind: Kind = "text"
+    between: tuple[int, int] | None = None
+    """Of a difference: the columns it is between. It is shown as the difference of the numbers shown there."""
 
     @property
     def is_number(self) -> bool:
@@ -48,6 +51,10 @@ class Column(NamedTuple):
             return value
         shown = 100 * value if self.kind in ("percent", "points") else value
         return _FORMS[self.kind].format(shown).replace("-", "−")
+
+    def rounded(self, value: float) -> float:
+        """The number that :meth:`show` shows."""
+        return round(100 * value, 2) / 100 if self.kind in ("percent", "points") else round(value, 4)
 
 
 class Section(NamedTuple):
@@ -79,14 +86,28 @@ class ReportTable(NamedTuple):
     """What tells the sections apart, in a CSV file."""
 
     def shown(self) -> list[list[list[str]]]:
-        """The values of every section, row and column for people."""
-        return [
-            [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in section.rows]
-            for section in self.sections
-        ]
+        """The values of every section, row and column for people.
+
+        Examples
+        --------
+        >>> columns = [Column("Ours", "value"), Column("Paper", "value"), Column("Difference", "difference", (0, 1))]
+        >>> ReportTable("t", "T", columns, [Section("", [(0.93064, 0.80196, 0.93064 - 0.80196)])]).shown()[0][0]
+        ['0.9306', '0.8020', '+0.1286']
+        """
+        return [[self._shown_row(row) for row in section.rows] for section in self.sections]
+
+    def _shown_row(self, row: Row) -> list[str]:
+        return [column.show(self._seen(column, row, value)) for column, value in zip(self.columns, row, strict=True)]
+
+    def _seen(self, column: Column, row: Row, value: Value) -> Value:
+        """The value, or the difference that a reader of the other columns would find."""
+        if column.between is None or not isinstance(value, float):
+            return value
+        first, second = (self.columns[place].rounded(float(row[place] or 0.0)) for place in column.between)
+        return first - second
 
 
-def best_of(values: dict[tuple[int, int], Value], *, highest: bool) -> frozenset[tuple[int, int]]:
+def best_of(values: Mapping[tuple[int, int], Value], *, highest: bool) -> frozenset[tuple[int, int]]:
     """The places of the highest (or lowest) number; every one of them, if they tie.
 
     Examples

@@ -7,6 +7,7 @@ from statistics import fmean, pstdev
 
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
+from normscale.report.fitted_on import fitted_on_note
 from normscale.report.reference import BesideReference, Reference
 from normscale.report.scoreboard import SHOWN, Scoreboard
 from normscale.report.table import Column, ReportTable, Row, Section, best_of
@@ -46,12 +47,14 @@ def average_table(
     other_sets = any(side is not None and side.ood_sets != block.ood_sets for side in sides.values())
     columns = [
         Column("Method"),
-        Column("Ours", "value"),
+        Column("Ours" if compared else "Mean", "value"),
         Column("± over seeds", "spread"),
         Column("± over OoD sets", "spread"),
         *([Column("Ours, same sets", "value")] if other_sets else []),
-        *([Column(theirs.title, "value"), Column(f"Ours − {theirs.name}", "difference")] if compared else []),
     ]
+    if compared:
+        between = (len(columns) - 1 if other_sets else 1, len(columns))
+        columns += [Column(theirs.title, "value"), Column(f"Ours − {theirs.name}", "difference", between)]
     sections = []
     for metric in metrics:
         rows: list[Row] = []
@@ -63,7 +66,7 @@ def average_table(
             both = (None, None, None) if side is None else (side.ours, side.theirs, side.difference)
             rows.append((title_of(method), *average, *both[0 if other_sets else 1 :][: len(columns) - 4]))
         ranked = {(i, 1): row[1] for i, row in enumerate(rows) if row[0] not in _not_ranked(board)}
-        sections.append(Section(METRIC_TITLES[metric], rows, best_of(ranked, highest=_is_higher_better(metric))))
+        sections.append(Section(METRIC_TITLES[metric], rows, best_of(ranked, highest=is_higher_better(metric))))
     sets, seeds = ", ".join(block.ood_sets), ", ".join(map(str, block.seeds))
     n_sets, n_seeds = count(len(block.ood_sets), "OoD set"), count(len(block.seeds), "seed")
     notes = [f"Averages over {n_sets} ({sets}) and {n_seeds} ({seeds}).", SPREADS]
@@ -76,6 +79,7 @@ def average_table(
         )
         notes += size_notes(board, beside)
     notes += per_class_notes(board, methods)
+    notes.append(fitted_on_note([board], methods))
     if compared:
         notes += reference_notes(beside, methods)
     return ReportTable(name, title, columns, sections, notes)
@@ -93,7 +97,7 @@ def per_set_table(board: Scoreboard) -> ReportTable:
         best: set[tuple[int, int]] = set()
         for i, row in enumerate(rows):
             ranked = {(i, j): row[j] for j in range(1, len(row)) if columns[j].title not in _not_ranked(board)}
-            best |= best_of(ranked, highest=_is_higher_better(metric))
+            best |= best_of(ranked, highest=is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
     notes = ["Means over seeds; bold is the best method on each set.", *seed_notes(board)]
     notes += per_class_notes(board, board.methods)
@@ -102,13 +106,13 @@ def per_set_table(board: Scoreboard) -> ReportTable:
 
 def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
     """Every method on every OoD set."""
-    columns = [Column("OoD set"), Column("Method"), Column("Ours", "value"), Column("± over seeds", "spread")]
-    theirs = beside.reference
+    theirs, ours = beside.reference, "Ours" if beside.is_there else "Mean"
+    columns = [Column("OoD set"), Column("Method"), Column(ours, "value"), Column("± over seeds", "spread")]
     if beside.is_there:
         columns += [
             Column(theirs.title, "value"),
             Column(f"{theirs.title} ± over seeds", "spread"),
-            Column(f"Ours − {theirs.name}", "difference"),
+            Column(f"Ours − {theirs.name}", "difference", (2, 4)),
         ]
     sections = []
     for metric in WITH_AUPR_IN:
@@ -124,7 +128,7 @@ def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
                 both = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
                 rows.append((name, title_of(method), mean.mean, mean.over_seeds, *both[: len(columns) - 4]))
             ranked = {(i, 2): rows[i][2] for i in range(first, len(rows)) if rows[i][1] not in _not_ranked(board)}
-            best |= best_of(ranked, highest=_is_higher_better(metric))
+            best |= best_of(ranked, highest=is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
     notes = ["Means over seeds with their population standard deviation; bold is the best method on each set."]
     notes += seed_notes(board)
@@ -145,7 +149,7 @@ def accuracy_table(accuracies: dict[int, float], in_set: str, reference: Referen
         columns += [
             Column(theirs.title, "percent"),
             Column(f"{theirs.title} ± over seeds", "percent"),
-            Column(f"Ours − {theirs.name}", "points"),
+            Column(f"Ours − {theirs.name}", "points", (1, 3)),
         ]
     values = list(accuracies.values())
     mean, spread = fmean(values), pstdev(values) if len(values) > 1 else None
@@ -186,7 +190,14 @@ def accuracies_of(run: RunFolder) -> dict[int, float]:
     return found
 
 
-def _is_higher_better(metric: str) -> bool:
+def is_higher_better(metric: str) -> bool:
+    """Whether more of a metric is better.
+
+    Examples
+    --------
+    >>> is_higher_better("auroc"), is_higher_better("fpr95_out")
+    (True, False)
+    """
     return not metric.startswith("fpr")
 
 

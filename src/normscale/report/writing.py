@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,9 @@ from normscale.experiments.recommendation import recommend
 from normscale.experiments.run_folder import RunFolder
 from normscale.experiments.stress_result import StressResult, load_stress
 from normscale.report.additions import Additions
-from normscale.report.better_than import better_than_table, compare_all
+from normscale.report.better_than import LEVEL, better_than_table, compare_all
+from normscale.report.comparison_record import ComparisonRecord
+from normscale.report.fitted_on import fitted_on, parameters_of
 from normscale.report.headline import headline
 from normscale.report.html_page import Contents, Picture, render
 from normscale.report.reference import BesideReference
@@ -97,6 +99,8 @@ def write_report(
         comparisons = compare_all(
             run, board, resamples=resamples, tick=lambda name: line.advance(doing=f"comparing row by row: {name}")
         )
+    if board.subject is not None:
+        ComparisonRecord(board.subject, resamples, LEVEL, comparisons).save(run)
     made = [
         comparison_table(board, beside),
         per_set_table(board),
@@ -105,10 +109,10 @@ def write_report(
         accuracy_table(accuracies, run.plan.in_set, additions.reference),
         ood_set_table(run, board, beside),
         expanded_table(board, beside),
-        method_table(board),
+        method_table([board]),
     ]
     tables = {table.name: table for table in made if table is not None and any(one.rows for one in table.sections)}
-    _write_tables(run.tables, tables)
+    write_tables(run.tables, tables)
     stress, advice, notes = _stress(run)
     pictures = _draw(run, board, stress, additions, pdf) if figures else []
     sentences = headline(run, board, beside, comparisons, accuracies, additions.sentences(board, beside))
@@ -121,29 +125,23 @@ def write_report(
     return path
 
 
-def method_table(board: Scoreboard) -> ReportTable:
-    """How each method was measured, and with which parameters."""
-    rows: list[Row] = []
-    for method in board.methods:
-        cells = [cell for cell in board.cells.values() if cell.method == method]
-        settings = [{**cell.parameters} for cell in cells]
-        names = list(dict.fromkeys(name for one in settings for name in one))
-        shown = [f"{name} {_choices([one.get(name) for one in settings])}" for name in names]
-        rows.append((title_of(method), cells[0].setting, ", ".join(shown) or "none"))
+def method_table(boards: Sequence[Scoreboard]) -> ReportTable:
+    """How each method was measured, what it was fitted and tuned on, and with which parameters."""
+    setting = {cell.method: cell.setting for board in boards for cell in board.cells.values()}
+    methods = dict.fromkeys(method for board in boards for method in board.methods)
+    rows: list[Row] = [
+        (title_of(method), setting[method], fitted_on(method), parameters_of(boards, method)) for method in methods
+    ]
     notes = [
         "stream: running statistics over the shuffled mixture of both test sets; frozen: the detector "
         "as fitted; per class: one ranking per predicted class, averaged."
     ]
-    columns = [Column("Method"), Column("Measured"), Column("Parameters")]
+    columns = [Column("Method"), Column("Measured"), Column("Fitted and tuned on"), Column("Parameters")]
     return ReportTable("methods", "Methods", columns, [Section("", rows)], notes)
 
 
-def _choices(values: list[object]) -> str:
-    texts = [f"{value:g}" if isinstance(value, float) else str(value) for value in values]
-    return " or ".join(dict.fromkeys(texts))
-
-
-def _write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
+def write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
+    """Write every table in every format."""
     folder.mkdir(exist_ok=True)
     for name, table in tables.items():
         for suffix, render_table in RENDERERS.items():

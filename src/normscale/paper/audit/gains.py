@@ -22,6 +22,27 @@ from normscale.paper.audit.printed import (
 )
 from normscale.paper.published import AVERAGE, GAINS_OVER_MSP, GAINS_OVER_RIVALS, IN_SETS
 
+EXCEPTION_CLAIM = "Better than plain MSP across the board, the only exception being AUROC on SVHN."
+ORDER_CLAIM = "On every set but SVHN: plain MSP, then Multi-Threshold, then Norm-Scaling."
+
+
+def claim_over_rivals(column: str) -> str:
+    """What the abstract says of a column.
+
+    Examples
+    --------
+    >>> claim_over_rivals("AUROC")
+    '9.78 % improvement in AUROC over previous methods.'
+    """
+    claimed = list(GAINS_OVER_RIVALS.values())[COLUMNS.index(column)]
+    word = "reduction" if claimed < 0 else "improvement"
+    return f"{percent(abs(claimed), sign='')} {word} in {column} over previous methods."
+
+
+def claim_over_msp() -> str:
+    """What the text says of all columns."""
+    return f"{' / '.join(percent(gain, 0) for gain in GAINS_OVER_MSP.values())} in AUROC / AUPR / FPR95 over plain MSP."
+
 
 def check_gains(tables: Tables) -> list[Finding]:
     """Compute again what the text says that the tables show."""
@@ -43,17 +64,16 @@ def gains_over_rivals(tables: Tables) -> Iterator[Finding]:
         summed = statistics.fmean(tables.four(COMPARISON, OURS, column))
         from_rows = relative_change(summed, theirs)
         recomputed = (
-            f"{_percent(change)} against the best average, {TITLES[rival]}'s {theirs:.4f}; "
-            f"{_percent(from_rows)} with {TITLES[OURS]}'s own summed from its rows, {summed:.4f}."
+            f"{percent(change)} against the best average, {TITLES[rival]}'s {theirs:.4f}; "
+            f"{percent(from_rows)} with {TITLES[OURS]}'s own summed from its rows, {summed:.4f}."
         )
         sources = [] if holds else list(_other_sources(tables, column, claimed))
         if holds:
             reason = f"It is the gain over {TITLES[rival]}'s average."
         elif sources:
-            reason = f"{_percent(claimed)} is {listed(sources)}."
+            reason = f"{percent(claimed)} is {listed(sources)}."
         else:
             reason = "No pair of numbers in the comparison gives it."
-        word = "reduction" if claimed < 0 else "improvement"
         details = [
             {
                 "metric": metric,
@@ -63,8 +83,7 @@ def gains_over_rivals(tables: Tables) -> Iterator[Finding]:
                 "best_rival": rival,
             }
         ]
-        claim = f"{_percent(abs(claimed), sign='')} {word} in {column} over previous methods."
-        yield Finding(6, claim, recomputed, verdict_of(holds), reason, details)
+        yield Finding(6, claim_over_rivals(column), recomputed, verdict_of(holds), reason, details)
 
 
 def _other_sources(tables: Tables, column: str, claimed: float) -> Iterator[str]:
@@ -96,10 +115,10 @@ def gains_over_msp(tables: Tables) -> Finding:
             }
         )
         holds &= round(statistics.fmean(ratios), 2) == claimed
-    shown = {key: " / ".join(_percent(row[key], 1) for row in details) for key in details[0] if key != "metric"}
+    shown = {key: " / ".join(percent(row[key], 1) for row in details) for key in details[0] if key != "metric"}
     return Finding(
         6,
-        f"{' / '.join(_percent(gain, 0) for gain in GAINS_OVER_MSP.values())} in AUROC / AUPR / FPR95 over plain MSP.",
+        claim_over_msp(),
         f"Mean of the four sets' ratios: {shown['mean_of_ratios']}; ratio of the averages: {shown['ratio_of_means']}.",
         verdict_of(holds),
         "They are means of per-set ratios, not changes of the average." if holds else "The ratios give other numbers.",
@@ -119,7 +138,7 @@ def exceptions_on_svhn(tables: Tables) -> Finding:
     ]
     return Finding(
         6,
-        "Better than plain MSP across the board, the only exception being AUROC on SVHN.",
+        EXCEPTION_CLAIM,
         "Worse in "
         + (listed([f"{c} on {TITLES[s]} ({msp:.4f} to {ours:.4f})" for s, c, ours, msp in worse]) or "no cell")
         + ".",
@@ -145,7 +164,7 @@ def order_of_three(tables: Tables) -> Finding:
     cells = [f"{w['column']} on {TITLES[w['in_set']]} ({w['msp']:.4f}, {w['multi_threshold']:.4f})" for w in wrong]
     return Finding(
         6,
-        "On every set but SVHN: plain MSP, then Multi-Threshold, then Norm-Scaling.",
+        ORDER_CLAIM,
         f"Not so: MSP and Multi-Threshold in {listed(cells)}." if wrong else "So in every cell.",
         verdict_of(not wrong),
         "One threshold per class makes those worse than one for all." if wrong else "The order is the same everywhere.",
@@ -153,5 +172,12 @@ def order_of_three(tables: Tables) -> Finding:
     )
 
 
-def _percent(share: float, digits: int = 2, sign: str = "+") -> str:
+def percent(share: float, digits: int = 2, sign: str = "+") -> str:
+    """A share in percent, with its sign.
+
+    Examples
+    --------
+    >>> percent(0.0978)
+    '+9.78 %'
+    """
     return f"{100 * share:{sign}.{digits}f} %"

@@ -17,6 +17,9 @@ KEPT = 0.8
 """Share of the gain at the largest share of OoD that must be left at the smallest for the gain to be the method's."""
 
 
+CLAIM = "The gain is norm-scaling's, whatever the stream holds."
+
+
 def check_shares(given: Given) -> Finding:
     """AUROC of running and frozen norm-scaling and of energy by the share of OoD inputs in a shuffled stream."""
     methods = {
@@ -32,10 +35,9 @@ def check_shares(given: Given) -> Finding:
         if row.method == "running":
             details.append({"ood_set": row.ood_set, "share": share, "n_id": row.n_id, "n_ood": row.n_ood})
         details[-1][row.method] = round(row.auroc, 4)
-    claim = "The gain is norm-scaling's, whatever the stream holds."
     shares = [s for s in SHARES if len({row.ood_set for share, row in rows if share == s}) == len(given.ood)]
     if len(shares) < 2:
-        return Finding(2, claim, "Too few rows for streams of two shares.", UNCHECKED, "More rows are needed.", details)
+        return Finding(2, CLAIM, "Too few rows for streams of two shares.", UNCHECKED, "More rows are needed.", details)
     table = {
         share: {name: statistics.fmean(d[name] for d in details if d["share"] == share) for name in methods}
         for share in shares
@@ -47,7 +49,7 @@ def check_shares(given: Given) -> Finding:
     ahead = "ahead of" if low["running"] > low["energy"] else "behind"
     return Finding(
         2,
-        claim,
+        CLAIM,
         f"Mean AUROC of running norm-scaling by share of OoD inputs: {words}; frozen {table[common]['frozen']:.3f}, "
         f"energy {table[common]['energy']:.3f} at {100 * common:g} %.",
         verdict_of(gain[common] <= 0.0 or gain[rare] >= KEPT * gain[common]),

@@ -1,0 +1,182 @@
+"""One page over several runs, and its tables: every in-distribution set beside the others and the published numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from normscale._atomic import atomic_path
+from normscale._progress import bar
+from normscale.errors import InvalidInput
+from normscale.experiments.methods import title_of
+from normscale.experiments.run_folder import RunFolder
+from normscale.report.html_page import Part, assemble, sentences_html
+from normscale.report.html_table import to_html
+from normscale.report.joint_tables import (
+    Printed,
+    joint_accuracy_table,
+    joint_better_than_table,
+    joint_per_set_table,
+    joint_table,
+    methods_of,
+    n_over_all_sets,
+    network_notes,
+    nothing_printed,
+    run_table,
+)
+from normscale.report.reference import Reference
+from normscale.report.reported_run import ReportedRun, read_run
+from normscale.report.table import ReportTable
+from normscale.report.tables import count
+from normscale.report.writing import method_table, write_tables
+
+
+class JointAdditions(NamedTuple):
+    """Parts of a joint report that are not about every classifier."""
+
+    reference: Callable[[RunFolder], Reference | None] = lambda _: None
+    set_titles: Mapping[str, str] = {}
+    """What in-distribution sets are called."""
+    expected: Sequence[str] = ()
+    """In-distribution sets of the reference; one that is not there is said to be missing."""
+    printed: Printed = nothing_printed
+    tables: Callable[[Sequence[ReportedRun]], list[ReportTable]] = lambda _: []
+    sentences: Callable[[Sequence[ReportedRun]], list[str]] = lambda _: []
+    """The first leads the page."""
+
+
+class JointReport(NamedTuple):
+    """What the files are made of."""
+
+    runs: list[ReportedRun]
+    tables: dict[str, ReportTable]
+    sentences: list[str]
+
+
+def read_joint(
+    folders: Sequence[str | os.PathLike[str]],
+    additions: JointAdditions = JointAdditions(),  # noqa: B008 - a tuple
+    *,
+    resamples: int = 1000,
+) -> JointReport:
+    """Read several runs and make the tables and sentences over them.
+
+    Parameters
+    ----------
+    folders : paths
+        Of runs, finished or not, or of what was kept of them: ``settings.json``, ``results.jsonl`` and
+        ``comparisons.json``.
+    additions : JointAdditions
+    resamples : int
+        Of the paired bootstrap where it is not on disk.
+    """
+    plans = [RunFolder.open(folder).plan for folder in folders]
+    if len({Path(folder).resolve() for folder in folders}) < len(folders):
+        raise InvalidInput("a run was named twice; name every folder once.")
+    titles = [additions.set_titles.get(plan.in_set, plan.in_set) for plan in plans]
+    often = Counter(titles)
+    names = [
+        title if often[title] == 1 else f"{title} ({plan.name})" for title, plan in zip(titles, plans, strict=True)
+    ]
+    if len(set(names)) < len(names):
+        names = [f"{title} ({Path(folder).name})" for title, folder in zip(titles, folders, strict=True)]
+    with bar("comparing row by row", None, quiet_seconds=1.0) as line:
+        runs = [
+            read_run(folder, additions.reference, name, resamples=resamples, tick=lambda one: line.advance(doing=one))
+            for folder, name in zip(folders, names, strict=True)
+        ]
+    order = [*additions.expected]
+    runs.sort(key=lambda one: order.index(one.in_set) if one.in_set in order else len(order))
+    methods, title = methods_of(runs), "All methods on all in-distribution sets"
+    made = [
+        joint_table("averages", title, runs, methods, printed=additions.printed),
+        *additions.tables(runs),
+        joint_accuracy_table(runs),
+        joint_per_set_table(runs),
+        joint_better_than_table(runs),
+        method_table([one.board for one in runs]),
+        run_table(runs),
+    ]
+    sentences = [*additions.sentences(runs), *_gaps(runs, additions), *network_notes(runs)]
+    return JointReport(runs, {table.name: table for table in made if table is not None}, sentences)
+
+
+def _gaps(runs: Sequence[ReportedRun], additions: JointAdditions) -> list[str]:
+    there = {one.in_set for one in runs}
+    absent = [additions.set_titles.get(name, name) for name in additions.expected if name not in there]
+    gaps = (
+        [f"Missing: {', '.join(absent)}. No run of {'it' if len(absent) == 1 else 'them'} was given."] if absent else []
+    )
+    for one in runs:
+        plan, n_done = one.run.plan, len(one.board.cells)
+        wanted = [name for name in plan.ood if name in one.board.ood_sets or name not in one.run.missing()]
+        n_wanted = len(wanted) * len(plan.methods) * len(plan.seeds)
+        if n_done < n_wanted:
+            gaps.append(f"The run on {one.title} is not finished: {n_done} of {n_wanted} cells are there.")
+        if one.why_no_comparisons:
+            gaps.append(f"{one.title} has no comparison row by row: {one.why_no_comparisons}.")
+    return gaps
+
+
+def write_joint_report(
+    folders: Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] | None = None,
+    additions: JointAdditions = JointAdditions(),  # noqa: B008 - a tuple
+    *,
+    resamples: int = 1000,
+) -> Path:
+    """Write one page over several runs, and ``tables/`` beside it.
+
+    Parameters
+    ----------
+    folders, additions, resamples
+        As in :func:`read_joint`.
+    output : path, optional
+        The page, or a folder for ``report.html``; default: ``joint`` beside the first run.
+
+    Returns
+    -------
+    Path
+        Of the page.
+    """
+    joint = read_joint(folders, additions, resamples=resamples)
+    path = Path(output) if output is not None else Path(folders[0]).resolve().parent / "joint"
+    if path.suffix.lower() not in (".html", ".htm"):
+        path = path / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_tables(path.parent / "tables", joint.tables)
+    with atomic_path(path) as temporary:
+        Path(temporary).write_text(_page(joint, folders), encoding="utf-8")
+    return path
+
+
+def _page(joint: JointReport, folders: Sequence[str | os.PathLike[str]]) -> str:
+    subject = title_of(joint.runs[0].board.subject or "")
+    n_runs = len(joint.runs)
+    folds = {"per_set": (n_runs, "The other metrics"), "better_than": (n_over_all_sets(joint.runs), "Set by set")}
+    parts = [Part("found", "What was found", sentences_html(joint.sentences))]
+    for name, table in joint.tables.items():
+        after, folded_title = folds.get(name, (None, ""))
+        markup = to_html(table, folded_after=after, folded_title=folded_title, subject=subject)
+        parts.append(Part(name.replace("_", "-"), table.title, markup))
+    parts.append(Part("repeat", "How to repeat it", _repeat(joint, folders)))
+    networks = sum(len(one.board.seeds) for one in joint.runs)
+    facts = f"{count(n_runs, 'run')}, {count(networks, 'network')}, {count(len(methods_of(joint.runs)), 'method')}"
+    sets = ", ".join(one.title for one in joint.runs)
+    return assemble(f"OoD detection on {sets}", facts, parts)
+
+
+def _repeat(joint: JointReport, folders: Sequence[str | os.PathLike[str]]) -> str:
+    items = ""
+    for one in joint.runs:
+        command = str(one.run.made_by.get("command") or "") or "started from Python; settings.json holds the plan"
+        commit = re.sub("[+]changes$", " with changes", str(one.run.made_by.get("commit") or "not known"))
+        items += f"<p>{escape(one.title)}, commit <code>{escape(commit)}</code>:</p><pre>{escape(command)}</pre>"
+    again = shlex.join(["normscale", "report", *(os.fspath(folder) for folder in folders)])
+    return f"{items}<p>This page alone:</p><pre>{escape(again)}</pre>"
