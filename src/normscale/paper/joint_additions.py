@@ -7,10 +7,10 @@ from statistics import fmean
 
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
-from normscale.paper.audit.findings import Finding, listed
+from normscale.paper.audit.findings import DIFFERS, Finding, listed
 from normscale.paper.audit.printed import COMPARISON, OURS, RIVALS, TITLES, best
 from normscale.paper.audit.tables import audit_tables
-from normscale.paper.measured_claims import mean, measured_claims, names, published_mean, value
+from normscale.paper.measured_claims import ALL_LAYERS, mean, measured_claims, names, published_mean, value
 from normscale.paper.published import AVERAGE, IN_SETS, main_tables
 from normscale.paper.report_additions import PER_CLASS, PLAIN, paper_reference
 from normscale.report.joint_report import JointAdditions
@@ -85,7 +85,8 @@ def joint_sentences(runs: Sequence[ReportedRun]) -> list[str]:
     sentences = [_summary(sets, ours, theirs)]
     sentences += [text for one in runs if one.beside.is_there and (text := _of_one(one))]
     sentences += [
-        f"“{found.claim.rstrip('.')}” {found.verdict} on our networks: {found.recomputed} {found.reason}"
+        f"“{found.claim.rstrip('.')}” {found.verdict} on our networks: {found.recomputed}"
+        + (f" {found.reason}" if found.verdict == DIFFERS else "")
         for found in measured_claims(runs)
     ]
     return [*sentences, *_why_not_the_same(sets)]
@@ -96,7 +97,7 @@ def _summary(sets: Sequence[ReportedRun], ours: float, theirs: float) -> str:
         f"Over {names(sets)}, Norm-Scaling has a mean AUROC of {ours:.3f} here and {theirs:.3f} in the paper "
         "on the same OoD sets"
     )
-    here = [(rival, found) for rival in RIVALS if (found := mean(sets, "AUROC", rival)) is not None]
+    here = [(rival, found) for rival in (*RIVALS, ALL_LAYERS) if (found := mean(sets, "AUROC", rival)) is not None]
     there = [(rival, found) for rival in RIVALS if (found := published_mean(sets, "AUROC", rival)) is not None]
     if here and there:
         (rival, number), (best_there, printed) = best(here, "AUROC"), best(there, "AUROC")

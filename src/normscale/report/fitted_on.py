@@ -53,11 +53,12 @@ def fitted_on_note(boards: Sequence[Scoreboard], methods: Sequence[str]) -> str:
     for method in methods:
         words = fitted_on(method)
         if words:
-            tuned = "epsilon" in words
-            shown = f"{title_of(method)} ({parameters_of(boards, method)})" if tuned else title_of(method)
+            title = title_of(method)
+            parameters = parameters_of(boards, method)
+            shown = f"{title}: {parameters}" if "epsilon" in words or words.startswith("labelled") else title
             groups.setdefault(words, []).append(shown)
-    parts = "; ".join(f"{words}: {' and '.join(titles)}" for words, titles in groups.items())
-    return f"Fitted and tuned on {parts}. No parameter was chosen by how a method does on OoD inputs."
+    parts = "; ".join(f"{words} ({' / '.join(titles)})" for words, titles in groups.items())
+    return f"Fitted and tuned on: {parts}. No parameter was chosen by how a method does on OoD inputs."
 
 
 def _choices(values: list[object]) -> str:

@@ -16,6 +16,7 @@ from normscale._progress import bar
 from normscale.errors import InvalidInput
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
+from normscale.report.better_than import ALL_SETS
 from normscale.report.html_page import Part, assemble, sentences_html
 from normscale.report.html_table import to_html
 from normscale.report.joint_tables import (
@@ -103,8 +104,23 @@ def read_joint(
         method_table([one.board for one in runs]),
         run_table(runs),
     ]
-    sentences = [*additions.sentences(runs), *_gaps(runs, additions), *network_notes(runs)]
+    sentences = [*additions.sentences(runs), *_verdicts(runs), *_gaps(runs, additions), *network_notes(runs)]
     return JointReport(runs, {table.name: table for table in made if table is not None}, sentences)
+
+
+def _verdicts(runs: Sequence[ReportedRun]) -> list[str]:
+    """Whom the subject beats on all OoD sets of a run together, and who beats it."""
+    sentences = []
+    for one in runs:
+        groups: dict[str, list[str]] = {}
+        for found in one.comparisons:
+            if found.ood_set == ALL_SETS and found.rival not in one.board.per_class:
+                groups.setdefault(found.verdict, []).append(title_of(found.rival))
+        parts = [f"{verdict} ({' / '.join(titles)})" for verdict, titles in groups.items()]
+        if parts:
+            subject = title_of(one.board.subject or "")
+            sentences.append(f"{one.title}, row by row over all its OoD sets: {subject} is {'; '.join(parts)}.")
+    return sentences
 
 
 def _gaps(runs: Sequence[ReportedRun], additions: JointAdditions) -> list[str]:
@@ -119,8 +135,11 @@ def _gaps(runs: Sequence[ReportedRun], additions: JointAdditions) -> list[str]:
         n_wanted = len(wanted) * len(plan.methods) * len(plan.seeds)
         if n_done < n_wanted:
             gaps.append(f"The run on {one.title} is not finished: {n_done} of {n_wanted} cells are there.")
+    whys: dict[str, list[str]] = {}
+    for one in runs:
         if one.why_no_comparisons:
-            gaps.append(f"{one.title} has no comparison row by row: {one.why_no_comparisons}.")
+            whys.setdefault(one.why_no_comparisons, []).append(one.title)
+    gaps += [f"No comparison row by row for {', '.join(titles)}: {why}." for why, titles in whys.items()]
     return gaps
 
 
