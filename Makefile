@@ -27,7 +27,7 @@ check: $(INSTALLED)  ## ruff and mypy --strict
 bench: $(BENCH_INSTALLED)  ## speed and memory against the peers, each a ratio within one run
 	$(BIN)/python benchmarks/run.py
 
-docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and the table of docs/results.md
+docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and tables and joint report from docs/results/
 	$(BIN)/python tools/write_cli_reference.py
 	$(BIN)/python tools/write_headline.py
 

@@ -47,11 +47,31 @@ def test_the_command_reference_is_what_help_prints() -> None:
     assert reference.TARGET.read_text() == reference.reference(), "run `make docs`"
 
 
-def test_the_headline_is_what_was_measured() -> None:
+def test_the_tables_of_the_pages_are_what_was_measured() -> None:
+    """Every number between markers in the README, results.md and paper.md comes from docs/results/."""
     headline = tool("write_headline")
-    page = headline.PAGE.read_text()
-    assert headline.BEGIN in page
-    assert headline.with_table(page) == page, "run `make docs`"
+    assert [folder.name for folder in headline.runs()][:1] == ["cifar10-small"]
+    shown = {path.name: headline.blocks_in(path.read_text()) for path in headline.PAGES}
+    assert {"headline", "joint"} <= {*shown["results.md"]}
+    assert {"joint", "findings"} <= {*shown["paper.md"]}
+    for path in headline.PAGES:
+        page = path.read_text()
+        assert headline.with_blocks(page) == page, f"{path.name}: run `make docs`"
+    page = (ROOT / "docs" / "results.md").read_text()
+    number = re.search(r"\*\*0\.\d{3}\*\*", page)
+    assert number is not None
+    wrong = page.replace(number[0], "**0.123**", 1)
+    assert headline.with_blocks(wrong) == page
+
+
+def test_the_joint_report_is_of_the_recorded_runs(tmp_path: Path) -> None:
+    headline = tool("write_headline")
+    headline.write_joint(tmp_path)
+    for made in sorted((tmp_path / "tables").iterdir()):
+        assert (headline.JOINT / "tables" / made.name).read_text() == made.read_text(), "run `make docs`"
+    page = (headline.JOINT / "report.html").read_text()
+    for folder in headline.runs():
+        assert f"docs/results/{folder.name}" in page
 
 
 STOP = re.compile(r"`((?:\w+\.)*\w+):([\w.]+)`")

@@ -1,4 +1,5 @@
-"""Copy what a benchmark came to into docs/results/: settings, results, tables, report, and the pictures of one OoD set.
+"""Copy what a benchmark came to into docs/results/: settings, results, comparisons, tables, report, and the pictures of
+one OoD set.
 
     python tools/record_bench.py RUN docs/results/NAME [OOD_SET]
 
@@ -16,6 +17,11 @@ def main(run: Path, target: Path, ood_set: str | None) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for name in ("settings.json", "results.jsonl", "report.html"):
         shutil.copyfile(run / name, target / name)
+    comparisons = "comparisons.json"  # written by `normscale report`; the report over several runs reads it
+    if (run / comparisons).exists():
+        shutil.copyfile(run / comparisons, target / comparisons)
+    else:
+        (target / comparisons).unlink(missing_ok=True)
     for folder, pattern in (("tables", "*.md"), ("figures", "*.svg")):
         shutil.rmtree(target / folder, ignore_errors=True)
         (target / folder).mkdir()

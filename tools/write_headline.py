@@ -1,28 +1,75 @@
-"""Write the headline table of docs/results.md from the committed results of the CIFAR-10 benchmark.
+"""Write what the committed results say: the tables between markers in the pages, and the report over the paper's sets.
 
     python tools/write_headline.py
 
-`make docs` runs it, and a test compares it with the page.
+`make docs` runs it, and tests compare it with the pages. Whatever of the four sets is in docs/results/ takes part.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
-from normscale.paper.headline import headline_table
+from normscale.paper.headline import headline_table, joint_findings, joint_headline
+from normscale.paper.joint_additions import joint_additions
+from normscale.paper.published import IN_SETS
+from normscale.report.joint_report import write_joint_report
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "results.md"
-RESULTS = ROOT / "docs" / "results" / "cifar10-small" / "results.jsonl"
-BEGIN, END = "<!-- headline: make docs -->\n", "<!-- end of headline -->\n"
+RESULTS = ROOT / "docs" / "results"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "paper.md"]
+JOINT = RESULTS / "joint"
 
 
-def with_table(page: str) -> str:
-    """The page with the table of the committed results."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + headline_table(RESULTS) + END + after
+def runs() -> list[Path]:
+    """The recorded runs of the paper's sets."""
+    return [folder for name in IN_SETS if (folder := RESULTS / f"{name}-small").is_dir()]
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "headline": lambda: headline_table(RESULTS / "cifar10-small" / "results.jsonl"),
+    "joint": lambda: joint_headline(runs()),
+    "findings": lambda: joint_findings(runs()),
+}
+
+
+def markers(name: str) -> tuple[str, str]:
+    """What stands before and after a block."""
+    return f"<!-- {name}: make docs -->\n", f"<!-- end of {name} -->\n"
+
+
+def blocks_in(page: str) -> list[str]:
+    """Names of the blocks that a page has."""
+    return [name for name in BLOCKS if markers(name)[0] in page]
+
+
+def with_blocks(page: str) -> str:
+    """The page with every block written anew from the committed results."""
+    for name in blocks_in(page):
+        begin, end = markers(name)
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise SystemExit(f"a page has {begin.strip()} and no {end.strip()} after it")
+        page = f"{before}{begin}{BLOCKS[name]()}{end}{after}"
+    return page
+
+
+def write_joint(target: Path = JOINT) -> None:
+    """Write the report over all recorded runs; of its tables the readable form is kept."""
+    here = Path.cwd()
+    os.chdir(ROOT)  # the page names its folders
+    try:
+        write_joint_report([folder.relative_to(ROOT) for folder in runs()], target, joint_additions())
+    finally:
+        os.chdir(here)
+    for file in (target / "tables").iterdir():
+        if file.suffix != ".md":
+            file.unlink()
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
+    for path in PAGES:
+        path.write_text(with_blocks(path.read_text()))
+    write_joint()

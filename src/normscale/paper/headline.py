@@ -1,15 +1,20 @@
-"""The table at the head of the README: a benchmark's AUROC, beside the paper's on the sets that both have."""
+"""The tables of the documentation: one benchmark's AUROC, and that of several, beside the paper's."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from normscale.encoding.json_text import read_json
 from normscale.experiments.methods import title_of
+from normscale.experiments.results_file import read_results
+from normscale.paper.joint_additions import joint_additions
 from normscale.paper.published import paper_value
+from normscale.report.joint_report import read_joint
+from normscale.report.joint_tables import first_of_each_set, methods_of
+from normscale.report.scoreboard import Average
+from normscale.report.tables import count
 
 IN_SET = "cifar10"
 SHARED = {  # sets that the paper has too
@@ -31,10 +36,8 @@ def headline_table(results: str | os.PathLike[str]) -> str:
         ``results.jsonl`` of a benchmark.
     """
     values: dict[str, dict[str, list[float]]] = {}
-    for line in Path(results).read_text(encoding="utf-8").splitlines():
-        row = read_json(line)
-        if row["metric"] == "auroc":
-            values.setdefault(row["method"], {}).setdefault(row["ood_set"], []).append(row["value"])
+    for cell in read_results(Path(results)).cells:
+        values.setdefault(cell.method, {}).setdefault(cell.ood_set, []).append(cell.auroc)
     means = {method: {name: fmean(found) for name, found in sets.items()} for method, sets in values.items()}
     shared = {method: fmean(sets[name] for name in SHARED) for method, sets in means.items()}
     n_networks = max(len(found) for sets in values.values() for found in sets.values())
@@ -67,3 +70,52 @@ def paper_mean(method: str) -> float | None:
     """
     found = [paper_value(IN_SET, name, method, "auroc") for name in SHARED]
     return None if None in found else fmean(value.mean for value in found if value is not None)
+
+
+def joint_headline(folders: Sequence[str | os.PathLike[str]]) -> str:
+    """AUROC by method and in-distribution set as Markdown, each beside the paper's over the same OoD sets.
+
+    Parameters
+    ----------
+    folders : paths
+        Of runs on the paper's in-distribution sets, or of what was kept of them.
+    """
+    joint = read_joint(folders, joint_additions())
+    runs = first_of_each_set(joint.runs)
+    heads = ["mean AUROC over the OoD sets shared with the paper"]
+    for one in runs:
+        networks = count(len(one.board.block.seeds), "network")
+        printed = one.beside.reference.accuracy
+        heads.append(f"{one.title}: {networks}, {100 * fmean(one.accuracies.values()):.1f} % right")
+        heads.append("the paper's" if printed is None else f"the paper's: {100 * printed.mean:.1f} % right")
+    heads += ["**mean**", "the paper's"]
+    rows = []
+    for method in methods_of(runs):
+        pairs = [(_number(one.average("auroc", method)), one.published("auroc", method)) for one in runs]
+        rows.append((method, pairs, *(_mean_of(side) for side in zip(*pairs, strict=True))))
+    rows.sort(key=lambda row: -(row[2] or 0.0))
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for method, pairs, ours, theirs in rows:
+        cells = [_three(number) for pair in pairs for number in pair]
+        mean = f"**{_three(ours)}**" if ours is not None else ""
+        lines.append(f"| {title_of(method)} | {' | '.join(cells)} | {mean} | {_three(theirs)} |")
+    sets = [f"{one.title} {', '.join(one.shared)}" for one in runs]
+    return "\n".join(lines) + f"\n\nOoD sets: {'; '.join(sets)}. Multi-Threshold is a ranking for each predicted class.\n"
+
+
+def joint_findings(folders: Sequence[str | os.PathLike[str]]) -> str:
+    """What runs on the paper's sets show of its claims, as a list in Markdown."""
+    return "".join(f"* {text}\n" for text in read_joint(folders, joint_additions()).sentences)
+
+
+def _number(average: Average | None) -> float | None:
+    return None if average is None else average.mean
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def _three(number: float | None) -> str:
+    return "" if number is None else f"{number:.3f}"
