@@ -100,7 +100,9 @@ def joint_headline(folders: Sequence[str | os.PathLike[str]]) -> str:
         mean = f"**{_three(ours)}**" if ours is not None else ""
         lines.append(f"| {title_of(method)} | {' | '.join(cells)} | {mean} | {_three(theirs)} |")
     sets = [f"{one.title} {', '.join(one.shared)}" for one in runs]
-    return "\n".join(lines) + f"\n\nOoD sets: {'; '.join(sets)}. Multi-Threshold is a ranking for each predicted class.\n"
+    return (
+        "\n".join(lines) + f"\n\nOoD sets: {'; '.join(sets)}. Multi-Threshold is a ranking for each predicted class.\n"
+    )
 
 
 def joint_findings(folders: Sequence[str | os.PathLike[str]]) -> str:

@@ -20,6 +20,7 @@ from normscale.report.reported_run import ReportedRun
 from normscale.report.table import Column, ReportTable, Row, Section
 from normscale.report.tables import WITH_AUPR_IN, count
 
+NOISE = ("gaussian", "uniform")
 PAPER_WIDTH = 64
 """Of the paper's ResNet-18."""
 
@@ -89,7 +90,7 @@ def joint_sentences(runs: Sequence[ReportedRun]) -> list[str]:
         + (f" {found.reason}" if found.verdict == DIFFERS else "")
         for found in measured_claims(runs)
     ]
-    return [*sentences, *_why_not_the_same(sets)]
+    return [*sentences, *_without_noise(sets), *_why_not_the_same(sets)]
 
 
 def _summary(sets: Sequence[ReportedRun], ours: float, theirs: float) -> str:
@@ -120,8 +121,34 @@ def _of_one(one: ReportedRun) -> str:
     printed = one.beside.reference.accuracy
     if one.accuracies and printed is not None:
         text += f", {100 * fmean(one.accuracies.values()):.1f} % right; paper {100 * printed.mean:.1f} %"
-    text += f"): Norm-Scaling has an AUROC of {ours:.3f}, in the paper {theirs:.3f}; best here is "
-    return f"{text}{'it' if leader == OURS else f'{title_of(leader)} with {lead:.3f}'}."
+    text += f"): Norm-Scaling has an AUROC of {ours:.3f}, in the paper {theirs:.3f}; "
+    return (
+        f"{text}{'no method here is better' if leader == OURS else f'best here is {title_of(leader)} with {lead:.3f}'}."
+    )
+
+
+def _without_noise(sets: Sequence[ReportedRun]) -> list[str]:
+    """What is left of the lead on pictures alone."""
+    pictures = {one.title: [name for name in one.shared if name not in NOISE] for one in sets}
+    if not all(0 < len(pictures[one.title]) < len(one.shared) for one in sets):
+        return []
+
+    def here(method: str) -> float | None:
+        found = [one.board.average("auroc", method, pictures[one.title]) for one in sets]
+        return fmean(average.mean for average in found if average is not None) if None not in found else None
+
+    def there(method: str) -> float:
+        found = [one.beside.value("auroc", method, name) for one in sets for name in pictures[one.title]]
+        return fmean(printed.mean for printed in found if printed is not None)
+
+    parts = []
+    for of, rivals, where in ((here, (*RIVALS, ALL_LAYERS), "here"), (there, RIVALS, "in the paper")):
+        ours, known = of(OURS), [(rival, number) for rival in rivals if (number := of(rival)) is not None]
+        if ours is None or not known:
+            return []
+        rival, number = best(known, "AUROC")
+        parts.append(f"Norm-Scaling has {ours:.3f} and the best rival, {title_of(rival)}, {number:.3f} {where}")
+    return [f"On pictures alone, without noise, {'; '.join(parts)} (mean AUROC)."]
 
 
 def _why_not_the_same(sets: Sequence[ReportedRun]) -> list[str]:

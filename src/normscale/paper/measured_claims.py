@@ -87,14 +87,14 @@ def _over_rivals(sets: Sequence[ReportedRun], column: str) -> Finding:
     rival, theirs = best(rivals, column)
     gain = relative_change(ours, theirs)
     title = title_of(rival)
-    text = f"{percent(gain)} on {names(sets)}: {ours:.4f} against the best average, {title}'s {theirs:.4f}"
+    text = f"{percent(gain)} on {names(sets)}: {ours:.4f} against the best average, {theirs:.4f} ({title})"
     there = [(one, found) for one in RIVALS if (found := published_mean(sets, column, one)) is not None]
     printed = published_mean(sets, column, OURS)
     reason = "At least half of the claimed gain is there." if _enough(gain, claimed) else _why(column, gain, claimed)
     if printed is not None and there:
         name, number = best(there, column)
         text += f"; the paper over the same sets: {percent(relative_change(printed, number))}, {printed:.4f} against "
-        text += f"{TITLES[name]}'s {number:.4f}"
+        text += f"{number:.4f} ({TITLES[name]})"
         of_rival = published_mean(sets, column, "mahalanobis" if rival == ALL_LAYERS else rival)
         if of_rival is not None:
             reason += f" {title} has {theirs:.4f} here and {of_rival:.4f} in the paper"

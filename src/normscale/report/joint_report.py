@@ -81,12 +81,7 @@ def read_joint(
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")
     titles = [additions.set_titles.get(plan.in_set, plan.in_set) for plan in plans]
-    often = Counter(titles)
-    names = [
-        title if often[title] == 1 else f"{title} ({plan.name})" for title, plan in zip(titles, plans, strict=True)
-    ]
-    if len(set(names)) < len(names):
-        names = [f"{title} ({Path(folder).name})" for title, folder in zip(titles, folders, strict=True)]
+    names = _told_apart(titles, [plan.name for plan in plans], [Path(folder).resolve().name for folder in folders])
     with bar("comparing row by row", None, quiet_seconds=1.0) as line:
         runs = [
             read_run(folder, additions.reference, name, resamples=resamples, tick=lambda one: line.advance(doing=one))
@@ -108,6 +103,18 @@ def read_joint(
     return JointReport(runs, {table.name: table for table in made if table is not None}, sentences)
 
 
+def _told_apart(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
+    """Titles, those that stand more than once with the first of further names that tells them apart."""
+    found = list(titles)
+    for names in further:
+        often = Counter(found)
+        found = [
+            one if often[one] == 1 else f"{title} ({name})"
+            for one, title, name in zip(found, titles, names, strict=True)
+        ]
+    return found
+
+
 def _verdicts(runs: Sequence[ReportedRun]) -> list[str]:
     """Whom the subject beats on all OoD sets of a run together, and who beats it."""
     sentences = []
@@ -119,7 +126,9 @@ def _verdicts(runs: Sequence[ReportedRun]) -> list[str]:
         parts = [f"{verdict} ({' / '.join(titles)})" for verdict, titles in groups.items()]
         if parts:
             subject = title_of(one.board.subject or "")
-            sentences.append(f"{one.title}, row by row over all its OoD sets: {subject} is {'; '.join(parts)}.")
+            sentences.append(
+                f"{one.title}, row by row over all its OoD sets, {subject} against its rivals: {'; '.join(parts)}."
+            )
     return sentences
 
 
@@ -130,9 +139,11 @@ def _gaps(runs: Sequence[ReportedRun], additions: JointAdditions) -> list[str]:
         [f"Missing: {', '.join(absent)}. No run of {'it' if len(absent) == 1 else 'them'} was given."] if absent else []
     )
     for one in runs:
-        plan, n_done = one.run.plan, len(one.board.cells)
-        wanted = [name for name in plan.ood if name in one.board.ood_sets or name not in one.run.missing()]
-        n_wanted = len(wanted) * len(plan.methods) * len(plan.seeds)
+        plan, why = one.run.plan, one.run.missing()
+        lost = [f"{name} ({why[name]})" if name in why else name for name in plan.ood if name not in one.board.ood_sets]
+        if lost:
+            gaps.append(f"Missing on {one.title}: {', '.join(lost)}.")
+        n_done, n_wanted = len(one.board.cells), len(one.board.ood_sets) * len(plan.methods) * len(plan.seeds)
         if n_done < n_wanted:
             gaps.append(f"The run on {one.title} is not finished: {n_done} of {n_wanted} cells are there.")
     whys: dict[str, list[str]] = {}
