@@ -1,4 +1,4 @@
-"""`RobustNormScaling.stream` on a block of logits, against `NormScaling.stream` on the same array.
+"""What a stream-aware detector does beyond the wrapped score, on a block of logits, against `NormScaling.stream`.
 
 Three rows in ten are noise without a raised logit, so that the OoD group has something to learn.
 """
@@ -14,18 +14,18 @@ from stream import make_logits
 CHECKED = 300
 
 
-def check(robust, logits) -> None:
+def check(aware, logits) -> None:
     """The compiled stream equals the plain numpy one on its first rows."""
+    from normscale import ModelOutputs
     from normscale._kernels import mixture_reference
-    from normscale._kernels.mixture import Mixture, frozen_log_odds
+    from normscale._kernels.mixture import Mixture
 
     rows = logits[:CHECKED]
     expected = np.empty(len(rows))
-    state = Mixture.empty(logits.shape[1])
-    mixture_reference.stream(
-        rows, frozen_log_odds(rows, robust.profiles_), robust.profiles_, robust._mixture_settings, state, expected
-    )
-    np.testing.assert_allclose(robust.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
+    state = Mixture.empty(*aware.profiles_.mean.shape)
+    scored = aware._scored(ModelOutputs(rows), 1)
+    mixture_reference.stream(scored, aware.profiles_, aware._mixture_settings, state, expected)
+    np.testing.assert_allclose(aware.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
 
 
 def main() -> None:
@@ -38,10 +38,16 @@ def main() -> None:
     noise = np.arange(rows) % 10 < 3
     train = logits[: max(5000, rows // 50)][~noise[: max(5000, rows // 50)]]
     logits[noise] = make_logits(int(noise.sum()), options.classes, 0.0)
-    robust, running = ns.RobustNormScaling().fit(train), ns.NormScaling().fit(train)
-    check(robust, logits)
+    from normscale._kernels.mixture import stream_mixture
+
+    aware, running = ns.StreamAware().fit(train), ns.NormScaling().fit(train)
+    check(aware, logits)
+    scored, out = aware._scored(ns.ModelOutputs(logits), 1), np.empty(len(logits))
+    start = aware.reset().mixture_
     result = harness.in_turns(
-        lambda: robust.reset().stream(logits), lambda: running.reset().stream(logits), quick=options.quick
+        lambda: stream_mixture(scored, aware.profiles_, aware._mixture_settings, start, out),
+        lambda: running.reset().stream(logits),
+        quick=options.quick,
     )
     harness.report(result, "numpy", "numba")
 

@@ -32,14 +32,14 @@ from normscale._kernels.mixture import (
     MixtureSettings,
     Stream,
 )
-from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive
+from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
 Array = Any
 
 _SMALL, _LARGE = 1e-200, 1e200  # where a product of variances gives way to its logarithm
 
 
-@compiled(EXACT)
+@compiled({**EXACT, **INLINE})
 def _predicted(rows: Array, i: int) -> int:
     """The first of the largest logits of row i; without a jump, because nobody can guess it."""
     c = 0
@@ -51,13 +51,13 @@ def _predicted(rows: Array, i: int) -> int:
     return c
 
 
-@compiled(REDUCE)
-def _mean(row: Array) -> float:
-    """Of the logits of a row."""
+@compiled({**REDUCE, **INLINE})
+def _mean(rows: Array, i: int) -> float:
+    """Of the logits of row i."""
     total = 0.0
-    for j in range(row.shape[0]):
-        total += np.float64(row[j])
-    return total / row.shape[0]
+    for j in range(rows.shape[1]):
+        total += np.float64(rows[i, j])
+    return total / rows.shape[1]
 
 
 @compiled(EXACT)
@@ -75,94 +75,87 @@ def _counts(rows: Stream, profiles: ClassProfiles, predicted: Array, count: Arra
         top[i] = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
 
 
-@compiled(EXACT)
+@compiled({**EXACT, **INLINE})
 def _id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now."""
-    prior = settings.prior
     totals = state.totals
-    overall = (totals[RECENT_ID] + prior) / (totals[RECENT] + prior)
-    weight = prior + max(0.0, profiles.share[c] * totals[RECENT] - state.recent[c] / totals[GROWN])
-    share: float = (state.id_count[c] + weight * overall) / ((state.seen[c] + weight) * settings.tolerance)
+    recent = totals[RECENT] + settings.prior
+    weight = settings.prior + max(0.0, profiles.share[c] * totals[RECENT] - state.recent[c] / totals[GROWN])
+    id_count = state.id_count[c] * recent + weight * (totals[RECENT_ID] + settings.prior)
+    share: float = id_count / ((state.seen[c] + weight) * settings.tolerance * recent)
     return share if share < 1.0 else 1.0
 
 
-@compiled(EXACT)
+@compiled({**EXACT, **INLINE})
 def _trust_in_stream(totals: Array) -> float:
     """w: how much what the stream taught counts."""
     id_count = totals[LONG_ID] + FEW
+    enough = HARDLY_ANY * totals[LONG] + FEW
+    if totals[LONG_TOP] + FEW >= (1.0 - TRUSTED) * id_count and id_count >= enough:
+        return 1.0  # nearly always, and without a division
     intact = min(1.0, (totals[LONG_TOP] + FEW) / id_count)
-    present = min(1.0, id_count / (HARDLY_ANY * totals[LONG] + FEW))
+    present = min(1.0, id_count / enough)
     return min(1.0, max(0.0, (DISTRUSTED - 1.0 + intact * present) * (1.0 / (DISTRUSTED - TRUSTED))))
 
 
-@compiled(REDUCE)
-def _standardise(row: Array, shift: float, mean: Array, inverse_deviation: Array, x: Array) -> None:
-    """Numbers less ``shift``, in training deviations from the mean of their class; four at once."""
-    for j in range(row.shape[0]):
-        far = (np.float64(row[j]) - shift - mean[j]) * inverse_deviation[j]
+@compiled({**REDUCE, **INLINE})
+def _standardise(
+    rows: Array, i: int, shift: float, c: int, first: int, mean: Array, inverse_deviation: Array, x: Array
+) -> None:
+    """Row i less ``shift``, in training deviations from the mean of class c, into x from ``first``; four at once."""
+    for j in range(rows.shape[1]):
+        far = (np.float64(rows[i, j]) - shift - mean[c, first + j]) * inverse_deviation[c, first + j]
         far = far if far < REACH else REACH
-        x[j] = far if far > -REACH else -REACH
+        x[first + j] = far if far > -REACH else -REACH
 
 
-@compiled(EXACT)
-def _place(rows: Stream, i: int, c: int, profiles: ClassProfiles, x: Array) -> float:
-    """The coordinates of row i, predicted c, in training deviations; 0, or NaN where the row is not finite."""
-    logits = rows.logits[i]
-    n = logits.shape[0]
-    mean = _mean(logits)
-    _standardise(logits, mean, profiles.mean[c], profiles.inverse_deviation[c], x)
-    if x.shape[0] > n:
-        _standardise(rows.further[i], 0.0, profiles.mean[c, n:], profiles.inverse_deviation[c, n:], x[n:])
-    return 0.0 * mean
-
-
-@compiled(REDUCE)
-def _fit_of(x: Array, trust: float, mean: Array, variance: Array) -> tuple[float, float]:
+@compiled({**REDUCE, **INLINE})
+def _fit_of(x: Array, first: int, last: int, trust: float, c: int, mean: Array, variance: Array) -> tuple[float, float]:
     """Sum of the quadratic terms of L, and the product of the blended variances; four at once."""
     rest = 1.0 - trust
     ratio = 0.0
     product = 1.0
-    for j in range(x.shape[0]):
-        blended = rest + trust * variance[j]
-        misfit = x[j] - trust * mean[j]
+    for j in range(first, last):
+        blended = rest + trust * variance[c, j]
+        misfit = x[j] - trust * mean[c, j]
         ratio += x[j] * x[j] - misfit * misfit / blended
         product *= blended
     return ratio, product
 
 
-@compiled(EXACT)
-def _mean_ratio(x: Array, trust: float, mean: Array, variance: Array) -> float:
+@compiled({**EXACT, **INLINE})
+def _mean_ratio(x: Array, first: int, last: int, trust: float, c: int, mean: Array, variance: Array) -> float:
     """Mean over coordinates of twice the log-likelihood ratio of the groups."""
-    ratio, product = _fit_of(x, trust, mean, variance)
+    ratio, product = _fit_of(x, first, last, trust, c, mean, variance)
     if _SMALL < product < _LARGE:
         ratio -= np.log(product)
     else:
-        for j in range(x.shape[0]):
-            ratio -= np.log(1.0 - trust + trust * variance[j])
-    return ratio / x.shape[0]
+        for j in range(first, last):
+            ratio -= np.log(1.0 - trust + trust * variance[c, j])
+    return ratio / (last - first)
 
 
-@compiled(EXACT)
-def _position(x: Array, n_logits: int, weight: float, prior: float, mean: Array, variance: Array) -> float:
+@compiled({**EXACT, **INLINE})
+def _position(x: Array, n_logits: int, weight: float, prior: float, c: int, mean: Array, variance: Array) -> float:
     """L: how much better the OoD group explains x than the ID group."""
     if weight == 0.0:
         return 0.0
     trust = weight / (weight + prior)
-    ratio = _mean_ratio(x[:n_logits], trust, mean[:n_logits], variance[:n_logits])
+    ratio = _mean_ratio(x, 0, n_logits, trust, c, mean, variance)
     if x.shape[0] > n_logits:
-        ratio = 0.5 * (ratio + _mean_ratio(x[n_logits:], trust, mean[n_logits:], variance[n_logits:]))
+        ratio = 0.5 * (ratio + _mean_ratio(x, n_logits, x.shape[0], trust, c, mean, variance))
     ratio *= trust
     return ratio if ratio > 0.0 else 0.0
 
 
-@compiled(REDUCE)
-def _join(x: Array, step: float, mean: Array, variance: Array) -> None:
+@compiled({**REDUCE, **INLINE})
+def _join(x: Array, step: float, c: int, mean: Array, variance: Array) -> None:
     """Take x into moments with the weight ``step`` of the whole; four at once."""
     rest = 1.0 - step
     for j in range(x.shape[0]):
-        move = x[j] - mean[j]
-        mean[j] += step * move
-        variance[j] = rest * (variance[j] + step * move * move)
+        move = x[j] - mean[c, j]
+        mean[c, j] += step * move
+        variance[c, j] = rest * (variance[c, j] + step * move * move)
 
 
 @compiled(EXACT)
@@ -173,7 +166,10 @@ def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, sta
     grows = 1.0 / settings.recent_decay
     predicted, count, top = np.empty(n, np.int64), np.empty(n), np.empty(n)
     _counts(rows, profiles, predicted, count, top)
-    x = np.empty(profiles.mean.shape[1])
+    logits, further, confidence = rows.logits, rows.further, rows.confidence
+    own_mean, inverse_deviation, median = profiles.mean, profiles.inverse_deviation, profiles.median
+    mean, variance = state.ood_mean, state.ood_variance
+    x = np.empty(own_mean.shape[1])
     for i in range(n):
         c = predicted[i]
         totals[ROWS] += 1.0
@@ -192,20 +188,26 @@ def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, sta
         weight = state.ood_weight[c] * settings.class_decay
 
         share = _id_share(c, profiles, settings, state)
-        mean, variance = state.ood_mean[c], state.ood_variance[c]
-        zero = _place(rows, i, c, profiles, x)
-        evidence = _position(x, n_logits, weight, settings.prior, mean, variance)
+        shift = _mean(logits, i)
+        _standardise(logits, i, shift, c, 0, own_mean, inverse_deviation, x)
+        if further.shape[1]:
+            _standardise(further, i, 0.0, c, n_logits, own_mean, inverse_deviation, x)
+        evidence = _position(x, n_logits, weight, settings.prior, c, mean, variance)
         learned = evidence
         if share < 1.0:
             learned -= np.log(share)
-        out[i] = _trust_in_stream(totals) * learned - rows.confidence[i] + zero
+        out[i] = _trust_in_stream(totals) * learned - confidence[i] + 0.0 * shift  # NaN where the row is not finite
 
-        u = rows.confidence[i] - profiles.median[c]
-        odds = share / (1.0 - share + LEAST_OOD) * np.exp(min(max(u - evidence, -600.0), 600.0))
-        responsibility = 1.0 / (1.0 + odds)
+        u = confidence[i] - median[c]
+        lead = u - evidence
+        grown = exp_nonpositive(-abs(lead))
+        own, other = (
+            (share, grown * (1.0 - share + LEAST_OOD)) if lead > 0.0 else (share * grown, 1.0 - share + LEAST_OOD)
+        )
+        responsibility = other / (own + other)
         weight += responsibility
         state.ood_weight[c] = weight
-        _join(x, responsibility / weight, mean, variance)
+        _join(x, responsibility / weight, c, mean, variance)
 
 
 @compiled(EXACT)
@@ -219,6 +221,10 @@ def score(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, stat
         log_shares[c] = np.log(_id_share(c, profiles, settings, state))
     for i in range(n):
         c = _predicted(rows.logits, i)
-        zero = _place(rows, i, c, profiles, x)
-        evidence = _position(x, n_logits, state.ood_weight[c], settings.prior, state.ood_mean[c], state.ood_variance[c])
-        out[i] = trust * (evidence - log_shares[c]) - rows.confidence[i] + zero
+        shift = _mean(rows.logits, i)
+        _standardise(rows.logits, i, shift, c, 0, profiles.mean, profiles.inverse_deviation, x)
+        if rows.further.shape[1]:
+            _standardise(rows.further, i, 0.0, c, n_logits, profiles.mean, profiles.inverse_deviation, x)
+        weight = state.ood_weight[c]
+        evidence = _position(x, n_logits, weight, settings.prior, c, state.ood_mean, state.ood_variance)
+        out[i] = trust * (evidence - log_shares[c]) - rows.confidence[i] + 0.0 * shift

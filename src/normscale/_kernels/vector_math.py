@@ -22,6 +22,9 @@ EXACT: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy", "
 REDUCE: dict[str, Any] = {**EXACT, "fastmath": {"contract", "reassoc", "nsz"}}
 """Sums may also be taken in another order, which is what lets a reduction run in vector registers."""
 
+INLINE: dict[str, Any] = {"forceinline": True}
+"""Beside one of the above: a call with three arrays costs as much as ten divisions."""
+
 
 def compiled(options: dict[str, Any]) -> Callable[[Function], Function]:
     """``numba.njit`` with its type written down; ``options`` is :data:`EXACT` or :data:`REDUCE`."""

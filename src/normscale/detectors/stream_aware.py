@@ -193,7 +193,9 @@ class StreamAware(Wrapper):
         further = np.empty((len(outputs), 0))
         if self.components_ is not None:
             further = self.components_.of_rows(outputs.features)
-        return Stream(outputs.logits, further, -self.scale_(scores))
+        confidence = self.scale_.centre - scores
+        confidence /= self.scale_.spread
+        return Stream(outputs.logits, further, confidence)
 
     def _scored(self, outputs: ModelOutputs, threads: int) -> Stream:
         reads = self.scorer.reads
