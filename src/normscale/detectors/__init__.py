@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from normscale.detectors.ash import ASH
     from normscale.detectors.base import Detector, Setting
     from normscale.detectors.centred import Centred
+    from normscale.detectors.covered import Covered
     from normscale.detectors.dice import DICE
     from normscale.detectors.energy import Energy
     from normscale.detectors.ensemble import Ensemble
@@ -49,6 +50,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "ash": "ASH",
     "base": "Detector Setting",
     "centred": "Centred",
+    "covered": "Covered",
     "dice": "DICE",
     "energy": "Energy",
     "ensemble": "Ensemble",
@@ -101,6 +103,7 @@ __all__ = [
     "SCALE",
     "SHE",
     "Centred",
+    "Covered",
     "Detector",
     "Energy",
     "Ensemble",

@@ -20,7 +20,7 @@ from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 
 _COMBINE = ("sum", "ranks", "p_values")
-_MEMBERS = ("norm_scaling", "centred", "knn", "vim")
+_MEMBERS = ("covered", "centred", "knn", "vim")
 
 
 @register

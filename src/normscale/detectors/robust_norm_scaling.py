@@ -9,7 +9,7 @@ from normscale.detectors.ensemble import Ensemble
 from normscale.detectors.registry import register
 from normscale.detectors.stream_aware import StreamAware
 
-_CONFIDENCE = ("centred+norm_scaling", "centred+max_logit")
+_CONFIDENCE = ("centred+covered", "centred+max_logit")
 _WEIGHTS = (1.0, 2.0)
 
 
@@ -17,8 +17,8 @@ _WEIGHTS = (1.0, 2.0)
 class RobustNormScaling(StreamAware):
     """Norm-scaling that learns from a stream what OoD looks like, and keeps what training said about the rest.
 
-    :class:`StreamAware` around one part log-odds after frozen norm-scaling and two parts largest logit, both of centred
-    logits and in deviations. It needs logits alone.
+    :class:`StreamAware` around one part log-odds after frozen norm-scaling (of the classes that training shows) and two
+    parts largest logit, both of centred logits and in deviations. It needs logits alone.
 
     Parameters
     ----------
