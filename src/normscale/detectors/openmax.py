@@ -1,0 +1,142 @@
+"""OpenMax: logits give way to an unknown class the further a row lies from the classes it resembles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector, join
+from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import float_blocks
+from normscale.detectors.weibull import WeibullTail, fit_weibull
+from normscale.errors import InvalidInput
+from normscale.outputs import LOGITS, ModelOutputs
+
+_LEAST_BODY = 20
+"""How many rows of a class there must be for each row of its tail: all of a class is no tail."""
+
+
+@register
+class OpenMax(Detector):
+    """Log-odds of the unknown class that OpenMax adds to the softmax.
+
+    The distances of the correctly predicted training rows of class k to their mean logits have a tail, its ``tail``
+    largest; a Weibull distribution F_k is fitted to it by maximum likelihood. For a row z whose i-th largest logit,
+    i = 1 ... a (``alpha``), is that of class k,
+
+        v_k = z_k (1 - (a + 1 - i) / a * F_k(|z - mean_k|)),    v_0 = sum_k (z_k - v_k)
+
+    and all other logits stay. The probability of the unknown class is that of v_0 in the softmax of (v_0, v); the score
+    is its log-odds, v_0 - log sum exp(v), which ranks the same and never saturates. A class without correctly predicted
+    training rows is far from everything, F_k = 1.
+
+    Parameters
+    ----------
+    tail : int
+        How many of the largest distances of a class are fitted; the paper's 20, but at most a twentieth of the class
+        (and 2): all of a class is no tail.
+    alpha : int
+        How many of the largest logits give way; the paper's 10, or all classes where there are fewer. No OoD data
+        chooses either here.
+
+    Attributes
+    ----------
+    means_ : array (n_classes, n_classes)
+    weibull_ : WeibullTail, of every class
+    known_ : array (n_classes,) of bool
+
+    References
+    ----------
+    Bendale & Boult, "Towards Open Set Deep Networks", 2016. Its code and OpenOOD's measure Euclidean distances, or mix
+    them with cosines; here they are Euclidean.
+
+    Examples
+    --------
+    >>> train = ModelOutputs([[9.0, 0.0], [8.0, 1.0], [0.0, 9.0], [1.0, 8.0], [0.0, 7.0]], labels=[0, 0, 1, 1, 1])
+    >>> OpenMax().fit(train).score(np.array([[8.4, 0.4], [30.0, 30.0]])).round(2).tolist()
+    [-8.2, 30.0]
+    """
+
+    name = "openmax"
+    title = "OpenMax"
+    paper = "Bendale & Boult 2016"
+    needs_labels = True
+    parameters = {
+        "tail": "how many of the largest distances of a class its distribution is fitted to",
+        "alpha": "how many of the largest logits give way to the unknown class",
+    }
+
+    means_: FloatArray
+    weibull_: WeibullTail
+    known_: NDArray[np.bool_]
+
+    def __init__(self, tail: int = 20, alpha: int = 10) -> None:
+        self.tail = _validate.at_least(tail, "tail", 1)
+        self.alpha = _validate.at_least(alpha, "alpha", 1)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        train = join(_right_rows(chunk) for chunk in chunks)  # distances need the means of all rows first
+        n_classes = train.logits.shape[1]
+        if not len(train):
+            raise InvalidInput(
+                "no training row is predicted as its label, so no class has a mean. Do the labels belong to these "
+                "logits?"
+            )
+        predicted = train.predicted
+        self.means_ = np.zeros((n_classes, n_classes))
+        self.known_ = np.bincount(predicted, minlength=n_classes) > 0
+        fitted = np.tile([[0.0], [1.0], [0.0]], (1, n_classes))
+        for c in np.flatnonzero(self.known_):
+            rows = train.logits[predicted == c].astype(np.float64)
+            self.means_[c] = rows.mean(axis=0)
+            distances = np.sqrt(np.square(rows - self.means_[c]).sum(axis=1))
+            longest = min(self.tail, max(2, distances.size // _LEAST_BODY))
+            fitted[:, c] = fit_weibull(np.sort(distances)[-longest:])
+        self.weibull_ = WeibullTail(*fitted)
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        centre = self.means_[self.known_].mean(axis=0)
+        means = self.means_ - centre
+        squared_norms = np.einsum("ij,ij->i", means, means)
+        a = min(self.alpha, self.known_.size)
+        shares = np.arange(a, 0, -1) / a
+        for where, logits in float_blocks(outputs.logits, LOGITS, width=4 * self.known_.size):
+            at = np.arange(logits.shape[0])[:, None]
+            top = np.argpartition(-logits, a - 1, axis=1)[:, :a]
+            top = top[at, np.argsort(-logits[at, top], axis=1, kind="stable")]
+            z = logits - centre
+            squares = np.einsum("ij,ij->i", z, z)[:, None] + squared_norms - 2.0 * (z @ means.T)
+            distances = np.sqrt(np.maximum(squares[at, top], 0.0))
+            weibull = WeibullTail(*(part[top] for part in self.weibull_))
+            far = np.where(self.known_[top], weibull.probability(distances), 1.0)
+            given = logits[at, top] * shares * far
+            logits[at, top] -= given
+            largest = logits.max(axis=1)
+            known = largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1))
+            scores[where] = given.sum(axis=1) - known
+        return scores
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        return {"means": self.means_, "known": self.known_.astype(np.uint8), "weibull": np.stack(self.weibull_)}
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        means, known, weibull = tensors["means"], tensors["known"], tensors["weibull"]
+        c = known.size
+        if means.shape != (c, c) or weibull.shape != (3, c) or (self.widths_ or {LOGITS: c})[LOGITS] != c:
+            raise InvalidInput(f"means and weibull must belong to {c} classes; got {means.shape} and {weibull.shape}.")
+        if not (np.isfinite(means).all() and np.isfinite(weibull).all() and (weibull[1] > 0.0).all() and known.any()):
+            raise InvalidInput("means and weibull must be finite, shapes above 0, and one class known.")
+        self.means_, self.known_, self.weibull_ = means, known.astype(bool), WeibullTail(*weibull)
+
+
+def _right_rows(chunk: ModelOutputs) -> ModelOutputs:
+    """The rows whose label is the predicted class."""
+    if not np.isfinite(chunk.logits).all():
+        raise _validate.invalid_row_error(chunk.logits, LOGITS)
+    return chunk.only(LOGITS)[chunk.predicted == chunk.labels]
