@@ -1,0 +1,212 @@
+"""WeiPer+KLD: what features and logits under many disturbed last layers look like, against training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector, join
+from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import float_blocks, lengths
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, Head, ModelOutputs
+
+_FLOOR_OF_FEATURES, _FLOOR_OF_LOGITS = 0.01, 0.025
+"""Added to every bin of a histogram of features, of disturbed logits; the authors' values."""
+
+
+class Histogram(NamedTuple):
+    """Bins of equal width over the range of the training values, and the training rows' mean share in each."""
+
+    low: float
+    high: float
+    shares: FloatArray
+
+    def of(self, values: FloatArray) -> FloatArray:
+        """The share of every row's values (n, m) in each bin; values out of range are in none. Shape (n, bins)."""
+        n, bins = values.shape[0], self.shares.size
+        position = (values - self.low) * (bins / (self.high - self.low)) + 1.0  # bins 0 and bins + 1: out of range
+        np.clip(position, 0.0, bins + 1.0, out=position)
+        index = position.astype(np.int64)
+        index += np.arange(0, n * (bins + 2), bins + 2)[:, None]
+        counts = np.bincount(index.ravel(), minlength=n * (bins + 2)).reshape(n, bins + 2)
+        shares: FloatArray = counts[:, 1:-1] / values.shape[1]
+        return shares
+
+    def divergence(self, values: FloatArray, smoothing: int, floor: float) -> FloatArray:
+        """Both Kullback-Leibler divergences between training and every row's smoothed histogram, added; (n,)."""
+        own = _smoothed(self.of(values), smoothing) + floor
+        own /= own.sum(axis=1, keepdims=True)
+        train = self.shares + floor
+        train = train / train.sum()
+        divergence: FloatArray = ((own - train) * np.log(own / train)).sum(axis=1)
+        return divergence
+
+
+@register
+class WeiPer(Detector):
+    """WeiPer with the KLD score: histograms of a row's features and of its logits under disturbed weights.
+
+        score = KL(features) + lambda_1 KL(logits) - lambda_2 MSP
+
+    Every class's weights are disturbed ``repeats`` times by random vectors of ``distance`` times their own length. One
+    histogram is over a row's features, one over all its disturbed logits; each is smoothed and compared with the mean
+    over the training rows by the symmetric Kullback-Leibler divergence. MSP is the mean over the repeats of the largest
+    softmax probability.
+
+    The authors choose the parameters on OoD data. The defaults are what they publish for CIFAR-10, whatever the data.
+
+    Parameters
+    ----------
+    repeats : int
+        How often the weights are disturbed.
+    distance : float
+        Length of the disturbance, relative to the weights' own.
+    bins : int
+        Of the histograms.
+    lambda_1, lambda_2 : float
+        Weights of the logits' divergence and of MSP.
+    smoothing, logit_smoothing : int
+        Neighbouring bins that are averaged, in the histograms of features and of logits.
+    seed : int
+        Of the disturbances.
+
+    Attributes
+    ----------
+    head_ : Head
+    features_, logits_ : Histogram
+
+    References
+    ----------
+    Granz, Heurich & Landgraf, "WeiPer: OOD Detection using Weight Perturbations of Class Projections", 2024.
+    """
+
+    name = "weiper"
+    title = "WeiPer+KLD"
+    paper = "Granz, Heurich & Landgraf 2024"
+    reads = (FEATURES,)
+    needs_head = True
+    parameters = {
+        "repeats": "how often the weights are disturbed",
+        "distance": "length of the disturbance, relative to the weights' own",
+        "bins": "of the histograms",
+        "lambda_1": "weight of the divergence of the disturbed logits",
+        "lambda_2": "weight of the largest softmax probability",
+        "smoothing": "bins averaged in the histogram of the features",
+        "logit_smoothing": "bins averaged in the histogram of the disturbed logits",
+        "seed": "of the disturbances",
+    }
+
+    head_: Head
+    features_: Histogram
+    logits_: Histogram
+    _disturbed: FloatArray
+
+    def __init__(
+        self,
+        repeats: int = 100,
+        distance: float = 1.8,
+        bins: int = 100,
+        lambda_1: float = 2.5,
+        lambda_2: float = 0.1,
+        smoothing: int = 4,
+        logit_smoothing: int = 15,
+        seed: int = 0,
+    ) -> None:
+        self.repeats = _validate.at_least(repeats, "repeats", 1)
+        self.distance = _validate.positive(distance, "distance")
+        self.bins = _validate.at_least(bins, "bins", 2)
+        self.lambda_1 = _validate.real(lambda_1, "lambda_1")
+        self.lambda_2 = _validate.real(lambda_2, "lambda_2")
+        self.smoothing = _validate.at_least(smoothing, "smoothing", 1)
+        self.logit_smoothing = _validate.at_least(logit_smoothing, "logit_smoothing", 1)
+        self.seed = _validate.at_least(seed, "seed", 0)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        train = join(chunks)  # the bins depend on the range of all rows, so that rows are read twice
+        assert train.head is not None  # the contract checked it
+        self.head_ = train.head
+        self._disturb()
+        ranges = np.array([(np.inf, -np.inf)] * 2)
+        for features, logits in self._views(train, fitting=True):
+            found = [(view.min(), view.max()) for view in (features, logits)]
+            ranges = np.c_[np.minimum(ranges[:, 0], np.min(found, axis=1)), np.maximum(ranges[:, 1], np.max(found, 1))]
+        empty = [Histogram(*_widened(low, high), np.zeros(self.bins)) for low, high in ranges.tolist()]
+        sums = [np.zeros(self.bins), np.zeros(self.bins)]
+        for views in self._views(train, fitting=True):
+            for total, histogram, view in zip(sums, empty, views, strict=True):
+                total += histogram.of(view).sum(axis=0)
+        self.features_, self.logits_ = (
+            histogram._replace(shares=total / len(train)) for histogram, total in zip(empty, sums, strict=True)
+        )
+
+    def _disturb(self) -> None:
+        """Weights (d, repeats * n_classes) from the seed; this generator's numbers never change between versions."""
+        weight = self.head_.weight.astype(np.float64)
+        noise = np.random.RandomState(self.seed).standard_normal((self.repeats, *weight.shape))
+        sizes = self.distance * lengths(weight)[:, None]
+        for part in noise:
+            part *= sizes / lengths(part)[:, None]
+            part += weight
+        self._disturbed = noise.reshape(-1, weight.shape[1]).T
+
+    def _views(self, outputs: ModelOutputs, fitting: bool = False) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Blocks of features and of their disturbed logits."""
+        bias = np.tile(self.head_.bias.astype(np.float64), self.repeats)
+        for _, block in float_blocks(outputs.features, FEATURES, fitting=fitting, width=self._disturbed.shape[1]):
+            yield block, block @ self._disturbed + bias
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        parts = [np.zeros(0)]
+        for features, logits in self._views(outputs):
+            score = self.features_.divergence(features, self.smoothing, _FLOOR_OF_FEATURES)
+            score += self.lambda_1 * self.logits_.divergence(logits, self.logit_smoothing, _FLOOR_OF_LOGITS)
+            by_repeat = logits.reshape(logits.shape[0], self.repeats, -1)
+            by_repeat -= by_repeat.max(axis=2, keepdims=True)
+            largest = 1.0 / np.exp(by_repeat, out=by_repeat).sum(axis=2)
+            parts.append(score - self.lambda_2 * largest.mean(axis=1))
+        return np.concatenate(parts)
+
+    def _tensors(self) -> dict[str, NDArray[Any]]:
+        tensors: dict[str, NDArray[Any]] = {"head.weight": self.head_.weight, "head.bias": self.head_.bias}
+        for name, histogram in {"features": self.features_, "logits": self.logits_}.items():
+            tensors |= {f"{name}.range": np.array(histogram[:2]), f"{name}.shares": histogram.shares}
+        return tensors
+
+    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
+        self.head_ = Head.checked((tensors["head.weight"], tensors["head.bias"]))
+        if self.widths_ is not None and self.head_.weight.shape[1] != self.widths_[FEATURES]:
+            raise InvalidInput("head.weight must have a column for each feature.")
+        self.features_, self.logits_ = (
+            Histogram(
+                *_validate.as_finite_vector(tensors[f"{name}.range"], f"{name}.range").tolist(),
+                _validate.as_finite_vector(tensors[f"{name}.shares"], f"{name}.shares"),
+            )
+            for name in ("features", "logits")
+        )
+        for histogram in (self.features_, self.logits_):
+            if histogram.shares.size != self.bins or (histogram.shares < 0.0).any() or histogram.low >= histogram.high:
+                raise InvalidInput(f"histograms must have a range and {self.bins} shares of at least 0.")
+        self._disturb()
+
+
+def _widened(low: float, high: float) -> tuple[float, float]:
+    """A range a billionth wider, so that rounding moves no training value out of it; not by the same on both sides,
+    so that a single value lies on no edge.
+    """
+    step = 1e-9 * (max(abs(low), abs(high)) or 1.0)
+    return low - step, high + 2.5 * step
+
+
+def _smoothed(shares: FloatArray, size: int) -> FloatArray:
+    """Means over ``size`` neighbouring columns, the outermost repeated; an even size reaches one further right."""
+    left = (size - 1) // 2
+    padded = np.pad(shares, ((0, 0), (left, size - 1 - left)), mode="edge")
+    total = sum(padded[:, j : j + shares.shape[1]] for j in range(size))
+    smoothed: FloatArray = np.asarray(total) / size
+    return smoothed
