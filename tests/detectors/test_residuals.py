@@ -96,6 +96,17 @@ def test_columns_of_zeros_count_only_when_they_stop_being_zero() -> None:
     np.testing.assert_allclose(detector.score(awake), np.sqrt(plain**2 + 9.0), rtol=1e-8)
 
 
+def test_a_layer_of_low_rank_in_float32_does_not_throw_the_origin_far_out() -> None:
+    """Its smallest singular values are rounding errors; their inverses would be the origin."""
+    low = (np.random.default_rng(1).normal(size=(6, 2)) @ np.random.default_rng(2).normal(size=(2, D))).astype("f4")
+    train = outputs(300)
+    record = ns.ModelOutputs(features=train.features, head=(low, np.ones(6, dtype="f4")))
+    origin = Residual().fit(record).space_.origin
+    left, sizes, right = np.linalg.svd(low.astype(np.float64))
+    expected = -sum(right[i] * (left[:, i] @ np.ones(6)) / sizes[i] for i in (0, 1))
+    np.testing.assert_allclose(origin, expected, rtol=1e-4)
+
+
 def test_fewer_rows_than_features_and_one_row() -> None:
     few = outputs(5)
     scores = Residual().fit(few).score(outputs(20, 1))

@@ -24,7 +24,9 @@ class SecondMoment:
 
     def __init__(self, head: Head) -> None:
         weight, bias = (part.astype(np.float64) for part in head)
-        self.origin: FloatArray = -np.linalg.pinv(weight) @ bias
+        digits = np.float64 if head.weight.dtype == np.float64 else np.float32  # what lies below is rounding error
+        rcond = float(np.finfo(digits).eps) * max(weight.shape)
+        self.origin: FloatArray = -np.linalg.pinv(weight, rcond=rcond) @ bias
         self.n = 0
         self._sum = np.zeros((weight.shape[1], weight.shape[1]))
 
