@@ -14,6 +14,7 @@ from normscale.cli import (
     audit,
     bench,
     data,
+    detectors,
     doctor,
     evaluate,
     export,
@@ -52,6 +53,7 @@ app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
 app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
 app.command("token", epilog=token.EXAMPLE)(token.token)
 app.command("export", epilog=export.EXAMPLE)(export.export)
+app.command("detectors", epilog=detectors.EXAMPLE)(detectors.detectors)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
 
 

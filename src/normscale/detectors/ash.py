@@ -27,8 +27,8 @@ class ASH(HeadStep):
         s (scale):     f * exp(sum f / sum kept f)
 
     Of equal features the first stay. Nothing is learned but the last layer; the percentiles are the paper's, chosen
-    there on ImageNet, and no OoD data chooses them here. The paper shapes maps before they are averaged, where the
-    network allows it; here, as in its own CIFAR code, it is the features themselves.
+    there on ImageNet, and no OoD data chooses them here. Features are shaped
+    where the authors' code does it, behind the average over space.
 
     Parameters
     ----------

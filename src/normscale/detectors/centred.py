@@ -38,6 +38,7 @@ class Centred(Step):
     name = "centred"
     title = "Centred"
     paper = "docs/robust.md"
+    cost = "one more pass over the logits"
     default_score = "energy"
     own_reads = (LOGITS,)
     needs_fit = False

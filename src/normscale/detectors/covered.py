@@ -54,6 +54,7 @@ class Covered(Step):
     name = "covered"
     title = "Covered"
     paper = "docs/robust.md"
+    cost = "one more pass over the logits"
     default_score = "norm_scaling"
     own_reads = (LOGITS,)
     parameters = {"score": "the detector that scores the logits that are left"}

@@ -33,6 +33,7 @@ class Energy(Detector):
     name = "energy"
     title = "Energy"
     paper = "Liu et al. 2020"
+    cost = "one pass over the logits"
     needs_fit = False
     parameters = {"temperature": "divides the logits"}
 

@@ -63,6 +63,7 @@ class Ensemble(Detector):
     name = "ensemble"
     title = "Ensemble"
     paper = "docs/robust.md"
+    cost = "all of its members"
     parameters = {
         "detectors": "the members, names separated by commas",
         "weights": "a number for each member; 1 each where nothing is said",

@@ -51,6 +51,7 @@ class Mahalanobis(Detector):
     name = "mahalanobis"
     title = "Mahalanobis"
     paper = "Lee et al. 2018"
+    cost = "two matrix products with each layer"
     needs_labels = True
     parameters = {
         "layers": "names of the arrays in which distances are measured",

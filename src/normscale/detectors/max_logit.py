@@ -27,6 +27,7 @@ class MaxLogit(Detector):
     name = "max_logit"
     title = "MaxLogit"
     paper = "Hendrycks et al. 2022"
+    cost = "one pass over the logits"
     needs_fit = False
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:

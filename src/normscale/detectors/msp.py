@@ -27,6 +27,7 @@ class MSP(Detector):
     name = "msp"
     title = "MSP"
     paper = "Hendrycks & Gimpel 2017"
+    cost = "one pass over the logits"
     needs_fit = False
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:

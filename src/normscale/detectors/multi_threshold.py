@@ -51,6 +51,7 @@ class MultiThreshold(Detector):
     name = "multi_threshold"
     title = "Multi-Threshold"
     paper = "Ravikumar & Roy"
+    cost = "one pass over the logits"
     settings = (Setting.FROZEN, Setting.PER_CLASS)
     parameters = {"keep": "share of in-distribution rows of each class to accept"}
 

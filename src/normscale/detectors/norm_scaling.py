@@ -67,6 +67,7 @@ class NormScaling(Step):
     name = "norm_scaling"
     title = "Norm-Scaling"
     paper = "Ravikumar & Roy"
+    cost = "one pass over the logits with a logit score; else the scaling, and the score"
     default_score = "msp"
     own_reads = (LOGITS,)
     parameters = {

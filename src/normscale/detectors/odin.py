@@ -39,6 +39,7 @@ class ODIN(Detector):
     name = "odin"
     title = "ODIN"
     paper = "Liang, Li & Srikant 2018"
+    cost = "one pass over the perturbed logits, which cost a gradient and a second forward pass"
     reads = (PERTURBED_LOGITS,)
     needs_fit = False
     parameters = {"temperature": "divides the logits"}

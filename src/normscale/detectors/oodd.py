@@ -62,6 +62,7 @@ class OODD(Detector):
     name = "oodd"
     title = "OODD"
     paper = "Yang et al. 2025"
+    cost = "products with the training features and the dictionary; in a stream one row after the other"
     reads = (FEATURES,)
     reads_in_fit = (LOGITS,)
     settings = (Setting.FROZEN, Setting.STREAM)

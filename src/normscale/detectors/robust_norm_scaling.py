@@ -44,6 +44,7 @@ class RobustNormScaling(StreamAware):
     name = "robust_norm_scaling"
     title = "Robust Norm-Scaling"
     paper = "docs/robust.md, after Ravikumar & Roy"
+    cost = "two passes over the logits; in a stream one row after the other"
     default_score = Ensemble.name
     parameters = {name: StreamAware.parameters[name] for name in ("memory", "prior_weight", "tolerance")}
 

@@ -59,6 +59,7 @@ class RTL(Wrapper):
     name = "rtl"
     title = "RTL"
     paper = "Fan et al. 2022, 2024"
+    cost = "the wrapped score; in a stream a product with a (d, d) matrix for every row"
     default_score = "energy"
     own_reads = (FEATURES,)
     settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)

@@ -126,6 +126,7 @@ class StreamAware(Wrapper):
     name = "stream_aware"
     title = "Stream-aware"
     paper = "docs/robust.md"
+    cost = "the wrapped score; in a stream one row after the other"
     default_score = "centred"
     own_reads = (LOGITS,)
     settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)

@@ -44,6 +44,7 @@ class TemperatureScaling(Detector):
     name = "temperature_scaling"
     title = "Temperature Scaling"
     paper = "Guo et al. 2017"
+    cost = "one pass over the logits"
     fitted_on = "validation"
     needs_labels = True
 

@@ -1,0 +1,121 @@
+"""What a detector says about itself, for people: read from its class, so that any detector has a card."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any, NamedTuple
+
+from normscale.detectors.base import Detector
+from normscale.detectors.registry import JOIN, detector_class, make_detector
+from normscale.detectors.step import Step
+
+
+class CardParameter(NamedTuple):
+    """A parameter, its default and its meaning."""
+
+    name: str
+    default: Any
+    meaning: str
+
+
+class DetectorCard(NamedTuple):
+    """The parts of a card; what a class does not say is empty."""
+
+    name: str
+    title: str
+    paper: str
+    idea: str
+    """The first sentence of the docstring."""
+    description: str
+    """What follows up to the first section: the formula."""
+    reads: tuple[str, ...]
+    parameters: tuple[CardParameter, ...]
+    needs: tuple[str, ...]
+    settings: tuple[str, ...]
+    cost: str
+    python_example: str
+    """The section Examples."""
+    reference: str
+    """The section References."""
+    is_step: bool
+
+    def document(self) -> dict[str, Any]:
+        """The card as plain values."""
+        return {**self._asdict(), "parameters": [one._asdict() for one in self.parameters]}
+
+
+def card_of(name: str) -> DetectorCard:
+    """The card of a detector, or of a step with its score.
+
+    Examples
+    --------
+    >>> card = card_of("energy")
+    >>> card.idea, card.parameters[0]
+    ('The free energy of the logits, -T log sum exp(z / T).', CardParameter(name='temperature', default=1.0, \
+meaning='divides the logits'))
+    """
+    detector = make_detector(name)
+    cls = type(detector)
+    sections = _sections(inspect.getdoc(cls) or "")
+    idea, _, description = sections[""].partition("\n\n")
+    return DetectorCard(
+        name=detector.name,
+        title=detector.title or detector.name,
+        paper=detector.paper,
+        idea=" ".join(idea.split()),
+        description=description.strip("\n"),
+        reads=detector.reads,
+        parameters=_parameters(detector, joined=JOIN in name),
+        needs=_needs(detector),
+        settings=tuple(str(setting) for setting in detector.settings),
+        cost=detector.cost,
+        python_example=sections.get("Examples", ""),
+        reference=sections.get("References", ""),
+        is_step=issubclass(detector_class(cls.name), Step),
+    )
+
+
+def _parameters(detector: Detector, joined: bool) -> tuple[CardParameter, ...]:
+    """Own parameters; of a step with its score also the score's."""
+    values = detector.get_params()
+    own = tuple(
+        CardParameter(key, _plain(values[key]), meaning)
+        for key, meaning in detector.parameters.items()
+        if not (joined and key == "score")
+    )
+    if joined and isinstance(detector, Step):
+        taken = {one.name for one in own}
+        inner = _parameters(detector.scorer, isinstance(detector.scorer, Step))
+        own += tuple(one for one in inner if one.name not in taken)
+    return own
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _needs(detector: Detector) -> tuple[str, ...]:
+    needs = [f"arrays: {', '.join(detector.reads)}"]
+    if detector.needs_fit:
+        labels = ", with labels" if detector.needs_labels else ""
+        needs.append(f"fit on {detector.fitted_on} outputs{labels}")
+    if detector.reads_in_fit:
+        needs.append(f"arrays for fit: {', '.join(detector.reads_in_fit)}")
+    if detector.needs_head:
+        needs.append("the network's last layer (head) for fit")
+    return tuple(needs)
+
+
+def _sections(doc: str) -> dict[str, str]:
+    """A docstring in numpy style by its sections; "" is what comes before the first.
+
+    Examples
+    --------
+    >>> _sections("Idea.\\n\\nExamples\\n--------\\n>>> 1\\n1")
+    {'': 'Idea.', 'Examples': '>>> 1\\n1'}
+    """
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", doc, flags=re.MULTILINE)
+    found = {"": parts[0].strip("\n")}
+    found |= {title: text.strip("\n") for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    return found

@@ -1,0 +1,119 @@
+"""``normscale detectors``: the table, the cards, JSON, detectors of other packages, unknown names."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import normscale as ns
+from normscale.cli import app
+from normscale.detectors.card import card_of
+from normscale.detectors.registry import detector_class, unregister
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["detectors", *arguments], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_table_has_a_line_for_every_detector() -> None:
+    table = run()
+    for name in ns.list_detectors():
+        assert sum(line.split()[:1] == [name] for line in table.splitlines()) == 1, name
+    line = next(line for line in table.splitlines() if line.split()[:1] == ["energy"])
+    assert "Liu et al. 2020" in line
+    assert "temperature=1.0" in line
+    assert "one pass over the logits" in line
+    assert f"{len(ns.list_detectors())} detectors;" in table
+
+
+@pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")  # the sample's covariance has not full rank
+@pytest.mark.parametrize("name", ns.list_detectors())
+def test_every_card_says_what_the_class_says(name: str) -> None:
+    card = card_of(name)
+    cls = detector_class(name)
+    assert card.idea.endswith((".", ":"))
+    assert "\n" not in card.idea
+    assert card.paper == cls.paper
+    assert card.cost == cls.cost
+    defaults = {one.name: one.default for one in card.parameters}
+    assert defaults == json.loads(json.dumps(cls().get_params()))
+    assert all(one.meaning for one in card.parameters)
+    text = run(name)
+    assert card.idea in text
+    assert ("AUROC of unseen_digits" in text) != ("not run: the sample has no" in text)
+
+
+def test_a_card_has_formula_example_and_reference() -> None:
+    text = run("gen")
+    assert "score = sum_j (p_j (1 - p_j)) ** gamma" in text
+    assert ">>> GEN().score" in text
+    assert "Pushing the Limits of Softmax-Based" in text
+    assert "arrays: logits" in text
+
+
+def test_the_example_on_the_sample_is_what_the_library_finds() -> None:
+    sample = ns.load_sample()
+    known, strange = ns.GEN().score(sample.test), ns.GEN().score(sample.ood["photo_patches"])
+    assert f"AUROC of photo_patches: {ns.evaluate(known, strange).auroc:.4f}" in run("gen")
+    validation = ns.KLMatching().fit(sample.validation)
+    expected = ns.evaluate(validation.score(sample.test), validation.score(sample.ood["photo_patches"])).auroc
+    assert f"AUROC of photo_patches: {expected:.4f}" in run("kl_matching")
+
+
+def test_a_step_with_its_score_has_the_parameters_of_both() -> None:
+    card = card_of("react+energy")
+    assert [one.name for one in card.parameters] == ["percentile", "temperature"]
+    assert [one.name for one in card_of("react").parameters] == ["score", "percentile"]
+    assert card_of("tempered+energy").parameters[0].default == 1000.0  # the step takes it first
+    assert [one.name for one in card_of("react+tempered+msp").parameters] == ["percentile", "temperature"]
+
+
+def test_json_is_one_object_a_line() -> None:
+    rows = [json.loads(line) for line in run("--json").splitlines()]
+    assert [row["name"] for row in rows] == ns.list_detectors()
+    assert next(row for row in rows if row["name"] == "ash")["is_step"]
+    one = json.loads(run("gen", "--json"))
+    assert one["parameters"][0]["default"] == 0.1
+    assert any("AUROC" in line for line in one["example"])
+
+
+def test_a_stranger_without_a_word_about_itself_has_a_card() -> None:
+    class Silent(ns.MSP):
+        name = "silent"
+
+    Silent.__doc__ = None
+    ns.register(Silent)
+    try:
+        assert "silent" in run()
+        assert "silent: MSP" in run("silent")
+    finally:
+        unregister("silent")
+
+
+def test_an_unknown_name_gets_a_suggestion() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "normscale", "detectors", "energi"], capture_output=True, text=True, env={**os.environ}
+    )
+    assert result.returncode == 1
+    assert "Did you mean 'energy'?" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_examples_on_cards_are_the_doctests_of_the_class() -> None:
+    """Which run in tests/test_architecture.py, so that no card shows what does not happen."""
+
+    def examples(text: str) -> list[tuple[str, str]]:
+        return [(one.source, one.want) for one in doctest.DocTestParser().get_examples(text)]
+
+    for name in ns.list_detectors():
+        on_card = examples(card_of(name).python_example)
+        assert on_card == examples(inspect.getdoc(detector_class(name)) or "")
