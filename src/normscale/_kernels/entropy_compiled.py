@@ -9,12 +9,9 @@ from numpy.typing import NDArray
 
 from normscale._kernels.compiled import _second_largest
 from normscale._kernels.entropy import UNDERFLOW
-from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive, larger
+from normscale._kernels.vector_math import EXACT, REDUCE, compiled, exp_nonpositive, larger, log_one_minus
 
 Array: TypeAlias = NDArray[Any]
-
-_SMALL = 2.0**-12
-"""Below it three terms of the series of log(1 - p) are exact to rounding."""
 
 
 @compiled(REDUCE)
@@ -72,20 +69,18 @@ def _log_others(z: Array, top: float, others: float) -> float:
     return (second - top) + np.log(total)
 
 
-@compiled(EXACT)
-def _terms_below(z: Array, top: float, log_total: float, gamma: float) -> float:
-    """Sum of (p (1 - p)) ** gamma over all numbers of z but one of the largest."""
-    sum_of_terms = 0.0
-    met_largest = False
+@compiled(REDUCE)
+def _terms(z: Array, top: float, log_total: float, gamma: float) -> tuple[float, float]:
+    """Sum of (p (1 - p)) ** gamma over the numbers below the top, where p is at most 1/2, and how many are the top."""
+    below = 0.0
+    n_top = 0.0
     for j in range(z.shape[0]):
-        if z[j] == top and not met_largest:
-            met_largest = True
-            continue
         log_p = z[j] - top - log_total
-        p = exp_nonpositive(log_p)
-        shrink = -p * (1.0 + p * (0.5 + p / 3.0)) if p < _SMALL else np.log1p(-p)
-        sum_of_terms += exp_nonpositive(gamma * (log_p + shrink))
-    return sum_of_terms
+        term = exp_nonpositive(gamma * (log_p + log_one_minus(exp_nonpositive(log_p))))
+        is_below = z[j] < top
+        below += term if is_below else 0.0
+        n_top += 0.0 if is_below else 1.0
+    return below, n_top
 
 
 @compiled(EXACT)
@@ -101,6 +96,7 @@ def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool
         others = below + (np.round(every - below) - 1.0)
         log_total = np.log1p(others)
         chosen = z if top >= n_classes else np.partition(z, n_classes - top)[n_classes - top :]
-        terms = _terms_below(chosen, largest, log_total, gamma)
-        out[i] = terms + exp_nonpositive(gamma * (_log_others(z, largest, others) - 2.0 * log_total))
+        terms, n_largest = _terms(chosen, largest, log_total, gamma)
+        own_term = exp_nonpositive(gamma * (_log_others(z, largest, others) - 2.0 * log_total))
+        out[i] = terms + n_largest * own_term
     return True

@@ -70,10 +70,12 @@ class KLMatching(Detector):
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         out = np.empty(len(outputs))
-        for place, log_p in float_blocks(outputs.logits, LOGITS):
-            p = np.exp(log_softmax(log_p))
-            cross = p @ self.log_typical_.T
-            out[place] = np.einsum("ij,ij->i", p, log_p) - cross.max(axis=1)
+        for place, below in float_blocks(outputs.logits, LOGITS):
+            below -= below.max(axis=1, keepdims=True)
+            weights = np.exp(below)
+            total = weights.sum(axis=1)
+            nearest = (weights @ self.log_typical_.T).max(axis=1)
+            out[place] = (np.einsum("ij,ij->i", weights, below) - nearest) / total - np.log(total)
         return np.maximum(out, 0.0, out=out)
 
     def _tensors(self) -> dict[str, NDArray[Any]]:
