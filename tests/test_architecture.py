@@ -66,8 +66,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scores",
     },
     "paper": {
-        "_validate", "detectors", "encoding", "errors", "experiments", "metrics", "outputs", "report", "sample",
-        "scores",
+        "_validate", "detectors", "errors", "experiments", "metrics", "outputs", "report", "sample", "scores",
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "errors",

@@ -16,7 +16,7 @@ def report(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...",
+            metavar="RUN",
             help="Folders of runs of `normscale bench`; they may be unfinished. Several give one page over all of "
             "them, for which settings.json, results.jsonl and comparisons.json are enough.",
         ),

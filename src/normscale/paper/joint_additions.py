@@ -28,7 +28,7 @@ PAPER_WIDTH = 64
 def joint_additions() -> JointAdditions:
     """Everything the paper adds to a joint report."""
     titles = {name: TITLES[name] for name in IN_SETS}
-    return JointAdditions(_reference, titles, IN_SETS, printed_mean, _tables, joint_sentences)
+    return JointAdditions(_reference, titles, IN_SETS, printed_mean, _tables, claims_table, joint_sentences)
 
 
 def _reference(run: RunFolder) -> Reference | None:
@@ -50,7 +50,7 @@ def printed_mean(metric: str, method: str) -> float | None:
 def _tables(runs: Sequence[ReportedRun]) -> list[ReportTable]:
     methods = [name for name in (PLAIN, PER_CLASS, OURS) if any(name in one.board.methods for one in runs)]
     title = "One threshold, one per class, or norm-scaling"
-    return [joint_table("thresholds", title, runs, methods, WITH_AUPR_IN), claims_table(runs)]
+    return [joint_table("thresholds", title, runs, methods, WITH_AUPR_IN)]
 
 
 def claims_table(runs: Sequence[ReportedRun]) -> ReportTable:

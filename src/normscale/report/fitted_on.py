@@ -44,7 +44,7 @@ def parameters_of(boards: Sequence[Scoreboard], method: str) -> str:
     """A method's parameters in all of its cells; ``none`` if it has none."""
     settings = [cell.parameters for board in boards for cell in board.cells.values() if cell.method == method]
     names = dict.fromkeys(name for one in settings for name in one)
-    return ", ".join(f"{name} {_choices([one.get(name) for one in settings])}" for name in names) or "none"
+    return ", ".join(f"{name} {_choices([one[name] for one in settings if name in one])}" for name in names) or "none"
 
 
 def fitted_on_note(boards: Sequence[Scoreboard], methods: Sequence[str]) -> str:

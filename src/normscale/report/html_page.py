@@ -45,7 +45,7 @@ class Contents(NamedTuple):
     """Names of tables that only this report has."""
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A section of a page."""
 
     anchor: str
@@ -60,7 +60,7 @@ def render(contents: Contents) -> str:
     return assemble(f"OoD detection on {plan.in_set}", _facts(plan), _parts(contents))
 
 
-def assemble(title: str, facts: str, parts: Sequence[Part]) -> str:
+def assemble(title: str, facts: str, parts: Sequence[PagePart]) -> str:
     """A page of sections."""
     parts = [part for part in parts if part.markup]
     links = "".join(f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in parts)
@@ -81,7 +81,7 @@ def assemble(title: str, facts: str, parts: Sequence[Part]) -> str:
     )
 
 
-def _parts(contents: Contents) -> list[Part]:
+def _parts(contents: Contents) -> list[PagePart]:
     tables, run = contents.tables, contents.run
 
     def table(*names: str) -> str:
@@ -96,20 +96,20 @@ def _parts(contents: Contents) -> list[Part]:
             f"<details><summary>Every method on every OoD set, one metric after the other</summary>{expanded}</details>"
         )
     return [
-        Part("found", "What was found", sentences_html(contents.sentences, contents.notes)),
-        Part("comparison", "All methods", table("comparison")),
-        Part("per-set", "Every OoD set", table("per_set")),
-        Part("better", f"Is {contents.subject} better?", _folded(tables.get("better_than"), contents.subject)),
-        *(Part(one, tables[one].title, table(one)) for one in contents.further if one in tables),
-        Part("figures", "Figures", _per_set_figures(contents)),
-        Part("calibration", "Calibration", pictures("calibration")),
-        Part("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
-        Part("networks", "Networks", table("accuracy") + pictures("training")),
-        Part("sets", "OoD sets", table("ood_sets")),
-        Part("expanded", "Expanded results", expanded),
-        Part("settings", "Settings", _settings(run.plan) + table("methods")),
-        Part("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
-        Part("repeat", "How to repeat it", _repeat(run)),
+        PagePart("found", "What was found", sentences_html(contents.sentences, contents.notes)),
+        PagePart("comparison", "All methods", table("comparison")),
+        PagePart("per-set", "Every OoD set", table("per_set")),
+        PagePart("better", f"Is {contents.subject} better?", _folded(tables.get("better_than"), contents.subject)),
+        *(PagePart(one, tables[one].title, table(one)) for one in contents.further if one in tables),
+        PagePart("figures", "Figures", _per_set_figures(contents)),
+        PagePart("calibration", "Calibration", pictures("calibration")),
+        PagePart("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
+        PagePart("networks", "Networks", table("accuracy") + pictures("training")),
+        PagePart("sets", "OoD sets", table("ood_sets")),
+        PagePart("expanded", "Expanded results", expanded),
+        PagePart("settings", "Settings", _settings(run.plan) + table("methods")),
+        PagePart("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
+        PagePart("repeat", "How to repeat it", _repeat(run)),
     ]
 
 

@@ -9,6 +9,8 @@ from normscale.report.table import Column, ReportTable, Section, Value
 
 _LONG = 24
 """Texts beyond this many characters may wrap, but not into a narrow column."""
+_MANY = 9
+"""Tables with more columns are set closer."""
 _SUBJECT = ' class="subject"'
 _VERDICTS = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", NO_DIFFERENCE: ""}
 
@@ -43,7 +45,7 @@ def _section(table: ReportTable, number: int, subject: str) -> str:
     section, shown = table.sections[number], table.shown()[number]
     label = f"{table.title}: {section.title}" if section.title else table.title
     caption = section.title or table.title
-    kind = ' class="{}"'
+    kind, kinds = ' class="{}"', "sortable many" if len(table.columns) > _MANY else "sortable"
     head = "".join(
         f'<th scope="col" aria-sort="none"{kind.format("number") if column.is_number else ""}>'
         f'<button type="button">{escape(column.title)}</button></th>'
@@ -57,7 +59,7 @@ def _section(table: ReportTable, number: int, subject: str) -> str:
     )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label, quote=True)}">'
-        f'<table class="sortable" id="table-{escape(table.name, quote=True)}-{number}">'
+        f'<table class="{kinds}" id="table-{escape(table.name, quote=True)}-{number}">'
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 

@@ -17,7 +17,7 @@ from normscale.errors import InvalidInput
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
 from normscale.report.better_than import ALL_SETS
-from normscale.report.html_page import Part, assemble, sentences_html
+from normscale.report.html_page import PagePart, assemble, sentences_html
 from normscale.report.html_table import to_html
 from normscale.report.joint_tables import (
     Printed,
@@ -48,6 +48,9 @@ class JointAdditions(NamedTuple):
     """In-distribution sets of the reference; one that is not there is said to be missing."""
     printed: Printed = nothing_printed
     tables: Callable[[Sequence[ReportedRun]], list[ReportTable]] = lambda _: []
+    """Of further averages; they follow those of all methods."""
+    claims: Callable[[Sequence[ReportedRun]], ReportTable | None] = lambda _: None
+    """What was claimed, and what holds; it follows the numbers."""
     sentences: Callable[[Sequence[ReportedRun]], list[str]] = lambda _: []
     """The first leads the page."""
 
@@ -96,6 +99,7 @@ def read_joint(
         joint_accuracy_table(runs),
         joint_per_set_table(runs),
         joint_better_than_table(runs),
+        additions.claims(runs),
         method_table([one.board for one in runs]),
         run_table(runs),
     ]
@@ -190,12 +194,12 @@ def _page(joint: JointReport, folders: Sequence[str | os.PathLike[str]]) -> str:
     subject = title_of(joint.runs[0].board.subject or "")
     n_runs = len(joint.runs)
     folds = {"per_set": (n_runs, "The other metrics"), "better_than": (n_over_all_sets(joint.runs), "Set by set")}
-    parts = [Part("found", "What was found", sentences_html(joint.sentences))]
+    parts = [PagePart("found", "What was found", sentences_html(joint.sentences))]
     for name, table in joint.tables.items():
         after, folded_title = folds.get(name, (None, ""))
         markup = to_html(table, folded_after=after, folded_title=folded_title, subject=subject)
-        parts.append(Part(name.replace("_", "-"), table.title, markup))
-    parts.append(Part("repeat", "How to repeat it", _repeat(joint, folders)))
+        parts.append(PagePart(name.replace("_", "-"), table.title, markup))
+    parts.append(PagePart("repeat", "How to repeat it", _repeat(joint, folders)))
     networks = sum(len(one.board.seeds) for one in joint.runs)
     facts = f"{count(n_runs, 'run')}, {count(networks, 'network')}, {count(len(methods_of(joint.runs)), 'method')}"
     sets = ", ".join(one.title for one in joint.runs)
