@@ -164,3 +164,21 @@ def test_on_paper_everything_is_unfolded(open_page: Any) -> None:
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
     assert page.pdf(format="A4").startswith(b"%PDF")
     assert page.locator("details:not([open])").count() == closed
+
+
+RECORDED = Path(__file__).parent.parent.parent / "docs" / "results" / "joint" / "report.html"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_over_several_runs_fits_too(browser: Any, scheme: str) -> None:
+    for width in (1300, 390):
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page = context.new_page()
+        page.goto(RECORDED.resolve().as_uri())
+        page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        cut = page.locator(".scroll").evaluate_all(
+            "all => all.filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.ariaLabel)"
+        )
+        assert not cut or width == 390, f"columns are cut off: {cut}"
+        context.close()

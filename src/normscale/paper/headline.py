@@ -89,20 +89,19 @@ def joint_headline(folders: Sequence[str | os.PathLike[str]]) -> str:
         heads.append(f"{one.title}: {networks}, {100 * fmean(one.accuracies.values()):.1f} % right")
         heads.append("the paper's" if printed is None else f"the paper's: {100 * printed.mean:.1f} % right")
     heads += ["**mean**", "the paper's"]
-    rows = []
+    lines: list[tuple[float, str]] = []
     for method in methods_of(runs):
-        pairs = [(_number(one.average("auroc", method)), one.published("auroc", method)) for one in runs]
-        rows.append((method, pairs, *(_mean_of(side) for side in zip(*pairs, strict=True))))
-    rows.sort(key=lambda row: -(row[2] or 0.0))
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for method, pairs, ours, theirs in rows:
-        cells = [_three(number) for pair in pairs for number in pair]
-        mean = f"**{_three(ours)}**" if ours is not None else ""
-        lines.append(f"| {title_of(method)} | {' | '.join(cells)} | {mean} | {_three(theirs)} |")
+        ours = [_number(one.average("auroc", method)) for one in runs]
+        theirs = [one.published("auroc", method) for one in runs]
+        cells = [_three(number) for pair in zip(ours, theirs, strict=True) for number in pair]
+        mean = _mean_of(ours)
+        cells += [f"**{_three(mean)}**" if mean is not None else "", _three(_mean_of(theirs))]
+        lines.append((mean or 0.0, f"| {title_of(method)} | {' | '.join(cells)} |"))
+    table = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    table += [line for _, line in sorted(lines, key=lambda one: -one[0])]
     sets = [f"{one.title} {', '.join(one.shared)}" for one in runs]
-    return (
-        "\n".join(lines) + f"\n\nOoD sets: {'; '.join(sets)}. Multi-Threshold is a ranking for each predicted class.\n"
-    )
+    note = f"OoD sets: {'; '.join(sets)}. Multi-Threshold is a ranking for each predicted class, averaged."
+    return "\n".join(table) + f"\n\n{note}\n"
 
 
 def joint_findings(folders: Sequence[str | os.PathLike[str]]) -> str:
