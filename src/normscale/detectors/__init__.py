@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from normscale.detectors.norm_scaling import NormScaling
     from normscale.detectors.odin import ODIN
     from normscale.detectors.oodd import OODD
+    from normscale.detectors.openmax import OpenMax
     from normscale.detectors.react import ReAct
     from normscale.detectors.registry import list_detectors, load_detector, make_detector, register
     from normscale.detectors.relative_mahalanobis import RelativeMahalanobis
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from normscale.detectors.tempered import Tempered
     from normscale.detectors.threshold import Threshold
     from normscale.detectors.vim import ViM
+    from normscale.detectors.weiper import WeiPer
     from normscale.detectors.wrapper import Wrapper
 
 _HOMES = {  # module -> the public names it holds; a test compares this with the imports above
@@ -70,6 +72,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "norm_scaling": "NormScaling",
     "odin": "ODIN",
     "oodd": "OODD",
+    "openmax": "OpenMax",
     "react": "ReAct",
     "registry": "list_detectors load_detector make_detector register",
     "relative_mahalanobis": "RelativeMahalanobis",
@@ -85,6 +88,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "tempered": "Tempered",
     "threshold": "Threshold",
     "vim": "ViM",
+    "weiper": "WeiPer",
     "wrapper": "Wrapper",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -117,6 +121,7 @@ __all__ = [
     "MultiThreshold",
     "NNGuide",
     "NormScaling",
+    "OpenMax",
     "ReAct",
     "RelativeMahalanobis",
     "Residual",
@@ -129,6 +134,7 @@ __all__ = [
     "Tempered",
     "Threshold",
     "ViM",
+    "WeiPer",
     "Wrapper",
     "list_detectors",
     "load_detector",

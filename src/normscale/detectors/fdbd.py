@@ -50,6 +50,7 @@ class FDBD(Detector):
     name = "fdbd"
     title = "fDBD"
     paper = "Liu & Qin 2024"
+    cost = "a matrix product with the last layer"
     reads = (LOGITS, FEATURES)
     needs_head = True
 

@@ -41,6 +41,7 @@ class GradNorm(Detector):
     name = "gradnorm"
     title = "GradNorm"
     paper = "Huang, Geng & Li 2021"
+    cost = "one pass over logits and features"
     reads = (LOGITS, FEATURES)
     needs_fit = False
     parameters = {"temperature": "divides the logits"}

@@ -51,6 +51,7 @@ class KNN(Detector):
     name = "knn"
     title = "KNN"
     paper = "Sun et al. 2022"
+    cost = "a matrix product with the bank, and a partial sort"
     reads = (FEATURES,)
     parameters = {
         "k": "which neighbour counts",

@@ -52,6 +52,7 @@ class NCI(Detector):
     name = "nci"
     title = "NCI"
     paper = "Liu & Qin 2025"
+    cost = "one pass over the features"
     reads = (LOGITS, FEATURES)
     needs_head = True
     parameters = {"alpha": "weight of the size of the features"}

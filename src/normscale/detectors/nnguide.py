@@ -53,6 +53,7 @@ class NNGuide(Detector):
     name = "nnguide"
     title = "NNGuide"
     paper = "Park, Jung & Teoh 2023"
+    cost = "a matrix product with the bank, and a partial sort"
     reads = (LOGITS, FEATURES)
     parameters = {
         "k": "how many of the largest similarities count",

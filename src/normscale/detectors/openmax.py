@@ -65,6 +65,7 @@ class OpenMax(Detector):
     name = "openmax"
     title = "OpenMax"
     paper = "Bendale & Boult 2016"
+    cost = "one pass over the logits"
     needs_labels = True
     parameters = {
         "tail": "how many of the largest distances of a class its distribution is fitted to",

@@ -57,6 +57,7 @@ class RelativeMahalanobis(Detector):
     name = "relative_mahalanobis"
     title = "Relative Mahalanobis"
     paper = "Ren et al. 2021"
+    cost = "four matrix products with the features"
     reads = (FEATURES,)
     needs_labels = True
 

@@ -50,6 +50,7 @@ class Residual(Detector):
     name = "residual"
     title = "Residual"
     paper = "Wang et al. 2022"
+    cost = "a matrix product with the features"
     reads = (FEATURES,)
     needs_head = True
     parameters = {"dimensions": "of the principal space; 0: 1000, 512 or half, by the number of features"}

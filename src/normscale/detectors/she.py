@@ -45,6 +45,7 @@ class SHE(Detector):
     name = "she"
     title = "SHE"
     paper = "Zhang et al. 2023"
+    cost = "one pass over the features"
     reads = (LOGITS, FEATURES)
     needs_labels = True
 

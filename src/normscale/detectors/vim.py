@@ -53,6 +53,7 @@ class ViM(Detector):
     name = "vim"
     title = "ViM"
     paper = "Wang et al. 2022"
+    cost = "a matrix product with the features, one pass over the logits"
     reads = (LOGITS, FEATURES)
     needs_head = True
     parameters = {"dimensions": "of the principal space; 0: 1000, 512 or half, by the number of features"}

@@ -89,6 +89,7 @@ class WeiPer(Detector):
     name = "weiper"
     title = "WeiPer+KLD"
     paper = "Granz, Heurich & Landgraf 2024"
+    cost = "a matrix product with a hundred perturbed last layers"
     reads = (FEATURES,)
     needs_head = True
     parameters = {
