@@ -34,7 +34,7 @@ class NormScaled:
         return log_odds((row - self.mu) / self.sigma)
 
 
-def spread(values: FloatArray, groups: list[FloatArray]) -> float:
+def spread(values: FloatArray, groups: list[NDArray[np.int64]]) -> float:
     """Root mean square deviation from the mean of the group."""
     within = np.concatenate([values[rows] - values[rows].mean() for rows in groups])
     return math.sqrt(float((within**2).mean()))

@@ -45,7 +45,7 @@ def test_the_stream_equals_its_definition_in_any_split(tmp_path: Path) -> None:
     np.testing.assert_allclose(whole, expected, rtol=1e-6, atol=1e-6)
     first = detector.stream(stream[:23])
     detector.save(tmp_path / "d.safetensors")
-    loaded = ns.load_detector(tmp_path / "d.safetensors")
+    loaded: Any = ns.load_detector(tmp_path / "d.safetensors")
     np.testing.assert_allclose(np.concatenate([first, loaded.stream(stream[23:])]), whole, rtol=1e-9, atol=1e-9)
     assert len(loaded.dictionary_) == 7
 

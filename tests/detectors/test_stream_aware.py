@@ -46,7 +46,7 @@ BASES = ("energy", "msp", "mahalanobis", "norm_scaling", "react", "ensemble")
 @pytest.mark.parametrize("base", BASES)
 def test_any_detector_gains_where_ood_gathers(base: str, train: Any, mixed: Any) -> None:
     rows, is_ood = mixed
-    detector = ns.make_detector(f"stream_aware+{base}").fit(train)
+    detector: Any = ns.make_detector(f"stream_aware+{base}").fit(train)
     assert detector.name == f"stream_aware+{base}"
     alone = detector.scorer.score(rows.only(*detector.scorer.reads))
     np.testing.assert_allclose(detector.score(rows), detector.scale_(alone), rtol=1e-9, atol=1e-9)
@@ -124,7 +124,7 @@ def test_the_formula_is_the_score(train: Any, mixed: Any) -> None:
     for base in ("energy", "centred+max_logit"):
         detector = ns.StreamAware(base).fit(train)
         detector.stream(rows)
-        formula = formula_of(detector)
+        formula: Any = formula_of(detector)
         z = rows.logits
         centred = z - z.mean(axis=1, keepdims=True)
         used, own = (centred if formula.centred else z), z.argmax(axis=1)

@@ -26,9 +26,9 @@ __all__ = [
     "KINDS",
     "absorb",
     "backend",
-    "centred",
     "combine",
     "frozen_scores",
+    "less_row_means",
     "load_in_background",
     "predicted",
     "stream_scores",
@@ -76,7 +76,7 @@ class Backend(Protocol):
     def predicted(self, rows: NDArray[Any], out: NDArray[np.int64]) -> None:
         """The first of the largest numbers of every row."""
 
-    def centred(self, rows: NDArray[Any], out: FloatArray) -> None:
+    def less_row_means(self, rows: NDArray[Any], out: FloatArray) -> None:
         """Every row less its mean."""
 
     def frozen_scores(
@@ -280,11 +280,11 @@ def predicted(rows: NDArray[Any]) -> NDArray[np.int64]:
     return out
 
 
-def centred(rows: NDArray[Any]) -> FloatArray:
+def less_row_means(rows: NDArray[Any]) -> FloatArray:
     """Rows (n, C) less their means; a row that is not finite or too large gives numbers that are not finite."""
     out = np.empty(rows.shape)
     if rows.shape[0]:
-        _active().centred(_native(rows), out)
+        _active().less_row_means(_native(rows), out)
     return out
 
 

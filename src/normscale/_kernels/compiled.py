@@ -397,7 +397,7 @@ def predicted(rows: Array, out: Array) -> None:
 
 
 @compiled(REDUCE)
-def centred(rows: Array, out: Array) -> None:
+def less_row_means(rows: Array, out: Array) -> None:
     """Every row less its mean."""
     for i in range(rows.shape[0]):
         total = 0.0

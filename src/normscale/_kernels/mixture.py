@@ -104,7 +104,7 @@ class Mixture(NamedTuple):
         return all(bool(np.isfinite(part).all()) for part in self)
 
 
-class Stream(NamedTuple):
+class MixtureRows(NamedTuple):
     """Rows of a stream as the loops read them."""
 
     logits: NDArray[Any]
@@ -114,21 +114,21 @@ class Stream(NamedTuple):
     confidence: FloatArray
     """(b,) in deviations, higher = more like training."""
 
-    def block(self, block: slice) -> Stream:
+    def block(self, block: slice) -> MixtureRows:
         """Some of the rows, as the loops can read them."""
-        return Stream(_kernels._native(self.logits[block]), self.further[block], self.confidence[block])
+        return MixtureRows(_kernels._native(self.logits[block]), self.further[block], self.confidence[block])
 
 
 class Loops(Protocol):
     """What a back end offers."""
 
     def stream(
-        self, rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+        self, rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
     ) -> None:
         """Take rows in and score them; ``state`` moves on."""
 
     def score(
-        self, rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+        self, rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
     ) -> None:
         """Score rows; nothing moves."""
 
@@ -144,7 +144,7 @@ def _loops() -> Loops:
 
 
 def stream_mixture(
-    rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
 ) -> Mixture | None:
     """Take rows in one by one, score each into ``out`` (n,), and return the state after the last.
 
@@ -158,7 +158,7 @@ def stream_mixture(
 
 
 def score_mixture(
-    rows: Stream,
+    rows: MixtureRows,
     profiles: ClassProfiles,
     settings: MixtureSettings,
     state: Mixture,

@@ -29,8 +29,8 @@ from normscale._kernels.mixture import (
     TRUSTED,
     ClassProfiles,
     Mixture,
+    MixtureRows,
     MixtureSettings,
-    Stream,
 )
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
@@ -57,11 +57,12 @@ def _mean(rows: Array, i: int) -> float:
     total = 0.0
     for j in range(rows.shape[1]):
         total += np.float64(rows[i, j])
-    return total / rows.shape[1]
+    mean: float = total / rows.shape[1]
+    return mean
 
 
 @compiled(EXACT)
-def _counts(rows: Stream, profiles: ClassProfiles, predicted: Array, count: Array, top: Array) -> None:
+def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count: Array, top: Array) -> None:
     """Class, and counts above the median and the quartile, of every row."""
     for i in range(predicted.shape[0]):
         predicted[i] = _predicted(rows.logits, i)
@@ -95,7 +96,8 @@ def _trust_in_stream(totals: Array) -> float:
         return 1.0  # nearly always, and without a division
     intact = min(1.0, (totals[LONG_TOP] + FEW) / id_count)
     present = min(1.0, id_count / enough)
-    return min(1.0, max(0.0, (DISTRUSTED - 1.0 + intact * present) * (1.0 / (DISTRUSTED - TRUSTED))))
+    trust: float = min(1.0, max(0.0, (DISTRUSTED - 1.0 + intact * present) * (1.0 / (DISTRUSTED - TRUSTED))))
+    return trust
 
 
 @compiled({**REDUCE, **INLINE})
@@ -132,7 +134,8 @@ def _mean_ratio(x: Array, first: int, last: int, trust: float, c: int, mean: Arr
     else:
         for j in range(first, last):
             ratio -= np.log(1.0 - trust + trust * variance[c, j])
-    return ratio / (last - first)
+    mean_ratio: float = ratio / (last - first)
+    return mean_ratio
 
 
 @compiled({**EXACT, **INLINE})
@@ -159,7 +162,7 @@ def _join(x: Array, step: float, c: int, mean: Array, variance: Array) -> None:
 
 
 @compiled(EXACT)
-def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
+def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
     """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
     n, n_logits = rows.logits.shape
@@ -211,7 +214,7 @@ def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, sta
 
 
 @compiled(EXACT)
-def score(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
+def score(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
     """Score rows with the state as it is into ``out`` (b,)."""
     n, n_logits = rows.logits.shape
     trust = _trust_in_stream(state.totals)

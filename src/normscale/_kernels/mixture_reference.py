@@ -42,8 +42,8 @@ from normscale._kernels.mixture import (
     ClassProfiles,
     FloatArray,
     Mixture,
+    MixtureRows,
     MixtureSettings,
-    Stream,
 )
 
 
@@ -81,7 +81,7 @@ def trust_in_stream(totals: FloatArray) -> float:
     return min(1.0, max(0.0, (DISTRUSTED - covariate_shift(totals)) / (DISTRUSTED - TRUSTED)))
 
 
-def coordinates(rows: Stream) -> FloatArray:
+def coordinates(rows: MixtureRows) -> FloatArray:
     """(b, D) the centred logits and what else there is."""
     logits = rows.logits.astype(np.float64)
     return np.hstack([logits - logits.mean(axis=1, keepdims=True), rows.further])
@@ -89,7 +89,8 @@ def coordinates(rows: Stream) -> FloatArray:
 
 def in_deviations(places: FloatArray, c: int, profiles: ClassProfiles) -> FloatArray:
     """x: coordinates (b, D) in training deviations from the mean of class c, cut off at the reach."""
-    return np.clip((places - profiles.mean[c]) * profiles.inverse_deviation[c], -REACH, REACH)
+    x: FloatArray = np.clip((places - profiles.mean[c]) * profiles.inverse_deviation[c], -REACH, REACH)
+    return x
 
 
 def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -> FloatArray:
@@ -105,10 +106,13 @@ def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -
     ratio = terms[:, :n_logits].mean(axis=1)
     if x.shape[1] > n_logits:
         ratio = 0.5 * (ratio + terms[:, n_logits:].mean(axis=1))
-    return np.maximum(0.0, trust * ratio)
+    evidence: FloatArray = np.maximum(0.0, trust * ratio)
+    return evidence
 
 
-def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray) -> None:
+def stream(
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+) -> None:
     """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
     with np.errstate(all="ignore"):
@@ -146,7 +150,9 @@ def stream(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, sta
             state.ood_variance[c] = (1.0 - step) * (state.ood_variance[c] + step * move * move)
 
 
-def score(rows: Stream, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray) -> None:
+def score(
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+) -> None:
     """Score rows with the state as it is into ``out`` (b,)."""
     predicted = rows.logits.argmax(axis=1)
     trust = trust_in_stream(state.totals)

@@ -224,7 +224,7 @@ def predicted(rows: NDArray[Any], out: NDArray[np.int64]) -> None:
     np.argmax(rows, axis=1, out=out)
 
 
-def centred(rows: NDArray[Any], out: FloatArray) -> None:
+def less_row_means(rows: NDArray[Any], out: FloatArray) -> None:
     """Every row less its mean."""
     with np.errstate(all="ignore"):
         np.subtract(rows, rows.mean(axis=1, keepdims=True, dtype=np.float64), out=out)

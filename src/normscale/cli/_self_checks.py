@@ -100,7 +100,7 @@ def _mixture_kernels_agree() -> bool:
         rng = np.random.default_rng(n_classes)
         train = _rows(n_classes) + 6.0 * np.eye(n_classes)[rng.integers(0, n_classes, 300)]
         logits = np.vstack([train[:100], _rows(n_classes, 100)])  # rows that belong, then rows that do not
-        known, stream = (mixture.Stream(z, z[:, :1] ** 2, z.max(axis=1) - 6.0) for z in (train, logits))
+        known, stream = (mixture.MixtureRows(z, z[:, :1] ** 2, z.max(axis=1) - 6.0) for z in (train, logits))
         profiles = class_profiles(known)
         empty = mixture.Mixture.empty(*profiles.mean.shape)
         mine, theirs, other = np.empty(200), np.empty(200), empty.copy()

@@ -67,7 +67,7 @@ class Centred(Step):
 
 def centred(logits: Rows) -> FloatArray:
     """Logits less the mean of their row; shape (n, C), float64."""
-    rows = _kernels.centred(logits)
+    rows = _kernels.less_row_means(logits)
     if not np.isfinite(rows).all():
         raise _validate.invalid_row_error(logits, LOGITS, can_skip=True)
     return rows

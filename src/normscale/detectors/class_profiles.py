@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from normscale._kernels.mixture import SOFTNESS, ClassProfiles, Stream
+from normscale._kernels.mixture import SOFTNESS, ClassProfiles, MixtureRows
 from normscale._kernels.mixture_reference import coordinates
 from normscale._validate import FloatArray, IntArray
 from normscale.errors import InvalidInput
@@ -17,7 +17,7 @@ _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
 
 
-def class_profiles(rows: Stream) -> ClassProfiles:
+def class_profiles(rows: MixtureRows) -> ClassProfiles:
     """The in-distribution group of every predicted class, from training rows.
 
     A class that no training row is predicted as is described by all rows together.

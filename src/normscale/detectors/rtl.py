@@ -111,7 +111,7 @@ class RTL(Wrapper):
         scores = np.empty(len(outputs))
         for i, (row, target) in enumerate(zip(_with_constant(outputs.features), targets.tolist(), strict=True)):
             direction = covariance @ row
-            gain = direction / (1.0 + row @ direction)
+            gain: FloatArray = direction / (1.0 + row @ direction)
             weights += gain * (target - row @ weights)
             covariance -= np.outer(gain, direction)
             scores[i] = row @ weights

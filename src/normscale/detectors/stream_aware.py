@@ -1,4 +1,4 @@
-"""Stream-aware: any detector, and what its stream teaches about the OoD inputs that are about."""
+"""MixtureRows-aware: any detector, and what its stream teaches about the OoD inputs that are about."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from normscale._kernels.mixture import (
     ROWS,
     ClassProfiles,
     Mixture,
+    MixtureRows,
     MixtureSettings,
-    Stream,
     score_mixture,
     stream_mixture,
 )
@@ -124,7 +124,7 @@ class StreamAware(Wrapper):
     """
 
     name = "stream_aware"
-    title = "Stream-aware"
+    title = "MixtureRows-aware"
     paper = "docs/robust.md"
     cost = "the wrapped score; in a stream one row after the other"
     default_score = "centred"
@@ -189,16 +189,16 @@ class StreamAware(Wrapper):
         self.profiles_ = class_profiles(self._rows(train, scores))
         self.recounted_ = np.ones(2)
 
-    def _rows(self, outputs: ModelOutputs, scores: FloatArray) -> Stream:
+    def _rows(self, outputs: ModelOutputs, scores: FloatArray) -> MixtureRows:
         """The rows as the kernels read them."""
         further = np.empty((len(outputs), 0))
         if self.components_ is not None:
             further = self.components_.of_rows(outputs.features)
         confidence = self.scale_.centre - scores
         confidence /= self.scale_.spread
-        return Stream(outputs.logits, further, confidence)
+        return MixtureRows(outputs.logits, further, confidence)
 
-    def _scored(self, outputs: ModelOutputs, threads: int) -> Stream:
+    def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
         reads = self.scorer.reads
         inner = outputs if outputs.names == reads else outputs.only(*reads)
         return self._rows(outputs, self.scorer._score(inner, threads))
@@ -317,7 +317,7 @@ class StreamAware(Wrapper):
         """Two streams have no union here: what is remembered depends on the order of the rows."""
         raise InvalidInput(
             "stream-aware detectors cannot be merged: each forgets old rows, so what they know depends on the "
-            "order of the rows. Stream all rows through one detector, or keep one for each source. "
+            "order of the rows. MixtureRows all rows through one detector, or keep one for each source. "
             "(To join training sets, use fit_chunks.)"
         )
 
