@@ -40,7 +40,7 @@ class BankSample:
     def add(self, rows: Rows, weights: FloatArray) -> None:
         """Take rows (b, d) in, with a number for each."""
         native = rows.dtype.newbyteorder("=") if rows.dtype.kind == "f" else np.dtype(np.float64)
-        draws = self._rng.random(rows.shape[0]) if self._size else np.zeros(rows.shape[0])
+        draws: FloatArray = np.asarray(self._rng.random(rows.shape[0]) if self._size else np.zeros(rows.shape[0]))
         self._parts.append((rows.astype(native), weights, draws))
         self._held += rows.shape[0]
         if self._size and self._held > 2 * self._size:

@@ -79,4 +79,4 @@ class Residual(Detector):
         return self.space_.tensors()
 
     def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.space_ = ResidualSpace.from_tensors(tensors, self.widths_ and self.widths_[FEATURES])
+        self.space_ = ResidualSpace.from_tensors(tensors, (self.widths_ or {}).get(FEATURES))

@@ -84,7 +84,7 @@ class ViM(Detector):
         return {"alpha": np.array([self.alpha_]), **self.space_.tensors()}
 
     def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.space_ = ResidualSpace.from_tensors(tensors, self.widths_ and self.widths_[FEATURES])
+        self.space_ = ResidualSpace.from_tensors(tensors, (self.widths_ or {}).get(FEATURES))
         self.alpha_ = float(_validate.as_finite_vector(tensors["alpha"], "alpha")[0])
         if tensors["alpha"].shape != (1,):
             raise InvalidInput("alpha must be one number.")

@@ -183,13 +183,11 @@ class WeiPer(Detector):
         self.head_ = Head.checked((tensors["head.weight"], tensors["head.bias"]))
         if self.widths_ is not None and self.head_.weight.shape[1] != self.widths_[FEATURES]:
             raise InvalidInput("head.weight must have a column for each feature.")
-        self.features_, self.logits_ = (
-            Histogram(
-                *_validate.as_finite_vector(tensors[f"{name}.range"], f"{name}.range").tolist(),
-                _validate.as_finite_vector(tensors[f"{name}.shares"], f"{name}.shares"),
-            )
-            for name in ("features", "logits")
-        )
+        found = []
+        for name in ("features", "logits"):
+            low, high = _validate.as_finite_vector(tensors[f"{name}.range"], f"{name}.range").tolist()
+            found.append(Histogram(low, high, _validate.as_finite_vector(tensors[f"{name}.shares"], f"{name}.shares")))
+        self.features_, self.logits_ = found
         for histogram in (self.features_, self.logits_):
             if histogram.shares.size != self.bins or (histogram.shares < 0.0).any() or histogram.low >= histogram.high:
                 raise InvalidInput(f"histograms must have a range and {self.bins} shares of at least 0.")
