@@ -30,7 +30,7 @@ class NNGuide(Detector):
     Parameters
     ----------
     k : int
-        How many of the largest similarities count. 10 is the paper's; no OoD data chooses it here. A bank of fewer
+        How many of the largest similarities count. 10 is what pytorch-ood and OpenOOD take; no OoD data chooses it here. A bank of fewer
         rows uses all.
     bank : int
         How many training rows to keep, drawn at random with a fixed seed; 0 keeps all. The paper keeps 1 % of ImageNet.
