@@ -69,17 +69,28 @@ def _log_others(z: Array, top: float, others: float) -> float:
     return (second - top) + np.log(total)
 
 
+@compiled(EXACT)
+def _probabilities(z: Array, top: float, log_total: float, p: Array) -> None:
+    for j in range(z.shape[0]):
+        p[j] = exp_nonpositive((z[j] - top) - log_total)
+
+
+@compiled(EXACT)
+def _exponents(z: Array, top: float, log_total: float, gamma: float, p: Array) -> None:
+    """Put gamma * log(p (1 - p)) in the place of p."""
+    for j in range(z.shape[0]):
+        p[j] = gamma * ((z[j] - top) - log_total + log_one_minus(p[j]))
+
+
 @compiled(REDUCE)
-def _terms(z: Array, top: float, log_total: float, gamma: float) -> tuple[float, float]:
-    """Sum of (p (1 - p)) ** gamma over the numbers below the top, where p is at most 1/2, and how many are the top."""
+def _sum_below(z: Array, top: float, exponents: Array) -> tuple[float, float]:
+    """Sum of the powers over the numbers below the top, and how many are the top."""
     below = 0.0
     n_top = 0.0
     for j in range(z.shape[0]):
-        log_p = z[j] - top - log_total
-        term = exp_nonpositive(gamma * (log_p + log_one_minus(exp_nonpositive(log_p))))
-        is_below = z[j] < top
-        below += term if is_below else 0.0
-        n_top += 0.0 if is_below else 1.0
+        term = exp_nonpositive(exponents[j])
+        below += term if z[j] < top else 0.0
+        n_top += 0.0 if z[j] < top else 1.0
     return below, n_top
 
 
@@ -88,6 +99,7 @@ def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool
     """Sum of (p (1 - p)) ** gamma over the ``top`` largest p; False when a row is not finite."""
     n_classes = rows.shape[1]
     z = np.empty(n_classes)
+    work = np.empty(n_classes)
     for i in range(rows.shape[0]):
         largest, trace_of_row = _read(rows[i], z)
         if trace_of_row != 0.0:  # of NaN too, which np.partition must not meet
@@ -96,7 +108,10 @@ def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool
         others = below + (np.round(every - below) - 1.0)
         log_total = np.log1p(others)
         chosen = z if top >= n_classes else np.partition(z, n_classes - top)[n_classes - top :]
-        terms, n_largest = _terms(chosen, largest, log_total, gamma)
+        powers = work[: chosen.shape[0]]
+        _probabilities(chosen, largest, log_total, powers)  # three loops: one would be too long to become vector code
+        _exponents(chosen, largest, log_total, gamma, powers)  # of numbers below the top, where p is at most 1/2
+        terms, n_largest = _sum_below(chosen, largest, powers)
         own_term = exp_nonpositive(gamma * (_log_others(z, largest, others) - 2.0 * log_total))
         out[i] = terms + n_largest * own_term
     return True
