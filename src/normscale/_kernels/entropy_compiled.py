@@ -59,14 +59,17 @@ def entropy(rows: Array, out: Array) -> bool:
 @compiled(EXACT)
 def _log_others(z: Array, top: float, others: float) -> float:
     """Log of the sum of exp(z - top) over all but the largest."""
-    if others >= UNDERFLOW:
-        return np.log(others)
-    second = _second_largest(z)
-    total = 0.0
-    for j in range(z.shape[0]):
-        if z[j] <= second:
-            total += exp_nonpositive(z[j] - second)
-    return (second - top) + np.log(total)
+    lift = 0.0
+    total = others
+    if others < UNDERFLOW:
+        second = _second_largest(z)
+        lift = second - top
+        total = 0.0
+        for j in range(z.shape[0]):
+            if z[j] <= second:
+                total += exp_nonpositive(z[j] - second)
+    result: float = lift + np.log(total)
+    return result
 
 
 @compiled(EXACT)
