@@ -30,8 +30,8 @@ class NNGuide(Detector):
     Parameters
     ----------
     k : int
-        How many of the largest similarities count. 10 is what pytorch-ood and OpenOOD take; no OoD data chooses it here. A bank of fewer
-        rows uses all.
+        How many of the largest similarities count. 10 is what pytorch-ood takes; no OoD data chooses it here. A bank of
+        fewer rows uses all.
     bank : int
         How many training rows to keep, drawn at random with a fixed seed; 0 keeps all. The paper keeps 1 % of ImageNet.
 
