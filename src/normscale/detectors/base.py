@@ -74,6 +74,8 @@ class Detector(ABC):
     """Whether ``fit`` needs the network's last layer."""
     settings: tuple[Setting, ...] = (Setting.FROZEN,)
     """The settings it can be measured in; its statistics run where STREAM is among them."""
+    reads_again: bool = False
+    """Whether ``fit`` reads the rows more than once."""
     parameters: ClassVar[Mapping[str, str]] = {}
     """The constructor's arguments and what each means; each is an attribute of the same name."""
 
@@ -96,11 +98,34 @@ class Detector(ABC):
     # -- what a subclass writes ------------------------------------------------------------------------------
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        """Learn from checked chunks; every chunk must be consumed."""
+        """Learn from checked chunks; every chunk must be consumed.
+
+        A detector whose fit can be put together from parts of the rows leaves this as it is and writes
+        :meth:`_partial`, :meth:`_merge` and :meth:`_finish`; one that must see all rows writes this.
+        """
+        rows = [join(chunks)] if self.reads_again else chunks
+        turn = 0
+        while not self._finish(self._partial(iter(rows), turn), turn):
+            turn += 1
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+        """What some of the rows tell: numbers that :meth:`_merge` can add up. ``turn`` counts readings from 0."""
         for chunk in chunks:
             for name in self.reads:
                 if not np.isfinite(chunk.array(name)).all():
                     raise _validate.invalid_row_error(chunk.array(name), name)
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        """What two parts of the rows tell together; neither is changed."""
+        return None
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        """Learn from what all rows tell; False asks for another reading of them (:attr:`reads_again`)."""
+        return True
+
+    def why_all_rows(self) -> str:
+        """Why ``fit`` must see all rows at once, in words; empty where parts of them can be fitted and merged."""
+        return "" if type(self)._fit is Detector._fit else "it learns from all rows at once"
 
     @abstractmethod
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
@@ -162,8 +187,7 @@ class Detector(ABC):
 
     def fit_chunks(self, chunks: Iterable[ModelOutputs]) -> Self:
         """Learn from a training set that comes in pieces, such as ``open_table(path).chunks()``."""
-        learner = copy.copy(self)  # a failed fit must leave self as it was
-        learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        learner = self._learner()
         learner._fit(learner._checked(chunks))
         if learner.widths_ is None:
             raise InvalidInput(f"{self.name}: the training outputs are empty; at least one row is needed.")
@@ -184,8 +208,7 @@ class Detector(ABC):
         array of shape (n,), float64
         """
         record = self._as_outputs(outputs)
-        learner = copy.copy(self)
-        learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        learner = self._learner()
         parts = list(learner._checked([record]))
         if not parts:
             raise InvalidInput(f"{self.name}: the training outputs are empty; at least one row is needed.")
@@ -194,6 +217,12 @@ class Detector(ABC):
         with self._lock:
             self._take_over(learner)
         return scores
+
+    def _learner(self) -> Self:
+        """A copy that has learned nothing: a failed fit must leave self as it was."""
+        learner = copy.copy(self)
+        learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        return learner
 
     def score(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
         """Score each input; nothing changes.
@@ -402,8 +431,8 @@ class Detector(ABC):
                 f"Pass ModelOutputs({name}=...)."
             )
 
-    def _checked(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
-        """Pass non-empty chunks on, checked for what this detector reads and counted into the baseline."""
+    def _checked(self, chunks: Iterable[ModelOutputs], *, counted: bool = False) -> Iterator[ModelOutputs]:
+        """Pass non-empty chunks on, checked for what this detector reads and, unless they were, counted in."""
         has_baseline = True
         for chunk in chunks:
             for name in (*self.reads, *self.reads_in_fit):
@@ -419,7 +448,7 @@ class Detector(ABC):
                 )
             if len(chunk):
                 self.widths_ = {name: chunk.array(name).shape[1] for name in self.reads}
-                has_baseline = has_baseline and self._take_into_baseline(chunk)
+                has_baseline = has_baseline and (counted or self._take_into_baseline(chunk))
                 yield chunk
         if not has_baseline:
             self.baseline_ = None

@@ -47,6 +47,14 @@ class TrainingBaseline:
         """Count the rows of another array in."""
         self.others.setdefault(name, RunningMoments(rows.shape[1])).update(rows, name=name)
 
+    def merge(self, other: TrainingBaseline) -> TrainingBaseline:
+        """The baseline of both sets of rows, of equal width; neither is changed."""
+        merged = TrainingBaseline(self.predicted.size)
+        merged.predicted = self.predicted + other.predicted
+        merged.moments = self.moments.merge(other.moments)
+        merged.others = {name: moments.merge(other.others[name]) for name, moments in self.others.items()}
+        return merged
+
     @property
     def share(self) -> FloatArray:
         """(C,) the share of rows predicted as each class."""

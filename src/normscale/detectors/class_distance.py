@@ -82,7 +82,7 @@ class ClassDistance:
                 f"{rank} directions only, and what happens in the others is not seen. "
                 'Pass shrinkage="oas" or more rows.',
                 NumericalWarning,
-                stacklevel=6,
+                stacklevel=8,
             )
         return cls(classes, means, covariance, vectors[:, used] / np.sqrt(values[used]), amount)
 

@@ -47,6 +47,25 @@ class ClassSums:
             self._scatter += block.T @ block
             self.n += block.shape[0]
 
+    def merge(self, other: ClassSums) -> ClassSums:
+        """The sums over both sets of rows, about this one's origin; neither is changed.
+
+        With s the other's origin less this one's and t its sums over all classes, its scatter about this origin is
+        ``S + s t' + t s' + n s s'``. Origins are means of rows, so that s is no larger than the rows' spread.
+        """
+        merged = ClassSums(self.name)
+        merged.n = self.n + other.n
+        merged._origin = self._origin
+        merged._counts, merged._sums = self._counts.copy(), self._sums.copy()
+        merged._make_room(other._counts.size)
+        shift, total = other._origin - self._origin, other._sums.sum(axis=0)
+        there = slice(0, other._counts.size)
+        merged._counts[there] += other._counts
+        merged._sums[there] += other._sums + other._counts[:, None] * shift
+        crossed = np.outer(shift, total)
+        merged._scatter = self._scatter + other._scatter + (crossed + crossed.T) + other.n * np.outer(shift, shift)
+        return merged
+
     def _make_room(self, n_classes: int) -> None:
         missing = n_classes - self._counts.size
         if missing > 0:

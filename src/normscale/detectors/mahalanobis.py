@@ -17,6 +17,7 @@ from normscale.detectors.formula import FeatureFormula
 from normscale.detectors.logistic import logistic_weights
 from normscale.detectors.registry import register
 from normscale.errors import InvalidInput
+from normscale.moments import RunningMoments
 from normscale.outputs import ATTACKED, FEATURES, ModelOutputs, check_name
 
 
@@ -86,33 +87,49 @@ class Mahalanobis(Detector):
             if len(self.weights) != len(self.layers):
                 raise InvalidInput(f"weights must be {len(self.layers)} numbers, one a layer; got {len(self.weights)}.")
         self.reads = self.layers
+        self.reads_again = len(self.layers) > 1 and self.weights == "uniform"
         if self.weights == "attacks":
             self.reads_in_fit = tuple(ATTACKED + name for name in self.layers)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        if self.weights != "attacks" or len(self.layers) == 1:
+            super()._fit(chunks)
+            return
+        train = join(chunks)
+        self._finish(self._partial(iter([train]), 0), 0)
+        clean, attacked = self._all_distances(train), self._all_distances(train, ATTACKED)
+        both = np.concatenate([clean, attacked])
+        self.weights_ = logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
+
+    def why_all_rows(self) -> str:
+        return "its weights are regressed on all rows" if self.weights == "attacks" and len(self.layers) > 1 else ""
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> list[ClassSums] | RunningMoments:
+        if turn == 1:  # the distances are known: how far do they vary?
+            spread = RunningMoments(len(self.layers))
+            for chunk in chunks:
+                spread.update(self._all_distances(chunk))
+            return spread
         sums = [ClassSums(name) for name in self.layers]
-        parts: list[ModelOutputs] = []
         for chunk in chunks:
             assert chunk.labels is not None  # the contract checked it
             for total in sums:
                 total.add(chunk.array(total.name), chunk.labels)
-            if len(self.layers) > 1:
-                parts.append(chunk.only(*self.reads, *self.reads_in_fit))
-        if not sums[0].n:
-            return
-        self.distances_ = [ClassDistance.of(total, self.shrinkage) for total in sums]
-        self.weights_ = np.ones(1) if not parts else self._weights(join(parts))
+        return sums
 
-    def _weights(self, train: ModelOutputs) -> FloatArray:
-        if not isinstance(self.weights, str):
-            return np.array(self.weights)
-        clean = self._all_distances(train)
-        if self.weights == "uniform":
-            deviations: FloatArray = np.maximum(clean.std(axis=0), np.finfo(np.float64).tiny)
-            return 1.0 / (len(self.layers) * deviations)
-        attacked = self._all_distances(train, ATTACKED)
-        both = np.concatenate([clean, attacked])
-        return logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
+    def _merge(self, first: Any, second: Any) -> list[ClassSums] | RunningMoments:
+        if isinstance(first, RunningMoments):
+            return first.merge(second)
+        return [one.merge(other) for one, other in zip(first, second, strict=True)]
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        if isinstance(total, RunningMoments):
+            deviations: FloatArray = np.maximum(total.std, np.finfo(np.float64).tiny)
+            self.weights_ = 1.0 / (len(self.layers) * deviations)
+            return True
+        self.distances_ = [ClassDistance.of(sums, self.shrinkage) for sums in total if sums.n]
+        self.weights_ = np.ones(1) if isinstance(self.weights, str) else np.array(self.weights)
+        return not self.reads_again or not self.distances_
 
     def _all_distances(self, outputs: ModelOutputs, prefix: str = "") -> FloatArray:
         """Squared distances in every layer; (n, n_layers)."""

@@ -71,6 +71,9 @@ class MultiThreshold(Detector):
             self.thresholds_ = thresholds_per_class(every, np.concatenate(predicted), n_classes, self.keep)
             self.threshold_ = Threshold(0.0, keep=self.keep, n=int(every.size))
 
+    def why_all_rows(self) -> str:
+        return "its thresholds are quantiles of all training scores"
+
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         excess: FloatArray = msp_score(outputs.logits, threads=threads)
         excess -= self.thresholds_[outputs.predicted]

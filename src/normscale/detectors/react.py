@@ -73,6 +73,9 @@ class ReAct(HeadStep):
     def _logits(self, features: FloatArray) -> FloatArray:
         return self.head_.logits(np.minimum(features, self.limit_, out=features))
 
+    def why_all_rows(self) -> str:
+        return "its limit is a percentile of all training activations"
+
     def formula(self) -> RectifiedFormula | None:
         inner = offered_formula(self.scorer) if self.scorer.reads == (LOGITS,) else None
         if not isinstance(inner, LogitFormula):

@@ -60,6 +60,14 @@ class Step(Wrapper):
         self._start_own()
         self.scorer.fit(self._transform(train, 1))
 
+    def why_all_rows(self) -> str:
+        if self.scorer.needs_fit:
+            return f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows"
+        return "" if type(self)._fit_step is Step._fit_step else "it learns from all rows at once"
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> None:
+        self._fit_step(chunks)
+
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return self.scorer._score(self._transform(outputs, threads), threads)
 

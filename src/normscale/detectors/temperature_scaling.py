@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
 from normscale.detectors.registry import register
-from normscale.metrics.temperature import fit_temperature
+from normscale.metrics.temperature import Slopes, TemperatureSearch, slopes
 from normscale.outputs import ModelOutputs
 from normscale.scores import msp_score
 
@@ -50,11 +50,33 @@ class TemperatureScaling(Detector):
 
     temperature_: float
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        validation = join(chunks)
-        assert validation.labels is not None  # the contract checked it
-        known = validation.labels >= 0
-        self.temperature_ = fit_temperature(validation.logits[known], validation.labels[known])
+    reads_again = True
+    _search: TemperatureSearch
+    """Of the fit that is under way."""
+
+    def _learner(self) -> Self:
+        learner = super()._learner()
+        learner._search = TemperatureSearch()
+        return learner
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Slopes:
+        total = slopes([], [], self._search.asks)
+        for chunk in chunks:
+            assert chunk.labels is not None  # the contract checked it
+            known = chunk.labels >= 0
+            total = total.merge(slopes(chunk.logits[known], chunk.labels[known], self._search.asks))
+        return total
+
+    def _merge(self, first: Slopes, second: Slopes) -> Slopes:
+        return first.merge(second)
+
+    def _finish(self, total: Slopes, turn: int) -> bool:
+        self._search.tell(total)
+        if self._search.temperature is None:
+            return False
+        self.temperature_ = self._search.temperature
+        del self._search
+        return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return msp_score(outputs.logits, self.temperature_, threads=threads)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -114,37 +115,66 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float
     2.0
     """
     rows, classes = _checked(logits, labels)
-    coldest, hottest = (positive(bound, "bounds") for bound in bounds)
-    if coldest >= hottest:
-        raise InvalidInput(f"bounds must be (smallest, largest) temperature; got {bounds!r}.")
-    low, high = 1 / hottest, 1 / coldest
-    slope_low, curvature = _slope(rows, classes, low)
-    slope_high, _ = _slope(rows, classes, high)
-    if slope_low == 0 and curvature == 0:
-        _warn("every row of logits is constant, so the likelihood is the same at every temperature")
-        return min(max(1.0, coldest), hottest)
-    if slope_high <= 0:
-        _warn(f"the likelihood still rises at the lower bound {coldest:g}: perhaps every row is right")
-        return coldest
-    if slope_low >= 0:
-        _warn(f"the likelihood still rises at the upper bound {hottest:g}: are the logits worse than chance?")
-        return hottest
-    inverse = min(max(1.0, low), high)
-    step = math.inf
-    for _ in range(200):  # about ten are enough; the bracket alone would need fifty
-        slope, curvature = _slope(rows, classes, inverse)
+    search = TemperatureSearch(bounds)
+    while search.temperature is None:
+        search.tell(slopes(rows, classes, search.asks))
+    return search.temperature
+
+
+class TemperatureSearch:
+    """The search of :func:`fit_temperature`, which asks for slopes and is told them: rows may be anywhere.
+
+    Attributes
+    ----------
+    asks : tuple of float
+        The inverse temperatures at which slope and curvature of all rows are wanted next.
+    temperature : float or None
+        The answer, once it is known.
+    """
+
+    def __init__(self, bounds: tuple[float, float] = (1e-2, 1e2)) -> None:
+        """Search between a smallest and a largest temperature."""
+        self._coldest, self._hottest = (positive(bound, "bounds") for bound in bounds)
+        if self._coldest >= self._hottest:
+            raise InvalidInput(f"bounds must be (smallest, largest) temperature; got {bounds!r}.")
+        self._low, self._high = 1 / self._hottest, 1 / self._coldest
+        self._step = math.inf
+        self._n_steps = 0
+        self.asks: tuple[float, ...] = (self._low, self._high, min(max(1.0, self._low), self._high))
+        self.temperature: float | None = None
+
+    def tell(self, sums: Slopes) -> None:
+        """Take in the sums over all rows at :attr:`asks`, and ask again or know the answer."""
+        if not sums.n:
+            raise InvalidInput("no row has a label; at least one is needed to fit a temperature.")
+        slopes, curvatures = sums.slopes / sums.n, sums.curvatures / sums.n
+        if len(self.asks) > 1 and self._at_a_bound(slopes[0], slopes[1], curvatures[0]):
+            return
+        slope, curvature, inverse = float(slopes[-1]), float(curvatures[-1]), self.asks[-1]
         if slope < 0:
-            low = inverse
+            self._low = inverse
         else:
-            high = inverse
+            self._high = inverse
         following = inverse - slope / curvature if curvature > 0 else math.nan
-        if not (low <= following <= high and abs(following - inverse) < 0.5 * step):
-            following = math.sqrt(low * high)
-        step = abs(following - inverse)
-        inverse = following
-        if step <= 1e-13 * inverse:
-            break
-    return 1 / inverse
+        if not (self._low <= following <= self._high and abs(following - inverse) < 0.5 * self._step):
+            following = math.sqrt(self._low * self._high)
+        self._step = abs(following - inverse)
+        self._n_steps += 1
+        self.asks = (following,)
+        if self._step <= 1e-13 * following or self._n_steps == 200:  # ten are enough; the bracket alone needs fifty
+            self.temperature = 1 / following
+
+    def _at_a_bound(self, slope_low: float, slope_high: float, curvature: float) -> bool:
+        if slope_low == 0 and curvature == 0:
+            _warn("every row of logits is constant, so the likelihood is the same at every temperature")
+            self.temperature = min(max(1.0, self._coldest), self._hottest)
+        elif slope_high <= 0:
+            _warn(f"the likelihood still rises at the lower bound {self._coldest:g}: perhaps every row is right")
+            self.temperature = self._coldest
+        elif slope_low >= 0:
+            _warn(f"the likelihood still rises at the upper bound {self._hottest:g}: are the logits worse than chance?")
+            self.temperature = self._hottest
+        return self.temperature is not None
 
 
 def ece_curve(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, bins: int = 15) -> EceCurve:
@@ -215,8 +245,31 @@ def _blocks(rows: Rows, classes: IntArray) -> Iterator[tuple[FloatArray, IntArra
         yield block, classes[start:stop]
 
 
+class Slopes(NamedTuple):
+    """Derivatives of the negative log-likelihood in the inverse temperature, summed over rows; they add up."""
+
+    n: int
+    slopes: FloatArray
+    """(k,) the first derivative at each inverse temperature."""
+    curvatures: FloatArray
+    """(k,) the second."""
+
+    def merge(self, other: Slopes) -> Slopes:
+        """The sums over both sets of rows."""
+        return Slopes(self.n + other.n, self.slopes + other.slopes, self.curvatures + other.curvatures)
+
+
+def slopes(logits: ArrayLike, labels: ArrayLike, inverses: Sequence[float]) -> Slopes:
+    """What rows tell :class:`TemperatureSearch`; without any, zeros."""
+    if not np.size(labels):
+        return Slopes(0, np.zeros(len(inverses)), np.zeros(len(inverses)))
+    rows, classes = _checked(logits, labels)
+    found = [_slope(rows, classes, inverse) for inverse in inverses]
+    return Slopes(rows.shape[0], *(np.array(part) for part in zip(*found, strict=True)))
+
+
 def _slope(rows: Rows, classes: IntArray, inverse: float) -> tuple[float, float]:
-    """First and second derivative of the mean negative log-likelihood in the inverse temperature."""
+    """First and second derivative of the summed negative log-likelihood in the inverse temperature."""
     slopes, curvatures = [], []
     for below, wanted in _blocks(rows, classes):
         weights = np.exp(inverse * below)
@@ -226,8 +279,8 @@ def _slope(rows: Rows, classes: IntArray, inverse: float) -> tuple[float, float]
         below -= mean[:, None]
         slopes.append(float(np.sum(mean - true)))
         curvatures.append(float(np.einsum("ij,ij,ij->", weights, below, below)))
-    return math.fsum(slopes) / rows.shape[0], math.fsum(curvatures) / rows.shape[0]
+    return math.fsum(slopes), math.fsum(curvatures)
 
 
 def _warn(reason: str) -> None:
-    warnings.warn(f"fit_temperature: {reason}.", NumericalWarning, stacklevel=3)
+    warnings.warn(f"fit_temperature: {reason}.", NumericalWarning, stacklevel=5)
