@@ -55,6 +55,10 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_kernels", "_lock", "_processes", "_version", "detectors", "encoding", "errors", "guard", "outputs",
         "sample",
     },
+    "engines": {
+        "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",
+        "metrics", "moments", "outputs", "scaling", "state", "tables",
+    },
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "network_folder": set(),
     "experiments": {

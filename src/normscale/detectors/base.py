@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
+from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import Formula, MomentFormula
@@ -169,6 +170,10 @@ class Detector(ABC):
     def moment_formula(self) -> MomentFormula | None:
         """How :meth:`stream` scores, where its statistics are nothing but moments of the logits; else None."""
         return None
+
+    def move_moments(self, state: BlockState) -> None:
+        """Make these the running statistics; for detectors that have a :meth:`moment_formula`."""
+        raise InvalidInput(f"the running statistics of {self.name} are not moments of the logits alone.")
 
     # -- what everyone calls ---------------------------------------------------------------------------------
 

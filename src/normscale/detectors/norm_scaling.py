@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
+from normscale._kernels import BlockState
 from normscale._validate import FloatArray
 from normscale.detectors.base import Setting
 from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
@@ -146,6 +147,12 @@ class NormScaling(Step):
 
     def moment_formula(self) -> MomentFormula | None:
         return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
+
+    def move_moments(self, state: BlockState) -> None:
+        if not self._learns or self._fused is None:
+            super().move_moments(state)
+        with self._lock:
+            self.running_ = RunningMoments.from_state(*state)
 
     @property
     def n_streamed_(self) -> int:

@@ -8,6 +8,7 @@ Counts are float64: exact up to 2**53, never overflowing in a product, and quick
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,27 +35,70 @@ def five_metrics(merged: Merged, caught_out: int, caught_in: int) -> FiveMetrics
     ``caught_out`` is the number of OoD inputs that the threshold of ``fpr95_out`` must catch, ``caught_in``
     the number of in-distribution inputs that the one of ``fpr95_in`` must accept.
     """
-    n_id, n_ood = merged.n_id, merged.n_ood
-    twice_pairs = 0
-    out_parts, in_parts = [], []
-    flagged, accepted = n_id, n_ood
-    for id_edges, ood_edges, _ in blocks(merged):
+    question = RankingQuestion(merged.n_id, merged.n_ood, caught_out, caught_in)
+    return question.answer([question.part(id_edges, ood_edges) for id_edges, ood_edges, _ in blocks(merged)])
+
+
+class RankingPart(NamedTuple):
+    """What some neighbouring groups bring to the five metrics."""
+
+    twice_pairs: int
+    out_sum: float
+    in_sum: float
+    flagged: int | None
+    """In-distribution inputs above the threshold of ``fpr95_out``, where it is among these groups."""
+    accepted: int | None
+    """OoD inputs below the threshold of ``fpr95_in``, where it is among these groups."""
+
+
+class RankingQuestion(NamedTuple):
+    """How many inputs there are, and how many of them the two thresholds must catch."""
+
+    n_id: int
+    n_ood: int
+    caught_out: int
+    caught_in: int
+
+    def part(self, id_edges: FloatArray, ood_edges: FloatArray) -> RankingPart:
+        """Look at groups from some place on; edges count all inputs below, also those of other groups."""
+        n_id, n_ood, caught_out, caught_in = self
+        flagged = accepted = None
         if ood_edges[0] <= n_ood - caught_out < ood_edges[-1]:
             group = np.searchsorted(ood_edges[:-1], n_ood - caught_out, side="right") - 1
             flagged = n_id - int(id_edges[group])
         if id_edges[0] < caught_in <= id_edges[-1]:
             accepted = int(ood_edges[np.searchsorted(id_edges, caught_in, side="left")])
         twice, out_sum, in_sum = ranking_sums(id_edges, ood_edges, n_id, n_ood)
-        twice_pairs += int(twice)
-        out_parts.append(float(out_sum))
-        in_parts.append(float(in_sum))
-    return FiveMetrics(
-        auroc=twice_pairs / (2 * n_id * n_ood),
-        aupr_out=math.fsum(out_parts) / n_ood,
-        aupr_in=math.fsum(in_parts) / n_id,
-        fpr95_out=flagged / n_id,
-        fpr95_in=accepted / n_ood,
-    )
+        pairs = int(twice) if twice < 2.0**53 else _exact_twice_pairs(id_edges, ood_edges)
+        return RankingPart(pairs, float(out_sum), float(in_sum), flagged, accepted)
+
+    @staticmethod
+    def together(parts: Sequence[RankingPart]) -> RankingPart:
+        """Neighbouring parts as one, in the order of their scores."""
+        return RankingPart(
+            sum(part.twice_pairs for part in parts),
+            math.fsum(part.out_sum for part in parts),
+            math.fsum(part.in_sum for part in parts),
+            next((part.flagged for part in parts if part.flagged is not None), None),
+            next((part.accepted for part in parts if part.accepted is not None), None),
+        )
+
+    def answer(self, parts: Sequence[RankingPart]) -> FiveMetrics:
+        """The metrics, from all parts in the order of their scores."""
+        total = self.together(parts)
+        return FiveMetrics(
+            auroc=total.twice_pairs / (2 * self.n_id * self.n_ood),
+            aupr_out=total.out_sum / self.n_ood,
+            aupr_in=total.in_sum / self.n_id,
+            fpr95_out=(self.n_id if total.flagged is None else total.flagged) / self.n_id,
+            fpr95_in=(self.n_ood if total.accepted is None else total.accepted) / self.n_ood,
+        )
+
+
+def _exact_twice_pairs(id_edges: FloatArray, ood_edges: FloatArray) -> int:
+    """The same as in :func:`ranking_sums` where it is too large for float64: a tie of a hundred million inputs."""
+    twice_id = (id_edges[:-1] + id_edges[1:]).astype(np.int64).tolist()
+    return sum(a * b for a, b in zip(twice_id, np.diff(ood_edges).astype(np.int64).tolist(), strict=True))
 
 
 def five_metrics_rows(id_edges: FloatArray, ood_edges: FloatArray, caught_out: int, caught_in: int) -> FloatArray:

@@ -32,6 +32,11 @@ class ParquetReader(TableReader):
     """Batches of a Parquet file, turned into matrices."""
 
     format = "parquet"
+    _row_groups: range | None = None
+    """Which parts of the file are read; None: all."""
+
+    def _opened(self, **options: Any) -> Any:
+        return self._parquet.ParquetFile(self._file, **options)
 
     def _read_head(self) -> None:
         self._arrow = need_arrow("pyarrow", self.path)
@@ -40,7 +45,7 @@ class ParquetReader(TableReader):
         self._columns: dict[str, list[str]] = {}
         """Array -> the columns that make it: one column of lists, or several of numbers."""
         self._lists: set[str] = set()
-        with self._parquet.ParquetFile(self._file) as file:
+        with self._opened() as file:
             self._schema = file.schema_arrow
             self.n_rows = file.metadata.num_rows
             names: list[str] = self._schema.names
@@ -146,8 +151,11 @@ class ParquetReader(TableReader):
         wanted += [self._label] if self.has_labels else []
         buffer = max(1 << 14, _BUFFER_BYTES // len(wanted))
         first_row = 0
-        with self._parquet.ParquetFile(self._file, buffer_size=buffer, pre_buffer=False) as file:
-            for batch in file.iter_batches(min(self.chunk_rows, _BATCH_ROWS), columns=wanted, use_threads=False):
+        with self._opened(buffer_size=buffer, pre_buffer=False) as file:
+            batches = file.iter_batches(
+                min(self.chunk_rows, _BATCH_ROWS), row_groups=self._row_groups, columns=wanted, use_threads=False
+            )
+            for batch in batches:
                 columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
                 block = {name: self._matrix(columns, name, first_row) for name in self.widths}
                 if self.has_labels:

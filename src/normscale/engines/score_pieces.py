@@ -1,0 +1,83 @@
+"""Scores in many files: pieces of one column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normscale._validate import FloatArray
+from normscale.engines.fitting import Paths
+from normscale.engines.invalid_rows import LISTED, Skipped
+from normscale.engines.locations import SourceFile, file_system, find_files, is_remote
+from normscale.engines.pieces import Piece, cut_pieces
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.tables.arrow import need_arrow
+
+
+class ScorePiece(NamedTuple):
+    """Some scores, of one side."""
+
+    is_ood: bool
+    piece: Piece
+
+
+def plan_scores(paths: Paths, is_ood: bool, column: str, piece_rows: int) -> list[ScorePiece]:
+    """Cut files of scores into pieces; only the heads of the files are read."""
+    pieces: list[Piece] = []
+    for file in find_files(paths):
+        with _opened(file) as opened:
+            if column not in opened.schema_arrow.names:
+                raise FileFormatError(
+                    f"{file.path} has no column {column!r}; it has {', '.join(opened.schema_arrow.names[:8])}."
+                )
+            metadata = opened.metadata
+            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+            sizes = [(group.num_rows, 8 * group.num_rows) for group in groups]
+        if metadata.num_rows:
+            pieces += cut_pieces(len(pieces), file, sizes, piece_rows)
+    if not pieces:
+        raise InvalidInput(f"the {'OoD' if is_ood else 'in-distribution'} files hold no scores.")
+    return [ScorePiece(is_ood, piece) for piece in pieces]
+
+
+def read_scores(task: ScorePiece, column: str, on_invalid: str) -> tuple[FloatArray, Skipped]:
+    """The finite scores of a piece, without minus zeros, which tie with zeros."""
+    piece = task.piece
+    piece.file.check()
+    parts = list(_columns(piece, column))
+    scores: FloatArray = np.concatenate([np.empty(0), *parts])
+    piece.file.check()
+    good = np.isfinite(scores)
+    if good.all():
+        return scores + 0.0, Skipped()
+    bad = np.flatnonzero(~good)
+    if on_invalid == "raise":
+        raise InvalidInput(
+            f"{piece.file.path}: the score in row {piece.first_row + int(bad[0])} is {scores[bad[0]]}; a ranking needs "
+            'finite scores. Pass on_invalid="skip" to leave such rows out, or find out why.'
+        )
+    listed = tuple((piece.file.path, piece.first_row + int(row)) for row in bad[:LISTED])
+    return scores[good] + 0.0, Skipped(bad.size, listed)
+
+
+def _columns(piece: Piece, column: str) -> Iterator[FloatArray]:
+    with _opened(piece.file) as file:
+        groups: Sequence[int] = piece.row_groups or range(file.metadata.num_row_groups)
+        for batch in file.iter_batches(1 << 20, row_groups=groups, columns=[column], use_threads=False):
+            values = batch.column(0)
+            if values.null_count:
+                raise InvalidInput(f"{piece.file.path}: a score is null. Drop the row.")
+            yield values.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+
+
+def _opened(file: SourceFile) -> Any:
+    parquet = need_arrow("pyarrow.parquet", file.path)
+    try:
+        if is_remote(file.path):
+            system, inside = file_system(file.path)
+            return parquet.ParquetFile(inside, filesystem=system, pre_buffer=True)
+        return parquet.ParquetFile(file.path, page_checksum_verification=True)
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{file.path} is damaged, or is no .parquet file of scores: {error}") from error
