@@ -1,0 +1,126 @@
+"""A fit on many files: the same bits on every engine, and what one process makes of all rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import normscale as ns
+from engines.parts import logits_of, write_folder, write_logits
+from normscale import engines
+from normscale.detectors.registry import list_detectors, make_detector
+from normscale.engines.spreading import Engine
+
+MERGED = [name for name in list_detectors() if not make_detector(name).why_all_rows()]
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ns.ModelOutputs]:
+    """Three files with every array that a detector of ours reads."""
+    folder = tmp_path_factory.mktemp("everything")
+    rng = np.random.default_rng(0)
+    parts = []
+    head = (rng.normal(size=(4, 6)), rng.normal(size=4))
+    for number, n in enumerate((170, 1, 260)):
+        labels = rng.integers(0, 4, n)
+        wide = {
+            name: (rng.normal(size=(n, 6)) + 20 + labels[:, None]).astype(np.float32)
+            for name in ("features", "stem", "stage1", "stage2", "stage3")
+        }
+        logits = (rng.normal(size=(n, 4)) + 3 * np.eye(4)[labels]).astype(np.float32)
+        parts.append(ns.ModelOutputs(logits=logits, perturbed_logits=logits, labels=labels, head=head, **wide))
+        ns.write_table(folder / f"{number}.parquet", parts[-1])
+        table = pq.read_table(folder / f"{number}.parquet")
+        pq.write_table(table, folder / f"{number}.parquet", row_group_size=40)
+    return folder, ns.ModelOutputs.concatenate(parts)
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_every_engine_gives_the_same_bits(
+    name: str, everything: tuple[Path, ns.ModelOutputs], local: Engine, ray_engine: Engine
+) -> None:
+    folder, _ = everything
+    here, there = (engines.fit(folder, name, engine=engine, piece_rows=80) for engine in (local, ray_engine))
+    assert here.detector.pack() == there.detector.pack()
+
+
+@pytest.mark.parametrize("name", MERGED)
+def test_it_is_the_fit_of_all_rows(name: str, everything: tuple[Path, ns.ModelOutputs], local: Engine) -> None:
+    folder, outputs = everything
+    result = engines.fit(folder, name, engine=local, piece_rows=80)
+    assert result.n_rows == len(outputs)
+    whole = make_detector(name).fit(outputs)
+    np.testing.assert_allclose(result.detector.score(outputs), whole.score(outputs), rtol=1e-9, atol=1e-9)
+    assert result.detector.baseline_ is not None
+    assert whole.baseline_ is not None
+    np.testing.assert_array_equal(result.detector.baseline_.predicted, whole.baseline_.predicted)
+
+
+def test_the_number_of_workers_makes_no_difference(tmp_path: Path, local: Engine) -> None:
+    write_folder(tmp_path / "in")
+    alone = engines.fit(tmp_path / "in", "norm_scaling", workers=1, piece_rows=100).detector.pack()
+    assert engines.fit(tmp_path / "in", "norm_scaling", engine=local, piece_rows=100).detector.pack() == alone
+
+
+def test_what_must_see_all_rows_is_refused_before_a_file_is_opened() -> None:
+    with pytest.raises(ns.InvalidInput, match="react cannot be fitted in parts: its limit is a percentile"):
+        engines.fit("nowhere", "react")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_bad_rows_are_named_or_skipped_and_listed(tmp_path: Path, engine: Engine, dtype: Any) -> None:
+    rows = logits_of(300, dtype=dtype)
+    bad = rows.copy()
+    bad[[120, 299], [1, 4]] = np.nan, np.inf
+    write_logits(tmp_path / "a.parquet", rows)
+    write_logits(tmp_path / "b.parquet", bad)
+    detector = ns.NormScaling()
+    with pytest.raises(ns.InvalidInput, match=r"b\.parquet: row (120|299) holds NaN or infinity in logits"):
+        engines.fit(tmp_path, detector, engine=engine, piece_rows=100)
+    assert not detector.is_fitted
+    result = engines.fit(tmp_path, detector, engine=engine, piece_rows=100, on_invalid="skip")
+    where = str(tmp_path / "b.parquet")
+    assert result.skipped == engines.Skipped(2, ((where, 120), (where, 299)))
+    assert result.n_rows == 598
+    whole = ns.NormScaling().fit(np.concatenate([rows, np.delete(bad, [120, 299], axis=0)]))
+    np.testing.assert_allclose(detector.score(rows), whole.score(rows), rtol=1e-11)
+
+
+def test_errors_of_workers_are_errors_here(tmp_path: Path, engine: Engine) -> None:
+    write_logits(tmp_path / "a.parquet", logits_of(50))
+    with pytest.raises(ns.InvalidInput, match="no features"):
+        engines.fit(tmp_path, "mahalanobis", engine=engine)
+    with pytest.raises(ns.InvalidInput, match="on_invalid must be"):
+        engines.fit(tmp_path, "msp", engine=engine, on_invalid="ignore")
+
+
+def test_an_unknown_engine_and_an_address_without_a_cluster() -> None:
+    with pytest.raises(ns.InvalidInput, match="engine must be"), engines.open_engine("dask"):
+        pass
+    with pytest.raises(ns.InvalidInput, match="address is that of"), engines.open_engine("local", address="auto"):
+        pass
+
+
+def test_progress_tells_rows_and_time_left(tmp_path: Path, local: Engine) -> None:
+    write_folder(tmp_path / "in")
+    seen: list[engines.Progress] = []
+    engines.fit(tmp_path / "in", "norm_scaling", engine=local, piece_rows=100, tick=seen.append)
+    assert [progress.pieces for progress in seen] == list(range(1, 14))
+    assert seen[-1].rows == 1151
+    assert seen[-1].done_bytes == seen[-1].n_bytes
+    assert seen[-1].seconds_left == 0.0
+    assert "of 13 pieces" in str(seen[0])
+    assert seen[0].rows_per_second > 0
+
+
+def test_lists_of_numbers_are_arrays_too(tmp_path: Path, local: Engine) -> None:
+    rows = logits_of(90)
+    for number in range(2):
+        pq.write_table(pa.table({"logits": list(rows[45 * number : 45 * number + 45])}), tmp_path / f"{number}.parquet")
+    found = engines.fit(tmp_path, "norm_scaling", engine=local).detector
+    np.testing.assert_allclose(found.score(rows), ns.NormScaling().fit(rows).score(rows), rtol=1e-11)

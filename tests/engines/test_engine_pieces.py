@@ -1,0 +1,139 @@
+"""Which files, in which order, cut into which pieces."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import normscale as ns
+from engines.parts import CLASSES, logits_of, write_folder, write_logits
+from normscale.engines.locations import find_files
+from normscale.engines.merging import MergeTree, merged, subtree_level
+from normscale.engines.pieces import plan_pieces, read_piece
+
+
+def names(files: object) -> list[str]:
+    return [os.path.basename(file.path) for file in files]  # type: ignore[attr-defined]
+
+
+def test_files_folders_and_globs_have_a_defined_order(tmp_path: Path) -> None:
+    for name in ("b.parquet", "a.npy", "c10.csv", "c9.csv", "_plan.parquet", ".hidden.npy", "notes.txt"):
+        (tmp_path / name).write_bytes(b"x")
+    for folder in ("deep", "_job", ".git"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "d.npz").write_bytes(b"x")
+    assert names(find_files(tmp_path)) == ["a.npy", "b.parquet", "c10.csv", "c9.csv", "d.npz"]
+    assert names(find_files(str(tmp_path / "c*"))) == ["c10.csv", "c9.csv"]
+    assert names(find_files([tmp_path / "c9.csv", str(tmp_path / "*.npy")])) == ["c9.csv", "a.npy"]
+    with pytest.raises(ns.InvalidInput, match=r"a\.npy is named twice"):
+        find_files([tmp_path, tmp_path / "a.npy"])
+    with pytest.raises(ns.FileFormatError, match="names no table"):
+        find_files(str(tmp_path / "*.safetensors"))
+    with pytest.raises(ns.FileFormatError, match="no such file"):
+        find_files(tmp_path / "missing.npy")
+    with pytest.raises(ns.InvalidInput, match="no tables were given"):
+        find_files([])
+    (tmp_path / "with[1].npy").write_bytes(b"x")
+    assert names(find_files(tmp_path / "with[1].npy")) == ["with[1].npy"]
+
+
+def test_pieces_cover_all_rows_once_in_the_order_of_the_first_file(tmp_path: Path) -> None:
+    rows = write_folder(tmp_path / "in")
+    plan = plan_pieces(tmp_path / "in", ["logits"], piece_rows=250)
+    assert [piece.n_rows for piece in plan.pieces] == [200, 250, 1, 200, 200, 200, 100]
+    assert [piece.first_row for piece in plan.pieces] == [0, 200, 0, 0, 200, 400, 600]
+    assert [piece.number for piece in plan.pieces] == list(range(7))
+    assert [os.path.basename(path) for path in plan.empty] == ["2.parquet"]
+    read = [chunk.logits.astype(np.float64) for piece in plan.pieces for chunk in read_piece(piece, plan.layout)]
+    np.testing.assert_array_equal(np.concatenate(read), rows)
+    whole = plan_pieces(tmp_path / "in", piece_rows=10**9).pieces
+    assert [piece.n_rows for piece in whole] == [450, 1, 700]
+    assert [piece.n_rows for piece in plan_pieces(tmp_path / "in", piece_rows=1).pieces].count(100) == 11
+
+
+def test_other_formats_are_a_piece_each(tmp_path: Path) -> None:
+    rows = logits_of(20)
+    np.save(tmp_path / "a.npy", rows)
+    np.savez(tmp_path / "b.npz", logits=rows)
+    (tmp_path / "c.csv").write_text("logit_0,logit_1,logit_2,logit_3,logit_4\n" + "1,2,3,4,5\n" * 3)
+    plan = plan_pieces(tmp_path)
+    assert [piece.n_rows for piece in plan.pieces] == [20, 20, None]
+    assert sum(len(chunk) for piece in plan.pieces for chunk in read_piece(piece, plan.layout)) == 43
+
+
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    write_logits(tmp_path / "a.parquet", logits_of(10))
+    pq.write_table(pa.table({f"logit_x{i}": np.zeros(3) for i in range(CLASSES)}), tmp_path / "b.parquet")
+    with pytest.raises(ns.FileFormatError, match=r"do not have the same columns of logits: only one has 'logit_c0'"):
+        plan_pieces(tmp_path)
+    write_logits(tmp_path / "b.parquet", logits_of(10)[:, :4])
+    with pytest.raises(ns.FileFormatError, match=r"b\.parquet holds 4 logits, and .*a\.parquet holds 5 logits"):
+        plan_pieces(tmp_path)
+    write_logits(tmp_path / "b.parquet", logits_of(10), label=np.zeros(10, int))
+    with pytest.raises(ns.FileFormatError, match="5 logits \\+ labels, and"):
+        plan_pieces(tmp_path)
+
+
+def test_empty_and_torn_and_changed_and_missing_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_logits(path, logits_of(0))
+    with pytest.raises(ns.FileFormatError, match="holds no rows"):
+        plan_pieces(path)
+    write_logits(path, logits_of(300))
+    plan = plan_pieces(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-100])
+    with pytest.raises(ns.FileFormatError, match="damaged"):
+        plan_pieces(path)
+    with pytest.raises(ns.FileFormatError, match="has changed since this job was planned"):
+        list(read_piece(plan.pieces[0], plan.layout))
+    path.unlink()
+    with pytest.raises(ns.FileFormatError, match="is gone since this job was planned"):
+        list(read_piece(plan.pieces[0], plan.layout))
+
+
+def test_damage_that_size_and_time_do_not_tell_is_found_by_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({f"logit_{i}": column for i, column in enumerate(logits_of(1000).T)})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", use_dictionary=False)
+    plan = plan_pieces(path)
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[2000] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(ns.FileFormatError, match=r"(?i)checksum|crc"):
+        list(read_piece(plan.pieces[0], plan.layout))
+
+
+def shape(places: range) -> str:
+    """The tree, written down by halving: level by level neighbours are put together."""
+    level = [str(place) for place in places]
+    while len(level) > 1:
+        pairs = [f"({a} {b})" for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + level[len(pairs) * 2 :]
+    return level[0]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 31])
+def test_the_tree_has_one_shape_whatever_the_order(n: int) -> None:
+    join = "({} {})".format
+    for seed in range(5):
+        tree: MergeTree[str] = MergeTree(n, join)
+        for place in np.random.default_rng(seed).permutation(n).tolist():
+            tree.put(place, str(place))
+        assert tree.total() == shape(range(n))
+    for step in (1, 2, 4, 8):  # tasks that are subtrees
+        parts = [merged([str(i) for i in range(a, min(a + step, n))], join) for a in range(0, n, step)]
+        assert merged(parts, join) == shape(range(n))
+
+
+def test_subtrees_leave_enough_tasks() -> None:
+    for n, tasks in itertools.product((1, 7, 64, 1000, 2000), (1, 16, 100)):
+        step = 1 << subtree_level(n, tasks)
+        assert -(-n // step) >= min(n, tasks)

@@ -1,0 +1,208 @@
+"""Scores of many files: one file a piece, the same bytes on every engine, and what is left of a job."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import normscale as ns
+from engines.parts import bytes_of, logits_of, scores_of, write_folder, write_logits
+from normscale import engines
+from normscale._lock import locked
+from normscale.detectors.threshold import Threshold
+from normscale.engines.spreading import Engine
+
+
+@pytest.fixture
+def fitted() -> ns.NormScaling:
+    detector = ns.NormScaling().fit(logits_of(500, 9))
+    detector.threshold_ = Threshold(0.5)
+    return detector
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_every_engine_writes_the_same_bytes(
+    tmp_path: Path, fitted: ns.NormScaling, local: Engine, ray_engine: Engine, stream: bool
+) -> None:
+    rows = write_folder(tmp_path / "in")
+    before = fitted.pack()
+    found = {}
+    for name, engine in {"local": local, "ray": ray_engine}.items():
+        result = engines.score(tmp_path / "in", fitted, tmp_path / name, stream=stream, engine=engine, piece_rows=100)
+        assert (result.n_rows, result.n_pieces, result.n_done_before) == (1151, 13, 0)
+        found[name] = bytes_of(tmp_path / name)
+    assert found["local"] == found["ray"]
+    assert [name for name in found["ray"] if not name.startswith("part-")] == ["_job/detector.safetensors"] * stream + [
+        "_job/plan.json"
+    ]
+    one_process = copy.copy(fitted)
+    wanted = one_process.stream(rows) if stream else fitted.score(rows)
+    scores = scores_of(tmp_path / "ray")
+    assert (np.abs(scores - wanted) <= 1e-12 * (1 + np.abs(wanted))).all()
+    table = pq.read_table(sorted((tmp_path / "ray").glob("part-*")))
+    np.testing.assert_array_equal(table.column("predicted").to_numpy(), rows.argmax(axis=1))
+    np.testing.assert_array_equal(table.column("is_ood").to_numpy(), scores > 0.5)
+    assert result.n_flagged == int((scores > 0.5).sum())
+    assert fitted.pack() == before
+    assert isinstance(result.detector, ns.NormScaling)
+    assert result.detector.n_streamed_ == (1151 if stream else 0)
+    np.testing.assert_allclose(result.detector.running_.mean, one_process.running_.mean, rtol=1e-12)
+    np.testing.assert_allclose(result.detector.running_.m2, one_process.running_.m2, rtol=1e-12)
+
+
+@pytest.mark.parametrize("score", ["msp", "max_logit", "energy"])
+def test_every_score_of_running_statistics(tmp_path: Path, local: Engine, score: str) -> None:
+    rows = write_folder(tmp_path / "in")
+    detector = ns.NormScaling(score=score, prior_weight=20.0).fit(logits_of(100, 9))
+    result = engines.score(tmp_path / "in", detector, tmp_path / "out", stream=True, engine=local, piece_rows=200)
+    wanted = detector.stream(rows)
+    assert (np.abs(scores_of(tmp_path / "out") - wanted) <= 1e-12 * (1 + np.abs(wanted))).all()
+    assert result.n_flagged is None
+
+
+def test_the_order_of_files_is_the_order_of_the_stream(tmp_path: Path, fitted: ns.NormScaling, local: Engine) -> None:
+    for number in range(3):
+        write_logits(tmp_path / f"{number}.parquet", logits_of(50, number))
+    order = [2, 0, 1]
+    paths = [tmp_path / f"{number}.parquet" for number in order]
+    engines.score(paths, fitted, tmp_path / "out", stream=True, engine=local)
+    wanted = fitted.stream(np.concatenate([logits_of(50, number) for number in order]))
+    np.testing.assert_allclose(scores_of(tmp_path / "out"), wanted, rtol=1e-11)
+
+
+def test_what_depends_on_the_order_is_refused_in_words(tmp_path: Path, local: Engine) -> None:
+    write_logits(tmp_path / "a.parquet", logits_of(50))
+    robust = ns.RobustNormScaling().fit(logits_of(300))
+    with pytest.raises(ns.InvalidInput, match="depends on their order, so pieces cannot be streamed side by side"):
+        engines.score(tmp_path / "a.parquet", robust, tmp_path / "out", stream=True, engine=local)
+    assert not (tmp_path / "out").exists()
+    engines.score(tmp_path / "a.parquet", robust, tmp_path / "out", engine=local)
+    np.testing.assert_array_equal(scores_of(tmp_path / "out"), robust.score(logits_of(50)))
+    unfitted = ns.NormScaling()
+    with pytest.raises(ns.NotFitted):
+        engines.score(tmp_path / "a.parquet", unfitted, tmp_path / "more", engine=local)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_rerun_does_what_is_missing(tmp_path: Path, fitted: ns.NormScaling, engine: Engine, stream: bool) -> None:
+    write_folder(tmp_path / "in")
+    out = tmp_path / "out"
+
+    def run() -> engines.ScoreResult:
+        return engines.score(tmp_path / "in", fitted, out, stream=stream, engine=engine, piece_rows=100)
+
+    first, before = run(), bytes_of(out)
+    (out / "part-000003.parquet").unlink()
+    (out / "part-000007.parquet").write_bytes(before["part-000007.parquet"][:-30])  # torn
+    (out / ".part-000003.1-abc.tmp.parquet").write_bytes(b"half")  # a killed process left it
+    stamp = (out / "part-000004.parquet").stat().st_mtime_ns
+    again = run()
+    assert again.n_done_before == 11
+    assert bytes_of(out) == before
+    assert (out / "part-000004.parquet").stat().st_mtime_ns == stamp
+    third = run()
+    assert third.n_done_before == 13
+    assert third[1:5] == again[1:5] == first[1:5]
+    assert third.detector.pack() == first.detector.pack()
+
+
+def test_another_job_in_the_same_folder_is_refused(tmp_path: Path, fitted: ns.NormScaling, local: Engine) -> None:
+    write_folder(tmp_path / "in")
+    out = tmp_path / "out"
+    engines.score(tmp_path / "in", fitted, out, engine=local)
+    before = bytes_of(out)
+    other = ns.NormScaling().fit(logits_of(30))
+    with pytest.raises(ns.InvalidInput, match="scores of another job: its detector was"):
+        engines.score(tmp_path / "in", other, out, engine=local)
+    with pytest.raises(ns.InvalidInput, match="its setting was frozen, and now it is stream"):
+        engines.score(tmp_path / "in", fitted, out, stream=True, engine=local)
+    with pytest.raises(ns.InvalidInput, match="its threshold was"):
+        engines.score(tmp_path / "in", fitted, out, threshold=2.0, engine=local)
+    write_logits(tmp_path / "in" / "0.parquet", logits_of(450, 77))
+    with pytest.raises(ns.InvalidInput, match=r"0\.parquet has changed since|its pieces was"):
+        engines.score(tmp_path / "in", fitted, out, engine=local)
+    assert bytes_of(out) == before
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("mine")
+    with pytest.raises(ns.InvalidInput, match=r"did not write, such as mine\.txt"):
+        engines.score(tmp_path / "in", fitted, tmp_path / "full", engine=local)
+    with pytest.raises(ns.InvalidInput, match="is a file"):
+        engines.score(tmp_path / "in", fitted, tmp_path / "full" / "mine.txt", engine=local)
+
+
+def test_a_second_process_in_the_folder_is_refused(tmp_path: Path, fitted: ns.NormScaling, local: Engine) -> None:
+    write_folder(tmp_path / "in")
+    held, let_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with locked(tmp_path / "out" / "_job"):
+            held.set()
+            let_go.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        with pytest.raises(ns.NormscaleError, match="is being worked on by another process"):
+            engines.score(tmp_path / "in", fitted, tmp_path / "out", engine=local)
+    finally:
+        let_go.set()
+        thread.join()
+    engines.score(tmp_path / "in", fitted, tmp_path / "out", engine=local)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_rows_are_named_or_scored_nan(tmp_path: Path, fitted: ns.NormScaling, engine: Engine, stream: bool) -> None:
+    rows = logits_of(400)
+    rows[[7, 150, 399], [0, 1, 2]] = np.nan, np.inf, -np.inf
+    rows[200:300] = np.nan  # a whole piece
+    write_logits(tmp_path / "a.parquet", rows)
+    source = tmp_path / "a.parquet"
+    with pytest.raises(ns.InvalidInput, match=r"a\.parquet: row (7|150|200|399) holds NaN or infinity in logits"):
+        engines.score(source, fitted, tmp_path / "raised", stream=stream, engine=engine, piece_rows=100)
+    assert not [name for name in bytes_of(tmp_path / "raised") if "tmp" in name]
+    result = engines.score(
+        source, fitted, tmp_path / "out", stream=stream, engine=engine, piece_rows=100, on_invalid="skip"
+    )
+    assert result.skipped.n == 103
+    assert [row for _, row in result.skipped.rows] == [7, 150, *range(200, 300), 399]
+    wanted = (copy.copy(fitted).stream if stream else fitted.score)(rows, on_invalid="skip")
+    np.testing.assert_allclose(scores_of(tmp_path / "out"), wanted, rtol=1e-11)
+    again = engines.score(
+        source, fitted, tmp_path / "out", stream=stream, engine=engine, piece_rows=100, on_invalid="skip"
+    )
+    assert again.skipped == result.skipped
+
+
+def test_a_file_that_changes_under_way_is_noticed(tmp_path: Path, fitted: ns.NormScaling, engine: Engine) -> None:
+    for number in range(12):
+        write_logits(tmp_path / f"{number:02}.parquet", logits_of(200, number))
+
+    def tick(progress: engines.Progress) -> None:
+        last = tmp_path / "11.parquet"
+        os.utime(last, ns=(1, 1))
+
+    with pytest.raises(ns.FileFormatError, match=r"11\.parquet has changed since this job was planned"):
+        engines.score(str(tmp_path / "*.parquet"), fitted, tmp_path / "out", engine=engine, tick=tick)
+    assert "part-000011.parquet" not in bytes_of(tmp_path / "out")
+
+
+def test_per_class_thresholds_and_features_without_logits(tmp_path: Path, local: Engine) -> None:
+    rng = np.random.default_rng(0)
+    features, labels = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+    outputs = ns.ModelOutputs(features=features, logits=features[:, :2], labels=labels)
+    detector = ns.Mahalanobis().fit(outputs).set_threshold(outputs, 0.9, per_class=True)
+    for name, table in {"with": outputs, "without": outputs.only("features")}.items():
+        ns.write_table(tmp_path / f"{name}.parquet", table)
+    result = engines.score(tmp_path / "with.parquet", detector, tmp_path / "out", engine=local)
+    assert result.n_flagged == int(detector.predict(outputs).sum())
+    with pytest.raises(ns.InvalidInput, match="no logits to predict from"):
+        engines.score(tmp_path / "without.parquet", detector, tmp_path / "other", engine=local)
+    engines.score(tmp_path / "without.parquet", detector, tmp_path / "one", threshold=3.0, engine=local)
+    assert pq.read_table(tmp_path / "one" / "part-000000.parquet").column_names == ["score", "is_ood"]
