@@ -64,7 +64,10 @@ def worker_ids(engine: Any) -> list[int]:
         return [] if engine._pool is None else list(engine._pool._processes)
     session = engine._ray._private.worker._global_node.get_session_dir_path()
     raylets = [pid for pid, command, _ in _processes() if session in command and "raylet" in command.split("\0")[0]]
-    return [pid for pid, command, parent in _processes() if parent in raylets and command.startswith("ray::run_task")]
+    titles = ("ray::run_task", "ray::IDLE")  # Ray's own agents are called ray:: too
+    workers = [(pid, command) for pid, command, up in _processes() if up in raylets and command.startswith(titles)]
+    busy = [pid for pid, command in workers if command.startswith(titles[0])]
+    return busy or [pid for pid, _ in workers]
 
 
 def _processes() -> list[tuple[int, str, int]]:
@@ -80,16 +83,16 @@ def _processes() -> list[tuple[int, str, int]]:
 
 
 def killer(
-    engine: Any, at: dict[str, set[int]], *, all_of_them: bool = False
-) -> tuple[Callable[[Progress], None], list[int]]:
-    """A tick that kills workers when a pass has done so many pieces, and the list of those it killed."""
-    killed: list[int] = []
+    engine: Any, at: dict[str, int], *, all_of_them: bool = False
+) -> tuple[Callable[[Progress], None], dict[str, list[int]]]:
+    """A tick that kills workers once in each pass, when it has done so many pieces; and whom it killed in which."""
+    killed: dict[str, list[int]] = {}
 
     def tick(progress: Progress) -> None:
-        if progress.pieces in at.get(progress.doing, ()):
-            ids = worker_ids(engine)
-            for pid in ids if all_of_them else ids[:1]:
+        doing = progress.doing
+        if doing in at and doing not in killed and progress.pieces >= at[doing] and (ids := worker_ids(engine)):
+            killed[doing] = ids if all_of_them else ids[:1]
+            for pid in killed[doing]:
                 os.kill(pid, signal.SIGKILL)
-                killed.append(pid)
 
     return tick, killed
