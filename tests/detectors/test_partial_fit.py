@@ -66,8 +66,16 @@ def test_parts_make_what_all_rows_make(name: str, dtype: Any) -> None:
 
 
 def test_which_detectors_are_fitted_in_parts() -> None:
-    assert {"energy", "mahalanobis", "mahalanobis_layers", "norm_scaling", "temperature_scaling"} <= set(MERGED)
-    assert {"multi_threshold", "react", "robust_norm_scaling"} <= set(WHOLE)
+    assert {
+        "energy",
+        "mahalanobis",
+        "relative_mahalanobis",
+        "vim",
+        "residual",
+        "norm_scaling",
+        "temperature_scaling",
+    } <= set(MERGED)
+    assert {"multi_threshold", "react", "robust_norm_scaling", "knn"} <= set(WHOLE)
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -94,7 +102,7 @@ def test_a_detector_of_ones_own_that_only_has_a_fit_must_see_all_rows() -> None:
         def _score(self, outputs: ns.ModelOutputs, threads: int) -> Any:
             return outputs.logits[:, 0]
 
-    with pytest.raises(ns.InvalidInput, match="it learns from all rows at once"):
+    with pytest.raises(ns.InvalidInput, match="its fit takes all rows in one place"):
         PartialFit(Own())
 
 

@@ -131,7 +131,7 @@ def test_other_formats_and_other_stores_are_refused_in_words(
     with system.open_output_stream("bucket/logits.npy") as stream:
         np.save(tmp_path / "a.npy", logits_of(3))
         stream.write((tmp_path / "a.npy").read_bytes())
-    with pytest.raises(ns.FileFormatError, match="object stores are read as .parquet only"):
+    with pytest.raises(ns.FileFormatError, match=r"object stores are read as \.parquet only"):
         engines.fit(f"s3://bucket/logits.npy{options}", "msp", engine=local)
     with pytest.raises(ns.FileFormatError, match="cannot open nothing://there"):
         engines.fit("nothing://there/at.parquet", "msp", engine=local)

@@ -126,7 +126,7 @@ class Detector(ABC):
 
     def why_all_rows(self) -> str:
         """Why ``fit`` must see all rows at once, in words; empty where parts of them can be fitted and merged."""
-        return "" if type(self)._fit is Detector._fit else "it learns from all rows at once"
+        return "" if type(self)._fit is Detector._fit else "its fit takes all rows in one place"
 
     @abstractmethod
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:

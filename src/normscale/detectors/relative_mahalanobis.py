@@ -66,13 +66,22 @@ class RelativeMahalanobis(Detector):
     means_: FloatArray
     variances_: FloatArray
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> ClassSums:
         sums = ClassSums(FEATURES)
         for chunk in chunks:
             assert chunk.labels is not None  # the contract checked it
             sums.add(chunk.features, chunk.labels)
-        if not sums.n:
-            return
+        return sums
+
+    def _merge(self, first: ClassSums, second: ClassSums) -> ClassSums:
+        return first.merge(second)
+
+    def _finish(self, total: ClassSums, turn: int) -> bool:
+        if total.n:
+            self._learn_from(total)
+        return True
+
+    def _learn_from(self, sums: ClassSums) -> None:
         distance = ClassDistance.of(sums, 0.0)
         shares = sums.counts / sums.n
         self.centre_ = shares @ distance.means

@@ -60,14 +60,21 @@ class Residual(Detector):
     def __init__(self, dimensions: int = 0) -> None:
         self.dimensions = _validate.at_least(dimensions, "dimensions", 0)
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> SecondMoment | None:
         moment: SecondMoment | None = None
         for chunk in chunks:
             assert chunk.head is not None  # the contract checked it
             moment = moment or SecondMoment(chunk.head)
             moment.add(chunk.features)
-        if moment is not None:
-            self.space_ = moment.space(self.dimensions)
+        return moment
+
+    def _merge(self, first: SecondMoment, second: SecondMoment) -> SecondMoment:
+        return first.merge(second)
+
+    def _finish(self, total: SecondMoment | None, turn: int) -> bool:
+        if total is not None:
+            self.space_ = total.space(self.dimensions)
+        return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,14 @@ class SecondMoment:
             block -= self.origin
             self._sum += block.T @ block
             self.n += block.shape[0]
+
+    def merge(self, other: SecondMoment) -> SecondMoment:
+        """The sum over both sets of rows, of one network; neither is changed."""
+        if not np.array_equal(self.origin, other.origin):
+            raise InvalidInput("the parts of the training rows come with different last layers; they must be of one.")
+        merged = copy.copy(self)
+        merged.n, merged._sum = self.n + other.n, self._sum + other._sum
+        return merged
 
     def space(self, dimensions: int) -> ResidualSpace:
         """The residual space beside ``dimensions`` principal directions; 0: as many as :func:`usual_dimensions`."""

@@ -63,7 +63,7 @@ class Step(Wrapper):
     def why_all_rows(self) -> str:
         if self.scorer.needs_fit:
             return f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows"
-        return "" if type(self)._fit_step is Step._fit_step else "it learns from all rows at once"
+        return "" if type(self)._fit_step is Step._fit_step else "its fit takes all rows in one place"
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> None:
         self._fit_step(chunks)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
 from normscale.detectors.residual_space import ResidualSpace, SecondMoment
 from normscale.detectors.row_blocks import float_blocks
@@ -56,6 +56,7 @@ class ViM(Detector):
     cost = "a matrix product with the features, one pass over the logits"
     reads = (LOGITS, FEATURES)
     needs_head = True
+    reads_again = True
     parameters = {"dimensions": "of the principal space; 0: 1000, 512 or half, by the number of features"}
 
     space_: ResidualSpace
@@ -64,15 +65,30 @@ class ViM(Detector):
     def __init__(self, dimensions: int = 0) -> None:
         self.dimensions = _validate.at_least(dimensions, "dimensions", 0)
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        train = join(chunks)  # alpha is a mean of lengths in a space that only all rows tell: a second pass
-        assert train.head is not None  # the contract checked it
-        moment = SecondMoment(train.head)
-        moment.add(train.features)
-        self.space_ = moment.space(self.dimensions)
-        residual = sum(float(self.space_.norms(block).sum()) for _, block in float_blocks(train.features, FEATURES))
-        largest = float(train.logits.max(axis=1).astype(np.float64).sum())
-        self.alpha_ = largest / residual
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+        if turn == 1:  # alpha is a mean of lengths in a space that only all rows tell
+            sums = np.zeros(2)
+            for chunk in chunks:
+                sums[0] += float(chunk.logits.max(axis=1).astype(np.float64).sum())
+                blocks = float_blocks(chunk.features, FEATURES)
+                sums[1] += sum(float(self.space_.norms(block).sum()) for _, block in blocks)
+            return sums
+        moment: SecondMoment | None = None
+        for chunk in chunks:
+            assert chunk.head is not None  # the contract checked it
+            moment = moment or SecondMoment(chunk.head)
+            moment.add(chunk.features)
+        return moment
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        return first + second if isinstance(first, np.ndarray) else first.merge(second)
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        if turn == 0:
+            self.space_ = total.space(self.dimensions)
+            return False
+        self.alpha_ = float(total[0] / total[1])
+        return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = energy_score(outputs.logits, threads=threads)
