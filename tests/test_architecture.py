@@ -73,8 +73,9 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_validate", "detectors", "errors", "experiments", "metrics", "outputs", "report", "sample", "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "errors",
-        "experiments", "guard", "metrics", "nn", "onnx", "outputs", "paper", "report", "sample", "serve", "tables",
+        "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "engines",
+        "errors", "experiments", "guard", "metrics", "nn", "onnx", "outputs", "paper", "report", "sample", "serve",
+        "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from normscale._progress import bar
+from normscale.engines.joined_table import JoinedTable, names_many
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables import open_table
@@ -31,7 +32,7 @@ class Input:
         Parameters
         ----------
         path : str
-            A table, ``-`` for a pipe, or ``sample:NAME``.
+            A table, a folder or glob of tables, ``-`` for a pipe, or ``sample:NAME``.
         names : sequence of str, optional
             Read these arrays only, as far as they are there; labels and head are always read. By default all.
         """
@@ -41,7 +42,8 @@ class Input:
             self.n_rows, self.names, self.n_classes = len(outputs), outputs.names, len(self.class_names)
             self._chunks: Iterable[ModelOutputs] = [outputs]
         else:
-            table = open_table(path, names=None if names is None else list(dict.fromkeys(names)))
+            wanted = None if names is None else list(dict.fromkeys(names))
+            table = JoinedTable(path, wanted) if names_many(path) else open_table(path, names=wanted)
             self.n_rows, self.names, self.n_classes = table.n_rows, table.names, table.n_classes
             self.class_names = table.class_names
             self._chunks = table.chunks()

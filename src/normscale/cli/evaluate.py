@@ -12,6 +12,14 @@ import typer
 from normscale._progress import bar
 from normscale._version import __version__
 from normscale.cli._inputs import Input, read_named
+from normscale.cli._many_files import (
+    AddressOption,
+    EngineOption,
+    ManyFiles,
+    PieceRowsOption,
+    WorkersOption,
+    evaluate_many,
+)
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.encoding.json_text import write_json
@@ -46,8 +54,21 @@ def evaluate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
+    engine: EngineOption = None,
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    piece_rows: PieceRowsOption = None,
 ) -> None:
-    """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named."""
+    """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named.
+
+    With --engine tables may be larger than memory: the detectors named are compared as fitted, exactly.
+    """
+    many = ManyFiles(engine, workers, address, piece_rows, False)
+    if engine is not None and many.wanted([id_table, *(path for path in (train, validation) if path)]):
+        chosen = [load_detector(path) for path in saved or []] + [make_detector(name) for name in detector or []]
+        measured = evaluate_many(id_table, ood_tables, train, validation, chosen, many, seed)
+        {Format.TABLE: print_table, Format.CSV: print_csv, Format.JSON: print_json}[format](measured)
+        return
     id_test = Input(id_table).read()
     ood_sets = read_named(ood_tables)
     train_outputs = Input(train).read() if train else None

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from normscale.cli._inputs import Input
+from normscale.cli._many_files import (
+    AddressOption,
+    DryRunOption,
+    EngineOption,
+    ManyFiles,
+    PieceRowsOption,
+    WorkersOption,
+    fit_many,
+)
 from normscale.detectors.registry import DEFAULT, list_detectors, make_detector
+from normscale.engines.pieces import Layout
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS
 from normscale.tables.table_writer import check_folder
@@ -19,9 +29,13 @@ EXAMPLE = (
 
 
 def fit(
-    train: Annotated[
-        str,
-        typer.Argument(help="Outputs to fit on: the arrays that the detector reads, and labels and head if it needs."),
+    tables: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRAIN...",
+            help="Outputs to fit on: the arrays that the detector reads, and labels and head if it needs. Files, "
+            "folders and globs, here or in an object store.",
+        ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="Where the detector goes (.safetensors).")],
     detector: Annotated[
@@ -49,6 +63,14 @@ def fit(
     ] = False,
     per_class: Annotated[bool, typer.Option("--per-class", help="One threshold for each predicted class.")] = False,
     class_names: Annotated[str | None, typer.Option(help="Names of the classes, separated by commas.")] = None,
+    engine: EngineOption = None,
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    piece_rows: PieceRowsOption = None,
+    on_invalid: Annotated[
+        str, typer.Option(help="With many files, a row with NaN or infinity: raise, or skip.")
+    ] = "raise",
+    dry_run: DryRunOption = False,
 ) -> None:
     """Fit a detector on the outputs of a training set and save it."""
     if not output.endswith(".safetensors"):
@@ -58,8 +80,16 @@ def fit(
         raise InvalidInput("--keep, --conformal and --per-class say how to set a threshold; add --threshold-on TABLE.")
     model = make_detector(detector, **parse_parameters(param or []))
     wanted = [*model.reads, *model.reads_in_fit, LOGITS]
-    source = Input(train, wanted)
-    model.fit_chunks(source.chunks(f"fitting {model.name}"))
+    source: Input | Layout
+    many = ManyFiles(engine, workers, address, piece_rows, dry_run)
+    if many.wanted(tables):
+        result = fit_many(tables, model, many, on_invalid)
+        if result is None:
+            return
+        source = result.layout
+    else:
+        source = Input(tables[0], wanted)
+        model.fit_chunks(source.chunks(f"fitting {model.name}"))
     names = tuple(class_names.split(",")) if class_names else source.class_names
     if names is not None and len(names) != source.n_classes:
         known = "the table tells of none" if source.n_classes is None else f"must name {source.n_classes} classes"

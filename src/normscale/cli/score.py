@@ -9,6 +9,15 @@ from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.cli._inputs import Input
+from normscale.cli._many_files import (
+    AddressOption,
+    DryRunOption,
+    EngineOption,
+    ManyFiles,
+    PieceRowsOption,
+    WorkersOption,
+    score_many,
+)
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
 from normscale.detectors.threshold import Threshold
@@ -21,9 +30,21 @@ EXAMPLE = "Example: [bold]normscale score detector.safetensors sample:unseen_dig
 
 def score(
     detector: Annotated[str, typer.Argument(help="A detector that `normscale fit` saved.")],
-    table: Annotated[str, typer.Argument(help="Outputs to score; - reads a pipe.")] = "-",
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TABLE]...",
+            help="Outputs to score; - reads a pipe. Files, folders and globs, here or in an object store.",
+            show_default="-",
+        ),
+    ] = None,
     output: Annotated[
-        str, typer.Option("--output", "-o", help="Where the scores go: a file, or - for CSV on standard output.")
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Where the scores go: a file, or - for CSV on standard output; for many files a folder.",
+        ),
     ] = "-",
     stream: Annotated[
         bool, typer.Option("--stream/--frozen", help="Let running statistics take each row in before it is scored.")
@@ -39,6 +60,11 @@ def score(
     ] = None,
     on_invalid: Annotated[str, typer.Option(help="A row with NaN or infinity: raise, or skip (score nan).")] = "raise",
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
+    engine: EngineOption = None,
+    workers: WorkersOption = None,
+    address: AddressOption = None,
+    piece_rows: PieceRowsOption = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Score each row: higher means more out-of-distribution.
 
@@ -47,6 +73,20 @@ def score(
     loaded = load_detector(detector)
     if save is not None:
         _check_that_it_can_be_saved(loaded, stream, detector, save)
+    many = ManyFiles(engine, workers, address, piece_rows, dry_run)
+    if many.wanted(tables or []):
+        score_many(
+            tables or [],
+            loaded,
+            output,
+            many,
+            stream=stream,
+            threshold=threshold,
+            on_invalid=on_invalid,
+            save=save,
+        )
+        return
+    table = tables[0] if tables else "-"
     # not set on the detector: what --save writes keeps its own threshold
     limit = loaded.threshold_ if threshold is None else Threshold(_validate.real(threshold, "--threshold"))
     source = Input(table, [*loaded.reads, LOGITS])
