@@ -35,7 +35,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
 	$(PIP) install --constraint constraints.txt torch  # first, so that nothing else chooses its build
-	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,report,serve,postgres,onnx]"
+	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,report,serve,postgres,onnx,ray]"
 	touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirements-no-deps.txt

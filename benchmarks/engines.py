@@ -24,11 +24,11 @@ import normscale as ns
 from normscale import engines
 from normscale.engines.pieces import PieceReader
 
-GROUP = 100_000
+GROUP = 25_000
 
 
 def write_data(folder: Path, rows: int, classes: int) -> None:
-    """Files of a million rows, in row groups of a tenth; nothing is made that is there already."""
+    """Files of a quarter of a million rows, in row groups of a tenth; nothing is made that is there already."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, start in enumerate(range(0, rows, 10 * GROUP)):
         path = folder / f"{number:04d}.parquet"

@@ -24,8 +24,11 @@ EXTRAS = {
     "serve": ("fastapi", "the HTTP guard"),
     "postgres": ("psycopg", "a guard's journal in PostgreSQL"),
     "onnx": ("onnxruntime", "ONNX models with their detector"),
-    "ray": ("ray", "distributed scoring"),
+    "ray": ("ray", "many files, and pictures, on a Ray cluster"),
 }
+
+BESIDE = {"ray": ("pyarrow", "pandas", "fsspec", "aiohttp", "PIL")}
+"""What else an extra needs: Ray without these starts, and fails at work."""
 
 
 def doctor() -> None:
@@ -38,6 +41,9 @@ def doctor() -> None:
         state = (
             f"{package} {metadata.version(package)}" if found else f"not installed: pip install 'normscale[{extra}]'"
         )
+        lacking = [other for other in BESIDE.get(extra, ()) if found and util.find_spec(other) is None]
+        if lacking:
+            state += f", but without {' and '.join(lacking)}: pip install 'normscale[{extra}]'"
         typer.echo(f"  [{extra}] {purpose}: {state}")
     checks = self_checks()
     for check in checks:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from normscale.engines.evaluation import ScoresEvaluation, evaluate
 from normscale.engines.fitting import FitResult, fit
 from normscale.engines.invalid_rows import Skipped
+from normscale.engines.pictures import score_pictures
 from normscale.engines.pieces import plan_pieces
 from normscale.engines.scoring import ScoreResult, score
 from normscale.engines.spreading import ENGINES, EngineFailed, open_engine
@@ -31,4 +32,5 @@ __all__ = [
     "open_engine",
     "plan_pieces",
     "score",
+    "score_pictures",
 ]

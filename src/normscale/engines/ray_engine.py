@@ -39,9 +39,12 @@ class RayEngine:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             try:
                 ray.init(log_to_driver=False, logging_level="warning", **options)
-            except (ConnectionError, RuntimeError, ValueError) as error:
+            except Exception as error:  # Ray raises plain ones, too
                 raise EngineFailed(f"no Ray cluster answers at {address or 'this machine'}: {error}") from error
-        self.workers = workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        resources = ray.cluster_resources()
+        self.workers = workers or max(1, int(resources.get("CPU", 1)))
+        self.has_gpus = resources.get("GPU", 0) > 0
+        self.task_error: type[Exception] = ray.exceptions.RayError
 
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Give the result of every task with its place, as they are finished."""
