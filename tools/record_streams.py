@@ -32,6 +32,7 @@ AWARE = "stream_aware+"
 ROBUST = "robust_norm_scaling"
 
 
+@ns.register
 class KnownScore(ns.Detector):
     """Scores that were computed before, as an array of the outputs."""
 

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from streams_table import streams_tables
+
 from normscale.paper.headline import headline_table, joint_findings, joint_headline
 from normscale.paper.joint_additions import joint_additions
 from normscale.paper.published import IN_SETS
@@ -18,7 +20,7 @@ from normscale.report.joint_report import write_joint_report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "paper.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "paper.md", ROOT / "docs" / "robust.md"]
 JOINT = RESULTS / "joint"
 
 
@@ -31,6 +33,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "headline": lambda: headline_table(RESULTS / "cifar10-small" / "results.jsonl"),
     "joint": lambda: joint_headline(runs()),
     "findings": lambda: joint_findings(runs()),
+    "streams": lambda: streams_tables(RESULTS),
 }
 
 
