@@ -8,9 +8,16 @@ from typing import Any
 
 AWARE = "stream_aware+"
 SHOWN = {
-    "energy": "Energy", "centred": "centred Energy", "msp": "MSP", "covered": "frozen norm-scaling", "knn": "KNN", "vim": "ViM",
-    "relative_mahalanobis": "relative Mahalanobis", "fdbd": "fDBD", "ensemble": "ensemble",
-}  # fmt: skip
+    "energy": "Energy",
+    "centred": "centred Energy",
+    "msp": "MSP",
+    "covered": "frozen norm-scaling",
+    "knn": "KNN",
+    "vim": "ViM",
+    "relative_mahalanobis": "relative Mahalanobis",
+    "fdbd": "fDBD",
+    "ensemble": "ensemble",
+}
 OTHERS = {
     "robust_norm_scaling": "robust norm-scaling",
     "norm_scaling": "running norm-scaling",
