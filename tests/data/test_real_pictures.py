@@ -110,7 +110,8 @@ def test_tinyimagenet_statistics_are_those_of_its_training_pictures() -> None:
     with zipfile.ZipFile(pack("tinyimagenet64_train")) as archive, archive.open("images.npy") as file:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        assert (shape, dtype) == ((100_000, 64, 64, 3), np.uint8)
+        assert shape == (100_000, 64, 64, 3)
+        assert dtype == np.uint8
         while part := file.read(64 * 64 * 3 * 2000):
             for channel, values in enumerate(np.frombuffer(part, np.uint8).reshape(-1, 3).T):
                 counts[channel] += np.bincount(values, minlength=256)

@@ -23,7 +23,7 @@ def outputs(n: int, seed: int = 0, head: tuple[np.ndarray, np.ndarray] = HEAD) -
 def slow_fdbd(train: ns.ModelOutputs, test: ns.ModelOutputs) -> list[float]:
     """By the geometry: step along the difference of two classes' weights until their logits are equal."""
     weight, bias = HEAD
-    mean = sum(train.features) / len(train)
+    mean = train.features.sum(axis=0) / len(train)
     scores = []
     for f in test.features:
         z = [float(w @ f + b) for w, b in zip(weight, bias, strict=True)]
@@ -41,7 +41,7 @@ def slow_fdbd(train: ns.ModelOutputs, test: ns.ModelOutputs) -> list[float]:
 
 
 def slow_nci(train: ns.ModelOutputs, test: ns.ModelOutputs, alpha: float) -> list[float]:
-    mean = sum(train.features) / len(train)
+    mean = train.features.sum(axis=0) / len(train)
     scores = []
     for z, f in zip(test.logits, test.features, strict=True):
         centred = [a - b for a, b in zip(f, mean, strict=True)]

@@ -12,7 +12,8 @@ def gram_vector(row: np.ndarray, p: int) -> np.ndarray:
     """Row sums of the p-th order Gram matrix, written out; the root keeps the sign."""
     matrix = np.outer(row**p, row**p)
     sums = matrix.sum(axis=1)
-    return np.sign(sums) * np.abs(sums) ** (1.0 / p)
+    root: np.ndarray = np.sign(sums) * np.abs(sums) ** (1.0 / p)
+    return root
 
 
 def by_formula(train: ns.ModelOutputs, test: ns.ModelOutputs, layers: tuple[str, ...], powers: int) -> np.ndarray:

@@ -67,7 +67,7 @@ def slow(train: ns.ModelOutputs, rows: np.ndarray, tail: int, alpha: int) -> lis
             groups.setdefault(label, []).append(z)
     means, fits = {}, {}
     for c, members in groups.items():
-        means[c] = sum(members) / len(members)
+        means[c] = np.sum(members, axis=0) / len(members)
         distances = sorted(math.dist(z, means[c]) for z in members)
         fits[c] = fit_weibull(np.array(distances[-min(tail, max(2, len(members) // 20)) :]))
     scores = []

@@ -20,10 +20,10 @@ def slow(train: ns.ModelOutputs, test: ns.ModelOutputs) -> list[float]:
     for z, f, label in zip(train.logits, train.features, train.labels, strict=True):
         if max(range(len(z)), key=lambda i: z[i]) == label:
             stored.setdefault(int(label), []).append(f)
-    scores = []
+    scores: list[float] = []
     for z, f in zip(test.logits, test.features, strict=True):
-        pattern = sum(stored[int(np.argmax(z))]) / len(stored[int(np.argmax(z))])
-        scores.append(-sum(a * b for a, b in zip(f, pattern, strict=True)))
+        pattern = np.sum(stored[int(np.argmax(z))], axis=0) / len(stored[int(np.argmax(z))])
+        scores.append(-sum(float(a * b) for a, b in zip(f, pattern, strict=True)))
     return scores
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,16 +26,16 @@ def test_it_scores_the_divided_logits(score: str) -> None:
 @pytest.mark.parametrize("score", ("msp", "energy", "multi_threshold", "norm_scaling"))
 def test_the_formula_is_the_score(score: str) -> None:
     detector = ns.make_detector(f"tempered+{score}").fit(SAMPLE.train.logits)
-    formula = formula_of(detector)
+    formula: Any = formula_of(detector)
     z = SAMPLE.test.logits.astype(np.float64)
-    scaled = (z - formula.shift) * formula.factor  # type: ignore[union-attr]
+    scaled = (z - formula.shift) * formula.factor
     kinds = {
         "log_odds": lambda: ns.msp_score(scaled),
         "log_sum_exp": lambda: ns.energy_score(scaled),
     }
-    expected = formula.weight * kinds[formula.kind]()  # type: ignore[union-attr]
-    if formula.class_offset is not None:  # type: ignore[union-attr]
-        expected = expected - formula.class_offset[z.argmax(axis=1)]  # type: ignore[union-attr]
+    expected = float(formula.weight) * kinds[formula.kind]()
+    if formula.class_offset is not None:
+        expected = expected - formula.class_offset[z.argmax(axis=1)]
     np.testing.assert_allclose(detector.score(z), expected, rtol=1e-9, atol=1e-12)
 
 

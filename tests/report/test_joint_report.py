@@ -169,7 +169,7 @@ def test_two_runs_on_one_set_stand_side_by_side(folders: list[Path], tmp_path: P
     titles = [one.title for one in joint.runs]
     assert titles == ["CIFAR-10 (cifar10)", "CIFAR-10 (wide)", "CIFAR-100"]
     row = row_of(joint.tables["averages"], "AUROC", "MSP")
-    assert row["Mean, ours"] == pytest.approx(fmean([row["CIFAR-10 (cifar10), ours"], row["CIFAR-100, ours"]]))  # type: ignore[list-item, type-var]
+    assert row["Mean, ours"] == pytest.approx(fmean([row["CIFAR-10 (cifar10), ours"], row["CIFAR-100, ours"]]))  # type: ignore[list-item]
 
 
 def test_what_cannot_be_read_is_refused(folders: list[Path], tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class RTL(Wrapper):
             rows = _with_constant(train.features[a : a + _BLOCK])
             gram += rows.T @ rows
             right += rows.T @ scores[a : a + _BLOCK]
-        self.start_ = np.linalg.solve(gram, right)
+        self.start_ = np.asarray(np.linalg.solve(gram, right), dtype=np.float64)
 
     def _start_own(self) -> None:
         self.weights_ = self.start_.copy()
