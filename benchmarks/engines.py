@@ -130,7 +130,7 @@ def main() -> None:
     results = []
     with engines.open_engine(given.engine, workers=given.workers) as engine:
         timed_engine = Timed(engine)
-        measure(folder, 10 * GROUP, timed_engine)  # workers load what they need
+        measure(folder, given.rows // 2, timed_engine)  # every worker loads what it needs
         for part in (8, 4, 2, 1) if given.growth else (1,):
             results.append(measure(folder, given.rows // part, timed_engine))
             print(json.dumps(results[-1]), flush=True)

@@ -23,6 +23,8 @@ def numpy_kernels() -> Iterator[None]:
     """Workers without numba, which takes most of the time that a new process needs to be ready."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NORMSCALE_KERNELS", "numpy")
+        patch.setenv("AWS_ACCESS_KEY_ID", "any")  # of the S3 server that tests start
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "any")
         patch.setattr(_kernels, "_kernels", reference)
         yield
 
@@ -38,6 +40,7 @@ def ray_cluster(numpy_kernels: None) -> Iterator[Any]:
     if not HAS_RAY:
         pytest.skip(WHY_SKIPPED)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes its time
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Ray's own
         import ray

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def bucket() -> Iterator[tuple[pyarrow.fs.S3FileSystem, str]]:
+def bucket(numpy_kernels: None) -> Iterator[tuple[pyarrow.fs.S3FileSystem, str]]:
     """A file system, and the options that a path to it ends with."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -50,7 +50,7 @@ def bucket() -> Iterator[tuple[pyarrow.fs.S3FileSystem, str]]:
             **keys, endpoint_override=f"127.0.0.1:{port}", scheme="http", allow_bucket_creation=True
         )
         system.create_dir("bucket")
-        yield system, f"?endpoint_override=127.0.0.1:{port}&scheme=http&access_key=any&secret_key=any"
+        yield system, f"?endpoint_override=127.0.0.1:{port}&scheme=http"
     finally:
         server.terminate()
         server.wait()
@@ -133,6 +133,8 @@ def test_other_formats_and_other_stores_are_refused_in_words(
         stream.write((tmp_path / "a.npy").read_bytes())
     with pytest.raises(ns.FileFormatError, match=r"object stores are read as \.parquet only"):
         engines.fit(f"s3://bucket/logits.npy{options}", "msp", engine=local)
+    with pytest.raises(ns.InvalidInput, match="keys do not belong into a path"):
+        engines.fit(f"s3://key:secret@bucket/in{options}", "msp", engine=local)
     with pytest.raises(ns.FileFormatError, match="cannot open nothing://there"):
         engines.fit("nothing://there/at.parquet", "msp", engine=local)
 

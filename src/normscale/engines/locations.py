@@ -53,6 +53,8 @@ def is_remote(path: str) -> bool:
 def file_system(path: str) -> tuple[Any, str]:
     """The pyarrow file system of a path with a scheme, and the path inside it."""
     fs = need_arrow("pyarrow.fs", path)
+    if "@" in path.partition("://")[2].partition("/")[0]:  # plans and messages name paths
+        raise InvalidInput("keys do not belong into a path; set AWS_ACCESS_KEY_ID and the like instead.")
     try:
         system, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:

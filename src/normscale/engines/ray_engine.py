@@ -37,6 +37,7 @@ class RayEngine:
             if not address:
                 options["include_dashboard"] = False
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes its time
             try:
                 ray.init(log_to_driver=False, logging_level="warning", **options)
             except Exception as error:  # Ray raises plain ones, too
