@@ -33,19 +33,23 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "state": {"_atomic", "_version", "encoding", "errors"},
     "tables": {"_atomic", "_validate", "encoding", "errors", "outputs"},
     "sample": {"outputs", "tables"},
+    "input_checks": {"_validate", "errors", "outputs"},
+    "dataframes": {"_validate", "errors", "input_checks", "outputs", "tables"},
     "moments": {"_kernels", "_validate", "errors"},
     "scores": {"_kernels", "_validate"},
     "scaling": {"_kernels", "_validate", "moments", "scores"},
     "metrics": {"_validate", "errors"},
-    "detectors": {"_kernels", "_validate", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state"},
+    "detectors": {
+        "_kernels", "_validate", "dataframes", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state",
+    },
     "data": {"_atomic", "_lock", "_progress", "_validate", "errors"},
     "nn": {
         "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "encoding",
         "errors", "moments", "network_folder", "outputs", "state",
     },
     "onnx": {
-        "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "moments", "outputs",
-        "state",
+        "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "input_checks", "moments",
+        "outputs", "state",
     },
     "guard": {
         "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "moments", "outputs", "scaling", "state",
@@ -59,6 +63,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",
         "metrics", "moments", "outputs", "scaling", "state", "tables",
     },
+    "sklearn": {"_validate", "detectors", "errors", "outputs"},
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
     "network_folder": set(),
     "experiments": {
@@ -67,20 +72,22 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "report": {
         "_atomic", "_progress", "_validate", "_version", "detectors", "errors", "experiments", "metrics", "outputs",
-        "scores",
+        "scores", "tables",
     },
     "paper": {
         "_validate", "detectors", "errors", "experiments", "metrics", "outputs", "report", "sample", "scores",
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "data", "detectors", "encoding", "engines",
-        "errors", "experiments", "guard", "metrics", "nn", "onnx", "outputs", "paper", "report", "sample", "serve",
-        "tables",
+        "errors", "experiments", "guard", "input_checks", "metrics", "nn", "onnx", "outputs", "paper", "report",
+        "sample", "serve", "tables",
     },
     "__main__": {"cli"},
 }  # fmt: skip
 
 HEAVY = {
+    "pandas",
+    "polars",
     "torch",
     "matplotlib",
     "numba",

@@ -15,6 +15,7 @@ from normscale import detectors as _detectors
 from normscale._version import __version__
 
 if TYPE_CHECKING:
+    from normscale.dataframes import to_dataframe as to_dataframe
     from normscale.detectors import *  # noqa: F403
     from normscale.errors import FileFormatError as FileFormatError
     from normscale.errors import FolderInUse as FolderInUse
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from normscale.errors import NumericalWarning as NumericalWarning
     from normscale.errors import TrainingDiverged as TrainingDiverged
     from normscale.errors import UnknownDetector as UnknownDetector
+    from normscale.experiments.comparison import compare as compare
     from normscale.metrics.calibration import expected_calibration_error as expected_calibration_error
     from normscale.metrics.calibration import reliability as reliability
     from normscale.metrics.intervals import bootstrap_intervals as bootstrap_intervals
@@ -57,10 +59,12 @@ if TYPE_CHECKING:
     from normscale.tables import write_table as write_table
 
 _HOMES = {  # module -> the public names it holds; a test compares this with the imports above
+    "dataframes": "to_dataframe",
     "errors": (
         "FileFormatError FolderInUse InvalidInput MissingExtra MissingOutput NormscaleError NotFitted NumericalWarning "
         "TrainingDiverged UnknownDetector"
     ),
+    "experiments.comparison": "compare",
     "metrics.calibration": "expected_calibration_error reliability",
     "metrics.intervals": "bootstrap_intervals delong_interval",
     "metrics.paired": "paired_bootstrap",
@@ -93,5 +97,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    """List the public names, loaded or not, and what every module has."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -65,6 +65,13 @@ class Bar:
         self._doing = doing or self._doing
         self._update()
 
+    def total(self, total: float) -> None:
+        """Say how much there is to do, where that is known only later."""
+        self._total = total
+        if self._shown is not None:
+            progress, task = self._shown
+            progress.update(task, total=total)
+
     def _update(self) -> None:
         if not self._wanted:
             return

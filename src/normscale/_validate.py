@@ -69,7 +69,8 @@ def as_rows(value: ArrayLike | Any, name: str = "logits", *, width: int | None =
             f"{name} must have shape (n, {columns}) with {columns} >= {min_width}; got {array.shape}.{hint}"
         )
     if width is not None and array.shape[1] != width:
-        raise InvalidInput(f"{name} must have {width} columns, as in fit; got shape {array.shape}.")
+        turned = f" Did rows and columns change places? Pass {name}.T." if array.shape[0] == width else ""
+        raise InvalidInput(f"{name} must have {width} columns, as in fit; got shape {array.shape}.{turned}")
     return array
 
 
@@ -94,16 +95,17 @@ def finite_row_mask(array: Rows) -> BoolArray:
 def invalid_row_error(array: Rows, name: str, *, can_skip: bool = False, first_row: int = 0) -> InvalidInput:
     """The error for the first row that holds NaN, infinity, or numbers too large to be squared."""
     skip = 'Drop the row or pass on_invalid="skip".' if can_skip else "Drop the row."
+    shown = "row" if name == "rows" else f"{name} row"
     finite = np.isfinite(array)
     if finite.all():
         worst = int(np.argmax(np.abs(array).max(axis=1)))
         return InvalidInput(
-            f"{name} row {first_row + worst} holds {np.abs(array[worst]).max():.3g}, too large for second moments in "
+            f"{shown} {first_row + worst} holds {np.abs(array[worst]).max():.3g}, too large for second moments in "
             f"float64; nothing was taken in. Rescale the {name}. {skip}"
         )
     row, column = (int(i) for i in np.argwhere(~finite)[0])
     what = "NaN" if np.isnan(array[row, column]) else "infinity"
-    return InvalidInput(f"{name} row {first_row + row} holds {what} in column {column}; nothing was taken in. {skip}")
+    return InvalidInput(f"{shown} {first_row + row} holds {what} in column {column}; nothing was taken in. {skip}")
 
 
 def as_finite_vector(value: ArrayLike | Any, name: str, *, allow_empty: bool = False) -> FloatArray:

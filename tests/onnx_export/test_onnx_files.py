@@ -15,7 +15,14 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import normscale as ns
-from normscale.onnx import DetectorSession, Exported, agreement, attach_detector, export_with_detector
+from normscale.onnx import (
+    DetectorSession,
+    Exported,
+    agreement,
+    attach_detector,
+    classifier_output,
+    export_with_detector,
+)
 from onnx_export.classifiers import CLASSES, FEATURES, logits, passing, run, training, with_features
 
 
@@ -101,21 +108,59 @@ def test_names_inside_give_way_to_the_models_own() -> None:
 
 
 @pytest.mark.parametrize("tail_op", ("Softmax", "LogSoftmax", "Sigmoid"))
-def test_probabilities_are_not_taken_for_logits(tail_op: str, tmp_path: Path) -> None:
+def test_the_tensor_before_a_softmax_is_taken_by_itself(tail_op: str, tmp_path: Path) -> None:
     tail = (helper.make_node(tail_op, ["logits"], ["raw"]), helper.make_node("Identity", ["raw"], ["probability"]))
     source = saved(passing(tail=tail, outputs=("probability",)), tmp_path)
-    with pytest.raises(ns.InvalidInput, match=f"comes out of a {tail_op}, .*--logits logits"):
-        export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
-    done = export_with_detector(source, fitted(), tmp_path / "with_detector.onnx", logits="logits")
+    done = export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
     assert done.reads == ("logits",)
     assert done.agreement.of == "the model on random inputs"
+    (note,) = done.notes
+    assert f"'probability' (n, 5) comes out of a {tail_op}" in note
+    assert "the detector reads 'logits'" in note
     rows = logits(20, np.float32)
     result = run(onnx.load(tmp_path / "with_detector.onnx"), image=rows)
     assert "logits" not in result
     np.testing.assert_allclose(result["ood_score"], fitted().score(rows), rtol=1e-12)
-    probable = attach_detector(onnx.load(source), fitted(), logits="probability")
-    assert probable.logits is not None
-    assert probable.logits.name == "probability"
+    probable = export_with_detector(source, fitted(), tmp_path / "asked_for.onnx", logits="probability")
+    assert (probable.reads, probable.notes) == (("probability",), ())
+    found = classifier_output(source, CLASSES)
+    assert found.tensor == "logits"
+    assert found.model is not None
+    shown = run(onnx.load_from_string(found.model), image=rows)
+    assert np.array_equal(shown["logits"], rows)
+    assert classifier_output(saved(passing(), tmp_path), CLASSES) == ("logits", None, "")
+
+
+def test_a_softmax_that_is_written_out_is_seen_through(tmp_path: Path) -> None:
+    axes = numpy_helper.from_array(np.array([1]), "axes")
+    tail = (
+        helper.make_node("ReduceMax", ["logits"], ["largest"], axes=[1], keepdims=1),
+        helper.make_node("Sub", ["logits", "largest"], ["shifted"]),
+        helper.make_node("Exp", ["shifted"], ["powers"]),
+        helper.make_node("ReduceSum", ["powers", "axes"], ["total"], keepdims=1),
+        helper.make_node("Div", ["powers", "total"], ["probability"]),
+    )
+    model = passing(tail=tail, outputs=("probability",))
+    model.graph.initializer.append(axes)
+    done = export_with_detector(saved(model, tmp_path), fitted(), tmp_path / "with_detector.onnx")
+    assert done.reads == ("logits",)
+    assert "softmax that is written out" in done.notes[0]
+
+
+def test_probabilities_made_in_an_unknown_way_are_seen_in_what_the_model_says(tmp_path: Path) -> None:
+    axes = numpy_helper.from_array(np.array([1]), "axes")
+    tail = (
+        helper.make_node("Softplus", ["logits"], ["positive"]),
+        helper.make_node("ReduceSum", ["positive", "axes"], ["total"], keepdims=1),
+        helper.make_node("Div", ["positive", "total"], ["share"]),
+    )
+    model = passing(tail=tail, outputs=("share",))
+    model.graph.initializer.append(axes)
+    source = saved(model, tmp_path)
+    with pytest.raises(ns.InvalidInput, match=r"'share' holds probabilities, not logits: .*--logits NAME"):
+        export_with_detector(source, fitted(), tmp_path / "with_detector.onnx")
+    assert not (tmp_path / "with_detector.onnx").exists()
+    assert export_with_detector(source, fitted(), tmp_path / "asked_for.onnx", logits="share").reads == ("share",)
 
 
 def test_two_candidates_need_a_word(tmp_path: Path) -> None:

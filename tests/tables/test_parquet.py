@@ -100,20 +100,6 @@ def test_unequal_lists_name_the_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"a": [1.0] * 6 + [None], "b": [0.0] * 7}, "column 'a' is null in row 6"),
-        ({"a": [1.0] * 7, "b": [0.0] * 7, "label": [0] * 5 + [None, 0]}, "column 'label' is null in row 5"),
-        ({"logits": [[1.0, 2.0]] * 4 + [None] * 3}, "column 'logits' is null in row 4"),
-        ({"logits": [[1.0, 2.0]] * 4 + [[1.0, None]] * 3}, "column 'logits' is null in row 4"),
-    ],
-)
-def test_nulls_name_the_row(tmp_path: Path, columns: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        list(open_table(written(tmp_path, columns), chunk_rows=2).chunks())
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
         ({"a": [1.0], "b": ["x"]}, "column 'b' holds string, and logits are floating-point"),
         ({"a": [1.0], "b": [2.0], "count": [7]}, "column 'count' holds int64, and logits are floating-point"),
         ({"a": [1.0], "b": [2.0], "label": [0.0]}, "column 'label' holds double; labels are whole numbers"),

@@ -39,6 +39,7 @@ Result = TypeVar("Result")
 
 _BLOCK_ELEMENTS = 1 << 19
 _kernels: Backend | None = None
+_before_compilation: Callable[[], object] | None = None
 
 
 class Backend(Protocol):
@@ -109,7 +110,37 @@ def _load(wanted: str) -> Backend:
             f"NORMSCALE_KERNELS=numba, but numba cannot be imported ({error}). "
             "Run: pip install 'normscale[fast]', or unset the variable to use numpy."
         ) from error
+    if _before_compilation is not None:
+        _listen(_before_compilation)
     return compiled
+
+
+def announce_compilation(say: Callable[[], object]) -> None:
+    """Call ``say`` once, before numba compiles the first kernel, if it has to: it takes long and happens once.
+
+    What was compiled before is read from disk in no time, and nothing is said.
+    """
+    global _before_compilation
+    _before_compilation = say
+
+
+def _listen(say: Callable[[], object]) -> None:
+    from numba.core import event
+
+    class FirstCompilation(event.Listener):
+        """Speaks once."""
+
+        said = False
+
+        def on_start(self, event: Any) -> None:
+            if not FirstCompilation.said:
+                FirstCompilation.said = True
+                say()
+
+        def on_end(self, event: Any) -> None:
+            pass
+
+    event.register("numba:compile", FirstCompilation())  # type: ignore[no-untyped-call]
 
 
 def _active() -> Backend:

@@ -9,6 +9,7 @@ from typing import TextIO
 
 import typer
 
+from normscale._kernels import announce_compilation
 from normscale._version import __version__
 from normscale.cli import (
     audit,
@@ -32,10 +33,9 @@ from normscale.errors import NormscaleError, NumericalWarning
 app = typer.Typer(
     name="normscale",
     help="Tell, for every answer of a classifier, whether the input was one it was trained for.",
-    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv, - for a pipe, or sample:NAME for the embedded "
-    "sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
+    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv .jsonl (text also .gz), - for a pipe, or "
+    "sample:NAME for the embedded sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -86,6 +86,9 @@ def _say_warning(
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 1."""
     warnings.showwarning = _say_warning
+    announce_compilation(
+        lambda: typer.echo("compiling for this machine; this takes up to a minute, once ...", err=True)
+    )
     try:
         app(prog_name="normscale")
     except NormscaleError as error:

@@ -1,21 +1,67 @@
-"""Where a command's rows come from: a file, a pipe, or the embedded sample; with a progress bar on a terminal."""
+"""Where a command's rows come from: a file, a pipe, or the embedded sample; looked at once for what is surely wrong."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
 
 from normscale._progress import bar
 from normscale.engines.joined_table import JoinedTable, names_many
 from normscale.errors import InvalidInput, MissingOutput
+from normscale.input_checks.class_order import class_order, in_class_order
+from normscale.input_checks.odd_columns import odd_column
+from normscale.input_checks.permuted_labels import permuted_labels
+from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.tables import open_table
+from normscale.tables import TableReader, open_table
+from normscale.tables.gathering import gather
 
 PREFIX = "sample:"
+Columns = dict[str, NDArray[Any]]
+PROBABILITIES = "--probabilities"
+PROBABILITIES_HELP = "The tables hold softmax probabilities instead of logits: take their logarithm."
+
+
+def note(text: str) -> None:
+    """Tell the person at the terminal something that is no error."""
+    typer.echo(f"normscale: note: {text}", err=True)
+
+
+class OnInvalid(StrEnum):
+    """What to do with a row that holds NaN or infinity."""
+
+    RAISE = "raise"
+    SKIP = "skip"
 
 
 class Input:
-    """A table opened for a command: what it is called, what it holds as far as that is known, and its chunks."""
+    """A table opened for a command: what it is called, what it holds as far as that is known, and its chunks.
+
+    Parameters
+    ----------
+    path : str
+        A table, a folder or glob of tables, ``-`` for a pipe, or ``sample:NAME``. Nothing but the head of a file is
+        read yet.
+    names : sequence of str, optional
+        Read these arrays only, as far as they are there; labels and head are always read. By default all.
+    class_names : sequence of str, optional
+        The classes of a detector, or of another table: columns of logits are matched by these names where the table
+        has any.
+    probabilities : bool
+        The logits are probabilities; their logarithm is taken.
+    refuse_probabilities : bool
+        Refuse logits that are probabilities; False where nothing but the predicted class is made of them.
+    check_labels : bool
+        Say so where the labels do not go with the logits.
+    keep : sequence of str
+        Further columns, which come beside the chunks in :meth:`chunks_and_columns`.
+    """
 
     path: str
     n_rows: int | None
@@ -25,28 +71,51 @@ class Input:
     n_classes: int | None
     """None without logits and without a head."""
     class_names: tuple[str, ...] | None
+    columns: dict[str, np.dtype[Any]]
+    """The further columns, and their dtypes."""
 
-    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
-        """Open ``path``; nothing but the head of a file is read yet.
-
-        Parameters
-        ----------
-        path : str
-            A table, a folder or glob of tables, ``-`` for a pipe, or ``sample:NAME``.
-        names : sequence of str, optional
-            Read these arrays only, as far as they are there; labels and head are always read. By default all.
-        """
-        self.path = path
+    def __init__(
+        self,
+        path: str,
+        names: Sequence[str] | None = None,
+        *,
+        class_names: Sequence[str] | None = None,
+        probabilities: bool = False,
+        refuse_probabilities: bool = True,
+        check_labels: bool = False,
+        keep: Sequence[str] = (),
+    ) -> None:
+        """Open the table; columns that cannot be matched are refused here."""
+        self.path, self._probabilities = path, probabilities
+        self._refuse_probabilities, self._check_labels = refuse_probabilities, check_labels
+        self._notes: list[str] = []
         if path.startswith(PREFIX):
             outputs, self.class_names = _from_sample(path, names)
             self.n_rows, self.names, self.n_classes = len(outputs), outputs.names, len(self.class_names)
-            self._chunks: Iterable[ModelOutputs] = [outputs]
+            if keep:
+                raise InvalidInput(f"{path} has no column {keep[0]!r} to keep; the sample has outputs alone.")
+            self.columns = {}
+            self._chunks: Iterable[tuple[ModelOutputs, Columns]] = [(outputs, {})]
         else:
             wanted = None if names is None else list(dict.fromkeys(names))
-            table = JoinedTable(path, wanted) if names_many(path) else open_table(path, names=wanted)
+            if names_many(path):
+                joined = JoinedTable(path, wanted)
+                if keep:
+                    raise InvalidInput(f"--keep-columns reads one table; {path} names several.")
+                self.columns, self._chunks = {}, ((chunk, {}) for chunk in joined.chunks())
+                table: JoinedTable | TableReader = joined
+            else:
+                table = one = open_table(path, names=wanted, keep=keep)
+                self.columns, self._chunks = one.columns, one.chunks_and_columns()
             self.n_rows, self.names, self.n_classes = table.n_rows, table.names, table.n_classes
             self.class_names = table.class_names
-            self._chunks = table.chunks()
+        self._order = class_order(class_names, self.class_names, path)
+        if self._order is not None and self.class_names is not None:
+            taken = tuple(self.class_names[i] for i in self._order)
+            if left := [name for name in self.class_names if name not in taken]:
+                self._notes.append(f"{path}: columns that are no class of the detector are left out: {', '.join(left)}")
+            self._notes.append(f"{path}: the columns of logits are matched by name; they stand in another order")
+            self.class_names, self.n_classes = taken, len(taken)
 
     @property
     def has_logits(self) -> bool:
@@ -54,30 +123,79 @@ class Input:
         return LOGITS in self.names
 
     def chunks(self, doing: str) -> Iterator[ModelOutputs]:
-        """The rows, with a bar that says what is being done with them."""
+        """The rows, with a bar that says what is being done with them; the first chunk is looked at."""
+        return (chunk for chunk, _ in self.chunks_and_columns(doing))
+
+    def chunks_and_columns(self, doing: str) -> Iterator[tuple[ModelOutputs, Columns]]:
+        """The rows and what is kept beside them."""
+        is_first = True
         with bar(doing, self.n_rows) as line:
-            for chunk in self._chunks:
-                yield chunk
+            for chunk, columns in self._chunks:
+                if self._order is not None:
+                    chunk = in_class_order(chunk, self._order)
+                if is_first and len(chunk):
+                    self._look_at(chunk)
+                    is_first = False
+                if self._probabilities and self.has_logits:
+                    chunk = chunk.replace(logits=log_of_probabilities(chunk.logits, self.path))
+                yield chunk, columns
                 line.advance(len(chunk))
+        for text in self._notes:
+            note(text)
+        self._notes = []
 
     def read(self, doing: str = "reading") -> ModelOutputs:
-        """All rows at once."""
-        parts = list(self.chunks(f"{doing} {self.path}"))
-        if not parts:
+        """All rows; those of a large table stay in a temporary file, see :mod:`normscale.tables.gathering`."""
+        outputs = gather(self.chunks(f"{doing} {self.path}"))
+        if outputs is None:
             raise InvalidInput(f"{self.path} holds no rows.")
-        return parts[0] if len(parts) == 1 else ModelOutputs.concatenate(parts)
+        return outputs
+
+    def _look_at(self, chunk: ModelOutputs) -> None:
+        """Refuse what is surely wrong with the first rows, and note what probably is."""
+        if not self.has_logits:
+            return
+        found = None if self._probabilities else squashed(chunk.logits)
+        if found is not None and self._refuse_probabilities:
+            text = sentence(found, self.path, option=PROBABILITIES)
+            if found.kind is Squashed.PROBABILITIES:
+                raise InvalidInput(text)
+            self._notes.append(text)
+        odd = odd_column(chunk.logits, self.class_names)
+        if odd is not None:
+            raise InvalidInput(
+                f"{self.path}: {odd}, not a logit. Leave it out of the logits, and call a column of labels 'label'."
+            )
+        if self._check_labels and chunk.labels is not None:
+            wrong = permuted_labels(chunk.labels, chunk.predicted, chunk.n_classes)
+            if wrong is not None:
+                self._notes.append(f"{self.path}: {wrong}.")
 
 
-def read_named(items: Iterable[str]) -> dict[str, ModelOutputs]:
-    """Read tables given as ``NAME=PATH`` or ``PATH``; without a name the file's own serves."""
+def input_named(item: str, taken: Container[str]) -> tuple[str, str]:
+    """Name and path of a table given as ``NAME=PATH`` or ``PATH``; without a name the file's own serves.
+
+    Examples
+    --------
+    >>> input_named("near=sample:unseen_digits", ()), input_named("sets/noise.npz", ())
+    (('near', 'sample:unseen_digits'), ('noise', 'sets/noise.npz'))
+    """
+    name, equals, path = item.partition("=")
+    if not equals:
+        path, name = item, os.path.splitext(os.path.basename(item.removeprefix(PREFIX)))[0]
+    if name in taken:
+        raise InvalidInput(f"two tables are called {name!r}; name one of them: OTHER={path}.")
+    return name, path
+
+
+def read_named(
+    items: Iterable[str], *, class_names: Sequence[str] | None = None, probabilities: bool = False
+) -> dict[str, ModelOutputs]:
+    """Read tables given as :func:`input_named` says."""
     found: dict[str, ModelOutputs] = {}
     for item in items:
-        name, equals, path = item.partition("=")
-        if not equals:
-            path, name = item, os.path.splitext(os.path.basename(item.removeprefix(PREFIX)))[0]
-        if name in found:
-            raise InvalidInput(f"two tables are called {name!r}; name one of them: OTHER={path}.")
-        found[name] = Input(path).read()
+        name, path = input_named(item, found)
+        found[name] = Input(path, class_names=class_names, probabilities=probabilities).read()
     return found
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
+import os
 import sys
-from enum import StrEnum
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
-from normscale._progress import bar
-from normscale._version import __version__
-from normscale.cli._inputs import Input, read_named
+from normscale._progress import Bar, bar
+from normscale.cli._completion import complete_detector
+from normscale.cli._eval_printing import PRINTERS, Format, check_output, write_rows
+from normscale.cli._inputs import PROBABILITIES_HELP, Input, input_named, note
 from normscale.cli._many_files import (
     AddressOption,
     EngineOption,
@@ -20,40 +21,64 @@ from normscale.cli._many_files import (
     WorkersOption,
     evaluate_many,
 )
-from normscale.detectors.base import Detector
+from normscale.detectors.base import Detector, Setting
 from normscale.detectors.registry import load_detector, make_detector
-from normscale.encoding.json_text import write_json
+from normscale.errors import InvalidInput, MissingExtra
 from normscale.experiments.comparison import compare
-from normscale.experiments.measurement import METRICS, Measurement
-from normscale.experiments.methods import default_methods
+from normscale.experiments.measurement import Measurement
+from normscale.experiments.measuring import Measured, rows_to_score
+from normscale.experiments.methods import Method
+from normscale.input_checks.row_sketch import RowSketch
+from normscale.outputs import LOGITS, ModelOutputs
 
 EXAMPLE = (
     "Example: [bold]normscale eval --train sample:train --id sample:test --ood sample:unseen_digits "
-    "--ood sample:photo_patches[/bold]"
+    "--ood sample:photo_patches --report out[/bold]"
 )
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
+SWAPPED = 0.4
+"""If no detector has a higher AUROC than that, the two sides are probably swapped."""
 
 
 def evaluate(
-    id_table: Annotated[str, typer.Option("--id", help="Outputs on in-distribution test inputs.")],
-    ood_tables: Annotated[list[str], typer.Option("--ood", help="Outputs on OoD inputs; NAME=PATH names the set.")],
-    train: Annotated[str | None, typer.Option(help="Outputs on the training set, to fit detectors on.")] = None,
-    validation: Annotated[
-        str | None, typer.Option(help="Labelled held-out outputs, for detectors fitted on these.")
+    id_table: Annotated[str, typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs.")],
+    ood_tables: Annotated[
+        list[str],
+        typer.Option(
+            "--ood", metavar="[NAME=]TABLE", help="Outputs on OoD inputs; NAME=PATH names the set; may be repeated."
+        ),
+    ],
+    train: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Outputs on the training set, to fit detectors on.")
     ] = None,
-    saved: Annotated[list[str] | None, typer.Option(help="A detector file to compare; may be repeated.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(metavar="TABLE", help="Labelled held-out outputs, for detectors fitted on these.")
+    ] = None,
+    saved: Annotated[
+        list[str] | None, typer.Option(metavar="DETECTOR", help="A detector file to compare; may be repeated.")
+    ] = None,
     detector: Annotated[
-        list[str] | None, typer.Option("--detector", "-d", help="Only these detectors; default: all that can run.")
+        list[str] | None,
+        typer.Option(
+            "--detector",
+            "-d",
+            metavar="NAME",
+            autocompletion=complete_detector,
+            help="Only these detectors; may be repeated; default: all that can run.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows here: .csv, .json or .jsonl.")
+    ] = None,
+    report: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="Write a page with tables (.md .tex .csv), intervals and figures into this folder."
+        ),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="With --report: draw figures (needs matplotlib).")] = True,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
     engine: EngineOption = None,
     workers: WorkersOption = None,
     address: AddressOption = None,
@@ -63,82 +88,145 @@ def evaluate(
 
     With --engine tables may be larger than memory: the detectors named are compared as fitted, exactly.
     """
+    if output is not None:
+        check_output(output)
+    detectors: list[Detector] = [load_detector(path) for path in saved or []]
+    asked = [make_detector(name) for name in detector or []]
     many = ManyFiles(engine, workers, address, piece_rows, False)
     if engine is not None and many.wanted([id_table, *(path for path in (train, validation) if path)]):
-        chosen = [load_detector(path) for path in saved or []] + [make_detector(name) for name in detector or []]
-        measured = evaluate_many(id_table, ood_tables, train, validation, chosen, many, seed)
-        {Format.TABLE: print_table, Format.CSV: print_csv, Format.JSON: print_json}[format](measured)
+        if probabilities or report is not None:
+            raise InvalidInput("--probabilities and --report go without --engine.")
+        rows = evaluate_many(id_table, ood_tables, train, validation, [*detectors, *asked], many, seed)
+        _show(rows, format, output)
         return
-    id_test = Input(id_table).read()
-    ood_sets = read_named(ood_tables)
-    train_outputs = Input(train).read() if train else None
-    validation_outputs = Input(validation).read() if validation else None
-    detectors: list[Detector] = [load_detector(path) for path in saved or []]
-    if detector or not detectors:
-        names = detector or default_methods(train_outputs, validation_outputs, present=[id_test, *ood_sets.values()])
-        detectors += [make_detector(name) for name in names]
-    with bar("comparing", len(ood_sets)) as line:
+    tables = _Tables(detectors, asked, probabilities)
+    train_outputs = tables.read(train, check_labels=True) if train else None
+    id_test = tables.read(id_table, check_labels=True)
+    validation_outputs = tables.read(validation, check_labels=True) if validation else None
+    ood_sets: dict[str, ModelOutputs] = {}
+    for item in ood_tables:
+        name, path = input_named(item, ood_sets)
+        ood_sets[name] = tables.read(path)
+    _warn_of_shared_rows(id_table, id_test, train, train_outputs, ood_sets)
+    kept: list[Measured] = []
+    with bar("comparing", None) as line:
         rows = compare(
             id_test,
             ood_sets,
             train=train_outputs,
             validation=validation_outputs,
-            detectors=detectors,
+            detectors=[*detectors, *asked] or None,
             seed=seed,
-            tick=lambda what: line.advance(doing=what),
+            begin=lambda methods: _begin(line, methods, id_test, ood_sets),
+            advance=lambda n, what: line.advance(n, doing=f"comparing on {what}"),
+            keep=kept.append if report is not None else lambda _: None,
         )
-    {Format.TABLE: print_table, Format.CSV: print_csv, Format.JSON: print_json}[format](rows)
+    _show(rows, format, output)
+    if report is not None:
+        _write_report(report, kept, id_table, id_test, ood_tables, ood_sets, figures)
 
 
-def print_table(rows: list[Measurement]) -> None:
-    """One table per OoD set, best AUROC first."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
+def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
+    """Print the rows, say what looks wrong about them, and write them to a file if one was named."""
+    PRINTERS[format](rows)
+    _warn_of_swapped_sides(rows)
+    for reason in dict.fromkeys(row.skipped for row in rows if row.skipped and format is not Format.TABLE):
+        note(reason)
+    if output is not None:
+        write_rows(rows, output)
+        typer.echo(f"written: {output}", err=True)
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+
+class _Tables:
+    """Reads every table with the arrays that some detector needs, and with the classes of the first that names any."""
+
+    def __init__(self, saved: Sequence[Detector], asked: Sequence[Detector], probabilities: bool) -> None:
+        chosen = [*saved, *asked]
+        reads = [name for one in chosen for name in (*one.reads, *one.reads_in_fit)]
+        self._arrays = [*reads, LOGITS] if chosen else None
+        self._class_names = next((one.class_names for one in saved if one.class_names is not None), None)
+        self._probabilities = probabilities
+
+    def read(self, path: str, *, check_labels: bool = False) -> ModelOutputs:
+        source = Input(
+            path,
+            self._arrays,
+            class_names=self._class_names,
+            probabilities=self._probabilities,
+            check_labels=check_labels,
+        )
+        outputs = source.read()
+        self._class_names = self._class_names or source.class_names
+        return outputs
+
+
+def _begin(line: Bar, methods: list[Method], id_test: ModelOutputs, ood_sets: dict[str, ModelOutputs]) -> None:
+    line.total(rows_to_score(methods, len(id_test), [len(ood) for ood in ood_sets.values()]))
+
+
+def _warn_of_shared_rows(
+    id_table: str,
+    id_test: ModelOutputs,
+    train: str | None,
+    train_outputs: ModelOutputs | None,
+    ood_sets: dict[str, ModelOutputs],
+) -> None:
+    """Say so where the test set holds training rows, or an OoD set holds rows of the test set."""
+    own = _sketch(id_test)
+    if train is not None and train_outputs is not None:
+        share = _sketch(train_outputs).share_of(own)
+        if share is not None and share > 0.5:
+            note(
+                f"{100 * share:.0f} % of the rows of {id_table} are also in {train}. The classifier is surer of what "
+                "it was trained on, so every detector looks better here than on new inputs."
+            )
+    for name, ood in ood_sets.items():
+        share = own.share_of(_sketch(ood))
+        if share is not None and share > 0.5:
+            note(f"{100 * share:.0f} % of the rows of {name} are also in {id_table}, which should be in-distribution.")
+
+
+def _sketch(outputs: ModelOutputs) -> RowSketch:
+    sketch = RowSketch()
+    sketch.take_in(outputs.array(outputs.names[0]))
+    return sketch
+
+
+def _warn_of_swapped_sides(rows: list[Measurement]) -> None:
+    """Say so where every detector takes one side for the other."""
     for name in dict.fromkeys(row.ood_set for row in rows):
-        here = sorted((row for row in rows if row.ood_set == name), key=lambda row: -row.auroc)
-        table = Table(box=SIMPLE_HEAD, title=f"{name}: {here[0].n_ood} OoD inputs, {here[0].n_id} in-distribution")
-        table.add_column("detector")
-        table.add_column("statistics")
-        for heading in ("AUROC", "AUPR\nOoD pos.", "AUPR\nID pos.", "FPR95\nOoD pos.", "FPR95\nID pos."):
-            table.add_column(heading, justify="right")
-        for row in here:
-            table.add_row(row.method, row.setting, *(f"{row.metrics[metric]:.4f}" for metric in METRICS))
-        console.print(table)
-    console.print(
-        "OoD pos.: OoD inputs are the positive class; ID pos.: in-distribution inputs are. FPR95, OoD pos. is the "
-        "share of in-distribution inputs flagged when 95 % of OoD inputs are caught. Statistics: frozen, as fitted; "
-        "stream, running over the shuffled mixture; per class, one ranking per predicted class, averaged (the paper's "
-        "multi-threshold protocol, not to be compared with one ranking of all inputs)."
-    )
+        found = [row.auroc for row in rows if row.ood_set == name and row.setting == Setting.FROZEN and not row.skipped]
+        if found and max(found) < SWAPPED:
+            note(
+                f"no detector as fitted has an AUROC above {max(found):.3f} on {name}, far below 0.5: the inputs of "
+                "--id look stranger than those of --ood. Are the two swapped?"
+            )
 
 
-def print_csv(rows: list[Measurement]) -> None:
-    """One line per row; *_out: OoD is positive, *_in: in-distribution is."""
-    records = [{**record, "parameters": write_json(record["parameters"])} for record in map(_record, rows)]
-    writer = csv.DictWriter(sys.stdout, list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
+def _write_report(
+    folder: str,
+    kept: list[Measured],
+    id_table: str,
+    id_test: ModelOutputs,
+    ood_tables: list[str],
+    ood_sets: dict[str, ModelOutputs],
+    figures: bool,
+) -> None:
+    from normscale.report.own_outputs import report_on
 
-
-def print_json(rows: list[Measurement]) -> None:
-    """One JSON object per line, with the version and what is positive."""
-    for row in rows:
-        record = {**_record(row), "positive": "OoD for *_out, in-distribution for *_in", "version": __version__}
-        typer.echo(write_json(record))
-
-
-def _record(row: Measurement) -> dict[str, Any]:
-    return {
-        "method": row.method,
-        "setting": str(row.setting),
-        "ood_set": row.ood_set,
-        **(dict.fromkeys(row.metrics) if row.skipped else row.metrics),
-        "n_id": row.n_id,
-        "n_ood": row.n_ood,
-        "seconds": row.seconds,
-        "parameters": row.parameters,
-        "seed": row.seed,
-    }
+    try:
+        page = report_on(
+            folder,
+            kept,
+            id_test,
+            ood_sets,
+            id_name=os.path.splitext(os.path.basename(id_table.removeprefix("sample:")))[0],
+            sources=dict(input_named(item, {}) for item in ood_tables),
+            command=" ".join(["normscale", *sys.argv[1:]]),
+            figures=figures,
+        )
+    except MissingExtra:
+        raise
+    except OSError as error:
+        raise InvalidInput(f"--report cannot write to {folder!r}: {error}.") from error
+    typer.echo(f"written: {page}, {folder}/tables{f' and {folder}/figures' if figures else ''}", err=True)

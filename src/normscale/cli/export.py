@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli._inputs import note
+
 EXAMPLE = (
     "Example: [bold]normscale export --model net.onnx --detector detector.safetensors -o with_detector.onnx[/bold]"
 )
@@ -20,7 +22,12 @@ def export(
         typer.Option("--stateful/--frozen", help="Let the statistics move; they become inputs and outputs."),
     ] = False,
     logits: Annotated[
-        str | None, typer.Option(help="The tensor with the logits, if not the only output of the right shape.")
+        str | None,
+        typer.Option(
+            metavar="TENSOR",
+            help="The tensor with the logits, also one inside the model; by default the only output of the right "
+            "shape or, where that is made by a softmax, the tensor before it.",
+        ),
     ] = None,
     features: Annotated[
         str | None, typer.Option(help="The tensor with the features, for a detector that reads them.")
@@ -35,6 +42,8 @@ def export(
     done = export_with_detector(
         model, detector, output, logits=logits, features=features, stateful=stateful, threshold=threshold
     )
+    for text in done.notes:
+        note(text)
     found = done.agreement
     typer.echo(
         f"{output}: added {', '.join(done.added)} ({done.detector.name} of {', '.join(map(repr, done.reads))}); "

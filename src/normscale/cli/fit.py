@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from normscale.cli._inputs import Input
+from normscale.cli._completion import complete_detector
+from normscale.cli._inputs import PROBABILITIES_HELP, Input, OnInvalid, note
 from normscale.cli._many_files import (
     AddressOption,
     DryRunOption,
@@ -19,7 +21,9 @@ from normscale.cli._many_files import (
 from normscale.detectors.registry import DEFAULT, list_detectors, make_detector
 from normscale.engines.pieces import Layout
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS
+from normscale.input_checks.odd_columns import looks_transposed
+from normscale.input_checks.row_sketch import RowSketch
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables.table_writer import check_folder
 
 EXAMPLE = (
@@ -43,13 +47,20 @@ def fit(
         typer.Option(
             "--detector",
             "-d",
+            metavar="NAME",
+            autocompletion=complete_detector,
             help=f"One of: {', '.join(list_detectors())}. STEP+SCORE, such as react+energy, lets a step change the "
             "outputs before they are scored.",
         ),
     ] = DEFAULT,
     param: Annotated[
         list[str] | None,
-        typer.Option("--param", "-p", help="A parameter, as name=value; may be repeated. E.g. prior_weight=inf"),
+        typer.Option(
+            "--param",
+            "-p",
+            metavar="NAME=VALUE",
+            help="A parameter, as name=value; may be repeated. E.g. prior_weight=inf",
+        ),
     ] = None,
     threshold_on: Annotated[
         str | None,
@@ -62,14 +73,17 @@ def fit(
         bool, typer.Option("--conformal", help="Finite-sample correction: a NEW input is kept with at least KEEP.")
     ] = False,
     per_class: Annotated[bool, typer.Option("--per-class", help="One threshold for each predicted class.")] = False,
-    class_names: Annotated[str | None, typer.Option(help="Names of the classes, separated by commas.")] = None,
+    class_names: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Names of the classes, where the table has none.")
+    ] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
     engine: EngineOption = None,
     workers: WorkersOption = None,
     address: AddressOption = None,
     piece_rows: PieceRowsOption = None,
     on_invalid: Annotated[
-        str, typer.Option(help="With many files, a row with NaN or infinity: raise, or skip.")
-    ] = "raise",
+        OnInvalid, typer.Option(help="With many files, a row with NaN or infinity: stop, or leave it out.")
+    ] = OnInvalid.RAISE,
     dry_run: DryRunOption = False,
 ) -> None:
     """Fit a detector on the outputs of a training set and save it."""
@@ -80,24 +94,37 @@ def fit(
         raise InvalidInput("--keep, --conformal and --per-class say how to set a threshold; add --threshold-on TABLE.")
     model = make_detector(detector, **parse_parameters(param or []))
     wanted = [*model.reads, *model.reads_in_fit, LOGITS]
+    reads_logits = LOGITS in (*model.reads, *model.reads_in_fit)
+    seen = _Seen()
     source: Input | Layout
     many = ManyFiles(engine, workers, address, piece_rows, dry_run)
+    train = tables[0]
     if many.wanted(tables):
+        if probabilities:
+            raise InvalidInput("--probabilities reads one table; take the logarithm where the files are written.")
         result = fit_many(tables, model, many, on_invalid)
         if result is None:
             return
         source = result.layout
     else:
-        source = Input(tables[0], wanted)
-        model.fit_chunks(source.chunks(f"fitting {model.name}"))
-    names = tuple(class_names.split(",")) if class_names else source.class_names
-    if names is not None and len(names) != source.n_classes:
-        known = "the table tells of none" if source.n_classes is None else f"must name {source.n_classes} classes"
-        raise InvalidInput(f"--class-names {known}; got {len(names)}.")
-    model.class_names = names
+        source = Input(train, wanted, probabilities=probabilities, refuse_probabilities=reads_logits, check_labels=True)
+        model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
+    model.class_names = _names(class_names, source, train)
+    if source.n_classes is not None and seen.n_rows and looks_transposed(seen.n_rows, source.n_classes):
+        note(
+            f"{train} has {seen.n_rows} rows of {source.n_classes} classes. Did rows and columns change places? A row "
+            "is an input, a column a class: logits.T turns them."
+        )
     if threshold_on is not None:
-        kept = 0.95 if keep is None else keep
-        model.set_threshold(Input(threshold_on, wanted).read(), kept, conformal=conformal, per_class=per_class)
+        held_out = Input(
+            threshold_on,
+            wanted,
+            class_names=model.class_names,
+            probabilities=probabilities,
+            refuse_probabilities=reads_logits,
+        ).read()
+        model.set_threshold(held_out, 0.95 if keep is None else keep, conformal=conformal, per_class=per_class)
+        seen.compare_with(held_out, train, threshold_on)
     model.save(output)
     on = "" if source.n_classes is None else f" on {source.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
@@ -106,6 +133,47 @@ def fit(
     else:
         limit = model.threshold_
         typer.echo(f"threshold {limit.value:.6g} keeps {limit.keep:.1%} of {limit.n} inputs", err=True)
+
+
+class _Seen:
+    """The training rows that went by, as far as they matter to what comes after them."""
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self._sketch = RowSketch()
+
+    def watch(self, chunks: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
+        """Pass the chunks on."""
+        for chunk in chunks:
+            self.n_rows += len(chunk)
+            self._sketch.take_in(chunk.array(chunk.names[0]))
+            yield chunk
+
+    def compare_with(self, held_out: ModelOutputs, train: str, threshold_on: str) -> None:
+        """Say so where the threshold was set on rows that the detector was fitted on."""
+        other = RowSketch()
+        other.take_in(held_out.array(held_out.names[0]))
+        share = self._sketch.share_of(other)
+        if share is not None and share > 0.5:
+            note(
+                f"{100 * share:.0f} % of the rows of {threshold_on} are also in {train}. A classifier is surer of what "
+                "it was trained on, so more new inputs than --keep says will be flagged; set the threshold on inputs "
+                "that neither the classifier nor the detector was trained on."
+            )
+
+
+def _names(typed: str | None, source: Input | Layout, path: str) -> tuple[str, ...] | None:
+    """The names of the classes: the table's, or those that were typed."""
+    names = tuple(typed.split(",")) if typed else source.class_names
+    if names is not None and len(names) != source.n_classes:
+        known = "the table tells of none" if source.n_classes is None else f"must name {source.n_classes} classes"
+        raise InvalidInput(f"--class-names {known}; got {len(names)}.")
+    if typed and source.class_names is not None and names != source.class_names:
+        raise InvalidInput(
+            f"--class-names says {', '.join(names or ())}, and the columns of {path} are called "
+            f"{', '.join(source.class_names)}. Columns are matched by name, so leave --class-names out, or rename them."
+        )
+    return names
 
 
 def parse_parameters(pairs: list[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import typer
 from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale.cli._inputs import Input
+from normscale.cli._inputs import PROBABILITIES_HELP, Input, OnInvalid
 from normscale.cli._many_files import (
     AddressOption,
     DryRunOption,
@@ -23,7 +23,8 @@ from normscale.detectors.registry import load_detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS
-from normscale.tables import open_score_writer
+from normscale.tables import SCORE_COLUMNS, open_score_writer
+from normscale.tables.table_writer import check_folder
 
 EXAMPLE = "Example: [bold]normscale score detector.safetensors sample:unseen_digits | head[/bold]"
 
@@ -58,7 +59,14 @@ def score(
             metavar="DETECTOR", help="With --stream: save the detector with its moved statistics here (.safetensors)."
         ),
     ] = None,
-    on_invalid: Annotated[str, typer.Option(help="A row with NaN or infinity: raise, or skip (score nan).")] = "raise",
+    on_invalid: Annotated[
+        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or give it the score nan.")
+    ] = OnInvalid.RAISE,
+    keep_columns: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,...", help="Columns of the table, such as an id, to write beside the scores."),
+    ] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
     engine: EngineOption = None,
     workers: WorkersOption = None,
@@ -75,6 +83,8 @@ def score(
         _check_that_it_can_be_saved(loaded, stream, detector, save)
     many = ManyFiles(engine, workers, address, piece_rows, dry_run)
     if many.wanted(tables or []):
+        if probabilities or keep_columns:
+            raise InvalidInput("--probabilities and --keep-columns read one table; score the files one by one.")
         score_many(
             tables or [],
             loaded,
@@ -89,8 +99,18 @@ def score(
     table = tables[0] if tables else "-"
     # not set on the detector: what --save writes keeps its own threshold
     limit = loaded.threshold_ if threshold is None else Threshold(_validate.real(threshold, "--threshold"))
-    source = Input(table, [*loaded.reads, LOGITS])
-    columns = ["score"] + ["predicted"] * source.has_logits + ["is_ood"] * (limit is not None)
+    source = Input(
+        table,
+        [*loaded.reads, LOGITS],
+        class_names=loaded.class_names,
+        probabilities=probabilities,
+        refuse_probabilities=LOGITS in loaded.reads,
+        keep=keep_columns.split(",") if keep_columns else (),
+    )
+    names = ["score"] + ["predicted"] * source.has_logits + ["is_ood"] * (limit is not None)
+    if taken := [name for name in names if name in source.columns]:
+        raise InvalidInput(f"the column {taken[0]!r} of {table} cannot be kept: the scores have one of that name.")
+    columns = {**source.columns, **{name: SCORE_COLUMNS[name] for name in names}}
     if limit is not None and limit.per_class is not None and not source.has_logits:
         raise InvalidInput(
             f"{detector} has one threshold for each predicted class, and {table} has no logits to predict from. "
@@ -99,8 +119,9 @@ def score(
     make_scores = loaded.stream if stream else loaded.score
     flagged = 0
     with open_score_writer(output, columns) as writer:
-        for chunk in source.chunks("scoring"):
-            row: dict[str, NDArray[Any]] = {"score": make_scores(chunk, threads=threads, on_invalid=on_invalid)}
+        for chunk, kept in source.chunks_and_columns("scoring"):
+            scores = make_scores(chunk, threads=threads, on_invalid=on_invalid)
+            row: dict[str, NDArray[Any]] = {**kept, "score": scores}
             predicted = chunk.predicted if source.has_logits else None
             if predicted is not None:
                 row["predicted"] = predicted
@@ -128,3 +149,4 @@ def _check_that_it_can_be_saved(loaded: Detector, stream: bool, path: str, save:
         raise InvalidInput(f"--save keeps statistics that a stream moved, and {loaded!r} has none. Leave --save out.")
     if not save.endswith(".safetensors"):
         raise InvalidInput(f"a detector file ends in .safetensors; got {save!r}.")
+    check_folder(save)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscale._progress import bar
-from normscale.cli._inputs import Input, read_named
-from normscale.cli.evaluate import Format
+from normscale.cli._eval_printing import Format
+from normscale.cli._inputs import PROBABILITIES_HELP, Input, read_named
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.experiments.measurement import Measurement, StreamKind
@@ -42,11 +42,16 @@ class Preset(StrEnum):
 
 
 def command(
-    id_table: Annotated[str | None, typer.Option("--id", help="Outputs on in-distribution test inputs.")] = None,
-    ood_tables: Annotated[
-        list[str] | None, typer.Option("--ood", help="Outputs on OoD inputs; NAME=PATH names the set; may be repeated.")
+    id_table: Annotated[
+        str | None, typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs.")
     ] = None,
-    train: Annotated[str | None, typer.Option(help="Outputs on the training set.")] = None,
+    ood_tables: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ood", metavar="[NAME=]TABLE", help="Outputs on OoD inputs; NAME=PATH names the set; may be repeated."
+        ),
+    ] = None,
+    train: Annotated[str | None, typer.Option(metavar="TABLE", help="Outputs on the training set.")] = None,
     preset: Annotated[
         Preset, typer.Option(help="paper: all prior weights and scores; robust: harder streams, a few detectors.")
     ] = Preset.PAPER,
@@ -57,6 +62,7 @@ def command(
     output: Annotated[str | None, typer.Option("--output", "-o", help="Write every row to this .json file.")] = None,
     picture: Annotated[str | None, typer.Option(help="Draw a map: .png, .svg or .pdf.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
 ) -> None:
     """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use."""
     for path in (output, picture):
@@ -71,7 +77,11 @@ def command(
             raise MissingExtra(f"--picture needs matplotlib ({error}). Run: pip install 'normscale[report]'") from error
         check_suffix(picture)
     train_path, id_path, ood_paths = _tables(train, id_table, ood_tables)
-    train_outputs, id_test, ood_sets = Input(train_path).read(), Input(id_path).read(), read_named(ood_paths)
+    source = Input(train_path, probabilities=probabilities, check_labels=True)
+    train_outputs = source.read()
+    names = source.class_names
+    id_test = Input(id_path, class_names=names, probabilities=probabilities, check_labels=True).read()
+    ood_sets = read_named(ood_paths, class_names=names, probabilities=probabilities)
     chosen = STRESS_PRESETS[preset]
     with bar("streams", steps(chosen.grid, len(ood_sets))) as line:
         result = stress_preset(

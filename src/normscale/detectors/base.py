@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from normscale import _validate
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray
+from normscale.dataframes import is_dataframe, read_dataframe
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import Formula, MomentFormula
 from normscale.detectors.threshold import Threshold
@@ -183,11 +184,17 @@ class Detector(ABC):
         Parameters
         ----------
         outputs : ModelOutputs, or the array itself where a detector reads only one
+            The names of a DataFrame's columns become :attr:`class_names`; from then on columns are matched by name.
 
         Returns
         -------
         self
         """
+        if is_dataframe(outputs):
+            record, names = read_dataframe(outputs, self.reads[0])
+            self.fit_chunks([record])
+            self.class_names = names
+            return self
         return self.fit_chunks([self._as_outputs(outputs)])
 
     def fit_chunks(self, chunks: Iterable[ModelOutputs]) -> Self:
@@ -408,6 +415,8 @@ class Detector(ABC):
         """A record; a plain array is the one array that is read."""
         if isinstance(outputs, (ModelOutputs, Mapping)):
             return as_outputs(outputs)
+        if is_dataframe(outputs):
+            return read_dataframe(outputs, self.reads[0], self.class_names)[0]
         if len(self.reads) > 1:
             raise InvalidInput(
                 f"{self.name} reads {' and '.join(self.reads)}; got one array. "

@@ -2,6 +2,7 @@
 
 A method whose statistics do not run is scored once on every row, and its scores are looked up for every stream; the
 scores of the test set serve all OoD sets. A method whose statistics run starts afresh in every stream, on a copy.
+Rows are taken block by block, so outputs that are mapped from a file stay there; scores take 8 bytes a row and method.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from normscale._version import __version__
 from normscale.detectors.base import Detector, Setting
 from normscale.errors import InvalidInput
 from normscale.experiments.measurement import METRICS, Measurement, StreamKind
-from normscale.experiments.methods import Method
+from normscale.experiments.methods import Method, row_blocks
 from normscale.experiments.scored_pair import ScoredPair, require_one_network
 from normscale.experiments.streams import Sizes, Stream
 from normscale.outputs import ModelOutputs
 
 NO_NUMBERS = dict.fromkeys(METRICS, math.nan)
+Advance = Callable[[int, str], None]
+"""Told how many rows were scored by one method, and on which OoD set."""
 
 
 class Streams(Protocol):
@@ -97,6 +100,7 @@ def measure(
     seed: int = 0,
     threads: int = 1,
     tick: Callable[[str], None] = lambda _: None,
+    advance: Advance = lambda rows, what: None,
 ) -> Iterator[Measured]:
     """Measure methods with fitted detectors on every OoD set; no detector is changed.
 
@@ -116,6 +120,14 @@ def measure(
         How many threads share the streams; the numbers do not depend on it.
     tick : callable
         Told after each OoD set and each of the streams what has been done.
+    advance : callable
+        Told after each block of rows; :func:`rows_to_score` says how many there will be.
+
+    Yields
+    ------
+    Measured
+        A method that cannot be measured on a set, such as one ranking per class where no class is shared, has no
+        numbers, and ``skipped`` says why.
     """
     if not ood_sets:
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to compare.")
@@ -124,34 +136,54 @@ def measure(
     reads = dict.fromkeys(name for method in methods for name in method.detector.reads)
     require_one_network({"the ID set": id_test, **ood_sets}, reads)
     groups: Sequence[Streams] = [AllRows(len(id_test), seed)] if streams is None else streams
-    frozen = FrozenScores(id_test)
-    pairs = [_SetPair(name, id_test, ood, methods, frozen) for name, ood in ood_sets.items()]
-    tasks = list(product(pairs, groups))
-
-    def work(task: tuple[_SetPair, Streams]) -> list[Measured]:
-        pair, group = task
-        return [
-            Measured(one.record._replace(in_set=in_set, seed=seed), one.scores)
-            for one in _measure_streams(pair, group, methods)
-        ]
-
+    frozen = FrozenScores(id_test, advance)
     with ThreadPoolExecutor(_validate.at_least(threads, "threads", 1)) as pool:
-        for (pair, group), found in zip(tasks, pool.map(work, tasks), strict=True):
-            yield from found
-            tick(f"{pair.name}: {group.called()}" if group.called() else pair.name)
+        for name, ood in ood_sets.items():
+            pair = _SetPair(name, id_test, ood, methods, frozen, advance)  # one at a time: its scores are many
+
+            def work(group: Streams, pair: _SetPair = pair) -> list[Measured]:
+                return [
+                    Measured(one.record._replace(in_set=in_set, seed=seed), one.scores)
+                    for one in _measure_streams(pair, group, methods)
+                ]
+
+            for group, found in zip(groups, pool.map(work, groups), strict=True):
+                yield from found
+                tick(f"{name}: {group.called()}" if group.called() else name)
+
+
+def rows_to_score(methods: Sequence[Method], n_id: int, n_ood: Sequence[int]) -> int:
+    """How many rows :func:`measure` will score on all rows of a test set and some OoD sets.
+
+    Examples
+    --------
+    >>> rows_to_score([], 100, [50, 50])
+    0
+    """
+    still = len({id(method.detector) for method in methods if method.setting is not Setting.STREAM})
+    running = sum(method.setting is Setting.STREAM for method in methods)
+    return still * (n_id + sum(n_ood)) + running * sum(n_id + n for n in n_ood)
+
+
+def _frozen_scores(detector: Detector, outputs: ModelOutputs, advance: Advance, what: str) -> FloatArray:
+    scores = np.empty(len(outputs))
+    for block in row_blocks(outputs, detector.reads, len(outputs)):
+        scores[block] = detector.score(outputs[block])
+        advance(scores[block].size, what)
+    return scores
 
 
 class FrozenScores:
     """Scores of the test set by detectors as fitted, each computed once for all OoD sets."""
 
-    def __init__(self, id_test: ModelOutputs) -> None:
-        self._id_test = id_test
+    def __init__(self, id_test: ModelOutputs, advance: Advance = lambda rows, what: None) -> None:
+        self._id_test, self._advance = id_test, advance
         self._scores: dict[int, FloatArray] = {}
 
     def of(self, detector: Detector) -> FloatArray:
         """The scores by one detector."""
         if id(detector) not in self._scores:
-            self._scores[id(detector)] = detector.score(self._id_test)
+            self._scores[id(detector)] = _frozen_scores(detector, self._id_test, self._advance, "the ID set")
         return self._scores[id(detector)]
 
 
@@ -159,25 +191,39 @@ class _SetPair:
     """The test set and one OoD set, with the scores of the methods whose statistics do not run."""
 
     def __init__(
-        self, name: str, id_test: ModelOutputs, ood: ModelOutputs, methods: Sequence[Method], frozen: FrozenScores
+        self,
+        name: str,
+        id_test: ModelOutputs,
+        ood: ModelOutputs,
+        methods: Sequence[Method],
+        frozen: FrozenScores,
+        advance: Advance,
     ) -> None:
-        self.name, self.id_test, self.ood = name, id_test, ood
+        self.name, self.id_test, self.ood, self.advance = name, id_test, ood, advance
         self.n_id, self.n_ood = len(id_test), len(ood)
         self.running = [method for method in methods if method.setting is Setting.STREAM]
+        self.arrays = list(dict.fromkeys(array for method in self.running for array in method.detector.reads))
         self.scores: dict[int, FloatArray] = {}
         self.seconds: dict[int, float] = {}
         for method in methods:
             key = id(method.detector)
             if method.setting is not Setting.STREAM and key not in self.scores:
                 started = time.perf_counter()
-                self.scores[key] = np.concatenate([frozen.of(method.detector), method.detector.score(ood)])
+                outside = _frozen_scores(method.detector, ood, advance, name)
+                self.scores[key] = np.concatenate([frozen.of(method.detector), outside])
                 self.seconds[key] = time.perf_counter() - started
 
-    @cached_property
-    def mixture(self) -> ModelOutputs:
-        """Both sets below each other, with the arrays that running methods read."""
-        names = dict.fromkeys(name for method in self.running for name in method.detector.reads)
-        return ModelOutputs.concatenate([side.only(*names) for side in (self.id_test, self.ood)])
+    def rows(self, places: IntArray) -> ModelOutputs:
+        """Rows of both sets, with the arrays that running methods read; places count through the test set and on."""
+        inside = places < self.n_id
+        arrays = {}
+        for name in self.arrays:
+            sides = self.id_test.array(name), self.ood.array(name)
+            rows = np.empty((places.size, sides[0].shape[1]), np.result_type(*sides))
+            rows[inside] = sides[0][places[inside]]
+            rows[~inside] = sides[1][places[~inside] - self.n_id]
+            arrays[name] = rows
+        return ModelOutputs(**arrays)
 
     @cached_property
     def predicted(self) -> IntArray:
@@ -192,13 +238,21 @@ class _Sum:
         self.metrics: list[dict[str, float]] = []
         self.seconds = seconds
         self.last: ScoredPair | None = None
+        self.why_not = ""
 
-    def add(self, pair: ScoredPair, started: float) -> None:
-        self.metrics.append(pair.metrics())
-        self.last = pair
-        self.seconds += time.perf_counter() - started
+    def add(self, pair: ScoredPair, seconds: float) -> None:
+        """Add a draw; one that cannot be evaluated says why."""
+        started, self.last = time.perf_counter(), pair
+        try:
+            self.metrics.append(pair.metrics())
+        except InvalidInput as error:
+            self.why_not = str(error)
+        self.seconds += seconds + time.perf_counter() - started
 
     def mean(self) -> dict[str, float]:
+        """Over the draws that could be evaluated; NaN if none could."""
+        if not self.metrics:
+            return NO_NUMBERS
         return {metric: float(np.mean([one[metric] for one in self.metrics])) for metric in METRICS}
 
 
@@ -225,7 +279,7 @@ def _measure_streams(pair: _SetPair, group: Streams, methods: Sequence[Method]) 
             stream=group.kind(order),
             classes=group.classes,
             draws=sizes.draws,
-            skipped=sizes.skipped,
+            skipped=sizes.skipped or ("" if total is None or total.metrics else total.why_not),
         )
         yield Measured(record, total.last if total is not None and record.stream is None else None)
 
@@ -240,19 +294,33 @@ def _draw_and_score(
         sides = id_rows, pair.n_id + ood_rows
         for place, method in enumerate(methods):
             if method.setting is not Setting.STREAM:
-                started, key = time.perf_counter(), id(method.detector)
+                key = id(method.detector)
                 inside, outside = (pair.scores[key][rows] for rows in sides)
                 scored = ScoredPair(inside, outside)
                 if method.setting is Setting.PER_CLASS:
                     scored = ScoredPair(inside, outside, pair.predicted[sides[0]], pair.predicted[sides[1]])
-                found.setdefault(("", place), _Sum(pair.seconds[key])).add(scored, started)
+                found.setdefault(("", place), _Sum(pair.seconds[key])).add(scored, 0.0)
         for order in group.orders if pair.running else ():
             stream = group.arrange(id_rows, ood_rows, order, draw)
-            outputs = pair.mixture[stream.rows]  # gathered once for all methods
-            for place, method in enumerate(methods):
-                if method.setting is Setting.STREAM:
-                    started, scores = time.perf_counter(), np.empty(pair.n_id + pair.n_ood)
-                    scores[stream.rows] = copy.copy(method.detector).stream(outputs)
-                    scored = ScoredPair(scores[sides[0]], scores[sides[1]])
-                    found.setdefault((order, place), _Sum()).add(scored, started)
+            for place, (scores, seconds) in _running_scores(pair, methods, stream).items():
+                scored = ScoredPair(scores[sides[0]], scores[sides[1]])
+                found.setdefault((order, place), _Sum()).add(scored, seconds)
     return found
+
+
+def _running_scores(pair: _SetPair, methods: Sequence[Method], stream: Stream) -> dict[int, tuple[FloatArray, float]]:
+    """Scores of a stream, in the order of the sets, and the seconds they took, by the place of the running method."""
+    fresh = {
+        place: copy.copy(method.detector) for place, method in enumerate(methods) if method.setting is Setting.STREAM
+    }
+    scores = {place: np.empty(pair.n_id + pair.n_ood) for place in fresh}
+    seconds = dict.fromkeys(fresh, 0.0)
+    for block in row_blocks(pair.id_test, pair.arrays, stream.rows.size):
+        rows = stream.rows[block]
+        outputs = pair.rows(rows)  # gathered once for all methods
+        for place, detector in fresh.items():
+            started = time.perf_counter()
+            scores[place][rows] = detector.stream(outputs)
+            seconds[place] += time.perf_counter() - started
+            pair.advance(rows.size, pair.name)
+    return {place: (scores[place], seconds[place]) for place in fresh}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from normscale.detectors.base import Detector, Setting
@@ -12,6 +12,8 @@ from normscale.errors import InvalidInput, UnknownDetector
 from normscale.outputs import ModelOutputs
 
 _FROZEN_SUFFIX = "_frozen"
+BLOCK_ELEMENTS = 1 << 22
+"""Numbers that are fitted on, or scored, at once: outputs may be mapped from a file that is larger than memory."""
 
 
 class Method(NamedTuple):
@@ -161,4 +163,18 @@ def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutp
         raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
     if lacks or source is None:
         return detector
-    return copy.copy(detector).fit(source)
+    arrays = dict.fromkeys((*detector.reads, *detector.reads_in_fit))
+    return copy.copy(detector).fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
+
+
+def row_blocks(outputs: ModelOutputs, names: Iterable[str], n_rows: int) -> Iterator[slice]:
+    """Cut ``n_rows`` rows of some arrays of the outputs into blocks of bounded size.
+
+    Examples
+    --------
+    >>> list(row_blocks(ModelOutputs([[1.0, 2.0], [3.0, 4.0]]), ["logits"], 2))
+    [slice(0, 2097152, None)]
+    """
+    width = sum(outputs.array(name).shape[1] for name in names)
+    step = max(1, BLOCK_ELEMENTS // width)
+    return (slice(start, start + step) for start in range(0, n_rows, step))

@@ -15,6 +15,8 @@ from normscale.metrics.per_class import evaluate_per_class
 from normscale.metrics.ranking import evaluate
 from normscale.outputs import ModelOutputs
 
+_BLOCK = 1 << 22  # numbers
+
 
 class ScoredPair(NamedTuple):
     """Scores of both sides, in the order of the sets' rows, and the predicted classes where they matter."""
@@ -63,8 +65,11 @@ def require_one_network(named: Mapping[str, ModelOutputs], reads: Iterable[str] 
                     f"{name} has {rows.shape[1]} {what} and {first} has {expected}; "
                     "all outputs must come from one network."
                 )
-            if not _validate.finite_row_mask(rows).all():
-                raise _validate.invalid_row_error(rows, f"{name}: {array}")
+            step = max(1, _BLOCK // rows.shape[1])
+            for start in range(0, rows.shape[0], step):  # rows may be mapped from a file
+                block = rows[start : start + step]
+                if not _validate.finite_row_mask(block).all():
+                    raise _validate.invalid_row_error(block, f"{name}: {array}", first_row=start)
 
 
 def score_shuffled(id_rows: Rows, ood_rows: Rows, score: Callable[[Rows], FloatArray], seed: int) -> ScoredPair:

@@ -29,7 +29,9 @@ BURST = 200
 FEWEST = 20
 """A stream with fewer ID rows, or an OoD set with fewer rows, measures nothing."""
 ENOUGH_OOD = 200
-"""A stream with fewer OoD rows than that is drawn again until so many have been seen."""
+"""A stream with fewer OoD rows than that is drawn again until so many have been seen ..."""
+MOST_DRAWS = 50
+"""... but no more often than that: a stream with one OoD row in a thousand would take most of the time."""
 
 
 class Stream(NamedTuple):
@@ -151,7 +153,7 @@ def stream_sizes(balance: ClassBalance, n_ood: int, share: float) -> Sizes:
         else:
             what = f"{max(p, math.ceil(FEWEST * p / (q - p)))} OoD rows, and the OoD set has {n_ood}"
         return Sizes(0, 0, 0, f"an OoD share of {100 * share:g} % needs {what}")
-    return Sizes(n_id_rows, n_ood_rows, math.ceil(ENOUGH_OOD / n_ood_rows))
+    return Sizes(n_id_rows, n_ood_rows, min(math.ceil(ENOUGH_OOD / n_ood_rows), MOST_DRAWS))
 
 
 def draw_rows(

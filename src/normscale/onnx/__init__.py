@@ -2,15 +2,18 @@
 
 from normscale.onnx.agreement import Agreement
 from normscale.onnx.attaching import GraphWithDetector, attach_detector
+from normscale.onnx.classifier_outputs import ClassifierOutput, classifier_output
 from normscale.onnx.exporting import Exported, export_with_detector
 from normscale.onnx.session import DetectorSession, initial_state
 
 __all__ = [
     "Agreement",
+    "ClassifierOutput",
     "DetectorSession",
     "Exported",
     "GraphWithDetector",
     "attach_detector",
+    "classifier_output",
     "export_with_detector",
     "initial_state",
 ]

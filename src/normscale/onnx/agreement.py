@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from normscale.detectors.base import Detector
 from normscale.detectors.formula import FeatureFormula, LogitFormula, formula_of, limits_of
-from normscale.errors import NormscaleError
+from normscale.errors import InvalidInput, NormscaleError
+from normscale.input_checks.softmaxed import Squashed, squashed
 from normscale.onnx.attaching import FLAG, SCORE, GraphWithDetector, attach_detector
 from normscale.onnx.stream import STATE, read_state
 from normscale.outputs import LOGITS, ModelOutputs
@@ -76,7 +77,20 @@ def _of_the_model(path: str, graph: GraphWithDetector, detector: Detector) -> Ag
             raise _CannotRunError from error
     if any(result[tensor.name].ndim != 2 for tensor in graph.sources):
         raise _CannotRunError
+    if graph.logits is not None and not graph.logits.is_asked_for:
+        _refuse_probabilities(result[graph.logits.name], graph.logits.name)
     return _agreement(result, graph, detector, "the model on random inputs")
+
+
+def _refuse_probabilities(rows: NDArray[Any], name: str) -> None:
+    """A model may make probabilities in a way that no look at its nodes tells; its outputs do."""
+    found = squashed(rows)
+    if found is not None and found.kind is not Squashed.SIGMOIDS:
+        raise InvalidInput(
+            f"the tensor {name!r} holds {found.kind}, not logits: on random inputs {found.sign}. Nothing was written. "
+            f"Pass logits=NAME (--logits NAME) with the tensor before the softmax; or logits={name!r}, if the "
+            "detector was fitted on such numbers."
+        )
 
 
 def _of_the_detector(graph: GraphWithDetector, detector: Detector) -> Agreement:

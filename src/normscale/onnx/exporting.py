@@ -10,7 +10,7 @@ from normscale import _validate
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
 from normscale.detectors.threshold import Threshold
-from normscale.errors import InvalidInput
+from normscale.errors import FileFormatError, InvalidInput
 from normscale.onnx.agreement import Agreement, compare
 from normscale.onnx.attaching import attach_detector
 from normscale.onnx.files import check, read_model, written
@@ -28,6 +28,8 @@ class Exported(NamedTuple):
     reads: tuple[str, ...]
     """Names of the tensors that the detector reads."""
     agreement: Agreement
+    notes: tuple[str, ...] = ()
+    """What a person should know about the choice of tensors."""
 
 
 def export_with_detector(
@@ -62,6 +64,8 @@ def export_with_detector(
     source, target = os.fspath(model), os.fspath(output)
     if not target.endswith(".onnx"):
         raise InvalidInput(f"a model file ends in .onnx; got {target!r}.")
+    if not os.path.isdir(os.path.dirname(os.path.realpath(target))):
+        raise FileFormatError(f"cannot write {target}: there is no folder {os.path.dirname(target)!r}; make it first.")
     fitted = detector if isinstance(detector, Detector) else load_detector(detector)
     if threshold is not None:
         fitted = copy.copy(fitted)
@@ -72,4 +76,5 @@ def export_with_detector(
     with written(graph.model, source, target) as temporary:
         check(temporary)
         agreement = compare(temporary, graph, fitted)
-    return Exported(target, fitted, graph.added, tuple(tensor.name for tensor in graph.sources), agreement)
+    notes = tuple(tensor.note for tensor in graph.sources if tensor.note)
+    return Exported(target, fitted, graph.added, tuple(tensor.name for tensor in graph.sources), agreement, notes)

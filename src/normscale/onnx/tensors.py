@@ -6,15 +6,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from normscale.errors import InvalidInput
+from normscale.onnx.before_softmax import BeforeSoftmax, before_softmax
 from normscale.onnx.nodes import names_in
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, ValueInfoProto
 
-_NO_LOGITS = ("Softmax", "LogSoftmax", "Sigmoid")
-"""What comes out of these is no longer a logit."""
-_SAME = ("Identity", "Cast", "Flatten", "Reshape", "Squeeze")
-"""What comes out of these still is what went in, for telling what made it."""
 _SHOWN = 4
 
 
@@ -26,6 +23,10 @@ class FoundTensor(NamedTuple):
     """Its first dimension: a number, a name, or unknown."""
     width: int | None
     is_output: bool
+    note: str = ""
+    """What a person should know about the choice."""
+    is_asked_for: bool = False
+    """Whether somebody named it."""
 
 
 class GraphTensor(NamedTuple):
@@ -58,8 +59,8 @@ class GraphTensor(NamedTuple):
 def find(model: ModelProto, role: str, width: int | None, wanted: str | None) -> FoundTensor:
     """The tensor of shape (n, width) that plays the ``role`` of "logits" or "features".
 
-    Without a name it is the only output of that shape; a name may also be that of a tensor inside the model, such as
-    the one before a softmax.
+    Without a name it is the only output of that shape or, if that comes out of a softmax, the tensor that goes into
+    it; a name may also be that of a tensor inside the model.
     """
     graph = with_shapes(model).graph
     outputs = [_tensor(info) for info in graph.output]
@@ -69,7 +70,7 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
     fitting = [tensor for tensor in outputs if tensor.fits(width)]
     fitting = fitting or [tensor for tensor in outputs if tensor.may_fit(width)]
     if role == "logits":  # a model that gives its probabilities, too, is not in doubt
-        fitting = [tensor for tensor in fitting if not _squashed_by(graph, tensor.name)] or fitting
+        fitting = [tensor for tensor in fitting if before_softmax(graph, tensor.name) is None] or fitting
     option = f"pass {role}=NAME (--{role} NAME)"
     if len(fitting) > 1:
         candidates = ", ".join(str(tensor) for tensor in fitting)
@@ -81,15 +82,27 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
             f"no output of the model has the shape (n, {columns}) of the detector's {role}; it has "
             f"{', '.join(str(tensor) for tensor in outputs) or 'none'}.{hint}"
         )
-    made_by = _squashed_by(graph, fitting[0].name) if role == "logits" else None
-    if made_by is not None:
-        before = made_by.input[0]
+    made_by = before_softmax(graph, fitting[0].name) if role == "logits" else None
+    return _found(fitting[0], graph) if made_by is None else _inside(graph, width, fitting[0], made_by, outputs)
+
+
+def _inside(
+    graph: GraphProto, width: int | None, output: GraphTensor, made_by: BeforeSoftmax, outputs: list[GraphTensor]
+) -> FoundTensor:
+    """The tensor that went into a softmax, taken instead of the output that came out of it."""
+    what = f"the output {output} comes out of a {made_by.operator}, so it is no longer logits"
+    try:
+        found = _named(graph, "logits", width, made_by.tensor, outputs)
+    except InvalidInput as error:
         raise InvalidInput(
-            f"the output {fitting[0]} comes out of a {made_by.op_type}, so it is no longer logits. Pass "
-            f"logits={before!r} (--logits {before}), which goes into it; or logits={fitting[0].name!r}, if the "
-            "detector was fitted on such numbers."
-        )
-    return _found(fitting[0], graph)
+            f"{what}, and {made_by.tensor!r}, which goes into it, cannot be taken ({error}) Pass logits=NAME "
+            f"(--logits NAME); logits={output.name!r}, if the detector was fitted on such numbers."
+        ) from None
+    note = (
+        f"{what}: the detector reads {made_by.tensor!r}, which goes into it. If it was fitted on such numbers, pass "
+        f"logits={output.name!r} (--logits {output.name})."
+    )
+    return found._replace(note=note, is_asked_for=False)
 
 
 def with_shapes(model: ModelProto) -> ModelProto:
@@ -117,7 +130,7 @@ def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs
     if not tensor.may_fit(width):
         columns = "n_classes" if width is None else str(width)
         raise InvalidInput(f"the detector's {role} must have the shape (n, {columns}); got {tensor}.")
-    return _found(tensor, graph)
+    return _found(tensor, graph)._replace(is_asked_for=True)
 
 
 def _found(tensor: GraphTensor, graph: GraphProto) -> FoundTensor:
@@ -146,15 +159,6 @@ def _tensor(info: ValueInfoProto) -> GraphTensor:
         return GraphTensor(info.name, kind.elem_type in (*kinds, TensorProto.UNDEFINED), None)
     dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in kind.shape.dim)
     return GraphTensor(info.name, kind.elem_type in kinds, dims)
-
-
-def _squashed_by(graph: GraphProto, name: str) -> NodeProto | None:
-    """The softmax or its like that made a tensor, seen through nodes that only carry it on; None if it was none."""
-    makers = {output: node for node in graph.node for output in node.output}
-    node = makers.get(name)
-    while node is not None and node.op_type in _SAME:
-        node = makers.get(node.input[0])
-    return node if node is not None and node.op_type in _NO_LOGITS else None
 
 
 def require_free(graph: GraphProto, names: tuple[str, ...]) -> None:

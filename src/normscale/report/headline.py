@@ -72,7 +72,8 @@ def _ranking(run: RunFolder, board: Scoreboard, metric: str) -> str:
         return f"{title_of(first)} has a {called} of {means[first]:.3f} over {over}; no other method was measured."
     second = order[1]
     ahead = "ahead of" if falling else "below"
-    start = f"For networks trained on {run.plan.in_set}, " if falling else ""
+    whose = f"For networks trained on {run.plan.in_set}, " if run.plan.network else f"On {run.plan.in_set}, "
+    start = whose if falling else ""
     extreme = "highest" if falling else "lowest"
     text = (
         f"{start}{title_of(first)} has the {extreme} {called} over {over}: {means[first]:.3f}, "

@@ -119,6 +119,8 @@ def _folded(table: ReportTable | None, subject: str) -> str:
 
 
 def _facts(plan: Plan) -> str:
+    if not plan.network:  # somebody's own outputs, of whose making nothing is known
+        return f"outputs of one classifier, {count(len(plan.ood), 'OoD set')}, {count(len(plan.methods), 'method')}"
     epochs = f"{count(plan.epochs, 'epoch')} of" if plan.epochs else "all epochs of"
     return (
         f"{count(len(plan.seeds), 'network')} ({plan.network}, width {plan.width}, {epochs} recipe {plan.recipe}), "
@@ -175,7 +177,7 @@ def _settings(plan: Plan) -> str:
         "seeds": ", ".join(map(str, plan.seeds)),
         "OoD sets": ", ".join(name if name == source else f"{name} = {source}" for name, source in plan.ood.items()),
     }
-    return _definitions(values)
+    return _definitions(values, leave_out=() if plan.network else ("pictures", "network", "recipe", "epochs", "seeds"))
 
 
 def _definitions(values: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:

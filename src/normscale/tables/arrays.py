@@ -76,11 +76,11 @@ def choose_arrays(
     there = list(keys)
     others = [key for key in there if key not in RESERVED]
     if LOGITS in there or FEATURES in there:
-        names = {key: key for key in others if _can_be_name(key)}
+        names = {key: key for key in others if can_be_name(key)}
     elif declared:
-        names = {key: key for key in others if key in declared and _can_be_name(key)}
+        names = {key: key for key in others if key in declared and can_be_name(key)}
     elif wanted and any(key in wanted for key in others):
-        names = {key: key for key in others if key in wanted and _can_be_name(key)}
+        names = {key: key for key in others if key in wanted and can_be_name(key)}
     else:
         names = {LOGITS: others[0]} if len(others) == 1 else {}
     if not names:
@@ -107,6 +107,7 @@ def choose_arrays(
             arrays[name] = names[name]
     labels = next((key for key in LABEL_NAMES if key in there), None)
     if labels is not None:
+        _check_turned(path, first, look(names[first]), look(labels))
         check_array(path, LABELS, look(labels), first, n_rows)
     has_head = HEAD_WEIGHT in there or HEAD_BIAS in there
     if has_head:
@@ -127,6 +128,15 @@ def check_array(path: str, name: str, stored: Stored, first: str, n_rows: int | 
         raise FileFormatError(f"{path}: {name} must have shape {rule.get(name, '(n, width)')}; got {shape}.")
     if n_rows is not None and shape[0] != n_rows:
         raise FileFormatError(f"{path}: {name} must have one entry per row of {first} ({n_rows}); got shape {shape}.")
+
+
+def _check_turned(path: str, first: str, rows: Stored, labels: Stored) -> None:
+    """Say so where an array has a column, instead of a row, for every label."""
+    if len(rows.shape) == 2 and rows.shape[0] != rows.shape[1] and labels.shape == rows.shape[1:]:
+        raise FileFormatError(
+            f"{path}: {first} has shape {rows.shape} and there are {labels.shape[0]} labels, so rows and columns "
+            f"changed places: a row is an input, a column a class. Write {first}.T."
+        )
 
 
 def check_head(path: str, weight: Stored, bias: Stored) -> None:
@@ -173,7 +183,8 @@ def _check_numbers(path: str, name: str, dtype: np.dtype[Any]) -> None:
         raise FileFormatError(f"{path}: {name} must hold real numbers; got {what}.")
 
 
-def _can_be_name(key: str) -> bool:
+def can_be_name(key: str) -> bool:
+    """Whether an array of outputs may have this name."""
     try:
         check_name(key)
     except InvalidInput:

@@ -20,6 +20,7 @@ LABEL_NAMES = ("label", "labels")
 LOGIT = "logit_"
 FEATURE = "feature_"
 _ROW_NAMES = frozenset({"", "id", "idx", "index", "row", "unnamed: 0", "__index_level_0__"})
+_NAMES_LIKE_LABELS = frozenset({"target", "y", "y_true", "class", "class_id", "truth", "ground_truth", "true_label"})
 
 
 class ColumnLayout:
@@ -34,8 +35,13 @@ class ColumnLayout:
 
     __slots__ = ("class_names", "features", "label", "logits", "n_columns", "names")
 
-    def __init__(self, path: str, names: Sequence[str], *, beside_lists: bool = False) -> None:
-        """Sort the columns by the rule at the top of this file; those of lists are not among ``names``."""
+    def __init__(
+        self, path: str, names: Sequence[str], *, beside_lists: bool = False, leave_out: Sequence[str] = ()
+    ) -> None:
+        """Sort the columns by the rule at the top of this file; those of lists are not among ``names``.
+
+        Columns to ``leave_out`` are no logits, whatever their names say.
+        """
         self.names = [name.strip() for name in names]
         self.n_columns = len(names)
         labels = [i for i, name in enumerate(self.names) if name.lower() in LABEL_NAMES]
@@ -48,7 +54,7 @@ class ColumnLayout:
             self.class_names = None
             return
         if not self.logits:
-            taken = {self.label, *self.features}
+            taken = {self.label, *self.features, *(i for i, name in enumerate(self.names) if name in leave_out)}
             self.logits = [i for i in range(self.n_columns) if i not in taken]
             self._refuse_row_names(path)
         if len(self.logits) < 2:
@@ -64,8 +70,13 @@ class ColumnLayout:
         self.class_names = None if classes == numbers else classes
 
     def _refuse_row_names(self, path: str) -> None:
-        """A column of row numbers taken for a logit would be the largest of all."""
+        """A column of row numbers taken for a logit would be the largest of all, one of labels a class too many."""
         for i in self.logits:
+            if self.names[i].lower() in _NAMES_LIKE_LABELS:
+                raise FileFormatError(
+                    f"{path}: column {i + 1}, named {self.names[i]!r}, looks like labels, not logits. Call it 'label' "
+                    "if it is that; if it is a class, name the columns of logits logit_<class>."
+                )
             if self.names[i].lower() in _ROW_NAMES:
                 what = f"named {self.names[i]!r}" if self.names[i] else "without a name"
                 raise FileFormatError(

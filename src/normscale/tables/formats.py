@@ -7,7 +7,17 @@ import os
 from normscale.encoding.npy_header import MAGIC
 from normscale.errors import FileFormatError
 
-SUFFIXES = {".npz": "npz", ".npy": "npy", ".safetensors": "safetensors", ".parquet": "parquet", ".csv": "csv"}
+SUFFIXES = {
+    ".npz": "npz",
+    ".npy": "npy",
+    ".safetensors": "safetensors",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+}
+TEXTS = ("csv", "tsv", "jsonl")
+"""Formats that are lines of text, and may be compressed: .csv.gz and so on."""
 
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
 _MAGIC = {MAGIC: "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz", b"PAR1": "parquet"}
@@ -21,10 +31,15 @@ def format_by_suffix(path: str) -> str:
     FileFormatError
         For any other suffix, with what to do instead.
     """
-    suffix = os.path.splitext(path)[1].lower()
+    stem, suffix = os.path.splitext(path.lower())
+    if suffix == ".gz":
+        inner = os.path.splitext(stem)[1]
+        if SUFFIXES.get(inner) in TEXTS:
+            return SUFFIXES[inner]
+        suffix = f"{inner}.gz"
     if suffix in SUFFIXES:
         return SUFFIXES[suffix]
-    known = ", ".join(SUFFIXES)
+    known = ", ".join([*SUFFIXES, ".csv.gz"])
     if suffix in _PICKLES:
         raise FileFormatError(
             f"{path}: {suffix} files are pickles, which can run code, so they are never opened here. "
@@ -35,7 +50,7 @@ def format_by_suffix(path: str) -> str:
 
 
 def format_by_content(head: bytes) -> str:
-    """The format the first bytes of a file or pipe show; text is taken for CSV.
+    """The format the first bytes of a file or pipe show; text is taken for CSV, or for lines of JSON.
 
     Nine bytes are enough.
     """
@@ -45,7 +60,7 @@ def format_by_content(head: bytes) -> str:
     # safetensors: the length of a JSON header in eight bytes, then its opening brace
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 40:
         return "safetensors"
-    return "csv"
+    return "jsonl" if head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[") else "csv"
 
 
 def check_file(path: str) -> None:
@@ -75,7 +90,7 @@ def damaged(path: str, expected: str, reason: str, *, shown: str) -> FileFormatE
         return FileFormatError(f"{shown} is empty; expected {_described(expected)}. {advice}")
     if head is not None:
         found = format_by_content(head)
-        if found not in (expected, "csv"):
+        if found != expected and found not in TEXTS:
             suffix = next(suffix for suffix, name in SUFFIXES.items() if name == found)
             return FileFormatError(
                 f"{shown} is named as {_described(expected)} but begins like {_described(found)}; "
@@ -93,6 +108,8 @@ def _described(name: str) -> str:
         "safetensors": "a .safetensors file",
         "parquet": "a .parquet file",
         "csv": "a .csv file (one row of numbers per line)",
+        "tsv": "a .tsv file (one row of numbers per line)",
+        "jsonl": "a .jsonl file (one JSON object per line)",
     }[name]
 
 

@@ -8,26 +8,35 @@ import weakref
 from collections.abc import Sequence
 
 from normscale.outputs import ModelOutputs
+from normscale.tables.compressed import GZIP
 from normscale.tables.formats import check_file, format_by_content, format_by_suffix
 from normscale.tables.pipe import PipeSource
 from normscale.tables.reader import TableReader
 
 
 def open_table(
-    path: str | os.PathLike[str], *, chunk_rows: int | None = None, names: Sequence[str] | None = None
+    path: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+    names: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
 ) -> TableReader:
     """Open a table of outputs (logits, features, other arrays, labels, a head) to read it chunk by chunk.
 
     Parameters
     ----------
     path : str or path
-        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``) or .csv; or ``-``, or
-        a named pipe, which may carry any of these: the first bytes tell. An .npy or .csv stream is read as it
-        comes, a chunk as soon as its rows are there; the others go through a temporary file.
+        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``), .csv, .tsv or .jsonl (also
+        compressed: .csv.gz); or ``-``, or a named pipe, which may carry any of these: the first bytes tell. A stream
+        of .npy or of text is read as it comes, a chunk as soon as its rows are there; the others go through a
+        temporary file.
     chunk_rows : int, optional
         Rows per chunk; by default as many as make about four million numbers.
     names : sequence of str, optional
         Read these arrays only, as far as the table has them; labels and head are always read. By default all.
+    keep : sequence of str
+        Further columns, such as an id or a time, that :meth:`TableReader.chunks_and_columns` gives beside the chunks;
+        texts and numbers, no logits. Not from .npy and .safetensors.
 
     Raises
     ------
@@ -53,9 +62,9 @@ def open_table(
     """
     name = os.fspath(path)
     if name == "-" or _is_pipe(name):
-        return _open_pipe(name, chunk_rows, names)
+        return _open_pipe(name, chunk_rows, names, keep)
     check_file(name)
-    return _reader(format_by_suffix(name), name, chunk_rows, None, names)
+    return _reader(format_by_suffix(name), name, chunk_rows, None, names, keep)
 
 
 def read_table(path: str | os.PathLike[str], *, names: Sequence[str] | None = None) -> ModelOutputs:
@@ -82,52 +91,69 @@ def _is_pipe(path: str) -> bool:
 
 
 def _reader(
-    kind: str, file: str, chunk_rows: int | None, shown: str | None, names: Sequence[str] | None
+    kind: str,
+    file: str,
+    chunk_rows: int | None,
+    shown: str | None,
+    names: Sequence[str] | None,
+    keep: Sequence[str],
 ) -> TableReader:
     """The reader of a format; each is imported only when used."""
     if kind == "npz":
         from normscale.tables.read_npz import NpzReader
 
-        return NpzReader(file, chunk_rows, shown=shown, names=names)
+        return NpzReader(file, chunk_rows, shown=shown, names=names, keep=keep)
     if kind == "npy":
         from normscale.tables.read_npy import NpyReader
 
-        return NpyReader(file, chunk_rows, shown=shown, names=names)
+        return NpyReader(file, chunk_rows, shown=shown, names=names, keep=keep)
     if kind == "safetensors":
         from normscale.tables.read_safetensors import SafetensorsReader
 
-        return SafetensorsReader(file, chunk_rows, shown=shown, names=names)
+        return SafetensorsReader(file, chunk_rows, shown=shown, names=names, keep=keep)
     if kind == "parquet":
         from normscale.tables.read_parquet import ParquetReader
 
-        return ParquetReader(file, chunk_rows, shown=shown, names=names)
+        return ParquetReader(file, chunk_rows, shown=shown, names=names, keep=keep)
+    if kind == "jsonl":
+        from normscale.tables.read_jsonl import JsonlReader
+
+        return JsonlReader(file, chunk_rows, shown=shown, names=names, keep=keep)
     from normscale.tables.read_csv import CsvReader
 
-    return CsvReader(file, chunk_rows, shown=shown, names=names)
+    delimiter = "\t" if kind == "tsv" else None
+    return CsvReader(file, chunk_rows, shown=shown, names=names, keep=keep, delimiter=delimiter)
 
 
-def _open_pipe(path: str, chunk_rows: int | None, names: Sequence[str] | None) -> TableReader:
+def _open_pipe(path: str, chunk_rows: int | None, names: Sequence[str] | None, keep: Sequence[str]) -> TableReader:
     source = PipeSource.open(path)
     try:
         head = source.head()
+        if head.startswith(GZIP):
+            source = source.decompressed()
+            head = source.head()
         if not head:
             raise source.damaged("npy or .csv", "it carries nothing")
         kind = format_by_content(head)
         if kind == "npy":
             from normscale.tables.read_npy import NpyPipeReader
 
-            return NpyPipeReader(source, chunk_rows, names=names)
+            return NpyPipeReader(source, chunk_rows, names=names, keep=keep)
         if kind == "csv":
             from normscale.tables.read_csv import CsvReader
 
-            return CsvReader(source.shown, chunk_rows, names=names, source=source)
+            return CsvReader(source.shown, chunk_rows, names=names, keep=keep, source=source)
+        if kind == "jsonl":
+            from normscale.tables.read_jsonl import JsonlReader
+
+            return JsonlReader(source.shown, chunk_rows, names=names, keep=keep, source=source)
         file = source.spill()
         source.close()
     except BaseException:
         source.close()
         raise
     try:
-        reader = _reader(kind, file, chunk_rows, source.shown, names)
+        reader = _reader(kind, file, chunk_rows, source.shown, names, keep)
     except BaseException:
         os.unlink(file)
         raise

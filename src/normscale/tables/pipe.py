@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from normscale.errors import FileFormatError, InvalidInput
 
@@ -38,6 +38,12 @@ class PipeSource(io.BufferedIOBase):
                 break
             self._ahead += piece
         return self._ahead
+
+    def decompressed(self) -> PipeSource:
+        """The same stream without its compression by gzip."""
+        import gzip
+
+        return PipeSource(cast("IO[bytes]", gzip.GzipFile(fileobj=self)), self.shown, owned=True)
 
     def start(self) -> None:
         """Note that the rows are being read, which can be done once."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Sequence
-from io import BufferedIOBase
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,12 +24,13 @@ from normscale.outputs import FEATURES, LOGITS
 from normscale.tables.arrays import LABELS
 from normscale.tables.arrow import has_arrow, need_arrow
 from normscale.tables.columns import ColumnLayout, names_of_logits
+from normscale.tables.compressed import open_bytes
+from normscale.tables.kept_columns import KEPT, TEXT
+from normscale.tables.lines import first_line, whole_lines
 from normscale.tables.pipe import PipeSource
 from normscale.tables.reader import Block, TableReader
 
-_BLOCK_BYTES = 1 << 22
 _ARROW_PAYS = 1 << 22  # bytes of text after which importing pyarrow is made up for
-_LONGEST_HEAD = 1 << 24  # bytes: a million columns
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -45,24 +46,26 @@ class CsvReader(TableReader):
         *,
         shown: str | None = None,
         names: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
         source: PipeSource | None = None,
+        delimiter: str | None = None,
     ) -> None:
         """Read the first line of the file ``path``, or of ``source`` if given."""
-        self._source = source
-        super().__init__(path, chunk_rows, shown=shown, names=names)
+        self._source, self._given_delimiter = source, delimiter
+        super().__init__(path, chunk_rows, shown=shown, names=names, keep=keep)
         if source is not None:
             self.release = source.close
 
     def _read_head(self) -> None:
         if self._source is not None:
-            self._head, self._rest = _first_line(self._source)
+            self._head, self._rest = first_line(self._source)
         else:
-            with open(self._file, "rb") as file:
-                self._head, self._rest = _first_line(file)
+            with open_bytes(self._file) as file:
+                self._head, self._rest = first_line(file)
         text = self._text(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
         if not text.strip():
             raise self._damaged("there is no line with anything on it")
-        self._delimiter = _delimiter(text)
+        self._delimiter = self._given_delimiter or _delimiter(text)
         try:
             fields = [field.strip() for field in _fields(text, self._delimiter)]
         except csv.Error as error:
@@ -75,7 +78,9 @@ class CsvReader(TableReader):
                 f"every line must hold at least two numbers, one per class; the first is {text[:60]!r}."
             )
         names = fields if self._has_header else names_of_logits(len(fields))
-        self._layout = layout = ColumnLayout(self.path, names)
+        self._layout = layout = ColumnLayout(self.path, names, leave_out=self._keep)
+        self.columns = {name: TEXT for name in self._keep if name in layout.names}
+        self.columns_there = tuple(layout.names)
         self.widths[LOGITS], self.class_names = len(layout.logits), layout.class_names
         if layout.features:
             self.widths[FEATURES] = len(layout.features)
@@ -86,14 +91,15 @@ class CsvReader(TableReader):
         places = {column: place for place, column in enumerate(layout.used)}
         columns = {LOGITS: layout.logits, FEATURES: layout.features}
         chosen = {name: _as_slice([places[i] for i in columns[name]]) for name in self.widths}
-        for numbers in self._number_blocks():
-            block = {name: numbers[:, place] for name, place in chosen.items()}
+        for numbers, texts in self._number_blocks():
+            block: Block = {name: numbers[:, place] for name, place in chosen.items()}
+            block |= {KEPT + name: column for name, column in texts.items()}
             if layout.label is not None:
                 block[LABELS] = numbers[:, places[layout.label]]
             yield block
 
-    def _number_blocks(self) -> Iterator[FloatArray]:
-        """The used columns of all lines, in blocks of whole lines."""
+    def _number_blocks(self) -> Iterator[tuple[FloatArray, dict[str, Any]]]:
+        """The used columns of all lines as numbers, and those that are kept as texts, in blocks of whole lines."""
         seen = 0
         line = 1 + (self._head.count(b"\n") if self._has_header else 0)
         for text in self._line_blocks():
@@ -101,7 +107,7 @@ class CsvReader(TableReader):
             numbers = self._parse(text, line, seen)
             line += text.count(b"\n")
             if len(numbers):
-                yield numbers
+                yield numbers, self._texts(text) if self.columns else {}
 
     def _line_blocks(self) -> Iterator[bytes]:
         """The bytes below the header, cut behind line breaks; the last block may lack one."""
@@ -109,11 +115,11 @@ class CsvReader(TableReader):
         skipped = len(self._head) if self._has_header else mark
         if self._source is not None:
             self._source.start()
-            yield from _whole_lines((self._head + self._rest)[skipped:], self._source.read1)
+            yield from whole_lines((self._head + self._rest)[skipped:], self._source.read1)
         else:
-            with open(self._file, "rb") as file:
+            with open_bytes(self._file) as file:
                 file.seek(skipped)
-                yield from _whole_lines(b"", file.read)
+                yield from whole_lines(b"", file.read)
 
     def _parse(self, text: bytes, first_line: int, seen: int) -> FloatArray:
         """The numbers of some whole lines, shape (n_lines, n_used_columns)."""
@@ -185,6 +191,17 @@ class CsvReader(TableReader):
             rows.append([float(fields[i]) for i in used])
         return np.array(rows, dtype=np.float64).reshape(-1, len(used))
 
+    def _texts(self, text: bytes) -> dict[str, Any]:
+        """The kept columns of lines that were parsed, to the letter."""
+        places = [self._layout.names.index(name) for name in self.columns]
+        lines = (line.rstrip("\r") for line in self._text(text).split("\n"))
+        rows = list(csv.reader((line for line in lines if line.strip()), delimiter=self._delimiter))
+        columns: dict[str, Any] = {}
+        for name, place in zip(self.columns, places, strict=True):
+            columns[name] = np.empty(len(rows), object)
+            columns[name][:] = [row[place] for row in rows]
+        return columns
+
     def _text(self, line: bytes) -> str:
         try:
             return line.decode("utf-8")
@@ -195,41 +212,6 @@ class CsvReader(TableReader):
         if self._source is not None:
             return self._source.damaged(self.format, reason)
         return super()._damaged(reason)
-
-
-def _first_line(stream: BufferedIOBase) -> tuple[bytes, bytes]:
-    """Everything up to the end of the first line that is not blank, and what was read beyond it."""
-    seen, start, searched = bytearray(), 0, 0
-    while True:
-        stop = seen.find(b"\n", searched) + 1
-        if stop and seen[start:stop].strip():
-            return bytes(seen[:stop]), bytes(seen[stop:])
-        if stop:
-            start = searched = stop
-            continue
-        searched = len(seen)
-        piece = stream.read1(1 << 16)
-        if not piece:
-            return bytes(seen), b""
-        seen += piece
-        if b"\0" in piece or len(seen) > _LONGEST_HEAD:
-            raise ValueError("it is not text, or its first line is too long")
-
-
-def _whole_lines(ahead: bytes, read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """Cut what ``read`` gives behind line breaks; lines longer than a block are put together."""
-    pieces: list[bytes] = []
-    piece = ahead or read(_BLOCK_BYTES)
-    while piece:
-        cut = piece.rfind(b"\n") + 1
-        if cut:
-            yield b"".join([*pieces, piece[:cut]])
-            pieces = []
-        if cut < len(piece):
-            pieces.append(piece[cut:])
-        piece = read(_BLOCK_BYTES)
-    if pieces:
-        yield b"".join(pieces)
 
 
 def _delimiter(line: str) -> str:

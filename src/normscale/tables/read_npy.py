@@ -121,10 +121,17 @@ class NpyPipeReader(TableReader):
 
     format = "npy"
 
-    def __init__(self, source: PipeSource, chunk_rows: int | None, *, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        source: PipeSource,
+        chunk_rows: int | None,
+        *,
+        names: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+    ) -> None:
         """Read the header off the pipe; the rows stay in it until they are asked for."""
         self._source = source
-        super().__init__(source.shown, chunk_rows, names=names)
+        super().__init__(source.shown, chunk_rows, names=names, keep=keep)
         self.release = source.close
 
     def _read_head(self) -> None:

@@ -23,6 +23,7 @@ from normscale.tables.arrays import (
     choose_arrays,
     native,
 )
+from normscale.tables.kept_columns import KEPT, TEXT
 from normscale.tables.read_npy import NpyStream, fill, stored_as
 from normscale.tables.reader import DAMAGE, Block, TableReader
 
@@ -65,8 +66,20 @@ class NpzReader(TableReader):
             if chosen.has_head:
                 weight, bias = (_whole(archive, members[key]) for key in (HEAD_WEIGHT, HEAD_BIAS))
                 self.head = checked_head(self.path, weight, bias, self.widths)
+            for key in members:
+                self._look_at_column(archive, key, members[key])
             if CLASS_NAMES in members:
                 self.class_names = _texts(archive, members[CLASS_NAMES])
+
+    def _look_at_column(self, archive: zipfile.ZipFile, key: str, member: str) -> None:
+        """Note an array of one entry per row, numbers or texts, that could be kept beside the outputs."""
+        with _open(archive, member) as stream:
+            header = stored_as(stream)
+        if len(header.shape) == 1 and header.shape[0] == self.n_rows and header.dtype.kind in "fiuU":
+            self.columns_there += (key,)
+            if key in self._keep:
+                self.columns[key] = TEXT if header.dtype.kind == "U" else header.dtype.newbyteorder("=")
+                self._members[KEPT + key] = member
 
     def _header(self, archive: zipfile.ZipFile, member: str) -> NpyHeader:
         """The header of a member, checked against the size that the archive's directory gives."""
@@ -79,7 +92,7 @@ class NpzReader(TableReader):
 
     def _blocks(self) -> Iterator[Block]:
         n_rows = self.n_rows or 0
-        wanted = [*self.widths, *([LABELS] if self.has_labels else [])]
+        wanted = [*self.widths, *([LABELS] if self.has_labels else []), *(KEPT + name for name in self.columns)]
         with ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(self._file))
             streams: dict[str, NpyStream] = {}
@@ -88,7 +101,10 @@ class NpzReader(TableReader):
                 streams[name] = NpyStream(handle, stored_as(handle))
             for start in range(0, n_rows, self.chunk_rows):
                 count = min(self.chunk_rows, n_rows - start)
-                yield {name: stream.rows(count) for name, stream in streams.items()}
+                block = {name: stream.rows(count) for name, stream in streams.items()}
+                for name, dtype in self.columns.items():
+                    block[KEPT + name] = block[KEPT + name].astype(dtype, copy=False)
+                yield block
 
 
 def _texts(archive: zipfile.ZipFile, member: str) -> tuple[str, ...] | None:

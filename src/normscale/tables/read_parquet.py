@@ -1,8 +1,9 @@
 """.parquet: a column per class and columns of lists; read in batches, so that any number of rows will do.
 
 The columns are chosen as :mod:`normscale.tables.columns` says, and those of logits must be floating-point
-unless their names begin with ``logit_``. A column ``logits`` of lists holds whole rows of logits instead. The
-network's head, and class names where no column has them, are in the file's metadata.
+unless their names begin with ``logit_``. A column ``logits`` of lists holds whole rows of logits instead. A null is
+NaN, and in the labels "not known". The network's head, and class names where no column has them, are in the file's
+metadata.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from normscale.tables.arrays import CLASS_NAMES, LABELS, RESERVED, checked_head
 from normscale.tables.arrow import need_arrow
 from normscale.tables.columns import LOGIT, ColumnLayout
 from normscale.tables.head_text import HEAD, head_from_text
+from normscale.tables.kept_columns import KEPT, TEXT, as_column
 from normscale.tables.reader import DAMAGE, Block, TableReader
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
@@ -52,9 +54,11 @@ class ParquetReader(TableReader):
             if len(set(names)) < len(names):
                 raise self._layout_error("two columns have the same name; every column needs its own.")
             for name in names:
-                if self._is_list(name):
+                if self._is_list(name) and name not in self._keep:
                     self._read_list_head(file, name)
             plain = [name for name in names if not self._is_list(name)]
+            self.columns_there = tuple(plain)
+            self.columns = {name: self._kept_dtype(file, name) for name in self._keep if name in plain}
             self._read_column_head(plain)
         if not self._columns:
             raise self._layout_error(
@@ -63,6 +67,21 @@ class ParquetReader(TableReader):
         # logits first, features next, as everywhere
         self.widths = dict(sorted(self.widths.items(), key=lambda item: (item[0] != LOGITS, item[0] != FEATURES)))
         self._read_metadata(self._schema.metadata or {})
+
+    def _kept_dtype(self, file: Any, name: str) -> np.dtype[Any]:
+        """Numbers stay numbers; what may be missing, or is no number, is kept as text."""
+        kind, types = self._schema.field(name).type, self._arrow.types
+        if not (types.is_floating(kind) or types.is_integer(kind)):
+            return TEXT
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        if types.is_floating(kind):
+            return dtype
+        place = self._schema.names.index(name)
+        for group in range(file.metadata.num_row_groups):
+            statistics = file.metadata.row_group(group).column(place).statistics
+            if statistics is None or not statistics.has_null_count or statistics.null_count:
+                return TEXT
+        return dtype
 
     def _is_list(self, name: str) -> bool:
         kind, types = self._schema.field(name).type, self._arrow.types
@@ -108,7 +127,7 @@ class ParquetReader(TableReader):
 
     def _read_column_head(self, names: list[str]) -> None:
         types = self._arrow.types
-        layout = ColumnLayout(self.path, names, beside_lists=bool(self._lists))
+        layout = ColumnLayout(self.path, names, beside_lists=bool(self._lists), leave_out=self._keep)
         for array, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
             if not places or array in self._lists:
                 continue
@@ -149,6 +168,7 @@ class ParquetReader(TableReader):
     def _blocks(self) -> Iterator[Block]:
         wanted = [column for name in self.widths for column in self._columns[name]]
         wanted += [self._label] if self.has_labels else []
+        wanted += [name for name in self.columns if name not in wanted]
         buffer = max(1 << 14, _BUFFER_BYTES // len(wanted))
         first_row = 0
         with self._opened(buffer_size=buffer, pre_buffer=False) as file:
@@ -159,7 +179,9 @@ class ParquetReader(TableReader):
                 columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
                 block = {name: self._matrix(columns, name, first_row) for name in self.widths}
                 if self.has_labels:
-                    block[LABELS] = self._numbers(columns[self._label], self._label, first_row)
+                    block[LABELS] = self._labels(columns[self._label])
+                for name, dtype in self.columns.items():
+                    block[KEPT + name] = self._kept(columns[name], dtype)
                 first_row += batch.num_rows
                 yield block
 
@@ -170,37 +192,41 @@ class ParquetReader(TableReader):
             return self._list_rows(columns[array], array, self.widths[array], first_row)
         matrix = np.empty((len(columns[names[0]]), len(names)), self._dtypes[array])
         for j, name in enumerate(names):
-            matrix[:, j] = self._numbers(columns[name], name, first_row)
+            matrix[:, j] = columns[name].to_numpy(zero_copy_only=False)  # a null is NaN
         return matrix
 
     def _list_rows(self, column: Any, name: str, width: int, first_row: int) -> Rows:
-        self._refuse_nulls(column, name, first_row)
+        missing = column.is_null().to_numpy(zero_copy_only=False)
         if not self._arrow.types.is_fixed_size_list(column.type):
-            lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+            lengths = column.value_lengths().fill_null(width).to_numpy(zero_copy_only=False)
             if (lengths != width).any():
                 row = int(np.argmax(lengths != width))
                 raise InvalidInput(
                     f"{self.path}: {name} row {first_row + row} has {lengths[row]} numbers, the first has "
                     f"{width}; all rows must have the same length."
                 )
-        values = column.flatten()
-        if values.null_count:
-            row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) // width
-            raise self._null(name, first_row + row)
-        return np.array(values.to_numpy(zero_copy_only=False)).reshape(-1, width)
+        values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)  # a null is NaN
+        if not missing.any():
+            return np.array(values)
+        rows = np.full((len(column), width), np.nan, np.result_type(values.dtype, np.float16))
+        rows[~missing] = values
+        return rows
 
-    def _numbers(self, column: Any, name: str, first_row: int) -> Rows:
-        self._refuse_nulls(column, name, first_row)
-        numbers: Rows = column.to_numpy(zero_copy_only=False)
-        return numbers
+    def _labels(self, column: Any) -> Rows:
+        """A label that is null is not known."""
+        labels: Rows = column.fill_null(-1).to_numpy(zero_copy_only=False)
+        return labels
 
-    def _refuse_nulls(self, column: Any, name: str, first_row: int) -> None:
-        if column.null_count:
-            row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-            raise self._null(name, first_row + row)
-
-    def _null(self, name: str, row: int) -> InvalidInput:
-        return InvalidInput(f"{self.path}: column {name!r} is null in row {row}. Drop the row or fill it.")
+    def _kept(self, column: Any, dtype: np.dtype[Any]) -> Rows:
+        """A column that is carried along; texts where it is none of numbers."""
+        if dtype != TEXT:
+            numbers: Rows = column.to_numpy(zero_copy_only=False)
+            return numbers.astype(dtype, copy=False)
+        try:
+            texts = column.cast(self._arrow.string()).to_pylist()
+        except self._arrow.ArrowException:  # lists and the like have no text of their own
+            texts = [None if value is None else str(value) for value in column.to_pylist()]
+        return as_column(texts, TEXT)
 
 
 def _float_dtype(kind: Any) -> np.dtype[Any]:

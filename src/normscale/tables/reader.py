@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._validate import IntArray, Rows, as_labels, as_rows, at_least
 from normscale.errors import FileFormatError, InvalidInput, MissingOutput, NormscaleError
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.tables.arrays import LABELS
 from normscale.tables.formats import damaged
+from normscale.tables.kept_columns import KEPT
 
 Result = TypeVar("Result")
 Block = dict[str, Rows]
@@ -22,7 +25,7 @@ Block = dict[str, Rows]
 CHUNK_ELEMENTS = 1 << 22
 """Numbers in a chunk unless told otherwise: 32 MB in float64, large enough to keep numpy busy."""
 
-DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, MemoryError)
+DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, MemoryError, zlib.error)
 """What reading a damaged file may raise, to become :class:`FileFormatError`; false sizes exhaust memory."""
 
 
@@ -48,6 +51,8 @@ class TableReader(ABC):
         The network's last layer.
     left_out : dict
         Arrays of the file that are no part of the outputs, by name, and why.
+    columns : dict
+        Further columns that are kept, by name, and their dtypes (object: texts).
     chunk_rows : int
         Rows of every chunk but the last.
     """
@@ -56,12 +61,24 @@ class TableReader(ABC):
     _damage: tuple[type[Exception], ...] = DAMAGE
 
     def __init__(
-        self, path: str, chunk_rows: int | None, *, shown: str | None = None, names: Sequence[str] | None = None
+        self,
+        path: str,
+        chunk_rows: int | None,
+        *,
+        shown: str | None = None,
+        names: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
     ) -> None:
-        """Read the head of the file ``path``; messages call it ``shown``, and only ``names`` will be read."""
+        """Read the head of the file ``path``; messages call it ``shown``, and only ``names`` will be read.
+
+        The columns to ``keep`` come beside the chunks.
+        """
         self.path = path if shown is None else shown
         self._file = path
         self._wanted = names
+        self._keep = list(dict.fromkeys(keep))
+        self.columns: dict[str, np.dtype[Any]] = {}
+        self.columns_there: tuple[str, ...] = ()
         self.n_rows: int | None = None
         self.widths: dict[str, int] = {}
         self.class_names: tuple[str, ...] | None = None
@@ -76,6 +93,9 @@ class TableReader(ABC):
             self.class_names = None
         if names is not None:
             self._choose(names)
+        if lost := [name for name in self._keep if name not in self.columns]:
+            there = ", ".join(map(repr, self.columns_there)) or "none that can be kept"
+            raise InvalidInput(f"{self.path} has no column {lost[0]!r} to keep; it has {there}.")
         width = sum(self.widths.values())
         self.chunk_rows = (
             max(1, CHUNK_ELEMENTS // width) if chunk_rows is None else at_least(chunk_rows, "chunk_rows", 1)
@@ -118,6 +138,10 @@ class TableReader(ABC):
 
         Every call starts at the first row again, except on a pipe, which can be read once.
         """
+        return (chunk for chunk, _ in self.chunks_and_columns())
+
+    def chunks_and_columns(self) -> Iterator[tuple[ModelOutputs, dict[str, NDArray[Any]]]]:
+        """Iterate over chunks as :meth:`chunks` does, with the columns that are kept beside them."""
         first_row = 0
         for block in self._exact(self._explained_blocks()):
             n_rows = _length(block)
@@ -127,7 +151,7 @@ class TableReader(ABC):
                 rows = f"rows {first_row} to {first_row + n_rows - 1}"
                 raise InvalidInput(f"{self.path}, {rows}: {error}") from None
             first_row += n_rows
-            yield chunk
+            yield chunk, {name: block[KEPT + name] for name in self.columns}
 
     def read(self) -> ModelOutputs:
         """Read all rows at once."""

@@ -18,9 +18,12 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from normscale._atomic import atomic_path
 from normscale._validate import to_numpy
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
 from normscale.tables.arrow import need_arrow
+from normscale.tables.compressed import create_text
 from normscale.tables.formats import format_by_suffix
+from normscale.tables.kept_columns import TEXT
 from normscale.tables.table_writer import check_folder
 from normscale.tables.write_npz import write_npz
 
@@ -65,7 +68,7 @@ class ScoreWriter(ABC):
         arrays = {}
         n_rows = None
         for name, dtype in self.columns.items():
-            array = to_numpy(columns[name], name)
+            array = np.asarray(columns[name], object) if dtype == TEXT else to_numpy(columns[name], name)
             if array.ndim != 1 or (n_rows is not None and array.shape[0] != n_rows):
                 raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
             n_rows = array.shape[0]
@@ -145,10 +148,12 @@ def open_score_writer(
     ----------
     path : str or path
         Ending in .npz, .npy (which keeps the score alone), .safetensors, .parquet (needs
-        ``normscale[arrow]``) or .csv; or ``-`` for CSV on standard output. CSV and Parquet are written as the
-        rows come; the others are gathered in memory, 8 bytes for each score, until the writer is closed.
+        ``normscale[arrow]``), .csv, .tsv or .jsonl (also compressed: .csv.gz); or ``-`` for CSV on standard output.
+        Text and Parquet are written as the rows come; the others are gathered in memory, 8 bytes for each score,
+        until the writer is closed.
     columns : sequence of str, or mapping from name to dtype
-        Names alone must be among ``score`` (float64), ``is_ood`` (bool) and ``predicted`` (int64).
+        A dtype of object stands for texts. Names alone must be among
+        ``score`` (float64), ``is_ood`` (bool) and ``predicted`` (int64).
 
     Examples
     --------
@@ -175,33 +180,27 @@ def open_score_writer(
             )
         columns = {entry: SCORE_COLUMNS[entry] for entry in columns}
     dtypes = {entry: np.dtype(dtype) for entry, dtype in columns.items()}
-    if not dtypes or any(dtype.kind not in "fiub" for dtype in dtypes.values()):
-        raise InvalidInput(f"columns must be one or more columns of numbers; got {columns!r}.")
+    if not dtypes or any(dtype.kind not in "fiub" and dtype != TEXT for dtype in dtypes.values()):
+        raise InvalidInput(f"columns must be one or more columns of numbers, or of texts (object); got {columns!r}.")
     kind = "csv" if name == "-" else format_by_suffix(name)
-    if kind == "csv":
-        return _CsvScores(name, dtypes)
+    if kind in ("csv", "tsv"):
+        return _CsvScores(name, dtypes, "\t" if kind == "tsv" else ",")
+    if kind == "jsonl":
+        return _JsonScores(name, dtypes)
+    if kind == "safetensors" and TEXT in dtypes.values():
+        raise InvalidInput(f"{name}: a .safetensors file holds no texts. Write .parquet, .csv, .jsonl or .npz instead.")
     if kind == "parquet":
         return _ParquetScores(name, dtypes)
     return _GatheredScores(name, dtypes, kind)
 
 
-class _CsvScores(ScoreWriter):
+class _Lines(ScoreWriter):
     """Lines of text, written as they come."""
 
     def _begin(self) -> None:
-        self._text: IO[str] = sys.stdout
-        if self.path != "-":
-            self._text = open(self._file, "w", encoding="utf-8", newline="")  # noqa: SIM115
-        self._text.write(",".join(self.columns) + "\n")
+        self._text: IO[str] = sys.stdout if self.path == "-" else create_text(self._file, named=self.path)
 
-    def _write(self, columns: dict[str, Any]) -> None:
-        fields = []
-        for array in columns.values():
-            if array.dtype.kind == "b":
-                fields.append(np.where(array, "true", "false").tolist())
-            else:
-                fields.append(list(map(repr, array.tolist())))
-        lines = fields[0] if len(fields) == 1 else list(map(",".join, zip(*fields, strict=True)))
+    def _write_lines(self, lines: list[str]) -> None:
         self._text.write("\n".join(lines) + "\n")
         if self.path == "-":
             self._text.flush()  # whoever reads the pipe sees the rows now
@@ -217,13 +216,53 @@ class _CsvScores(ScoreWriter):
             self._text.close()
 
 
+class _CsvScores(_Lines):
+    """A line of fields for each row."""
+
+    def __init__(self, path: str, columns: Mapping[str, np.dtype[Any]], delimiter: str) -> None:
+        self._delimiter = delimiter
+        super().__init__(path, columns)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._text.write(self._delimiter.join(map(self._quoted, self.columns)) + "\n")
+
+    def _write(self, columns: dict[str, Any]) -> None:
+        fields = []
+        for array in columns.values():
+            if array.dtype.kind == "b":
+                fields.append(np.where(array, "true", "false").tolist())
+            elif array.dtype == TEXT:
+                fields.append(list(map(self._quoted, array.tolist())))
+            else:
+                fields.append(list(map(repr, array.tolist())))
+        self._write_lines(fields[0] if len(fields) == 1 else list(map(self._delimiter.join, zip(*fields, strict=True))))
+
+    def _quoted(self, text: str) -> str:
+        """A text as a field: in quotes where it would be taken for more than one."""
+        if not any(mark in text for mark in (self._delimiter, '"', "\n", "\r")):
+            return text
+        return '"' + text.replace('"', '""') + '"'
+
+
+class _JsonScores(_Lines):
+    """A JSON object for each row."""
+
+    def _write(self, columns: dict[str, Any]) -> None:
+        values = [array.tolist() for array in columns.values()]
+        self._write_lines([write_json(dict(zip(columns, row, strict=True))) for row in zip(*values, strict=True)])
+
+
 class _ParquetScores(ScoreWriter):
     """Row groups of one size, each written when it is full."""
 
     def _begin(self) -> None:
         self._arrow = need_arrow("pyarrow", self.path)
         parquet = need_arrow("pyarrow.parquet", self.path)
-        fields = [(name, self._arrow.from_numpy_dtype(dtype)) for name, dtype in self.columns.items()]
+        fields = [
+            (name, self._arrow.string() if dtype == TEXT else self._arrow.from_numpy_dtype(dtype))
+            for name, dtype in self.columns.items()
+        ]
         self._schema = self._arrow.schema(fields)
         self._writer = parquet.ParquetWriter(self._file, self._schema)
         self._waiting: list[dict[str, Any]] = []
@@ -238,7 +277,9 @@ class _ParquetScores(ScoreWriter):
     def _flush(self) -> None:
         if self._waiting:
             columns = [np.concatenate([part[name] for part in self._waiting]) for name in self.columns]
-            arrays = [self._arrow.array(column) for column in columns]
+            arrays = [
+                self._arrow.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)
+            ]
             self._writer.write_table(self._arrow.table(arrays, schema=self._schema))
             self._waiting, self._n_waiting = [], 0
 
@@ -277,7 +318,8 @@ class _GatheredScores(ScoreWriter):
             save_file(arrays, self._file)
             return
         if self._kind == "npz":
-            write_npz(self._file, arrays)
+            texts = {name: array.astype(np.str_) for name, array in arrays.items() if array.dtype == TEXT}
+            write_npz(self._file, {**arrays, **texts})
             return
         with open(self._file, "wb") as file:
             np.save(file, next(iter(arrays.values())), allow_pickle=False)

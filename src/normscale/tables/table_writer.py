@@ -26,6 +26,7 @@ from normscale.tables.arrays import (
 )
 from normscale.tables.arrow import need_arrow
 from normscale.tables.columns import logit_columns
+from normscale.tables.compressed import create_text
 from normscale.tables.formats import format_by_suffix
 from normscale.tables.head_text import HEAD, head_to_text
 from normscale.tables.reader import CHUNK_ELEMENTS
@@ -43,8 +44,9 @@ def write_table(
     Parameters
     ----------
     path : str or path
-        Ending in .npz, .safetensors or .parquet (needs ``normscale[arrow]``), which keep everything, in .csv (logits
-        and labels only) or .npy (logits only); or ``-`` for CSV on standard output.
+        Ending in .npz, .safetensors or .parquet (needs ``normscale[arrow]``), which keep everything, in .jsonl (all
+        but the head), .csv or .tsv (logits and labels only; text also compressed: .csv.gz) or .npy (logits only); or
+        ``-`` for CSV on standard output.
     outputs : ModelOutputs, array of logits, or mapping
     class_names : sequence of str, optional
         One for each class.
@@ -80,9 +82,12 @@ def write_table(
         need_arrow("pyarrow", name)  # before a temporary file is made
     check_folder(name)
     with atomic_path(name) as temporary:
-        if kind == "csv":
-            with open(temporary, "w", encoding="utf-8", newline="") as text:
-                _write_csv(text, table, names)
+        if kind in ("csv", "tsv"):
+            with create_text(temporary, named=name) as text:
+                _write_csv(text, table, names, "\t" if kind == "tsv" else ",")
+        elif kind == "jsonl":
+            with create_text(temporary, named=name) as text:
+                _write_jsonl(text, table, names)
         elif kind == "parquet":
             _write_parquet(temporary, name, table, names)
         elif kind == "safetensors":
@@ -135,14 +140,16 @@ def _check_that_it_can_hold(path: str, kind: str, table: ModelOutputs, names: li
         raise InvalidInput(
             f"{shown}: the head takes {table.head.weight.nbytes} bytes; at most {LARGEST_HEAD} are kept."
         )
-    if kind not in ("csv", "npy"):
+    if kind not in ("csv", "tsv", "npy", "jsonl"):
         return
-    extra = [name for name in table.names if name != LOGITS] + ["head"] * (table.head is not None)
+    extra = [name for name in table.names if name != LOGITS and kind != "jsonl"] + ["head"] * (table.head is not None)
     if kind == "npy":
         extra += ["labels"] * (table.labels is not None) + ["class names"] * (names is not None)
-    if extra or table.get(LOGITS) is None:
-        only = "a .csv file holds logits and labels only" if kind == "csv" else "an .npy file holds logits only"
-        what = f"there are also {', '.join(extra)}" if table.get(LOGITS) is not None else "there are no logits"
+    if extra or (table.get(LOGITS) is None and kind != "jsonl"):
+        only = {"npy": "an .npy file holds logits only", "jsonl": "a .jsonl file holds no head"}.get(
+            kind, f"a .{kind} file holds logits and labels only"
+        )
+        what = f"there are also {', '.join(extra)}" if extra else "there are no logits"
         raise InvalidInput(f"{shown}: {only}, and {what}. Write .parquet, .npz or .safetensors instead.")
 
 
@@ -178,10 +185,24 @@ def _slices(table: ModelOutputs) -> Iterator[ModelOutputs]:
     return (table[start : start + rows] for start in range(0, len(table), rows))
 
 
-def _write_csv(file: IO[str], table: ModelOutputs, names: list[str] | None) -> None:
+def _write_jsonl(file: IO[str], table: ModelOutputs, names: list[str] | None) -> None:
+    """One object per line: the logits as one list, or, where the classes have names, a number for each."""
+    header = None if names is None or table.get(LOGITS) is None else logit_columns(len(names), names)
+    for part in _slices(table):
+        columns = {name: part.array(name).tolist() for name in part.names}
+        for row in range(len(part)):
+            record: dict[str, Any] = {name: rows[row] for name, rows in columns.items()}
+            if header is not None:
+                record = dict(zip(header, record.pop(LOGITS), strict=True)) | record
+            if part.labels is not None:
+                record["label"] = int(part.labels[row])
+            file.write(write_json(record) + "\n")
+
+
+def _write_csv(file: IO[str], table: ModelOutputs, names: list[str] | None, delimiter: str = ",") -> None:
     import csv
 
-    writer = csv.writer(file, lineterminator="\n")
+    writer = csv.writer(file, lineterminator="\n", delimiter=delimiter)
     writer.writerow([*logit_columns(table.n_classes, names), *(["label"] if table.labels is not None else [])])
     for part in _slices(table):
         # tolist() turns every float into Python's, whose text is the shortest that gives the same float64

@@ -1,0 +1,124 @@
+"""The rows of ``normscale eval`` on the screen and in files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import IO, Any
+
+from normscale._atomic import atomic_path
+from normscale._version import __version__
+from normscale.encoding.json_text import write_json
+from normscale.errors import InvalidInput
+from normscale.experiments.measurement import METRICS, Measurement
+from normscale.tables.table_writer import check_folder
+
+POSITIVE = "OoD for *_out, in-distribution for *_in"
+
+
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
+def print_table(rows: list[Measurement]) -> None:
+    """One table per OoD set, best AUROC first; what could not be computed is a dash with a note."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    notes = list(dict.fromkeys(row.skipped for row in rows if row.skipped))
+    for name in dict.fromkeys(row.ood_set for row in rows):
+        here = sorted((row for row in rows if row.ood_set == name), key=lambda row: (row.skipped != "", -row.auroc))
+        table = Table(box=SIMPLE_HEAD, title=f"{name}: {here[0].n_ood} OoD inputs, {here[0].n_id} in-distribution")
+        table.add_column("detector")
+        table.add_column("statistics")
+        for heading in ("AUROC", "AUPR\nOoD pos.", "AUPR\nID pos.", "FPR95\nOoD pos.", "FPR95\nID pos."):
+            table.add_column(heading, justify="right")
+        for row in here:
+            dash = f"- ({notes.index(row.skipped) + 1})" if row.skipped else ""
+            numbers = (dash or f"{row.metrics[metric]:.4f}" for metric in METRICS)
+            table.add_row(row.method, row.setting, *numbers)
+        console.print(table)
+    for number, text in enumerate(notes, start=1):
+        console.print(f"({number}) {text}", highlight=False)
+    console.print(
+        "OoD pos.: OoD inputs are the positive class; ID pos.: in-distribution inputs are. FPR95, OoD pos. is the "
+        "share of in-distribution inputs flagged when 95 % of OoD inputs are caught. Statistics: frozen, as fitted; "
+        "stream, running over the shuffled mixture; per class, one ranking per predicted class, averaged (the paper's "
+        "multi-threshold protocol, not to be compared with one ranking of all inputs)."
+    )
+
+
+def print_csv(rows: list[Measurement]) -> None:
+    """One line per row; *_out: OoD is positive, *_in: in-distribution is."""
+    _write_csv(rows, sys.stdout)
+
+
+def print_json(rows: list[Measurement]) -> None:
+    """One JSON object per line, with the version and what is positive."""
+    _write_lines(rows, sys.stdout)
+
+
+PRINTERS: dict[Format, Callable[[list[Measurement]], None]] = {
+    Format.TABLE: print_table,
+    Format.CSV: print_csv,
+    Format.JSON: print_json,
+}
+
+
+def check_output(path: str) -> None:
+    """Raise before any work is done where :func:`write_rows` could not write."""
+    if not path.endswith((".csv", ".json", ".jsonl")):
+        raise InvalidInput(f"--output must end in .csv, .json or .jsonl; got {path!r}.")
+    check_folder(path)
+
+
+def write_rows(rows: list[Measurement], path: str) -> None:
+    """Write the rows to a file that appears whole: CSV, a JSON list, or one JSON object per line."""
+    text = io.StringIO()
+    if path.endswith(".csv"):
+        _write_csv(rows, text)
+    elif path.endswith(".jsonl"):
+        _write_lines(rows, text)
+    else:
+        text.write(write_json([_document(row) for row in rows], indent=1) + "\n")
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
+        file.write(text.getvalue())
+
+
+def _write_csv(rows: list[Measurement], file: IO[str]) -> None:
+    records = [{**record, "parameters": write_json(record["parameters"])} for record in map(_record, rows)]
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+
+
+def _write_lines(rows: list[Measurement], file: IO[str]) -> None:
+    file.writelines(write_json(_document(row)) + "\n" for row in rows)
+
+
+def _document(row: Measurement) -> dict[str, Any]:
+    return {**_record(row), "positive": POSITIVE, "version": __version__}
+
+
+def _record(row: Measurement) -> dict[str, Any]:
+    return {
+        "method": row.method,
+        "setting": str(row.setting),
+        "ood_set": row.ood_set,
+        **(dict.fromkeys(row.metrics) if row.skipped else row.metrics),
+        "n_id": row.n_id,
+        "n_ood": row.n_ood,
+        "seconds": row.seconds,
+        "parameters": row.parameters,
+        "seed": row.seed,
+        "skipped": row.skipped,
+    }

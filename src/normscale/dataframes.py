@@ -1,0 +1,152 @@
+"""DataFrames of pandas or polars: outputs come in, result tables go out; neither package is imported to read one.
+
+Columns mean what they mean in files, see :mod:`normscale.tables.columns`: ``logit_<class>`` or all columns of numbers,
+``feature_...``, ``label``. Columns of texts and dates are left out where the logits are marked by ``logit_``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from normscale._validate import Rows
+from normscale.errors import InvalidInput, MissingExtra
+from normscale.input_checks.class_order import class_order, in_class_order
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.tables.columns import FEATURE, LABEL_NAMES, LOGIT, ColumnLayout
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class DataFrameOutputs(NamedTuple):
+    """What a DataFrame holds."""
+
+    outputs: ModelOutputs
+    class_names: tuple[str, ...] | None
+
+
+def is_dataframe(value: object) -> bool:
+    """Whether something has columns by name, as the DataFrames of pandas and polars have."""
+    if isinstance(value, (np.ndarray, Mapping)) or not hasattr(value, "columns"):
+        return False
+    return all(isinstance(name, (str, int, np.integer)) for name in value.columns)
+
+
+def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] | None = None) -> DataFrameOutputs:
+    """Read the outputs in a DataFrame.
+
+    Parameters
+    ----------
+    frame : DataFrame of pandas or polars
+    array : str
+        What columns without a mark are taken as: ``logits``, or the one array that a detector reads.
+    class_names : sequence of str, optional
+        Columns of logits are matched by these names; without a column for one of them the frame is refused.
+
+    Examples
+    --------
+    >>> class Frame(dict):                              # stands for a DataFrame
+    ...     columns = property(lambda self: list(self))
+    >>> found = read_dataframe(Frame(logit_dog=[1.0, 2.0], logit_cat=[3.0, 4.0]), class_names=["cat", "dog"])
+    >>> found.outputs.logits.tolist(), found.class_names
+    ([[3.0, 1.0], [4.0, 2.0]], ('cat', 'dog'))
+    """
+    columns = list(frame.columns)
+    names = [str(column) for column in columns]
+    marked = any(name.startswith((LOGIT, FEATURE)) for name in names)
+    if array != LOGITS and not marked:
+        wanted = [i for i, name in enumerate(names) if name.lower() not in LABEL_NAMES]
+        rows = _matrix(frame, columns, wanted)
+        return DataFrameOutputs(ModelOutputs(labels=_labels(frame, columns, names), **{array: rows}), None)
+    has_logits = array == LOGITS or any(name.startswith(LOGIT) for name in names)
+    layout = ColumnLayout("the DataFrame", names, beside_lists=not has_logits)
+    arrays = {LOGITS: layout.logits, FEATURES: layout.features}
+    matrices = {name: _matrix(frame, columns, places) for name, places in arrays.items() if places}
+    outputs = ModelOutputs(labels=_labels(frame, columns, names), **matrices)
+    order = class_order(class_names, layout.class_names, "the DataFrame")
+    if order is None or layout.class_names is None:
+        return DataFrameOutputs(outputs, layout.class_names)
+    return DataFrameOutputs(in_class_order(outputs, order), tuple(layout.class_names[i] for i in order))
+
+
+def to_dataframe(rows: Iterable[Any]) -> pandas.DataFrame:
+    """Put results into a pandas DataFrame, one row each.
+
+    Parameters
+    ----------
+    rows : iterable
+        Records such as :func:`normscale.compare` and :func:`normscale.evaluate` give, mappings, or anything that has
+        ``rows`` of them, such as the result of a stress grid. Mappings inside a record become columns of their own.
+
+    Raises
+    ------
+    MissingExtra
+        Where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingExtra(f"a DataFrame needs pandas ({error}). Run: pip install pandas") from error
+    return pandas.DataFrame(flat_records(rows))
+
+
+def flat_records(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    """The records behind :func:`to_dataframe`: plain values by column.
+
+    Examples
+    --------
+    >>> flat_records([{"method": "msp", "metrics": {"auroc": 0.9}, "parameters": {}}])
+    [{'method': 'msp', 'auroc': 0.9}]
+    """
+    records = getattr(rows, "rows", rows)
+    records = [records] if hasattr(records, "_asdict") else list(records)
+    return [_flat(record) for record in records]
+
+
+def _flat(record: Any) -> dict[str, Any]:
+    if hasattr(record, "_asdict"):
+        record = record._asdict()
+    if not isinstance(record, Mapping):
+        raise InvalidInput(f"a result must be a record with named fields; got {type(record).__name__}.")
+    flat: dict[str, Any] = {}
+    for name, value in record.items():
+        inner = value._asdict() if hasattr(value, "_asdict") else value
+        if isinstance(inner, Mapping):
+            flat.update(inner)
+        else:
+            flat[name] = value
+    return flat
+
+
+def _labels(frame: Any, columns: Sequence[Any], names: Sequence[str]) -> Rows | None:
+    found = [columns[i] for i, name in enumerate(names) if name.lower() in LABEL_NAMES]
+    return _numbers(frame[found[0]], str(found[0])) if found else None
+
+
+def _matrix(frame: Any, columns: Sequence[Any], places: Sequence[int]) -> Rows:
+    numbers = [_numbers(frame[columns[i]], str(columns[i])) for i in places]
+    floats = [one if one.dtype.kind == "f" else one.astype(np.float64) for one in numbers]
+    return np.stack(floats, axis=1)
+
+
+def _numbers(column: Any, name: str) -> Rows:
+    """A column as numbers; what is missing is NaN."""
+    values = np.asarray(column)
+    if values.dtype.kind == "O":  # nullable numbers; None and pandas.NA are no floats
+        try:
+            values = np.array([np.nan if _is_missing(value) else float(value) for value in values])
+        except (TypeError, ValueError):
+            values = np.empty(0, "U")
+    if values.dtype.kind not in "fiub":
+        raise InvalidInput(
+            f"the DataFrame's column {name!r} does not hold numbers. Where it is no logit, leave it out or name the "
+            "columns of logits logit_<class>."
+        )
+    return values
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or type(value).__name__ == "NAType"

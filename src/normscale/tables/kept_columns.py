@@ -1,0 +1,40 @@
+"""Further columns of a table, such as an id or a time, that go with its rows to where the scores are written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+KEPT = "keep:"
+"""Before the name of such a column in a block of rows; no array can be called so."""
+TEXT = np.dtype(object)
+"""The dtype of a column of texts."""
+
+
+def as_column(values: Sequence[Any], dtype: np.dtype[Any] | None = None) -> NDArray[Any]:
+    """Values as numbers where all of them are, as texts otherwise; what is missing is an empty text.
+
+    Examples
+    --------
+    >>> as_column([3, 4]).dtype.kind, as_column(["a", None, 2]).tolist()
+    ('i', ['a', '', '2'])
+    """
+    if dtype is None:
+        array = np.array(values) if all(type(value) in (int, float) for value in values) else np.empty(0, object)
+        dtype = array.dtype if array.dtype.kind in "if" and array.size else TEXT
+    if dtype != TEXT:
+        try:
+            numbers = np.array(values)
+            if numbers.dtype.kind in "iuf" and np.can_cast(numbers.dtype, dtype, "same_kind"):
+                return numbers.astype(dtype)
+        except (ValueError, OverflowError):
+            pass
+        if dtype.kind == "f":
+            return np.array([np.nan if value is None else float(value) for value in values], dtype)
+        raise ValueError(f"a column of whole numbers holds {next(v for v in values if type(v) is not int)!r}")
+    texts = np.empty(len(values), object)
+    texts[:] = ["" if value is None else value if isinstance(value, str) else str(value) for value in values]
+    return texts

@@ -1,0 +1,183 @@
+""".jsonl: one JSON object, or list of logits, per line, from a file or a pipe.
+
+The keys of the first line tell what the table holds: a list of numbers is an array by its name (``logits``,
+``features``, ...), a number is a column as :mod:`normscale.tables.columns` says (``logit_<class>``, ``label``). A null
+is NaN, or -1 for a label; NaN and infinity may be written as JSON does not allow, or as texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from normscale._validate import Rows
+from normscale.errors import FileFormatError
+from normscale.outputs import FEATURES, LOGITS
+from normscale.tables.arrays import LABELS, RESERVED, can_be_name
+from normscale.tables.columns import ColumnLayout
+from normscale.tables.compressed import open_bytes
+from normscale.tables.kept_columns import KEPT, as_column
+from normscale.tables.lines import first_line, whole_lines
+from normscale.tables.pipe import PipeSource
+from normscale.tables.reader import Block, TableReader
+
+
+class JsonlReader(TableReader):
+    """Lines of JSON from a file, or from a pipe as they come."""
+
+    format = "jsonl"
+
+    def __init__(
+        self,
+        path: str,
+        chunk_rows: int | None,
+        *,
+        shown: str | None = None,
+        names: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        source: PipeSource | None = None,
+    ) -> None:
+        """Read the first line of the file ``path``, or of ``source`` if given."""
+        self._source = source
+        super().__init__(path, chunk_rows, shown=shown, names=names, keep=keep)
+        if source is not None:
+            self.release = source.close
+
+    def _read_head(self) -> None:
+        if self._source is not None:
+            self._head, self._rest = first_line(self._source)
+        else:
+            with open_bytes(self._file) as file:
+                self._head, self._rest = first_line(file)
+        if not self._head.strip():
+            raise self._damaged("there is no line with anything on it")
+        first = self._record(self._head.strip(), self._head.count(b"\n") or 1)
+        self._is_list = isinstance(first, list)
+        record: dict[str, Any] = {LOGITS: first} if isinstance(first, list) else first
+        self._sources: dict[str, list[str]] = {}
+        """Array -> the keys that make it: one of a list, or several of numbers."""
+        self._lists = {key: len(value) for key, value in record.items() if self._is_array(key, value)}
+        for name, width in self._lists.items():
+            self.widths[name], self._sources[name] = width, [name]
+        taken = {*self._lists, *self._keep}
+        plain = [key for key, value in record.items() if key not in taken and _is_scalar(value)]
+        layout = ColumnLayout(self.path, plain, beside_lists=bool(self._lists))
+        for name, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
+            if places and name not in self._lists:
+                self.widths[name], self._sources[name] = len(places), [plain[i] for i in places]
+                self.class_names = layout.class_names if name == LOGITS else self.class_names
+        self._label = None if layout.label is None else plain[layout.label]
+        self.has_labels = self._label is not None
+        if not self.widths or self.widths.get(LOGITS, 2) < 2:
+            raise self._layout_error(
+                f"every line must hold logits of two or more classes; the first has the keys "
+                f"{', '.join(map(repr, record))}."
+            )
+        self.widths = dict(sorted(self.widths.items(), key=lambda item: (item[0] != LOGITS, item[0] != FEATURES)))
+        self.columns = {key: as_column([record[key]]).dtype for key in self._keep if key in record}
+        self.columns_there = tuple(record)
+
+    def _is_array(self, key: str, value: object) -> bool:
+        return (
+            isinstance(value, list)
+            and key not in self._keep
+            and key not in RESERVED
+            and can_be_name(key)
+            and bool(value)
+            and all(_is_scalar(one) for one in value)
+        )
+
+    def _blocks(self) -> Iterator[Block]:
+        line = 1
+        for text in self._line_blocks():
+            records = []
+            for number, one in enumerate(text.split(b"\n"), start=line):
+                if one.strip():
+                    records.append((number, self._record(one, number)))
+            line += text.count(b"\n")
+            if records:
+                yield self._block(records)
+
+    def _line_blocks(self) -> Iterator[bytes]:
+        if self._source is not None:
+            self._source.start()
+            yield from whole_lines(self._head + self._rest, self._source.read1)
+        else:
+            with open_bytes(self._file) as file:
+                yield from whole_lines(b"", file.read)
+
+    def _record(self, text: bytes, line: int) -> Any:
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            raise FileFormatError(f"{self.path}, line {line}: not JSON ({error}). Is the line cut off?") from None
+        if not isinstance(record, (dict, list)):
+            raise FileFormatError(f"{self.path}, line {line}: expected an object or a list; got {str(record)[:40]!r}.")
+        return record
+
+    def _block(self, records: list[tuple[int, Any]]) -> Block:
+        block: Block = {}
+        for name, width in self.widths.items():
+            keys = self._sources[name]
+            rows = []
+            for line, record in records:
+                values = record if self._is_list else self._get(record, keys, line, name in self._lists)
+                if not isinstance(values, list) or len(values) != width:
+                    raise FileFormatError(f"{self.path}, line {line}: {name} must be {width} numbers, as in the first.")
+                rows.append(values)
+            block[name] = self._numbers(rows, records, name)
+        if self._label is not None:
+            labels = [-1 if record.get(self._label) is None else record[self._label] for _, record in records]
+            block[LABELS] = self._numbers([[label] for label in labels], records, LABELS)[:, 0]
+        for key, dtype in self.columns.items():
+            block[KEPT + key] = as_column([record.get(key) for _, record in records], dtype)
+        return block
+
+    def _get(self, record: Any, keys: list[str], line: int, is_list: bool) -> Any:
+        try:
+            return record[keys[0]] if is_list else [record[key] for key in keys]
+        except (KeyError, TypeError, IndexError):
+            raise FileFormatError(
+                f"{self.path}, line {line}: {', '.join(keys[:3])} must be there in every line, as in the first."
+            ) from None
+
+    def _numbers(self, rows: list[list[Any]], records: list[tuple[int, Any]], name: str) -> Rows:
+        try:
+            array = np.array(rows)
+            if array.dtype.kind in "fiu":
+                return array.astype(np.float64)
+            return np.array([[_number(value) for value in row] for row in rows], dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            for (line, _), row in zip(records, rows, strict=True):
+                wrong = [value for value in row if not _is_scalar(value) or not _is_number(value)]
+                if wrong:
+                    raise FileFormatError(
+                        f"{self.path}, line {line}: expected numbers in {name}, got {str(wrong[0])[:40]!r}."
+                    ) from None
+            raise
+
+    def _damaged(self, reason: str) -> FileFormatError:
+        if self._source is not None:
+            return self._source.damaged(self.format, reason)
+        return super()._damaged(reason)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError("true and false are no numbers")
+    return np.nan if value is None else float(value)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        _number(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _is_scalar(value: object) -> bool:
+    return value is None or isinstance(value, (int, float, str))

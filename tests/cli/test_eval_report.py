@@ -1,0 +1,162 @@
+"""``eval`` on one's own tables: rows to a file, a report, rows that stay on disk, and what the terminal is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import normscale as ns
+from normscale.cli import app
+from normscale.experiments import methods
+from normscale.experiments.comparison import compare
+from normscale.experiments.measuring import Measured, rows_to_score
+from normscale.outputs import ModelOutputs
+from normscale.report.own_outputs import report_on
+from normscale.tables.gathering import gather
+
+SAMPLE = ns.load_sample()
+NEAR = SAMPLE.ood["unseen_digits"]
+ASKED = ("-d", "msp", "-d", "norm_scaling", "-d", "multi_threshold")
+TABLES = ("eval", "--train", "sample:train", "--id", "sample:test", "--ood", "near=sample:unseen_digits", *ASKED)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "jsonl"])
+def test_rows_go_to_a_file(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"rows.{suffix}"
+    done = CliRunner().invoke(app, [*TABLES, "-f", "json", "-o", str(path)])
+    assert done.exit_code == 0, done.exception
+    shown = [json.loads(line) for line in done.stdout.splitlines()]
+    if suffix == "csv":
+        rows = list(csv.DictReader(path.read_text().splitlines()))
+        assert [float(row["auroc"]) for row in rows] == [row["auroc"] for row in shown]
+    else:
+        text = path.read_text()
+        assert (json.loads(text) if suffix == "json" else [json.loads(line) for line in text.splitlines()]) == shown
+    wrong = CliRunner().invoke(app, [*TABLES, "-o", str(tmp_path / "rows.xlsx")])
+    assert "must end in .csv, .json or .jsonl" in str(wrong.exception)
+    wrong = CliRunner().invoke(app, [*TABLES, "-o", str(tmp_path / "no" / "rows.csv")])
+    assert "there is no folder" in str(wrong.exception)
+
+
+def measured(ood: dict[str, ModelOutputs]) -> list[Measured]:
+    kept: list[Measured] = []
+    detectors = [ns.MSP(), ns.NormScaling(), ns.MultiThreshold()]
+    compare(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
+    return kept
+
+
+def test_a_report_on_anybodys_outputs(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    done = CliRunner().invoke(app, [*TABLES, "--report", str(folder), "--no-figures"])
+    assert done.exit_code == 0, done.exception
+    assert f"written: {folder}/report.html" in done.stderr
+    page = (folder / "report.html").read_text()
+    assert "How sure are these numbers?" in page
+    assert "network (" not in page, "nothing is known about how the classifier was trained"
+    rows = {
+        row["Method"]: row for row in csv.DictReader((folder / "tables" / "intervals.csv").read_text().splitlines())
+    }
+    inside, outside = (ns.msp_score(side.logits) for side in (SAMPLE.test, NEAR))
+    expected = ns.delong_interval(inside, outside)
+    assert float(rows["MSP"]["AUROC"]) == pytest.approx(ns.evaluate(inside, outside).auroc, abs=1e-4)
+    assert float(rows["MSP"]["from"]) == pytest.approx(expected.low, abs=1e-4)
+    assert float(rows["MSP"]["to"]) == pytest.approx(expected.high, abs=1e-4)
+    assert {"Norm-Scaling", "Norm-Scaling, frozen"} <= set(rows)
+    assert not rows["Multi-Threshold"]["from"]
+    for name in ("comparison", "per_set", "better_than", "intervals"):
+        for suffix in ("md", "tex", "csv"):
+            assert (folder / "tables" / f"{name}.{suffix}").stat().st_size > 50
+
+
+def test_a_second_report_forgets_the_first(tmp_path: Path) -> None:
+    report_on(tmp_path, measured({"near": NEAR}), SAMPLE.test, {"near": NEAR}, figures=False, resamples=20)
+    far = {"far": SAMPLE.ood["uniform_noise"]}
+    report_on(tmp_path, measured(far), SAMPLE.test, far, figures=False, resamples=20)
+    page = (tmp_path / "report.html").read_text()
+    assert "far" in page
+    assert "near" not in page
+    with pytest.raises(ns.InvalidInput, match="nothing to report"):
+        report_on(tmp_path / "x", [], SAMPLE.test, far)
+
+
+def test_a_benchmark_is_not_written_over(tmp_path: Path) -> None:
+    from normscale.experiments.plan import Plan
+    from normscale.experiments.run_folder import RunFolder
+
+    RunFolder.create(tmp_path, Plan("mine", "digits", {}))
+    with pytest.raises(ns.InvalidInput, match="holds the run of a benchmark"):
+        report_on(tmp_path, measured({"near": NEAR}), SAMPLE.test, {"near": NEAR}, figures=False)
+
+
+def test_two_detectors_of_one_name_are_two_lines(tmp_path: Path) -> None:
+    kept: list[Measured] = []
+    detectors = [ns.Energy(1.0), ns.Energy(5.0)]
+    rows = compare(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
+    report_on(tmp_path, kept, SAMPLE.test, {"near": NEAR}, figures=False, resamples=20)
+    lines = list(csv.DictReader((tmp_path / "tables" / "intervals.csv").read_text().splitlines()))
+    assert sorted(float(line["AUROC"]) for line in lines) == pytest.approx(sorted(r.auroc for r in rows), abs=1e-4)
+
+
+def test_rows_in_temporary_files_and_small_blocks_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [row.metrics for row in compare(SAMPLE.test, {"near": NEAR}, train=SAMPLE.train, detectors=some())]
+    monkeypatch.setattr(methods, "BLOCK_ELEMENTS", 1000)
+    sides = []
+    for side in (SAMPLE.train, SAMPLE.test, NEAR):
+        spilled = gather((side[start : start + 50] for start in range(0, len(side), 50)), in_memory=3000)
+        assert spilled is not None
+        assert isinstance(spilled.logits.base, np.memmap)
+        assert np.array_equal(spilled.logits, side.logits)
+        assert (spilled.labels is None) == (side.labels is None)
+        sides.append(spilled)
+    train, test, near = sides
+    counted: list[int] = []
+    fitted: list[methods.Method] = []
+    rows = compare(
+        test,
+        {"near": near},
+        train=train,
+        detectors=some(),
+        begin=fitted.extend,
+        advance=lambda n, what: counted.append(n),
+    )
+    assert sum(counted) == rows_to_score(fitted, len(test), [len(near)])
+    assert max(counted) <= 125
+    for found, wanted in zip((row.metrics for row in rows), expected, strict=True):
+        assert found == pytest.approx(wanted, abs=1e-9)
+    assert gather([]) is None
+
+
+def some() -> list[ns.Detector]:
+    return [ns.MSP(), ns.NormScaling(), ns.RobustNormScaling(), ns.MultiThreshold()]
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
+    )
+
+
+def test_the_first_compilation_is_announced_and_no_other(tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    code = (
+        "from normscale import _kernels\nimport numpy as np\n"
+        "_kernels.announce_compilation(lambda: print('compiling'))\n"
+        "for _ in range(2): _kernels.predicted(np.ones((3, 2)))"
+    )
+    folder = {"NUMBA_CACHE_DIR": str(tmp_path), "NORMSCALE_KERNELS": "numba"}
+    assert python(code, **folder).stdout == "compiling\n"
+    assert python(code, **folder).stdout == ""
+
+
+def test_the_shell_completes_detectors() -> None:
+    words = {"COMP_WORDS": "normscale fit -d react+energ", "COMP_CWORD": "3", "_NORMSCALE_COMPLETE": "complete_bash"}
+    done = python("from normscale.cli import main; main()", **words)
+    assert done.stdout.split() == ["react+energy"]

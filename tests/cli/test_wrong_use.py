@@ -1,0 +1,187 @@
+"""What strangers do wrong, and the sentence that each of them gets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import normscale as ns
+from normscale.cli import app
+
+SAMPLE = ns.load_sample()
+LABELS: Any = SAMPLE.train.labels
+NAMES = list("abcdefgh")
+
+
+def softmax(logits: Any) -> Any:
+    powers = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def said(result: Result) -> str:
+    """What a person reads: notes, and the sentence of the error."""
+    return " ".join(f"{result.stderr} {result.exception or ''}".split())
+
+
+def csv(path: Path, outputs: ns.ModelOutputs, order: list[int] | None = None, names: list[str] = NAMES) -> Path:
+    chosen = list(range(8)) if order is None else order
+    ns.write_table(path, ns.ModelOutputs(outputs.logits[:, chosen]), class_names=[names[i] for i in chosen])
+    return path
+
+
+@pytest.fixture(name="fitted")
+def _fitted(tmp_path: Path) -> Path:
+    train = tmp_path / "train.csv"
+    ns.write_table(train, ns.ModelOutputs(SAMPLE.train.logits, labels=LABELS), class_names=NAMES)
+    path = tmp_path / "detector.safetensors"
+    result = run("fit", train, "-o", path, "--threshold-on", csv(tmp_path / "validation.csv", SAMPLE.validation))
+    assert result.exit_code == 0, said(result)
+    assert "note" not in result.stderr
+    return path
+
+
+def test_probabilities_are_refused_and_a_log_may_serve(tmp_path: Path, fitted: Path) -> None:
+    table, bad = tmp_path / "softmax.npz", tmp_path / "bad.safetensors"
+    np.savez(table, logits=softmax(SAMPLE.test.logits).astype(np.float32))
+    for command in (
+        ("fit", table, "-o", bad),
+        ("fit", "sample:train", "-o", bad, "--threshold-on", table),
+        ("score", fitted, table),
+        ("eval", "--id", table, "--ood", "sample:unseen_digits"),
+        ("eval", "--id", "sample:test", "--ood", table, "-d", "msp"),
+        ("stress", "--train", table, "--id", "sample:test", "--ood", "sample:unseen_digits"),
+    ):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert "softmax.npz holds probabilities, not logits" in said(result)
+        assert "before the softmax" in said(result)
+        assert "--probabilities takes their logarithm" in said(result)
+        assert not bad.exists()
+    done = run("eval", "--id", table, "--ood", table, "-d", "msp", "--probabilities", "-f", "json")
+    assert json.loads(done.stdout.splitlines()[0])["auroc"] == 0.5
+    assert run("fit", table, "-o", bad, "-d", "msp", "--probabilities").exit_code == 0
+    scores = run("score", bad, table, "--probabilities").stdout.splitlines()[1:]
+    expected = ns.MSP().score(SAMPLE.test)
+    np.testing.assert_allclose([float(line.split(",")[0]) for line in scores], expected, rtol=1e-4, atol=1e-4)
+    assert "was said to hold probabilities" in said(run("score", bad, "sample:test", "--probabilities"))
+
+
+def test_a_detector_of_features_does_not_mind_probabilities(tmp_path: Path) -> None:
+    table = tmp_path / "both.npz"
+    np.savez(table, logits=softmax(SAMPLE.train.logits), features=SAMPLE.train.features, labels=LABELS)
+    done = run("fit", table, "-o", tmp_path / "d.safetensors", "-d", "mahalanobis", "-p", "shrinkage=oas")
+    assert done.exit_code == 0, said(done)
+
+
+def test_log_probabilities_are_noted(tmp_path: Path) -> None:
+    table = tmp_path / "logs.npz"
+    np.savez(table, logits=np.log(softmax(SAMPLE.train.logits)))
+    done = run("fit", table, "-o", tmp_path / "d.safetensors")
+    assert done.exit_code == 0
+    assert "logs.npz holds log-probabilities" in said(done)
+
+
+def test_columns_in_another_order_give_the_same_scores(tmp_path: Path, fitted: Path) -> None:
+    straight = run("score", fitted, csv(tmp_path / "straight.csv", SAMPLE.test))
+    turned = run("score", fitted, csv(tmp_path / "turned.csv", SAMPLE.test, [7, 2, 0, 1, 3, 4, 5, 6]))
+    assert turned.stdout == straight.stdout
+    assert "matched by name" in said(turned)
+    assert "note" not in straight.stderr
+    evaluated = run(
+        "eval", "--saved", fitted, "--id", tmp_path / "turned.csv", "--ood", tmp_path / "straight.csv", "-f", "json"
+    )
+    assert {json.loads(line)["auroc"] for line in evaluated.stdout.splitlines() if "frozen" in line} == {0.5}
+    assert "also in" in said(evaluated)
+    renamed = csv(tmp_path / "renamed.csv", SAMPLE.test, names=["z", *NAMES[1:]])
+    assert "has no column of logits for 'a'" in said(run("score", fitted, renamed))
+    clash = run("fit", tmp_path / "train.csv", "-o", tmp_path / "x.safetensors", "--class-names", "1,2,3,4,5,6,7,8")
+    assert "Columns are matched by name" in said(clash)
+
+
+def test_a_label_column_among_the_classes(tmp_path: Path) -> None:
+    table = tmp_path / "stacked.npy"
+    np.save(table, np.c_[SAMPLE.train.logits, SAMPLE.train.labels])
+    assert "column 8 holds nothing but the whole numbers 0 to 7" in said(
+        run("fit", table, "-o", tmp_path / "x.safetensors")
+    )
+    named = tmp_path / "named.csv"
+    named.write_text("a,b,target\n0.5,1.5,1\n")
+    assert "'target', looks like labels" in said(run("fit", named, "-o", tmp_path / "x.safetensors"))
+
+
+def test_rows_and_columns_that_changed_places(tmp_path: Path, fitted: Path) -> None:
+    np.save(tmp_path / "turned.npy", SAMPLE.train.logits.T)
+    np.savez(tmp_path / "labelled.npz", logits=SAMPLE.train.logits.T, labels=LABELS)
+    out = tmp_path / "x.safetensors"
+    assert "8 rows of 865 classes. Did rows and columns change places?" in said(
+        run("fit", tmp_path / "turned.npy", "-o", out)
+    )
+    assert "rows and columns changed places" in said(run("fit", tmp_path / "labelled.npz", "-o", out))
+    assert "Pass logits.T" in said(run("score", fitted, tmp_path / "turned.npy"))
+
+
+def test_a_threshold_on_training_rows(tmp_path: Path) -> None:
+    part = tmp_path / "part.npz"
+    np.savez(part, logits=SAMPLE.train.logits[::3])
+    for table in ("sample:train", part):
+        done = run("fit", "sample:train", "-o", tmp_path / "d.safetensors", "--threshold-on", table)
+        assert done.exit_code == 0
+        assert f"100 % of the rows of {table} are also in sample:train" in said(done)
+
+
+def test_swapped_sides_and_permuted_labels(tmp_path: Path) -> None:
+    asked = ("-d", "msp", "-d", "energy")
+    swapped = run("eval", "--id", "sample:uniform_noise", "--ood", "sample:test", *asked)
+    assert "Are the two swapped?" in said(swapped)
+    assert "swapped" not in said(run("eval", "--id", "sample:test", "--ood", "sample:uniform_noise", *asked))
+    table = tmp_path / "permuted.npz"
+    np.savez(table, logits=SAMPLE.train.logits, labels=(LABELS + 1) % 8)
+    for command in (
+        ("fit", table, "-o", tmp_path / "x.safetensors"),
+        ("eval", "--train", table, "--id", "sample:test", "--ood", "sample:uniform_noise", "-d", "msp"),
+    ):
+        assert "if the classes were numbered otherwise" in said(run(*command))
+
+
+def test_a_row_that_cannot_be_computed_is_a_dash_with_a_note(tmp_path: Path) -> None:
+    predicted = SAMPLE.test.predicted
+    inside, outside = tmp_path / "inside.npz", tmp_path / "outside.npz"
+    np.savez(inside, logits=SAMPLE.test.logits[predicted < 4])
+    np.savez(outside, logits=SAMPLE.test.logits[predicted >= 4])
+    tables = ("--id", inside, "--ood", outside, "--ood", "sample:unseen_digits", "--train", "sample:train")
+    asked = ("eval", *tables, "-d", "multi_threshold", "-d", "msp")
+    shown = run(*asked)
+    assert shown.exit_code == 0, said(shown)
+    table = " ".join(shown.stdout.split())
+    assert "multi_threshold per class - (1) - (1) - (1) - (1) - (1)" in table
+    assert "(1) id_predicted and ood_predicted have no class in common" in table
+    rows = [json.loads(line) for line in run(*asked, "-f", "json").stdout.splitlines()]
+    by = {(row["ood_set"], row["setting"], row["method"]): row for row in rows}
+    assert by["outside", "per class", "multi_threshold"]["auroc"] is None
+    assert "no class in common" in by["outside", "per class", "multi_threshold"]["skipped"]
+    assert by["unseen_digits", "per class", "multi_threshold"]["auroc"] > 0.9
+    assert by["outside", "frozen", "msp"]["auroc"] is not None
+
+
+def test_small_flaws(tmp_path: Path, fitted: Path) -> None:
+    assert "there is no folder" in said(
+        run("score", fitted, "sample:test", "--stream", "--save", tmp_path / "no" / "d.safetensors")
+    )
+    rows = np.ones((3, 2))
+    rows[1, 0] = np.nan
+    with pytest.raises(ns.InvalidInput, match=r"^row 1 holds NaN"):
+        ns.RunningMoments(2).update(rows)
+    assert [name for name in dir(ns) if not name.startswith("__")] == sorted(set(ns.__all__) - {"__version__"})
+    for command in ("fit", "score", "eval", "stress", "export"):
+        help_text = run(command, "--help").stdout
+        assert "list[str]" not in help_text
+    assert "raise|skip" in run("score", "--help").stdout
