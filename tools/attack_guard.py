@@ -12,9 +12,9 @@ are). Rows are chosen by optimisation, not by chance:
 * *greedy*: of a pool of candidate rows those are sent whose repetition does the most harm to a copy of the detector.
 
 Each is sent steadily, all at the beginning, or in turns with calm (the ratchet: press until the guard freezes, wait
-until it thaws). The part of the limit is then refined. Besides: how few rows freeze a guard, and cover traffic above a cap.
-Reported, for every share of the traffic, from a fresh store and from 10 000 honest rows: the worst figure before any
-alarm, the worst at all, and the figure 2 000 honest rows after the end. The result joins docs/results/guard-attacks.json.
+until it thaws). The part of the limit is then refined. Besides: how few rows freeze a guard, and cover traffic above a
+cap. Reported, for every share of the traffic, from a fresh store and from 10 000 honest rows: the worst figure before
+any alarm, the worst at all, and the figure 2 000 honest rows after the end; in docs/results/guard-attacks.json.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ SHARES = (0.01, 0.05, 0.2, 0.5, 1.0)
 DETECTORS = ("norm_scaling", "robust_norm_scaling")
 BLOCK = 100
 """Rows of one request; a share of them is the attacker's."""
+NEXT = 200
+"""Honest rows within which an alarm must come to count as one."""
 WARM, AFTER = 10_000, 2_000
 """Honest rows before the attack, and after it."""
 PARTS = (0.3, 0.6, 0.95)
@@ -110,22 +112,20 @@ class Look(NamedTuple):
     """Share of the OoD probes that would be flagged."""
     in_distribution: float
     alarm: bool
-    """Whether one stands."""
+    """Whether one stands, or is raised by the next honest rows."""
 
     def harm(self, goal: str) -> float:
         return -self.ood if goal == "hide" else self.in_distribution
 
 
 def look(guard: Guard, case: Case) -> Look:
-    """Ask about the probes; the guard stays as it is."""
-    state = guard.state
-    statistics = guard.start.statistics if state.frozen is not None else state.statistics
-
-    def share(rows: Rows) -> float:
-        scores = statistics.score(ns.ModelOutputs(rows))
-        return float(state.threshold.flags(scores, rows.argmax(axis=1)).mean())
-
-    return Look(share(case.ood), share(case.in_distribution), bool(state.alarms) or state.frozen is not None)
+    """Ask about the probes, and whether the next honest rows would raise an alarm; the guard stays as it is."""
+    ood, inside = (float(guard.preview(rows).is_ood.mean()) for rows in (case.ood, case.in_distribution))
+    alarm = bool(guard.state.alarms) or guard.mode == "frozen"
+    if not alarm:
+        probe = ns.ModelOutputs(case.draw(NEXT, np.random.default_rng(guard.state.seq)))
+        alarm = bool(guard.judge.rule(guard.state, "", guard.now, probe, None).after.alarms)
+    return Look(ood, inside, alarm)
 
 
 class Target:
@@ -140,7 +140,6 @@ class Target:
         random = np.random.default_rng(99)
         for _ in range(0, warm, 500):
             guard.score(case.draw(500, random))
-        guard.save()
         guard.store.close()
 
     def open(self) -> Guard:
@@ -230,7 +229,7 @@ def worst_corner(case: Case, goal: str, rounds: int = 3) -> Corner:
 
 
 def moment_rows(case: Case, corner: Corner, share: float, part: float, seed: int) -> Callable[[int], Rows]:
-    """Honest rows, moved so that the mixture with the honest traffic lies at a part of the limits of the drift readings."""
+    """Honest rows, moved so that the mixture with the honest traffic lies at a part of the drift readings' limits."""
     random, policy = np.random.default_rng(seed), Policy()
     shift = part * policy.shift * corner.shift / share
     # The variance of the mixture of both, solved for the attacker's spread.
@@ -320,7 +319,7 @@ def fewest_rows_that_freeze(target: Target, most: int = 10) -> int | None:
 
 
 def cover_traffic(case: Case, detector: Detector, folder: Path, rows: int) -> Look:
-    """With a cap per client: one client poisons, another sends calm rows far beyond its cap; the worst before an alarm."""
+    """With a cap for each client, one poisons and another sends calm rows far beyond it; the worst before an alarm."""
     target = Target(case, detector, 0, folder, Policy(client_cap=300))
     corner, guard, random = worst_corner(case, "hide"), target.open(), np.random.default_rng(0)
     make = moment_rows(case, Corner(2.0 * corner.shift, corner.spread), 1.0, 0.95, 1)

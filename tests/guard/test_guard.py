@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 import normscale as ns
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
-from normscale.guard import Guard, Policy, Verdict, journal, open_store
+from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
+from normscale.guard import guard as guard_module
 from normscale.guard.clock import Clock
 from normscale.guard.detector_check import fingerprint
 from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
+from normscale.guard.stores import Quarantined
 from normscale.guard.stores.sqlite import SqliteStore
 
 
@@ -79,8 +81,8 @@ def test_scaled_logits_are_those_behind_the_scores() -> None:
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy"))
 def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 7)
-    monkeypatch.setattr(journal, "KEEP", 3)
+    monkeypatch.setattr(stored_state, "FORGET_EVERY", 7)
+    monkeypatch.setattr(stored_state, "KEEP", 3)
     made = detector(name)
     never_killed = guard(tmp_path / "a", IGNORE, made)
     rows = digits(300)
@@ -93,7 +95,7 @@ def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: py
     assert killed.state.rows == 300
     assert killed.state.recent.predicted.tolist() == never_killed.state.recent.predicted.tolist()
     with open_store(tmp_path / "b") as store, store.transaction() as transaction:
-        assert len(transaction.entries_after(0)) < 12  # what lies far behind a snapshot is dropped
+        assert len(transaction.entries_after(0)) < 12  # what lies far behind is dropped
 
 
 def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
@@ -110,44 +112,46 @@ def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
 @pytest.mark.parametrize("keep", (2, 50))
-def test_a_process_that_slept_through_snapshots_catches_up(
+def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, keep: int
 ) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 4)
-    monkeypatch.setattr(journal, "KEEP", keep)
+    monkeypatch.setattr(stored_state, "FORGET_EVERY", 4)
+    monkeypatch.setattr(stored_state, "KEEP", keep)
     made = detector(name)
     sleeper, worker = guard(tmp_path / "s", IGNORE, made), guard(tmp_path / "s", IGNORE, made)
     for i in range(30):
         send(worker, digits(3, seed=i))
         if i in (0, 26, 27, 28):
-            sleeper.refresh()  # once after a long sleep, then within what the journal still has
+            sleeper.refresh()  # once after a long sleep, then within what the log still has
     sleeper.refresh()
     for key, array in worker.state.statistics.tensors().items():
         assert array.tolist() == sleeper.state.statistics.tensors()[key].tolist(), key
 
 
-def test_rows_are_journalled_until_a_snapshot_which_is_due_before_they_are_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quarantine_of_rows_is_bounded_and_holds_no_outliers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on = guard(tmp_path / "s", IGNORE, detector("robust_norm_scaling"))
-
-    def journalled() -> int:
-        with on.store.transaction() as transaction:
-            return sum(len(entry.replay_rows) for entry in transaction.entries_after(0))
-
-    send(on, digits(100))
-    assert journalled() > 100 * 8 * 4
-    monkeypatch.setattr(journal, "MOST_REPLAY_BYTES", 10_000)
-    most = 0
-    for i in range(12):
-        send(on, digits(100, seed=i))
-        most = max(most, journalled())
-    assert 0 < most < 10_000
+    monkeypatch.setattr(guard_module, "MOST_PACKED_BYTES", 100_000)
     on.freeze("test")
-    send(on, digits(100))
-    assert [len(part.replay_rows) for part in on.quarantine()] == [0]  # a list for people does not carry them
+
+    def kept() -> list[Quarantined]:
+        with on.store.transaction() as transaction:
+            return transaction.quarantined()
+
+    for i in range(60):
+        send(on, digits(100, seed=i))
+        assert sum(len(part.packed_rows) for part in kept()) <= 100_000 + 100 * 8 * 8
+        assert on.state.quarantined == sum(part.rows for part in kept())
+    assert [len(part.packed_rows) for part in on.quarantine()] == [0] * len(kept())  # a list for people carries none
+    rows = on.state.quarantined
+    assert 0 < rows < 6000
     on.accept()
-    assert on.state.rows == 1400
+    assert (on.state.rows, on.state.quarantined) == (rows, 0)
+    careful = guard(tmp_path / "t", None, detector("robust_norm_scaling"))
+    send(careful, np.full((5, 8), 1e6))
+    with careful.store.transaction() as transaction:
+        assert [(part.cause, part.rows, part.packed_rows) for part in transaction.quarantined()] == [
+            ("outlier", 5, b"")
+        ]
 
 
 def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
@@ -180,18 +184,18 @@ def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: 
 
 
 def test_old_answers_are_forgotten_by_age_and_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr(stored_state, "FORGET_EVERY", 1)
     on, time = guard(tmp_path / "s", IGNORE), 1e9
     monkeypatch.setattr(Clock, "now", lambda self: time)
     size = len(send(on, digits(2), key="first").pack())
     send(on, digits(2), key="second")
-    time += journal.REMEMBER - 1.0
+    time += stored_state.REMEMBER - 1.0
     send(on, digits(2))
     assert send(on, digits(2), key="first").repeated
     time += 2.0
     send(on, digits(2), key="third")
     assert not send(on, digits(2), key="first").repeated
-    monkeypatch.setattr(journal, "MOST_BYTES", 2 * size + 50)
+    monkeypatch.setattr(stored_state, "MOST_BYTES", 2 * size + 50)
     for i in range(5):
         send(on, digits(2), key=f"more {i}")
     assert [send(on, digits(2), key=f"more {i}").repeated for i in (4, 3, 0)] == [True, True, False]
@@ -272,8 +276,8 @@ def test_a_new_threshold_of_the_guard_file_counts_until_a_person_draws_another(t
         return on
 
     assert [restarted(value).state.threshold.value for value in (1.0, 2.0)] == [1.0, 2.0]
-    restarted(2.0).set_threshold(7.0)
-    assert restarted(3.0).state.threshold.value == 7.0
+    restarted(2.0).set_threshold(1.5)
+    assert restarted(3.0).state.threshold.value == 1.5
     restarted(3.0).set_threshold(None)
     assert restarted(4.0).state.threshold.value == 4.0
 
@@ -295,7 +299,7 @@ def test_frozen_scores_are_the_guard_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
 def test_what_was_quarantined_can_be_accepted(tmp_path: Path, name: str) -> None:
     made = detector(name)
-    on, other = guard(tmp_path / "s", None, made), guard(tmp_path / "s", None, made)
+    on, other = guard(tmp_path / "s", IGNORE, made), guard(tmp_path / "s", IGNORE, made)
     send(on, digits(30))
     on.freeze("test")
     for i in range(5):
@@ -316,8 +320,8 @@ def test_what_was_quarantined_can_be_accepted(tmp_path: Path, name: str) -> None
     for key, array in found.items():
         own = expected[key if name != "norm_scaling" else f"running.{key}"]
         np.testing.assert_allclose(array, own, rtol=1e-10, atol=1e-12)
-    other.refresh()  # a take-in cannot be read from the journal alone
-    again = guard(tmp_path / "s", None, made)
+    other.refresh()
+    again = guard(tmp_path / "s", IGNORE, made)
     for twin in (other, again):
         for key, array in twin.state.statistics.tensors().items():
             assert array.tolist() == found[key].tolist()
@@ -358,7 +362,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nothing to freeze"):
         guard(made=detector("energy")).freeze("x")
     with pytest.raises(InvalidInput, match="evidence"):
-        Policy(window=10.0).checked()
+        Policy(window=10.0, evidence=100.0).checked()
     assert on.state.scored == 0
 
 
@@ -429,10 +433,11 @@ def test_the_detector_itself_is_left_alone() -> None:
 
 @pytest.mark.parametrize("sizes", ((3, 7, 5), (30, 7, 70)))
 def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) -> None:
-    on = guard(policy=Policy(on_drift="ignore"))
-    on.set_threshold(1e9)
+    made = detector()
+    made.threshold_ = Threshold(1e9)
+    on = guard(policy=Policy(on_drift="ignore"), made=made)
     parts = [digits(n, seed=n) for n in sizes]
-    parts[1][4] = 1e6  # far out, so flagged and set aside
+    parts[1][4] = 1e6  # far out, so flagged and quarantined
     on.process([request(part, client="a") for part in parts])
     (flagged,) = on.view.latest_flagged()
     assert (flagged["row"], flagged["client"]) == (4, "a")

@@ -18,7 +18,7 @@ from guards import IGNORE, detector, digits, guard, one_class, sample, send
 import normscale as ns
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.guard import Guard, Policy, Request, Verdict, journal, open_guard, open_store
+from normscale.guard import Guard, Policy, Request, Verdict, open_guard, open_store
 from normscale.guard.drift import DriftMonitor
 from normscale.guard.pipe import watch_pipe
 
@@ -46,8 +46,7 @@ def test_a_detector_that_reads_features_stands_guard(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_it_goes_on_to_the_bit_after_a_restart(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "SNAPSHOT_EVERY", 4)
+def test_it_goes_on_to_the_bit_after_a_restart(tmp_path: Path, name: str) -> None:
     made, rows = made_by_name(name), sample().test
     never_killed = guard(tmp_path / "a", IGNORE, made)
     for i in range(0, 70, 7):
@@ -129,20 +128,20 @@ def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPa
     calls: list[float] = []
     read = DriftMonitor._read
 
-    def counted(self: DriftMonitor, recent: Any) -> Any:
+    def counted(self: DriftMonitor, recent: Any, running: Any) -> Any:
         calls.append(recent.weight)
-        return read(self, recent)
+        return read(self, recent, running)
 
     monkeypatch.setattr(DriftMonitor, "_read", counted)
     on = guard(policy=Policy(client_cap=250))
     for seed in range(3):
         send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
-        assert len(on.drift.readings(on.state.recent)) in (0, 4)
+        assert len(on.readings()) == 3  # there is not enough evidence for the others
     assert len(calls) == 3
     assert on.state.quarantined == 50
 
 
-def test_recent_rows_are_the_same_for_those_who_replay_them(tmp_path: Path) -> None:
+def test_recent_rows_are_the_same_for_those_who_read_them(tmp_path: Path) -> None:
     writer, reader = guard(tmp_path / "s", Policy(client_cap=150)), guard(tmp_path / "s", Policy(client_cap=150))
     rows = digits(100).astype(np.float64)
     rows[7] = 1e9  # an outlier
@@ -174,7 +173,7 @@ print({{name: array.tobytes().hex() for name, array in on.state.statistics.tenso
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
-def test_a_replay_gives_the_writers_bits_or_is_refused(tmp_path: Path, name: str) -> None:
+def test_kernels_of_either_kind_read_the_writers_bits(tmp_path: Path, name: str) -> None:
     pytest.importorskip("numba")
     detector(name).save(tmp_path / "fitted")
 
@@ -187,12 +186,7 @@ def test_a_replay_gives_the_writers_bits_or_is_refused(tmp_path: Path, name: str
     written, _ = run("numpy", "write")
     assert written
     assert run("numpy", "read")[0] == written
-    read, refusal = run("numba", "read")
-    if name == "norm_scaling":
-        assert read == written
-    else:
-        assert read == ""
-        assert "NORMSCALE_KERNELS=numpy" in refusal
+    assert run("numba", "read")[0] == written
 
 
 def test_the_guard_itself_takes_an_open_store() -> None:

@@ -1,8 +1,8 @@
 """A detector in production, whose statistics survive crashes, resist steering by strangers, and can be watched.
 
-``serve/`` puts it behind HTTP, ``normscale watch`` behind a pipe. Everything that happens is an entry of a journal; the
-state is a fold over it. Rows are scored, judged and written inside one transaction of the store, so any number of
-processes on one store agree to the bit.
+``serve/`` puts it behind HTTP, ``normscale watch`` behind a pipe. Rows are read, judged, scored and written, with the
+state after them, inside one transaction of the store, so any number of processes on one store agree to the bit. A log
+tells people what happened.
 """
 
 from normscale.guard.guard import Guard

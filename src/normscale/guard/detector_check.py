@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from normscale.detectors.base import Detector, Setting
-from normscale.detectors.formula import offered_moments
+from normscale.detectors.base import Detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, NotFitted
 from normscale.outputs import LOGITS
+
+
+class Identity(NamedTuple):
+    """Whose a store is."""
+
+    fingerprint: str
+    profile: dict[str, Any]
+    """Its classes, and mean and deviation of their logits in training, for a detector that comes after it."""
+
+    @classmethod
+    def of(cls, detector: Detector) -> Identity:
+        """That of a fitted detector."""
+        moments = None if detector.baseline_ is None else detector.baseline_.moments
+        profile = {
+            "classes": detector.n_classes_,
+            "names": None if detector.class_names is None else list(detector.class_names),
+            "mean": None if moments is None else moments.mean.tolist(),
+            "std": None if moments is None else moments.std.tolist(),
+        }
+        return cls(fingerprint(detector), profile)
 
 
 def required_widths(detector: Detector) -> dict[str, int]:
@@ -34,8 +54,8 @@ def required_widths(detector: Detector) -> dict[str, int]:
 
 
 def replays_rows(detector: Detector) -> bool:
-    """Whether a guard of this detector replays rows by kernels, so that these must not change."""
-    return Setting.STREAM in detector.settings and offered_moments(detector) is None
+    """No detector's rows are replayed any more."""
+    return False
 
 
 def fingerprint(detector: Detector) -> str:

@@ -1,12 +1,17 @@
-"""Does the stream still look like training? Four readings of its recent rows.
+"""Does the stream still look like training? Readings of its recent rows, and of the running statistics themselves.
+
+Of the rows that were taken in lately:
 
 * *class balance*: the total variation between the shares of predicted classes, recent and training, beyond what a
   sample of that size shows anyway. Plain norm-scaling breaks on a stream that one class dominates.
 * *shift*: the farthest that the recent mean logit of any class lies from its training mean, in training deviations.
-  A running mean is an average of recent means, so a stream within this limit cannot move the statistics beyond it.
 * *spread*: how much wider or narrower than in training the recent logits of any class spread, as a factor minus 1. Rows
-  drawn together around the training mean would otherwise shrink the running deviations, and fewer be flagged, unseen.
-* *flagged*: the share of recent rows that were flagged.
+  drawn together around the training mean would otherwise shrink the running deviations unseen.
+* *added*: the share of rows that were flagged by the running statistics and would not be by the detector file's, less
+  a few. It is what a stream, or an attacker, has taught.
+
+Of all rows that were answered lately, *flagged*: the share that was flagged. Of the running moments, where they are
+known: *running shift* and *running spread*, which slow poison moves before anything else shows.
 """
 
 from __future__ import annotations
@@ -18,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale._kernels import BlockState, combine
-from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard.policy import Policy
 from normscale.moments import RunningMoments
@@ -26,6 +31,12 @@ from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import scale_factor
 
 _WIDEST = 1e6
+_FEW = 5.0
+"""Rows that the stream alone may flag before their share is looked at ..."""
+_SOONER = 4.0
+"""... over so many times fewer rows than the other readings rest on: they must be noticed soon."""
+_FAR_BEYOND = 2.5
+"""Times its limit at which a reading of the running statistics freezes the guard; at the limit it is an alarm."""
 
 
 class Drift(StrEnum):
@@ -35,6 +46,9 @@ class Drift(StrEnum):
     SHIFT = "shift"
     SPREAD = "spread"
     FLAGGED = "flagged"
+    ADDED = "added"
+    RUNNING_SHIFT = "running_shift"
+    RUNNING_SPREAD = "running_spread"
 
 
 LABELS = {
@@ -42,6 +56,9 @@ LABELS = {
     Drift.SHIFT: "mean shift",
     Drift.SPREAD: "spread",
     Drift.FLAGGED: "flagged share",
+    Drift.ADDED: "flagged by the stream alone",
+    Drift.RUNNING_SHIFT: "running mean shift",
+    Drift.RUNNING_SPREAD: "running spread",
 }
 
 
@@ -53,45 +70,65 @@ class Reading(NamedTuple):
     limit: float
     worst: int = -1
     """The class that stands out, where there is one."""
+    freezes_above: float = 0.0
+    """Beyond its limit and this it freezes the guard."""
 
     @property
     def alarming(self) -> bool:
         """Whether the limit is passed."""
         return self.value > self.limit
 
+    @property
+    def freezing(self) -> bool:
+        """Whether the guard must stop learning."""
+        return self.alarming and self.value > self.freezes_above
+
 
 class RecentRows(NamedTuple):
     """What the recent rows look like; older ones fade. Never changed: each block makes a new one."""
 
     weight: float
-    """How many rows it rests on; at most the window."""
-    flagged: float
+    """How many rows that were taken in it rests on; at most the window."""
     predicted: FloatArray
-    """(C,)"""
+    """(C,) of these."""
     mean: FloatArray
-    """(C,) of the logits."""
+    """(C,) of their logits."""
     m2: FloatArray
     """(C,) sum of their squared deviations from it."""
+    lately: float = 0.0
+    """How many rows the next one rests on."""
+    added: float = 0.0
+    """How many of the latest rows that were taken in the running statistics alone flagged."""
+    answered: float = 0.0
+    """How many rows, taken in or not."""
+    flagged: float = 0.0
+    """How many of these were flagged."""
 
     @classmethod
     def empty(cls, n_classes: int) -> RecentRows:
         """Start without any row."""
-        return cls(0.0, 0.0, np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes))
+        return cls(0.0, np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes))
 
-    def after(self, flagged: int, predicted: IntArray, block: BlockState, window: float) -> RecentRows:
-        """Count a block of rows in, each as heavy as the next."""
-        rows = block.weight
-        keep = math.exp(-rows / window)
-        new = window * (1.0 - keep)  # what n rows weigh together when each fades from its arrival on
+    def after(self, block: BlockState, predicted: IntArray, added: int, window: float) -> RecentRows:
+        """Count rows in that were taken in, each as heavy as the next."""
+        keep, new = _fading(block.weight, window)
         before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
-        weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * (new / rows)))
-        return RecentRows(
-            weight,
-            self.flagged * keep + flagged * (new / rows),
-            self.predicted * keep + predicted * (new / rows),
-            mean,
-            m2,
+        weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * (new / block.weight)))
+        share = new / block.weight
+        keep_added, new_added = _fading(block.weight, window / _SOONER)
+        return self._replace(
+            weight=weight,
+            predicted=self.predicted * keep + predicted * share,
+            mean=mean,
+            m2=m2,
+            lately=self.lately * keep_added + new_added,
+            added=self.added * keep_added + added * (new_added / block.weight),
         )
+
+    def after_answers(self, rows: int, flagged: int, window: float) -> RecentRows:
+        """Count answered rows."""
+        keep, new = _fading(rows, window)
+        return self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
 
     @property
     def std(self) -> FloatArray:
@@ -100,43 +137,44 @@ class RecentRows(NamedTuple):
         return std
 
 
-class _TrainingRange:
-    """How far from the training mean the numbers of one array may lie, in training deviations."""
+def _fading(rows: float, window: float) -> tuple[float, float]:
+    """What is left of older rows after some more, and what these weigh when each fades from its arrival on."""
+    keep = math.exp(-rows / window)
+    return keep, window * (1.0 - keep)
 
-    def __init__(self, moments: RunningMoments, outlier: float) -> None:
-        self._mean, self._per_deviation, self._outlier = moments.mean, scale_factor(moments), outlier
+
+class _TrainingRange:
+    """How far from the training mean the numbers of one array lie, in training deviations."""
+
+    def __init__(self, moments: RunningMoments, far: float) -> None:
+        self._mean, self._per_deviation = moments.mean, scale_factor(moments)
         std, reach = moments.std, np.full(self._mean.size, math.inf)
-        reach[std > 0.0] = outlier * std[std > 0.0]
+        reach[std > 0.0] = far * std[std > 0.0]
         self._low, self._high = float((self._mean - reach).max()), float((self._mean + reach).min())
 
-    def outside(self, rows: Rows) -> BoolArray | None:
-        """Which rows hold a number beyond; None: none of them."""
+    def distances(self, rows: Rows) -> FloatArray | None:
+        """(n,) the distance of each row's farthest number; None: none is far."""
         if rows.min() >= self._low and rows.max() <= self._high:
             return None
-        far: BoolArray = (np.abs(rows - self._mean) * self._per_deviation).max(axis=1) > self._outlier
-        return far if far.any() else None
+        distances: FloatArray = (np.abs(rows - self._mean) * self._per_deviation).max(axis=1)
+        return distances
 
 
 class DriftMonitor:
-    """Compares recent rows with training, and finds rows too far out to have come from it."""
+    """Compares recent rows and running statistics with training, and finds rows far from it."""
 
     def __init__(self, baseline: TrainingBaseline | None, policy: Policy) -> None:
-        """Without a baseline only the flagged share can be watched."""
+        """Without a baseline only shares of flagged rows can be watched."""
         self.policy = policy
         self.baseline = baseline
-        self._latest: tuple[RecentRows | None, tuple[Reading, ...]] = (None, ())
+        self.far = policy.outlier if policy.trusting else min(policy.far, policy.outlier)
+        self._latest: tuple[object, tuple[Reading, ...]] = (None, ())
         if baseline is not None:
             self.share = baseline.share
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
             self.mean, self.per_deviation = baseline.moments.mean, scale_factor(baseline.moments)
             arrays = {LOGITS: baseline.moments, **baseline.others}
-            self._ranges = {name: _TrainingRange(moments, policy.outlier) for name, moments in arrays.items()}
-
-    def readings(self, recent: RecentRows) -> tuple[Reading, ...]:
-        """Read the recent rows; nothing before there is enough evidence. The latest readings are remembered."""
-        if recent is not self._latest[0]:
-            self._latest = recent, self._read(recent)
-        return self._latest[1]
+            self._ranges = {name: _TrainingRange(moments, self.far) for name, moments in arrays.items()}
 
     def limits(self) -> dict[Drift, float]:
         """The limit of every reading."""
@@ -146,57 +184,82 @@ class DriftMonitor:
             Drift.SHIFT: policy.shift,
             Drift.SPREAD: policy.spread,
             Drift.FLAGGED: policy.flagged,
+            Drift.ADDED: policy.added,
+            Drift.RUNNING_SHIFT: policy.running_shift,
+            Drift.RUNNING_SPREAD: policy.running_spread,
         }
 
-    def _read(self, recent: RecentRows) -> tuple[Reading, ...]:
-        policy, weight = self.policy, recent.weight
-        if weight < policy.evidence:
-            return ()
-        flagged = Reading(Drift.FLAGGED, recent.flagged / weight, policy.flagged)
-        if self.baseline is None:
-            return (flagged,)
-        share = recent.predicted / weight
-        excess = share - self.share
-        chance = np.minimum(self._noise / math.sqrt(weight), 2.0 * self.share)
+    def readings(self, recent: RecentRows, running: RunningMoments | None = None) -> tuple[Reading, ...]:
+        """Read the recent rows and the running moments. What rests on too few rows is left out."""
+        key = recent, None if running is None else running.state
+        latest = self._latest[0]
+        if not (isinstance(latest, tuple) and all(a is b for a, b in zip(latest, key, strict=True))):
+            self._latest = key, tuple(self._read(recent, running))
+        return self._latest[1]
+
+    def _read(self, recent: RecentRows, running: RunningMoments | None) -> list[Reading]:
+        policy, readings = self.policy, []
+        if self.baseline is not None and recent.weight >= policy.enough:
+            readings = [self._balance(recent), *self._moved(recent.mean, recent.std, Drift.SHIFT, Drift.SPREAD)]
+        if recent.answered >= policy.enough:
+            readings.append(Reading(Drift.FLAGGED, recent.flagged / recent.answered, policy.flagged))
+        if recent.lately > 0.0:
+            share = max(0.0, recent.added - _FEW) / recent.lately
+            readings.append(Reading(Drift.ADDED, share, policy.added, freezes_above=policy.most_added))
+        if self.baseline is not None and running is not None:
+            readings += self._moved(running.mean, running.std, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
+        return readings
+
+    def _balance(self, recent: RecentRows) -> Reading:
+        excess = recent.predicted / recent.weight - self.share
+        chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
         balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
-        distance = np.abs(recent.mean - self.mean) * self.per_deviation
-        farthest = int(distance.argmax())
-        wider = np.where(self.per_deviation > 0.0, recent.std * self.per_deviation, 1.0)
+        return Reading(Drift.BALANCE, balance, self.policy.balance, int(excess.argmax()))
+
+    def _moved(self, mean: FloatArray, std: FloatArray, shift: Drift, spread: Drift) -> list[Reading]:
+        """How far the mean and deviation of every class lie from training."""
+        distance = np.abs(mean - self.mean) * self.per_deviation
+        wider = np.where(self.per_deviation > 0.0, std * self.per_deviation, 1.0)
         factor = np.maximum(wider, 1.0 / np.maximum(wider, 1.0 / _WIDEST))
-        strangest = int(factor.argmax())
-        return (
-            Reading(Drift.BALANCE, balance, policy.balance, int(excess.argmax())),
-            Reading(Drift.SHIFT, float(distance[farthest]), policy.shift, farthest),
-            Reading(Drift.SPREAD, min(float(factor[strangest]), _WIDEST) - 1.0, policy.spread, strangest),
-            flagged,
-        )
+        farthest, strangest = int(distance.argmax()), int(factor.argmax())
+        return [
+            self._reading(shift, float(distance[farthest]), farthest),
+            self._reading(spread, min(float(factor[strangest]), _WIDEST) - 1.0, strangest),
+        ]
 
-    def training_like(self, rows: int) -> BlockState:
-        """Moments of some rows that are just like those of training."""
-        assert self.baseline is not None, "outliers are only found where training is known"
-        return self.baseline.moments.reweighted(rows).state
+    def _reading(self, name: Drift, value: float, worst: int) -> Reading:
+        limit = self.limits()[name]
+        of_statistics = name in (Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
+        return Reading(name, value, limit, worst, freezes_above=_FAR_BEYOND * limit if of_statistics else 0.0)
 
-    def outliers(self, outputs: ModelOutputs) -> BoolArray | None:
-        """Which rows hold, in any array, a number too far out to have to do with training; None: none of them."""
+    def distances(self, outputs: ModelOutputs) -> FloatArray | None:
+        """(n,) how far from training each row's farthest number lies, in training deviations; None: none is far."""
         if self.baseline is None:
             return None
-        found = [
-            far for name, limits in self._ranges.items() if (far := limits.outside(outputs.array(name))) is not None
-        ]
-        return np.logical_or.reduce(found) if found else None
+        ranges = self._ranges.items()
+        found = [far for name, limits in ranges if (far := limits.distances(outputs.array(name))) is not None]
+        return np.maximum.reduce(found) if found else None
 
-    def explain(self, reading: Reading, recent: RecentRows, names: tuple[str, ...] | None) -> str:
+    def explain(
+        self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
+    ) -> str:
         """Say a reading in plain words."""
         worst = reading.worst
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
+        if reading.name == Drift.FLAGGED:
+            return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."
+        if reading.name == Drift.ADDED:
+            return f"{100 * reading.value:.0f} % of the recent rows are flagged by what the stream has taught alone."
         if reading.name == Drift.BALANCE:
             now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
-        if reading.name == Drift.SHIFT:
-            direction = "above" if recent.mean[worst] > self.mean[worst] else "below"
+        of_rows = reading.name in (Drift.SHIFT, Drift.SPREAD) or running is None
+        mean, std = (recent.mean, recent.std) if of_rows else (running.mean, running.std)  # type: ignore[union-attr]
+        if reading.name in (Drift.SHIFT, Drift.RUNNING_SHIFT):
+            direction = "above" if mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
-            return f"The recent logits of {name} lie {distance} their training mean."
-        if reading.name == Drift.SPREAD:
-            how = "wider" if recent.std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
-            return f"The recent logits of {name} spread {1.0 + reading.value:.1f} times {how} than in training."
-        return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."
+            what = f"The recent logits of {name} lie" if of_rows else f"The running mean of {name} lies"
+            return f"{what} {distance} {'their' if of_rows else 'its'} training mean."
+        how = "wider" if std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
+        what = f"The recent logits of {name} spread" if of_rows else f"The running statistics of {name} spread"
+        return f"{what} {1.0 + reading.value:.1f} times {how} than in training."

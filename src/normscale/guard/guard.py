@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,30 +14,26 @@ from normscale._kernels import BlockState, combine
 from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
-from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.guard.detector_check import fingerprint, required_widths
-from normscale.guard.drift import DriftMonitor, RecentRows
-from normscale.guard.entries import Entry, Event, require_numbers
-from normscale.guard.guard_state import GuardState, Known
-from normscale.guard.journal import Journal, Session
-from normscale.guard.judge import Judge, Part, Ruling
+from normscale.guard.accepted_numbers import require_numbers
+from normscale.guard.detector_check import Identity, required_widths
+from normscale.guard.drift import DriftMonitor, Reading, RecentRows
+from normscale.guard.entries import Entry, Event
+from normscale.guard.guard_state import Frozen, GuardState
+from normscale.guard.judge import Cause, Judge, Part
 from normscale.guard.policy import Policy
 from normscale.guard.request import Request, cut_verdicts, joined_outputs, request_starts
 from normscale.guard.statistics import statistics_of
+from normscale.guard.stored_state import Session, StoredState
 from normscale.guard.stores import Quarantined, SqlStore
 from normscale.guard.verdict import Mode, Verdict
 from normscale.guard.view import View
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
-
-class Cause(StrEnum):
-    """Why rows were quarantined."""
-
-    OUTLIER = "outlier"
-    """They stay until they are discarded: one of them could ruin a variance for good."""
-    FROZEN = "frozen"
-    CAP = "cap"
+MOST_PARTS, MOST_PACKED_BYTES = 10_000, 64 << 20
+"""Of the quarantine; beyond, the older half is dropped."""
+_LOOK_EVERY = 50
+"""Entries between two looks at its size."""
 
 
 class Guard:
@@ -50,6 +46,13 @@ class Guard:
     store : SqlStore
         Of this detector alone; see :func:`open_store`. Other processes may use it at the same time.
     policy : Policy
+    adopt : bool
+        Whether a store of another detector with the same classes is taken over.
+
+    Attributes
+    ----------
+    listeners : list of callables
+        Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
 
     Examples
     --------
@@ -63,8 +66,10 @@ class Guard:
     ([True, True, True], 'running', 3)
     """
 
-    def __init__(self, detector: Detector, store: SqlStore, policy: Policy | None = None) -> None:
-        """Read the store up to its last entry."""
+    def __init__(
+        self, detector: Detector, store: SqlStore, policy: Policy | None = None, *, adopt: bool = False
+    ) -> None:
+        """Read the store."""
         self.policy = (Policy() if policy is None else policy).checked()
         self.detector = detector
         self.widths = required_widths(detector)
@@ -72,40 +77,41 @@ class Guard:
         assert detector.threshold_ is not None
         self.drift = DriftMonitor(detector.baseline_, self.policy)
         read = {name: self.widths[name] for name in detector.reads}
-        start = GuardState(0, 0.0, statistics_of(detector, read), RecentRows.empty(self.n_classes), detector.threshold_)
-        self._judge = Judge(start, self.drift, detector.class_names)
-        counts_clients = self.policy.client_cap is not None or self.policy.minute_cap is not None
-        self._journal = Journal(store, start, fingerprint(detector), self.policy.window, counts_clients=counts_clients)
+        statistics = statistics_of(detector, read, None if self.policy.trusting else self.policy.prior)
+        start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
+        self.judge = Judge(start, self.drift, detector.class_names)
+        self._stored = StoredState(store, start, Identity.of(detector), adopt=adopt)
+        self.listeners = self._stored.listeners
 
     @property
     def state(self) -> GuardState:
         """As of the last transaction."""
-        return self._journal.state
+        return self._stored.state
 
     @property
     def start(self) -> GuardState:
-        """The state of an empty journal: what the detector file says."""
-        return self._journal.start
+        """The state of an empty store: what the detector file says."""
+        return self._stored.start
 
     @property
     def view(self) -> View:
         """The recent past, for people."""
-        return self._journal.view
+        return self._stored.view
 
     @property
     def store(self) -> SqlStore:
-        """Where the journal is kept."""
-        return self._journal.store
+        """Where the state is kept."""
+        return self._stored.store
 
     @property
     def mode(self) -> Mode:
         """How rows are scored now."""
-        return Mode.FROZEN if self.state.frozen is not None else self._judge.mode
+        return Mode.FROZEN if self.state.frozen is not None else self.judge.mode
 
     @property
     def now(self) -> float:
         """The guard's time, which never goes back."""
-        return self._journal.clock.now()
+        return self._stored.clock.now()
 
     # -- rows --------------------------------------------------------------------------------------------------
 
@@ -164,7 +170,7 @@ class Guard:
         """
         results: dict[int, Verdict | InvalidInput] = {}
         checked = [self._checked_request(request) for request in requests]
-        with Session(self._journal) as session:
+        with Session(self._stored) as session:
             repeats, by_client = self._group_by_client(session, checked, results)
             for client, mine in by_client.items():
                 members = [checked[i] for i in mine]
@@ -222,52 +228,39 @@ class Guard:
             by_client.setdefault(request.client, []).append(i)
         return repeats, by_client
 
+    def preview(self, outputs: ModelOutputs | Any) -> Verdict:
+        """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
+        scores, flags, predicted = self.judge.preview(self.state, self.checked(outputs))
+        alarms = tuple(alarm.name for alarm in self.state.alarms)
+        return Verdict(scores, flags, predicted, self.mode, 0, alarms, self.state.rows)
+
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
-        """Score one client's rows, and write what becomes of them to the journal."""
+        """Score one client's rows, and write what becomes of them."""
         outputs = joined_outputs(requests)
         wanted = any(request.scaled for request in requests)
         starts = request_starts(requests)
         try:
-            ruling = self._judge.rule(session.state, client, session.now, outputs, starts, scaled=wanted)
+            ruling = self.judge.rule(session.state, client, session.now, outputs, starts, scaled=wanted)
         except InvalidInput as refusal:  # nothing is written yet; whose fault it is shows one by one
             if len(requests) == 1:
                 return [refusal]
             return [answer for request in requests for answer in self._answer(session, client, [request])]
-        if ruling.thaw is not None:
-            session.append(Event.THAW, note=write_json({"because": ruling.thaw}))
-        if ruling.freeze is not None:
-            session.append(Event.FREEZE, note=write_json({"because": ruling.freeze}))
+        session.state = ruling.after
+        for event, note in ruling.events:
+            session.append(event, note)
         for part in ruling.parts:
-            self._write(session, client, ruling, part)
-        return cut_verdicts(requests, ruling, session.state)
-
-    def _write(self, session: Session, client: str, ruling: Ruling, part: Part) -> None:
-        cause: Cause | None = None
-        if part.event == Event.QUARANTINE:
-            cause = Cause.OUTLIER if part.outlier else Cause.FROZEN if ruling.mode == Mode.FROZEN else Cause.CAP
-        note: dict[str, Any] = {"alarms": ruling.alarms} if ruling.alarms else {}
-        if cause is not None:
-            note["cause"] = cause
-        entry = session.append(
-            part.event,
-            part.known,
-            client=client,
-            rows=part.rows,
-            flagged=part.flagged,
-            predicted=part.predicted.tobytes(),
-            mean=part.monitored.mean.tobytes(),
-            m2=part.monitored.m2.tobytes(),
-            replay_rows=b"" if cause is not None else part.replay_rows,
-            display_sample=part.display_sample,
-            note=write_json(note) if note else "",
-        )
-        if cause is not None:
-            self._quarantine(session, entry, cause, part)
+            event = Event.ROWS if part.cause is None else Event.QUARANTINE
+            counts = {"rows": part.rows, "flagged": part.flagged, "display_sample": part.display_sample}
+            cause = {} if part.cause is None else {"cause": part.cause}
+            entry = session.append(event, cause, client=client, **counts)
+            if part.cause is not None:
+                self._quarantine(session, entry, part.cause, part)
+        return cut_verdicts(requests, ruling)
 
     def _quarantine(self, session: Session, entry: Entry, cause: Cause, part: Part) -> None:
         """Keep what a person may accept: moments by client and minute, or the rows themselves where order matters."""
         moments, minute = part.moments, int(entry.at // 60.0)
-        earlier = None if part.replay_rows else session.transaction.quarantined_in_minute(minute, entry.client, cause)
+        earlier = None if part.packed_rows else session.transaction.quarantined_in_minute(minute, entry.client, cause)
         if earlier is not None:
             moments = combine(_moments(earlier), moments)
         session.transaction.quarantine(
@@ -281,75 +274,130 @@ class Guard:
                 entry.flagged + (0 if earlier is None else earlier.flagged),
                 moments.mean.tobytes(),
                 moments.m2.tobytes(),
-                part.replay_rows,
+                part.packed_rows,
             )
         )
+        if entry.seq % _LOOK_EVERY == 0 or len(part.packed_rows) > MOST_PACKED_BYTES // _LOOK_EVERY:
+            too_many = session.transaction.oldest_quarantined_beyond(MOST_PARTS, MOST_PACKED_BYTES)
+            self._drop(session, too_many)
+
+    def _drop(self, session: Session, parts: Sequence[Quarantined]) -> int:
+        """Take parts out of the quarantine; how many rows that were."""
+        session.transaction.drop_quarantined(parts)
+        rows = sum(part.rows for part in parts)
+        session.state = session.state._replace(quarantined=session.state.quarantined - rows)
+        return rows
 
     # -- decisions of a person ---------------------------------------------------------------------------------
 
-    def set_threshold(self, value: float | None) -> GuardState:
+    # ``by`` says who decided: it is kept in the log.
+
+    def set_threshold(self, value: float | None, *, by: str = "") -> GuardState:
         """Flag scores above another value; None: above the detector file's threshold."""
         threshold = self.start.threshold if value is None else Threshold(_validate.real(value, "threshold"))
         if not np.isfinite(threshold.value):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
-        return self._decide(Event.THRESHOLD, {"threshold": threshold.to_header(), "own": value is None})
+        with Session(self._stored) as session:
+            largest = max(self._largest_score, session.state.largest_score)
+            if value is not None and threshold.value > largest:
+                raise InvalidInput(
+                    f"a threshold of {threshold.value:g} would flag nothing: no score so far, nor of rows far from "
+                    f"training, was above {largest:g}. Choose a smaller one."
+                )
+            session.state = session.state._replace(threshold=threshold, threshold_decided=value is not None)
+            session.append(Event.THRESHOLD, {"value": threshold.value, "own": value is None}, by=by)
+        return self.state
 
-    def freeze(self, because: str) -> GuardState:
+    def freeze(self, because: str, *, by: str = "") -> GuardState:
         """Score by the detector file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
-        if self._judge.mode == Mode.STATIC:
+        if self.judge.mode == Mode.STATIC:
             raise InvalidInput(f"{self.detector.name} has no running statistics; there is nothing to freeze.")
-        return self._decide(Event.FREEZE, {"because": because, "by_person": True})
+        with Session(self._stored) as session:
+            session.state = session.state._replace(frozen=Frozen(session.now, because, by_person=True))
+            session.append(Event.FREEZE, {"because": because}, by=by)
+        return self.state
 
-    def thaw(self) -> GuardState:
+    def thaw(self, *, by: str = "") -> GuardState:
         """Resume taking rows in."""
-        return self._decide(Event.THAW, {"because": "a person said so"})
+        with Session(self._stored) as session:
+            session.state = session.state._replace(frozen=None, calm_rows=0, freezes=0)
+            session.append(Event.THAW, {"because": "a person said so"}, by=by)
+        return self.state
 
-    def reset(self) -> GuardState:
+    def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream: back to the detector file's statistics. Quarantined rows stay where they are."""
-        return self._decide(Event.RESET, {})
+        start = self.start
+        with Session(self._stored) as session:
+            session.state = session.state._replace(
+                statistics=start.statistics,
+                recent=start.recent,
+                rows=0,
+                frozen=None,
+                alarms=(),
+                calm_rows=0,
+                freezes=0,
+            )
+            session.append(Event.RESET, by=by)
+        return self.state
 
-    def accept(self, client: str | None = None) -> GuardState:
+    def accept(self, client: str | None = None, *, by: str = "") -> GuardState:
         """Take quarantined rows in, of one client or of all; outliers stay in quarantine."""
-        return self._settle(Event.ACCEPT, client)
+        with Session(self._stored) as session:
+            parts = [part for part in session.transaction.quarantined(client) if part.cause != Cause.OUTLIER]
+            statistics = session.state.statistics
+            for part in parts:
+                statistics = statistics.accept(_moments(part), part.packed_rows)
+            rows = self._drop(session, parts)
+            session.state = session.state._replace(statistics=statistics, rows=session.state.rows + rows)
+            session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
+        return self.state
 
-    def discard(self, client: str | None = None) -> GuardState:
+    def discard(self, client: str | None = None, *, by: str = "") -> GuardState:
         """Drop quarantined rows, of one client or of all."""
-        return self._settle(Event.DISCARD, client)
+        with Session(self._stored) as session:
+            parts = session.transaction.list_quarantined()
+            rows = self._drop(session, [part for part in parts if client in (None, part.client)])
+            session.append(Event.DISCARD, {"client": client}, rows=rows, by=by)
+        return self.state
+
+    # -- looking -----------------------------------------------------------------------------------------------
+
+    def readings(self) -> tuple[Reading, ...]:
+        """The drift readings, and those of the running statistics."""
+        state = self.state
+        return self.drift.readings(state.recent, None if state.frozen is not None else state.statistics.moments)
 
     def quarantine(self) -> list[Quarantined]:
         """List quarantined rows by client and minute, without the rows themselves."""
-        with Session(self._journal) as session:
+        with Session(self._stored) as session:
             return session.transaction.list_quarantined()
 
     def refresh(self) -> GuardState:
         """Read what other processes have written since."""
-        with Session(self._journal) as session:
+        with Session(self._stored) as session:
             return session.state
 
+    def probe(self) -> None:
+        """Write to the store, or raise :class:`StoreUnavailable` as answers would."""
+        with Session(self._stored) as session:
+            session.transaction.meta["probe"] = str(session.now)
+
     def save(self) -> None:
-        """Write a snapshot, so that the next start has no entries to replay."""
-        with Session(self._journal) as session:
-            if session.state.seq:
-                session.save_snapshot()
+        """Nothing is left to write: the state is on disk."""
 
-    def _decide(self, event: Event, note: dict[str, Any]) -> GuardState:
-        with Session(self._journal) as session:
-            session.append(event, note=write_json(note))
-        return self.state
-
-    def _settle(self, event: Event, client: str | None) -> GuardState:
-        with Session(self._journal) as session:
-            parts = session.transaction.quarantined(client)
-            statistics = session.state.statistics
-            if event == Event.ACCEPT:
-                parts = [part for part in parts if part.cause != Cause.OUTLIER]
-                for part in parts:
-                    statistics = statistics.replay(_moments(part), part.replay_rows)
-            rows = sum(part.rows for part in parts)
-            session.append(event, Known(statistics), rows=rows, note=write_json({"client": client}))
-            session.transaction.drop_quarantined(parts)
-            session.save_snapshot()  # the quarantine is gone, so the journal alone could not be replayed
-        return self.state
+    @cached_property
+    def _largest_score(self) -> float:
+        """Of the training mean and of rows far out, by the detector file, and its own threshold."""
+        baseline, random = self.detector.baseline_, np.random.default_rng(0)
+        largest = self.start.threshold.value
+        if baseline is not None:
+            reach = np.concatenate([np.zeros(1), np.repeat(self.policy.far, 64)])[:, None]
+            arrays = {}
+            for name, width in self.widths.items():
+                moments = baseline.moments if name == LOGITS else baseline.others[name]
+                arrays[name] = moments.mean + moments.std * reach * random.uniform(-1.0, 1.0, (65, width))
+            largest = max(largest, float(self.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
+        return largest
 
 
 def _moments(part: Quarantined) -> BlockState:

@@ -1,59 +1,68 @@
-"""What becomes of a block of rows: whether the statistics may take it in, its scores, and whether the stream drifts.
+"""What becomes of a block of rows: its scores, whether the statistics may take it in, and whether the stream drifts.
 
-Pure: nothing here is written or changed. The caller writes the ruling to the journal.
+Two rules keep a stream from being steered. A row's score is the larger of the detector file's and the running
+statistics': whatever the stream teaches, a row that the file flags is flagged. And what the running statistics flag
+alone is counted (*added*): more than a few per cent raise an alarm, many freeze the guard.
+
+Pure: nothing here is written or changed. The caller writes the ruling to the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from normscale import _kernels
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray
+from normscale.guard.accepted_numbers import block_moments
 from normscale.guard.display_sample import sample_for_display
-from normscale.guard.drift import DriftMonitor, RecentRows
-from normscale.guard.entries import Event, block_moments
-from normscale.guard.guard_state import GuardState, Known
+from normscale.guard.drift import DriftMonitor, Reading, RecentRows
+from normscale.guard.entries import Event
+from normscale.guard.guard_state import Alarm, GuardState
 from normscale.guard.policy import OnDrift
 from normscale.guard.statistics import Statistics
 from normscale.guard.verdict import Mode
 from normscale.outputs import ModelOutputs
 
+_FORGIVEN_AFTER = 10.0
+"""Calm spells after which earlier freezes do not make the next one longer."""
+_LONGEST_BACKOFF = 6
+"""Doublings of the calm spell that a freeze takes to end."""
+
+
+class Cause(StrEnum):
+    """Why rows were quarantined."""
+
+    OUTLIER = "outlier"
+    """They lie too far from training ever to be taken in."""
+    FROZEN = "frozen"
+    CAP = "cap"
+
 
 class Part(NamedTuple):
-    """Rows of a block that share a fate, in the form of a journal entry."""
+    """Rows of a block that share a fate."""
 
-    event: Event
-    """Taken in, or quarantined."""
+    cause: Cause | None
+    """None: they were taken in."""
     rows: int
     flagged: int
-    predicted: IntArray
-    """(C,) counts."""
+    display_sample: bytes
     moments: BlockState
     """Of the rows' logits."""
-    monitored: BlockState
-    """What drift readings and statistics take of them: the moments; outliers count as rows of training."""
-    replay_rows: bytes
-    display_sample: bytes
-    known: Known
-    """The state after the part, as far as it was computed here."""
-    outlier: bool = False
-    """Whether the rows lie too far out ever to be taken in."""
+    packed_rows: bytes
+    """What must be kept of quarantined rows to accept them some day."""
 
 
 class Ruling(NamedTuple):
     """The judgement on one block."""
 
     mode: Mode
-    thaw: str | None
-    """Why a frozen guard thaws before these rows, if it does."""
-    freeze: str | None
-    """Why a running guard freezes before these rows, if it does."""
-    alarms: list[tuple[str, float, float, str]]
-    """Name, value, limit and text of every drift reading beyond its limit."""
+    events: list[tuple[Event, dict[str, Any]]]
+    """What else happened, with notes: alarms, freeze, thaw."""
     taken: BoolArray | None
     """Which rows the statistics take in; None: all."""
     scores: FloatArray
@@ -61,6 +70,7 @@ class Ruling(NamedTuple):
     predicted: IntArray
     scaled: FloatArray | None
     parts: list[Part]
+    after: GuardState
 
 
 class Judge:
@@ -69,7 +79,7 @@ class Judge:
     Parameters
     ----------
     start : GuardState
-        That of an empty journal: frozen scores come from its statistics.
+        That of an empty store: its statistics are the detector file's.
     drift : DriftMonitor
         Training, and the limits.
     class_names : names for people, or None
@@ -96,122 +106,157 @@ class Judge:
 
         ``request_starts`` says where each request begins (None: each is one row).
         """
-        thaw = self._thaws(state) if state.frozen is not None else None
-        frozen = state.frozen is not None and thaw is None
+        events: list[tuple[Event, dict[str, Any]]] = []
+        state = state._replace(at=at)
+        if state.frozen is not None and (why := self._thaws(state)):
+            state = state._replace(frozen=None, calm_rows=0)
+            events.append((Event.THAW, {"because": why}))
         logits = outputs.logits
-        block = _Block(outputs, block_moments(logits), _kernels.predicted(logits), self.drift.outliers(outputs))
-        nothing = np.zeros(len(outputs), np.bool_)
-        taken = nothing if frozen else self._may_take_in(state, client, at, block)
-        scored = self._score(state, block, taken, frozen)
-        alarms = self._alarms(scored.groups[-1].recent)
-        freeze = None
-        if alarms and not frozen and self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING:
-            freeze, frozen, taken = " ".join(text for *_, text in alarms), True, nothing
-            # As if it had been frozen before these rows came.
-            scored = self._score(state, block, taken, frozen)
+        block = _Block(outputs, block_moments(logits), _kernels.predicted(logits), self.drift.distances(outputs))
+        room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
+        may = block.may_be_taken_in(self.drift.far, room)
+        scored = self._score(state, block, may)
+        recent = self._counted(state.recent, block, may, scored)
+        running = None if state.frozen is not None else scored.statistics.moments
+        readings = () if self.policy.trusting else self.drift.readings(recent, running)
+        alarming = [reading for reading in readings if reading.alarming]
+        alarms = tuple(self._alarm(reading, state, recent, running) for reading in alarming)
+        if new := [alarm for alarm in alarms if alarm.since == at and alarm.name not in _names(state)]:
+            events.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}))
+        elif state.alarms and not alarms:
+            events.append((Event.CALM, {}))
+        if state.frozen is None and self._freezes(alarming):
+            because = " ".join(alarm.text for alarm in alarms)
+            events.append((Event.FREEZE, {"because": because}))
+            state = state.froze(because, self.start)
+            scored = self._score(state, block, may)  # as if it had been frozen before these rows came
+            recent = self._counted(state.recent, block, may, scored)
+        frozen = state.frozen is not None
         return Ruling(
             Mode.FROZEN if frozen else self.mode,
-            thaw,
-            freeze,
-            alarms,
-            taken,
+            events,
+            scored.taken,
             scored.scores,
             scored.flags,
             block.predicted,
-            self._scaled(state, outputs, taken, frozen, scored.statistics) if scaled else None,
-            list(self._parts(scored, request_starts)),
+            self._scaled(state, outputs, scored) if scaled else None,
+            list(self._parts(block, may, scored, request_starts)),
+            self._after(state, client, block, may, scored, recent, alarms, len(new)),
         )
+
+    def preview(self, state: GuardState, outputs: ModelOutputs) -> tuple[FloatArray, BoolArray, IntArray]:
+        """Scores, flags and predicted classes by the statistics as they are."""
+        predicted = _kernels.predicted(outputs.logits)
+        block = _Block(outputs, block_moments(outputs.logits), predicted, self.drift.distances(outputs))
+        scored = self._score(state, block, np.zeros(len(outputs), np.bool_))
+        return scored.scores, scored.flags, predicted
 
     def _thaws(self, state: GuardState) -> str | None:
         if state.frozen is not None and state.frozen.by_person:
             return None
         if self.policy.on_drift != OnDrift.FREEZE:
             return "drift is not acted on any more"
-        return "the stream is calm again" if state.calm_rows >= self.policy.calm else None
+        patience = self.policy.calm * 2.0 ** min(max(state.freezes - 1, 0), _LONGEST_BACKOFF)
+        return "the stream is calm again" if state.calm_rows >= patience else None
 
-    def _may_take_in(self, state: GuardState, client: str, at: float, block: _Block) -> BoolArray | None:
-        """Which rows the statistics may take in; None: all."""
-        n = len(block.outputs)
-        may = None if block.outliers is None else ~block.outliers
-        room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
-        if room is not None and (n if may is None else int(may.sum())) > room:
-            may = np.ones(n, np.bool_) if may is None else may
-            may[np.flatnonzero(may)[room:]] = False
-        return may
+    def _freezes(self, alarming: list[Reading]) -> bool:
+        acts = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
+        return acts and any(reading.freezing for reading in alarming)
 
-    def _score(self, state: GuardState, block: _Block, taken: BoolArray | None, frozen: bool) -> _Scored:
-        """Score and flag a block, and count it into the recent rows. Outliers are flagged, whatever their score."""
-        outputs, statistics, replay_rows = block.outputs, state.statistics, b""
-        if taken is None:
-            scores, statistics, replay_rows = statistics.step(outputs, block.moments)
-        elif frozen:
-            scores = self.start.statistics.score(outputs)
+    def _score(self, state: GuardState, block: _Block, may: BoolArray | None) -> _Scored:
+        """Score and flag a block, taking in what may be. Outliers are flagged, whatever their score."""
+        outputs, file, statistics = block.outputs, self.start.statistics, state.statistics
+        taken, added = may, None
+        if state.frozen is not None:
+            scores, taken = file.score(outputs), np.zeros(len(outputs), np.bool_)
+            flags = self._flags(state, scores, block)
         else:
-            scores = np.empty(len(outputs))
-            if taken.any():
-                part = block.of(taken)
-                scores[taken], statistics, replay_rows = statistics.step(part.outputs, part.moments)
-            if not taken.all():
-                scores[~taken] = statistics.score(outputs[~taken])
-        flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
-        if block.outliers is not None:
-            flags |= block.outliers
-        groups = list(self._groups(state, block, taken, flags))
-        return _Scored(scores, flags, statistics, replay_rows, groups)
+            running, statistics = _stepped(statistics, outputs, may)
+            if self.policy.trusting or self.mode == Mode.STATIC:
+                scores, flags = running, self._flags(state, running, block)
+            else:
+                by_file = file.score(outputs)
+                scores = np.maximum(by_file, running)
+                flags = self._flags(state, scores, block)
+                added = flags & ~self._flags(state, by_file, block)
+        return _Scored(scores, flags, added, taken, statistics)
 
-    def _groups(self, state: GuardState, block: _Block, taken: BoolArray | None, flags: BoolArray) -> Iterator[_Group]:
-        """The rows taken in, then the quarantined, then the outliers, each counted into the recent rows."""
-        recent = state.recent
-        for event, mask, outlier in _fates(taken, block.outliers):
+    def _flags(self, state: GuardState, scores: FloatArray, block: _Block) -> BoolArray:
+        flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
+        return flags if block.distances is None else flags | (block.distances > self.policy.outlier)
+
+    def _counted(self, recent: RecentRows, block: _Block, may: BoolArray | None, scored: _Scored) -> RecentRows:
+        """Count the rows that were taken in, or would be if the guard were not frozen, and the answers to all."""
+        window = self.policy.window
+        recent = recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
+        if may is not None and not may.any():
+            return recent
+        part = block if may is None else block.of(may)
+        added = 0
+        if scored.added is not None:
+            added = int(np.count_nonzero(scored.added if may is None else scored.added[may]))
+        return recent.after(part.moments, np.bincount(part.predicted, minlength=recent.mean.size), added, window)
+
+    def _alarm(self, reading: Reading, state: GuardState, recent: RecentRows, running: Any) -> Alarm:
+        since = next((alarm.since for alarm in state.alarms if alarm.name == reading.name), state.at)
+        text = self.drift.explain(reading, recent, running, self.class_names)
+        return Alarm(reading.name.value, since, reading.value, reading.limit, text)
+
+    def _after(
+        self,
+        state: GuardState,
+        client: str,
+        block: _Block,
+        may: BoolArray | None,
+        scored: _Scored,
+        recent: RecentRows,
+        alarms: tuple[Alarm, ...],
+        raised: int,
+    ) -> GuardState:
+        n = len(block.outputs)
+        taken = n if scored.taken is None else int(np.count_nonzero(scored.taken))
+        calm_rows = 0 if alarms else state.calm_rows + n
+        this_minute = state.this_minute
+        if self.policy.client_cap is not None or self.policy.minute_cap is not None:
+            this_minute = this_minute.after(state.at, client, n if may is None else int(np.count_nonzero(may)))
+        forgiven = state.frozen is None and calm_rows >= _FORGIVEN_AFTER * self.policy.calm
+        return state._replace(
+            statistics=scored.statistics,
+            recent=recent,
+            rows=state.rows + taken,
+            scored=state.scored + n,
+            quarantined=state.quarantined + n - taken,
+            alarms=alarms,
+            calm_rows=calm_rows,
+            freezes=0 if forgiven else state.freezes,
+            alarms_raised=state.alarms_raised + raised,
+            largest_score=max(state.largest_score, float(scored.scores.max())),
+            this_minute=this_minute,
+        )
+
+    def _parts(
+        self, block: _Block, may: BoolArray | None, scored: _Scored, request_starts: IntArray | None
+    ) -> Iterator[Part]:
+        for cause, mask in _fates(block.far(self.drift.far), may, scored.taken):
             if mask is not None and not mask.any():
                 continue
             part = block if mask is None else block.of(mask)
-            # One row far out must not raise an alarm: it counts as one of training.
-            monitored = self.drift.training_like(len(part.outputs)) if outlier else part.moments
-            counts = np.bincount(part.predicted, minlength=recent.mean.size)
-            flagged = int(np.count_nonzero(flags if mask is None else flags[mask]))
-            recent = recent.after(flagged, counts, monitored, self.policy.window)
-            yield _Group(event, mask, part, outlier, flagged, counts, monitored, recent)
-
-    def _alarms(self, recent: RecentRows) -> list[tuple[str, float, float, str]]:
-        if self.policy.on_drift == OnDrift.IGNORE:
-            return []
-        return [
-            (reading.name, reading.value, reading.limit, self.drift.explain(reading, recent, self.class_names))
-            for reading in self.drift.readings(recent)
-            if reading.alarming
-        ]
-
-    def _parts(self, scored: _Scored, request_starts: IntArray | None) -> Iterator[Part]:
-        for group in scored.groups:
-            mask, block = group.mask, group.block
-            if mask is None:
-                sample = sample_for_display(scored.scores, block.predicted, scored.flags, request_starts)
-            else:
-                places = np.flatnonzero(mask)
-                sample = sample_for_display(
-                    scored.scores[mask], block.predicted, scored.flags[mask], request_starts, places
-                )
-            taken = group.event == Event.ROWS
-            yield Part(
-                group.event,
-                len(block.outputs),
-                group.flagged,
-                group.counts,
-                block.moments,
-                group.monitored,
-                scored.replay_rows if taken else self.start.statistics.pack_rows(block.outputs),
-                sample,
-                Known(scored.statistics, group.recent),
-                group.outlier,
+            flags = scored.flags if mask is None else scored.flags[mask]
+            sample = sample_for_display(
+                scored.scores if mask is None else scored.scores[mask],
+                part.predicted,
+                flags,
+                request_starts,
+                None if mask is None else np.flatnonzero(mask),
             )
+            kept = cause in (Cause.FROZEN, Cause.CAP)
+            packed = self.start.statistics.pack_rows(part.outputs) if kept else b""
+            yield Part(cause, len(part.outputs), int(np.count_nonzero(flags)), sample, part.moments, packed)
 
-    def _scaled(
-        self, state: GuardState, outputs: ModelOutputs, taken: BoolArray | None, frozen: bool, after: Statistics
-    ) -> FloatArray:
+    def _scaled(self, state: GuardState, outputs: ModelOutputs, scored: _Scored) -> FloatArray:
         """The scaled logits behind the scores."""
-        logits = outputs.logits
-        if frozen:
+        logits, taken = outputs.logits, scored.taken
+        if state.frozen is not None:
             return self.start.statistics.scaled(logits, taking_in=False)
         if taken is None:
             return state.statistics.scaled(logits, taking_in=True)
@@ -219,19 +264,40 @@ class Judge:
         if taken.any():
             scaled[taken] = state.statistics.scaled(logits[taken], taking_in=True)
         if not taken.all():
-            scaled[~taken] = after.scaled(logits[~taken], taking_in=False)
+            scaled[~taken] = scored.statistics.scaled(logits[~taken], taking_in=False)
         return scaled
 
 
-def _fates(taken: BoolArray | None, outliers: BoolArray | None) -> Iterator[tuple[Event, BoolArray | None, bool]]:
-    """What becomes of which rows (None: all), and whether these are outliers."""
+def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray | None) -> tuple[FloatArray, Statistics]:
+    """Scores of rows of which some are taken in (None: all), and the statistics after them."""
     if taken is None:
-        yield Event.ROWS, None, False
+        return statistics.step(outputs)
+    scores = np.empty(len(outputs))
+    if taken.any():
+        scores[taken], statistics = statistics.step(outputs[taken])
+    if not taken.all():
+        scores[~taken] = statistics.score(outputs[~taken])
+    return scores, statistics
+
+
+def _fates(
+    far: BoolArray | None, may: BoolArray | None, taken: BoolArray | None
+) -> Iterator[tuple[Cause | None, BoolArray | None]]:
+    """Which rows (None: all) were taken in, and which were quarantined for what cause."""
+    if taken is None:
+        yield None, None
         return
-    far = np.zeros_like(taken) if outliers is None else outliers
-    yield Event.ROWS, taken, False
-    yield Event.QUARANTINE, ~(taken | far), False
-    yield Event.QUARANTINE, far, True
+    n = taken.size
+    far = np.zeros(n, np.bool_) if far is None else far
+    may = np.ones(n, np.bool_) if may is None else may
+    yield None, taken
+    yield Cause.FROZEN, may & ~taken
+    yield Cause.CAP, ~may & ~far
+    yield Cause.OUTLIER, far
+
+
+def _names(state: GuardState) -> set[str]:
+    return {alarm.name for alarm in state.alarms}
 
 
 class _Block(NamedTuple):
@@ -240,34 +306,33 @@ class _Block(NamedTuple):
     outputs: ModelOutputs
     moments: BlockState
     predicted: IntArray
-    outliers: BoolArray | None
-    """Which rows lie too far out ever to be taken in; None: none."""
+    distances: FloatArray | None
+    """(n,) from training; None: none is far."""
+
+    def far(self, limit: float) -> BoolArray | None:
+        return None if self.distances is None else self.distances > limit
+
+    def may_be_taken_in(self, limit: float, room: int | None) -> BoolArray | None:
+        """Which rows are near enough, and the first of them for whom there is room; None: all."""
+        far, n = self.far(limit), len(self.outputs)
+        may = np.ones(n, np.bool_) if far is None else ~far
+        if room is not None:
+            may[np.flatnonzero(may)[room:]] = False
+        return None if may.all() else may
 
     def of(self, mask: BoolArray) -> _Block:
         if mask.all():
             return self
         outputs = self.outputs[mask]
-        outliers = None if self.outliers is None else self.outliers[mask]
-        return _Block(outputs, block_moments(outputs.logits), self.predicted[mask], outliers)
-
-
-class _Group(NamedTuple):
-    """Rows of a block that share a fate."""
-
-    event: Event
-    mask: BoolArray | None
-    block: _Block
-    outlier: bool
-    flagged: int
-    counts: IntArray
-    monitored: BlockState
-    recent: RecentRows
-    """With these rows, and those of the groups before them, counted in."""
+        distances = None if self.distances is None else self.distances[mask]
+        return _Block(outputs, block_moments(outputs.logits), self.predicted[mask], distances)
 
 
 class _Scored(NamedTuple):
     scores: FloatArray
     flags: BoolArray
+    added: BoolArray | None
+    """Which rows the running statistics flagged alone; None: none."""
+    taken: BoolArray | None
     statistics: Statistics
-    replay_rows: bytes
-    groups: list[_Group]
+    """After the rows."""

@@ -11,8 +11,12 @@ from normscale.guard.policy import Policy
 from normscale.guard.stores import open_store
 
 
-def open_guard(detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None) -> Guard:
+def open_guard(
+    detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None, *, adopt: bool = False
+) -> Guard:
     """Open the store ``where`` (see :func:`open_store`) and the guard on it.
+
+    With ``adopt`` a store of another detector with the same classes is taken over.
 
     A detector or policy that is refused leaves no store behind; a store that is refused is closed.
     """
@@ -20,7 +24,7 @@ def open_guard(detector: Detector, where: str | os.PathLike[str], policy: Policy
     policy = (Policy() if policy is None else policy).checked()
     store = open_store(where)
     try:
-        return Guard(detector, store, policy)
+        return Guard(detector, store, policy, adopt=adopt)
     except BaseException:
         store.close()
         raise

@@ -18,7 +18,7 @@ class OnDrift(StrEnum):
     WARN = "warn"
     """Say so and go on."""
     IGNORE = "ignore"
-    """Do not look."""
+    """The stream is trusted: do not look, and score as the detector's own stream does."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Policy:
     on_drift: str = OnDrift.FREEZE
     window: float = 1000.0
     """How many recent rows are watched; older ones fade."""
-    evidence: float = 100.0
-    """No alarm before this many rows were seen."""
+    evidence: float | None = None
+    """Before this many rows the recent ones are not compared with training; None: half of the window."""
     balance: float = 0.35
     """Largest share of recent rows that may be predicted otherwise than in training (total variation)."""
     shift: float = 1.0
@@ -38,24 +38,58 @@ class Policy:
     """Largest change of the spread of a class's recent logits: 0.6 is 1.6 times wider, or narrower, than training."""
     flagged: float = 0.5
     """Largest share of recent rows that may be flagged."""
+    added: float = 0.02
+    """Largest share of the latest rows, less five, that the stream alone may flag without an alarm ..."""
+    most_added: float = 0.15
+    """... and without being frozen."""
+    running_shift: float = 0.2
+    """Largest distance of a running mean from training, in training deviations; 2.5 times it freezes."""
+    running_spread: float = 0.15
+    """Largest change of a running deviation: 0.15 is 1.15 times wider, or narrower; 2.5 times it freezes."""
     calm: float = 2000.0
-    """A frozen guard thaws after this many rows without an alarm; ``inf``: only when told."""
+    """A frozen guard thaws after this many rows without an alarm, twice as many each time; ``inf``: only when told."""
     outlier: float = 30.0
-    """A row with a logit farther than this from its training mean, in training deviations, is never taken in."""
+    """A row with a number farther than this from its training mean, in training deviations, is flagged."""
+    far: float = 6.0
+    """A row with a number farther than this from its training mean is never taken in."""
+    prior: float = 1000.0
+    """Where statistics are moments: how many rows the training counts as; beyond twice as many, the past fades."""
     client_cap: int | None = None
     """Rows of one client that are taken in within one minute."""
     minute_cap: int | None = None
     """Rows of all clients that are taken in within one minute."""
 
+    @property
+    def trusting(self) -> bool:
+        """Whether the stream is trusted."""
+        return self.on_drift == OnDrift.IGNORE
+
+    @property
+    def enough(self) -> float:
+        """Rows after which the recent ones are compared with training."""
+        return 0.5 * self.window if self.evidence is None else self.evidence
+
     def checked(self) -> Self:
         """Return the policy itself, or raise :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
-        for name in ("window", "evidence", "balance", "shift", "spread", "flagged", "calm", "outlier"):
-            _validate.positive(getattr(self, name), name, allow_inf=name in ("calm", "outlier", "shift", "spread"))
-        if self.evidence >= self.window:  # what fades only ever comes near to the window
+        for name in ("window", "balance", "flagged", "prior"):
+            _validate.positive(getattr(self, name), name)
+        for name in (
+            "shift",
+            "spread",
+            "added",
+            "most_added",
+            "running_shift",
+            "running_spread",
+            "calm",
+            "outlier",
+            "far",
+        ):
+            _validate.positive(getattr(self, name), name, allow_inf=True)
+        _validate.positive(self.enough, "evidence")
+        if self.enough >= self.window:  # what fades only ever comes near to the window
             raise InvalidInput(
-                f"evidence ({self.evidence:g} rows) must be less than window ({self.window:g} rows): it would never "
-                "come."
+                f"evidence ({self.enough:g} rows) must be less than window ({self.window:g} rows): it would never come."
             )
         for name in ("client_cap", "minute_cap"):
             if getattr(self, name) is not None:

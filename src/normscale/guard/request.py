@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from normscale._validate import IntArray
-from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Ruling
 from normscale.guard.verdict import Verdict
 from normscale.outputs import ModelOutputs
@@ -45,9 +44,9 @@ def request_starts(requests: list[Request]) -> IntArray | None:
     return np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
 
 
-def cut_verdicts(requests: list[Request], ruling: Ruling, state: GuardState) -> list[Verdict]:
+def cut_verdicts(requests: list[Request], ruling: Ruling) -> list[Verdict]:
     """The ruling, cut into the requests' own rows."""
-    alarms = tuple(str(name) for name, *_ in ruling.alarms)
+    alarms = tuple(alarm.name for alarm in ruling.after.alarms)
     taken, scaled = ruling.taken, ruling.scaled
     verdicts, a = [], 0
     for request in requests:
@@ -60,7 +59,7 @@ def cut_verdicts(requests: list[Request], ruling: Ruling, state: GuardState) -> 
                 ruling.mode.value,
                 b - a if taken is None else int(np.count_nonzero(taken[a:b])),
                 alarms,
-                state.rows,
+                ruling.after.rows,
                 scaled[a:b] if scaled is not None and request.scaled else None,
             )
         )

@@ -1,18 +1,20 @@
 """The running statistics of a guard, as values that are never changed: a block of rows makes new ones.
 
-So a transaction that fails is undone by forgetting what it made, and the journal can be replayed:
+So a transaction that fails is undone by forgetting what it made. Three kinds of detectors are told apart by what they
+say about themselves:
 
-* running statistics that are nothing but moments of the logits need every block's own moments, and no rows;
-* a detector whose statistics depend on the order of the rows gets the rows themselves again;
-* a detector without running statistics takes nothing in.
+* running statistics that are nothing but moments of the logits: rows, and quarantined rows, are kept as moments;
+* other running statistics, which may depend on the order of the rows: the detector itself is asked;
+* none: nothing is taken in.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +29,7 @@ from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 from normscale.scaling import norm_scale, norm_scaled_scores
 
-
-class StreamedBlock(NamedTuple):
-    """What taking a block of rows in, one by one, gives."""
-
-    scores: FloatArray
-    after: Statistics
-    replay_rows: bytes
-    """What the journal must keep besides the block's moments to replay it."""
+Tensors = dict[str, NDArray[Any]]
 
 
 class Statistics(ABC):
@@ -42,23 +37,21 @@ class Statistics(ABC):
 
     running: ClassVar[bool] = True
     """Whether they change with the stream."""
-    ordered: ClassVar[bool] = False
-    """Whether the journal must keep the rows themselves until the next snapshot."""
 
     @abstractmethod
-    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
-        """Score rows as they are taken in one by one; ``block`` are the moments of their logits alone."""
-
-    @abstractmethod
-    def replay(self, block: BlockState, replay_rows: bytes) -> Statistics:
-        """Take a block of the journal in, and return the statistics after it."""
+    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
+        """Scores of rows as they are taken in one by one, and the statistics after them."""
 
     @abstractmethod
     def score(self, outputs: ModelOutputs) -> FloatArray:
         """Score rows by the statistics as they are."""
 
+    def accept(self, moments: BlockState, packed_rows: bytes) -> Statistics:
+        """Take quarantined rows in: their moments, and what :meth:`pack_rows` kept of them."""
+        return self
+
     def pack_rows(self, outputs: ModelOutputs) -> bytes:
-        """What must be kept of rows, besides their moments, to replay them some day."""
+        """What must be kept of quarantined rows, besides their moments, to accept them some day."""
         return b""
 
     def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
@@ -70,39 +63,46 @@ class Statistics(ABC):
         """Running moments of the logits, where these are what is kept."""
         return None
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """What a snapshot keeps."""
+    def tensors(self) -> Tensors:
+        """What the store keeps."""
         return {}
 
-    def restored(self, tensors: dict[str, NDArray[Any]]) -> Statistics:
-        """Read them back from a snapshot."""
+    def restored(self, tensors: Tensors) -> Statistics:
+        """Read them back."""
         return self
 
 
 class MomentStatistics(Statistics):
-    """Moments of the logits: the prior and every block's own, merged in the order of the journal."""
+    """Moments of the logits. Once they weigh twice ``prior`` rows, that is halved: so the past is forgotten again."""
 
-    def __init__(self, formula: MomentFormula, state: BlockState) -> None:
+    def __init__(self, formula: MomentFormula, state: BlockState, prior: float = math.inf) -> None:
         self.formula = formula
         self.state = state
+        self.prior = prior
 
-    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
-        # The kernel that streams gives the scores; what is kept is the merge with the block, as a replay computes it.
-        formula, rows = self.formula, outputs.logits
-        scores = np.empty(rows.shape[0])
-        if _kernels.stream_scores(rows, *self.state, KINDS[formula.kind], 1.0 / formula.temperature, scores) is None:
-            raise _validate.invalid_row_error(rows, "logits")
-        if formula.weight != 1.0:
-            scores *= formula.weight
-        return StreamedBlock(scores, self.replay(block, b""), b"")
+    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, MomentStatistics]:
+        formula, rows, state = self.formula, outputs.logits, self.state
+        scores, first = np.empty(rows.shape[0]), 0
+        while first < len(rows):  # up to the row that makes it due, so that any split of a stream gives the same
+            room = 2.0 * self.prior - state.weight
+            last = len(rows) if room >= len(rows) - first else first + max(1, math.ceil(room))
+            part, into = rows[first:last], scores[first:last]
+            after = _kernels.stream_scores(part, *state, KINDS[formula.kind], 1.0 / formula.temperature, into)
+            if after is None:
+                raise _validate.invalid_row_error(rows, "logits")
+            state, first = _halved(after, self.prior), last
+        return (scores if formula.weight == 1.0 else formula.weight * scores), self._after(state)
 
-    def replay(self, block: BlockState, replay_rows: bytes) -> MomentStatistics:
-        return MomentStatistics(self.formula, _kernels.combine(self.state, block))
+    def _after(self, state: BlockState) -> MomentStatistics:
+        return MomentStatistics(self.formula, state, self.prior)
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
         kind, temperature, weight, _ = self.formula
         scores = norm_scaled_scores(outputs.logits, self.moments, kind, temperature)
         return scores if weight == 1.0 else weight * scores
+
+    def accept(self, moments: BlockState, packed_rows: bytes) -> MomentStatistics:
+        return self._after(_halved(_kernels.combine(self.state, moments), self.prior))
 
     def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
         if not taking_in:
@@ -115,58 +115,61 @@ class MomentStatistics(Statistics):
     def moments(self) -> RunningMoments:
         return RunningMoments.wrap(self.state)
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
+    def tensors(self) -> Tensors:
         weight, mean, m2 = self.state
         return {"weight": np.array([weight]), "mean": mean, "m2": m2}
 
-    def restored(self, tensors: dict[str, NDArray[Any]]) -> MomentStatistics:
+    def restored(self, tensors: Tensors) -> MomentStatistics:
         moments = RunningMoments.from_state(float(tensors["weight"][0]), tensors["mean"], tensors["m2"])
-        return MomentStatistics(self.formula, moments.state)
+        if moments.mean.shape != self.state.mean.shape:
+            raise InvalidInput(f"the running statistics must have shape {self.state.mean.shape}.")
+        return self._after(moments.state)
 
 
-class OrderedStatistics(Statistics):
+def _halved(state: BlockState, prior: float) -> BlockState:
+    weight, mean, m2 = state
+    return BlockState(prior, mean, m2 * (prior / weight)) if weight >= 2.0 * prior else state
+
+
+class DetectorStatistics(Statistics):
     """A detector that must see the rows themselves, in their order."""
 
-    ordered = True
-
-    def __init__(self, detector: Detector, widths: Mapping[str, int]) -> None:
-        """Wrap a detector that nobody else streams through; ``widths`` of the arrays it reads."""
+    def __init__(self, detector: Detector, widths: Mapping[str, int], fitted: Tensors) -> None:
+        """Wrap a detector that nobody else streams through; ``fitted`` are its arrays before any row."""
         self.detector = detector
         self.widths = widths
+        self.fitted = fitted
 
-    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
+    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, DetectorStatistics]:
         twin = copy.copy(self.detector)
-        scores = twin.stream(outputs.only(*self.widths))
-        return StreamedBlock(scores, OrderedStatistics(twin, self.widths), self.pack_rows(outputs))
-
-    def pack_rows(self, outputs: ModelOutputs) -> bytes:
-        arrays = [outputs.array(name) for name in self.widths]
-        codes = "".join("d" if array.dtype == np.float64 else "f" for array in arrays)
-        return b"".join(array.tobytes() for array in arrays) + codes.encode()
-
-    def replay(self, block: BlockState, replay_rows: bytes) -> OrderedStatistics:
-        twin = copy.copy(self.detector)
-        twin.stream(self._unpack_rows(replay_rows, int(block.weight)))
-        return OrderedStatistics(twin, self.widths)
-
-    def _unpack_rows(self, data: bytes, n: int) -> ModelOutputs:
-        arrays, place = {}, 0
-        for (name, width), code in zip(self.widths.items(), data[-len(self.widths) :].decode(), strict=True):
-            flat = np.frombuffer(data, "<f8" if code == "d" else "<f4", n * width, place)
-            arrays[name] = flat.reshape(n, width).copy()  # aligned and writable, as the rows were: the same kernels
-            place += flat.nbytes
-        return ModelOutputs._trusted(arrays)
+        return twin.stream(outputs.only(*self.widths)), DetectorStatistics(twin, self.widths, self.fitted)
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
         return self.detector.score(outputs.only(*self.widths))
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        return self.detector._tensors()
+    def pack_rows(self, outputs: ModelOutputs) -> bytes:
+        return b"".join(outputs.array(name).astype("<f8").tobytes() for name in self.widths)
 
-    def restored(self, tensors: dict[str, NDArray[Any]]) -> OrderedStatistics:
+    def accept(self, moments: BlockState, packed_rows: bytes) -> DetectorStatistics:
+        n, place, arrays = int(moments.weight), 0, {}
+        for name, width in self.widths.items():
+            arrays[name] = np.frombuffer(packed_rows, "<f8", n * width, place).reshape(n, width).copy()
+            place += 8 * n * width
+        return self.step(ModelOutputs._trusted(arrays))[1]
+
+    def tensors(self) -> Tensors:
+        """Only what the stream has changed: what training fixed may be large."""
+        now, fitted = self.detector._tensors(), self.fitted
+        return {
+            name: array
+            for name, array in now.items()
+            if array is not fitted.get(name) and not np.array_equal(array, fitted.get(name, np.zeros(0)))
+        }
+
+    def restored(self, tensors: Tensors) -> DetectorStatistics:
         twin = copy.copy(self.detector)
-        twin._restore(tensors)
-        return OrderedStatistics(twin, self.widths)
+        twin._restore({**self.fitted, **tensors})
+        return DetectorStatistics(twin, self.widths, self.fitted)
 
 
 class NoStatistics(Statistics):
@@ -178,11 +181,8 @@ class NoStatistics(Statistics):
         self.detector = detector
         self.widths = widths
 
-    def step(self, outputs: ModelOutputs, block: BlockState) -> StreamedBlock:
-        return StreamedBlock(self.score(outputs), self, b"")
-
-    def replay(self, block: BlockState, replay_rows: bytes) -> NoStatistics:
-        return self
+    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, NoStatistics]:
+        return self.score(outputs), self
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
         return self.detector.score(outputs.only(*self.widths))
@@ -194,12 +194,18 @@ class NoStatistics(Statistics):
         return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
 
 
-def statistics_of(detector: Detector, widths: Mapping[str, int]) -> Statistics:
-    """The statistics that a detector starts with; the detector itself is left alone."""
+def statistics_of(detector: Detector, widths: Mapping[str, int], prior: float | None) -> Statistics:
+    """The statistics that a detector starts with; moments count as ``prior`` rows (None: as they are).
+
+    The detector itself is left alone.
+    """
     if Setting.STREAM not in detector.settings:
         return NoStatistics(detector, widths)
     formula = offered_moments(detector)
     if formula is None:
-        return OrderedStatistics(copy.copy(detector), widths)
-    weight, mean, m2 = formula.state
-    return MomentStatistics(formula, BlockState(weight, mean.copy(), m2.copy()))
+        own = copy.copy(detector)
+        return DetectorStatistics(own, widths, own._tensors())
+    moments = RunningMoments.wrap(formula.state)
+    if prior is None:
+        return MomentStatistics(formula, moments.copy().state)
+    return MomentStatistics(formula, moments.reweighted(prior).state, prior)

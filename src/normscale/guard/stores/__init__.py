@@ -1,13 +1,13 @@
-"""Where a guard's journal is kept: an SQLite file, or PostgreSQL by its URL."""
+"""Where a guard's state and log are kept: an SQLite file, or PostgreSQL by its URL."""
 
 from __future__ import annotations
 
 import os
 
 from normscale.errors import InvalidInput
-from normscale.guard.stores.sql import Quarantined, SqlStore, Transaction
+from normscale.guard.stores.sql import Head, Quarantined, SqlStore, Transaction
 
-__all__ = ["Quarantined", "SqlStore", "Transaction", "open_store"]
+__all__ = ["Head", "Quarantined", "SqlStore", "Transaction", "open_store"]
 
 
 def open_store(where: str | os.PathLike[str]) -> SqlStore:

@@ -1,4 +1,4 @@
-"""The journal in PostgreSQL: for replicas on several machines."""
+"""A guard's store in PostgreSQL: for replicas on several machines."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ _LOCK = 0x6E6F726D7363616C
 """ "normscal": the advisory lock that guards of one database queue at."""
 _LONGEST_PAUSE = 30
 """Seconds between two statements of a transaction."""
+_PATIENCE = 10
+"""Seconds that a transaction waits for others."""
 
 
 class PostgresStore(SqlStore):
     """A database by its URL; a connection that breaks is opened again for the next transaction."""
+
+    byte_type = "BYTEA"
 
     def __init__(self, url: str) -> None:
         """Connect and make the tables that are not there."""
@@ -31,7 +35,7 @@ class PostgresStore(SqlStore):
         parts = urlsplit(url)
         self.name = f"postgresql://{parts.hostname or 'localhost'}{parts.path}"  # never the password
         self._connection: Any = None
-        self.create("BYTEA")
+        self.create()
 
     def begin(self) -> None:
         """Begin, and wait for the lock, which ends with the transaction."""
@@ -42,6 +46,7 @@ class PostgresStore(SqlStore):
                 self._connection.execute("SET synchronous_commit = on")
                 # Who vanishes within a transaction must not keep the lock from the others until TCP gives up.
                 self._connection.execute(f"SET idle_in_transaction_session_timeout = '{_LONGEST_PAUSE}s'")
+                self._connection.execute(f"SET lock_timeout = '{_PATIENCE}s'")
             # Each statement must see what others committed while this one waited for the lock, whatever the default is.
             self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
@@ -52,7 +57,7 @@ class PostgresStore(SqlStore):
     def commit(self) -> None:
         """Return once the server has it on disk.
 
-        When the connection breaks here, nobody knows whether it was committed; the next transaction reads the journal
+        When the connection breaks here, nobody knows whether it was committed; the next transaction reads the state
         and sees. A client that sent an Idempotency-Key may safely send the rows again.
         """
         try:

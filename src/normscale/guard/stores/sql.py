@@ -1,39 +1,54 @@
-"""What every store does: the statements, the same for all databases; the connection differs."""
+"""What every store does: the statements, the same for all databases; the connection differs.
+
+The state of a guard is one row that every transaction writes anew, with a tag: a hash of the tag before and of the
+state. So a damaged state does not pass for one, and whoever remembers the last tag notices a store that went back.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
+from normscale.errors import FileFormatError
 from normscale.guard.entries import Entry
 
+SCHEMA_VERSION = 2
+_META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)"
 _SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, event TEXT NOT NULL, "
-    "client TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, predicted {bytes} NOT NULL, "
-    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, replay_rows {bytes} NOT NULL, display_sample {bytes} NOT NULL, "
-    "note TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS snapshot (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, state {bytes} NOT NULL)",
+    "CREATE TABLE state (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, previous {bytes} NOT NULL, "
+    "tag {bytes} NOT NULL, state {bytes} NOT NULL)",
+    "CREATE TABLE log (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, event TEXT NOT NULL, "
+    "client TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, display_sample {bytes} NOT NULL, "
+    "decided_by TEXT NOT NULL, note TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS quarantine (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION NOT NULL, "
     "minute BIGINT NOT NULL, client TEXT NOT NULL, cause TEXT NOT NULL, rows BIGINT NOT NULL, flagged BIGINT NOT NULL, "
-    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, replay_rows {bytes} NOT NULL)",
+    "mean {bytes} NOT NULL, m2 {bytes} NOT NULL, packed_rows {bytes} NOT NULL)",
     "CREATE INDEX IF NOT EXISTS quarantine_by_minute ON quarantine (minute, client, cause)",
     "CREATE TABLE IF NOT EXISTS answers (client TEXT NOT NULL, key TEXT NOT NULL, digest {bytes} NOT NULL, "
     "at DOUBLE PRECISION NOT NULL, upto BIGINT NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
     "CREATE INDEX IF NOT EXISTS answers_by_time ON answers (at)",
     "CREATE INDEX IF NOT EXISTS answers_by_client ON answers (client, upto)",
 )
-_ENTRY = "seq, at, event, client, rows, flagged, predicted, mean, m2, replay_rows, display_sample, note"
-_QUARANTINED = "seq, at, minute, client, cause, rows, flagged, mean, m2, replay_rows"
+_ENTRY = "seq, at, event, client, rows, flagged, display_sample, decided_by, note"
+_QUARANTINED = "seq, at, minute, client, cause, rows, flagged, mean, m2, packed_rows"
+
+
+class Head(NamedTuple):
+    """Which state a store holds."""
+
+    seq: int
+    tag: bytes
 
 
 class Quarantined(NamedTuple):
     """Rows that were answered but not taken in: their moments by client and minute, or the rows where order matters."""
 
     seq: int
-    """The journal entry that it began with."""
+    """The entry of the log that it began with."""
     at: float
     minute: int
     client: str
@@ -42,7 +57,7 @@ class Quarantined(NamedTuple):
     flagged: int
     mean: bytes
     m2: bytes
-    replay_rows: bytes
+    packed_rows: bytes
 
 
 class Transaction:
@@ -50,36 +65,53 @@ class Transaction:
 
     def __init__(self, store: SqlStore) -> None:
         self._run = store.run
+        self._name = store.name
         self.meta = _Meta(store)
 
+    def head(self) -> Head:
+        """Which state the store holds; seq 0: none."""
+        rows = self._run("SELECT seq, tag FROM state WHERE id = 1", ())
+        return Head(int(rows[0][0]), bytes(rows[0][1])) if rows else Head(0, self._first_tag())
+
+    def state(self) -> bytes | None:
+        """The state, if there is one; its tag is checked."""
+        rows = self._run("SELECT previous, tag, state FROM state WHERE id = 1", ())
+        if not rows:
+            return None
+        previous, tag, state = (bytes(value) for value in rows[0])
+        if _tag(previous, state) != tag:
+            raise FileFormatError(
+                f"the state in the store {self._name!r} is damaged: its checksum is wrong. Restore the store from a "
+                "copy, or start with a new one."
+            )
+        return state
+
+    def save_state(self, seq: int, previous: Head, state: bytes) -> Head:
+        """Write the state that follows the ``previous`` one."""
+        tag = _tag(previous.tag, state)
+        self._run(
+            "INSERT INTO state (id, seq, previous, tag, state) VALUES (1, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+            "SET seq = excluded.seq, previous = excluded.previous, tag = excluded.tag, state = excluded.state",
+            (seq, previous.tag, tag, state),
+        )
+        return Head(seq, tag)
+
+    def _first_tag(self) -> bytes:
+        return (self.meta["store"] or "").encode()
+
     def entries_after(self, seq: int) -> list[Entry]:
-        """The journal beyond an entry, in order."""
-        rows = self._run(f"SELECT {_ENTRY} FROM journal WHERE seq > ? ORDER BY seq", (seq,))
+        """The log beyond an entry, in order."""
+        rows = self._run(f"SELECT {_ENTRY} FROM log WHERE seq > ? ORDER BY seq", (seq,))
         return [Entry(*row) for row in rows]
 
     def append(self, entry: Entry) -> None:
         """Write an entry."""
-        self._run(f"INSERT INTO journal ({_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", entry)
+        self._run(f"INSERT INTO log ({_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", entry)
 
-    def snapshot(self) -> bytes | None:
-        """The state as it was last written."""
-        rows = self._run("SELECT state FROM snapshot WHERE id = 1", ())
-        return bytes(rows[0][0]) if rows else None
-
-    def save_snapshot(self, seq: int, state: bytes, keep_after: int, *, drop_rows: bool) -> None:
-        """Write the state; drop entries up to ``keep_after``, and of the others, where there are any, the rows."""
-        self._run(
-            "INSERT INTO snapshot (id, seq, state) VALUES (1, ?, ?) "
-            "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, state = excluded.state",
-            (seq, state),
-        )
-        self._run("DELETE FROM journal WHERE seq <= ?", (keep_after,))
-        if drop_rows:  # the state includes them
-            self._run("UPDATE journal SET replay_rows = ? WHERE seq <= ? AND length(replay_rows) > 0", (b"", seq))
-
-    def forget_answers(self, before: float) -> None:
-        """Drop answers that are older than ``before``."""
-        self._run("DELETE FROM answers WHERE at < ?", (before,))
+    def forget(self, entries_upto: int, answers_before: float) -> None:
+        """Drop entries and answers of long ago."""
+        self._run("DELETE FROM log WHERE seq <= ?", (entries_upto,))
+        self._run("DELETE FROM answers WHERE at < ?", (answers_before,))
 
     def answer(self, client: str, key: str) -> tuple[bytes, bytes] | None:
         """Digest and verdict of an earlier request with that key."""
@@ -106,7 +138,7 @@ class Transaction:
 
     def list_quarantined(self) -> list[Quarantined]:
         """List them for people: without the rows themselves, which may be many."""
-        columns = _QUARANTINED.removesuffix(", replay_rows")
+        columns = _QUARANTINED.removesuffix(", packed_rows")
         return [Quarantined(*(*row, b"")) for row in self._run(f"SELECT {columns} FROM quarantine ORDER BY seq", ())]
 
     def quarantined_in_minute(self, minute: int, client: str, cause: str) -> Quarantined | None:
@@ -126,6 +158,13 @@ class Transaction:
             "rows = excluded.rows, flagged = excluded.flagged, mean = excluded.mean, m2 = excluded.m2",
             part,
         )
+
+    def oldest_quarantined_beyond(self, parts: int, most_bytes: int) -> list[Quarantined]:
+        """The oldest quarantined rows, as many as are too many; without the rows themselves."""
+        count, size = self._run("SELECT COUNT(*), COALESCE(SUM(length(packed_rows)), 0) FROM quarantine", ())[0]
+        if count <= parts and size <= most_bytes:
+            return []
+        return self.list_quarantined()[: max(1, int(count) // 2)]
 
     def drop_quarantined(self, parts: Sequence[Quarantined]) -> None:
         """Drop some of the quarantined rows."""
@@ -148,17 +187,45 @@ class _Meta:
         )
 
 
+def _tag(previous: bytes, state: bytes) -> bytes:
+    return hashlib.blake2b(state, digest_size=16, key=previous[:64]).digest()
+
+
 class SqlStore(ABC):
     """A database; one thread at a time may use it."""
 
     name: str
     """What to call it to people; no password in it."""
+    byte_type: str
 
-    def create(self, byte_type: str) -> None:
-        """Make the tables that are not there."""
-        with self.transaction():
-            for statement in _SCHEMA:
-                self.run(statement.format(bytes=byte_type), ())
+    def create(self) -> None:
+        """Make the tables of a new store, or bring those of an older version up to date."""
+        from normscale.guard.stores.migrations import MIGRATIONS
+
+        with self.transaction() as transaction:
+            self.run(_META, ())
+            meta = transaction.meta
+            known = meta["schema"]
+            version = int(known) if known is not None else 1 if meta["detector"] is not None else 0
+            if version > SCHEMA_VERSION:
+                raise FileFormatError(
+                    f"the store {self.name!r} was written by a newer version of normscale (schema {version}, this "
+                    f"version knows {SCHEMA_VERSION}); upgrade, or choose another --store."
+                )
+            if version == SCHEMA_VERSION:
+                return
+            for older in range(max(version, 1), SCHEMA_VERSION):
+                if version:
+                    MIGRATIONS[older](self, transaction)
+            if not version:
+                self.make_tables()
+            meta["schema"] = str(SCHEMA_VERSION)
+
+    def make_tables(self) -> None:
+        """Make the tables, and give the store a name that no other has."""
+        for statement in _SCHEMA:
+            self.run(statement.format(bytes=self.byte_type), ())
+        _Meta(self)["store"] = uuid.uuid4().hex
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:

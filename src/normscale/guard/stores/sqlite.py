@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -13,10 +14,16 @@ from normscale.guard.stores.sql import SqlStore
 
 _CHECKPOINT_PAGES = 4000
 """16 MB of log before it is folded into the file: rarely enough not to be felt in the answers' times."""
+_PATIENCE = 10.0
+"""Seconds that a transaction waits for those of other processes ..."""
+_PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
+"""... looking again after these."""
 
 
 class SqliteStore(SqlStore):
     """A file; several processes on one machine may share it."""
+
+    byte_type = "BLOB"
 
     def __init__(self, path: str) -> None:
         """Open or make the file."""
@@ -27,7 +34,8 @@ class SqliteStore(SqlStore):
             raise StoreUnavailable(
                 f"the folder {folder!r} of the store is not there; make it or choose another --store."
             )
-        # Writers of several processes queue at this lock: SQLite itself would let them poll, and starve.
+        self._opened: tuple[int, int] | None = None
+        # Writers of several processes wait at this lock: SQLite's own waits longer and longer, and lets some starve.
         self._lock = None if in_memory else os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._connection: sqlite3.Connection | None = None
         try:
@@ -38,7 +46,8 @@ class SqliteStore(SqlStore):
             self._execute("PRAGMA synchronous = FULL")  # the log is flushed at every commit, not now and then
             self._execute("PRAGMA fullfsync = ON")  # macOS: down to the disk, not only to its cache
             self._execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-            self.create("BLOB")
+            self._opened = None if in_memory else self._on_disk()
+            self.create()
         except sqlite3.DatabaseError as error:
             self.close()
             self._explain(error)
@@ -48,12 +57,16 @@ class SqliteStore(SqlStore):
 
     def begin(self) -> None:
         """Take the lock, then SQLite's own."""
-        self._flock(exclusive=True)
+        self._take_lock()
         try:
+            self._require_same_file("nothing was taken in")
             self._execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            self._flock(exclusive=False)
+            self._release_lock()
             self._explain(error)
+        except BaseException:
+            self._release_lock()
+            raise
 
     def commit(self) -> None:
         """Flush the log."""
@@ -61,7 +74,8 @@ class SqliteStore(SqlStore):
             self._execute("COMMIT")
         except sqlite3.Error as error:
             self._explain(error)
-        self._flock(exclusive=False)
+        self._require_same_file("the rows of this moment were not taken in")
+        self._release_lock()
 
     def rollback(self) -> None:
         """Undo what a failed transaction wrote; SQLite has often done so itself."""
@@ -72,7 +86,7 @@ class SqliteStore(SqlStore):
         except sqlite3.Error:
             pass
         finally:
-            self._flock(exclusive=False)
+            self._release_lock()
 
     def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
         """Run it."""
@@ -95,9 +109,45 @@ class SqliteStore(SqlStore):
             raise StoreUnavailable(f"the store {self.name!r} is closed.")
         return self._connection.execute(statement, values)
 
-    def _flock(self, *, exclusive: bool) -> None:
-        if self._lock is not None:  # on Windows nothing is done: SQLite's own lock serves, only less fairly
-            (lock_file if exclusive else unlock_file)(self._lock)
+    def _take_lock(self) -> None:
+        if self._lock is None:
+            return
+        deadline, pause = time.monotonic() + _PATIENCE, _PAUSE
+        while True:
+            try:
+                lock_file(self._lock, wait=False)  # on Windows nothing is done: SQLite's own lock serves
+                os.lseek(self._lock, 0, os.SEEK_SET)
+                os.write(self._lock, f"{os.getpid():<12}".encode())
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.lseek(self._lock, 0, os.SEEK_SET)
+                    holder = os.read(self._lock, 12).decode(errors="replace").strip() or "unknown"
+                    raise StoreUnavailable(
+                        f"process {holder} has held the store {self.name!r} for {_PATIENCE:g} seconds; nothing was "
+                        "taken in. Is it stopped? Let it go on (kill -CONT) or end it, and send the rows again."
+                    ) from None
+                time.sleep(pause)
+                pause = min(2.0 * pause, _LONGEST_PAUSE)
+
+    def _release_lock(self) -> None:
+        if self._lock is not None:
+            unlock_file(self._lock)
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        """Which file stands under the store's name; None: none."""
+        try:
+            found = os.stat(self.name)
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _require_same_file(self, outcome: str) -> None:
+        if self._opened is not None and self._on_disk() != self._opened:
+            raise StoreUnavailable(
+                f"the store {self.name!r} was deleted, moved or replaced while it was open; {outcome}. Put the file "
+                "back and restart the guard."
+            )
 
     def _explain(self, error: sqlite3.Error) -> NoReturn:
         text = str(error)

@@ -1,0 +1,90 @@
+"""A store belongs to one detector; another one may take it over, with what the stream has taught."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from normscale._kernels import BlockState
+from normscale.encoding.json_text import read_json, write_json
+from normscale.errors import InvalidInput
+from normscale.guard.detector_check import Identity
+from normscale.guard.drift import RecentRows
+from normscale.guard.guard_state import STORED, GuardState, statistics_tensors
+from normscale.guard.statistics import MomentStatistics, Statistics, Tensors
+from normscale.guard.stores import Transaction
+from normscale.state import pack_state, unpack_state
+
+
+def succeed(
+    transaction: Transaction, start: GuardState, identity: Identity, *, adopt: bool, store_name: str
+) -> dict[str, Any] | None:
+    """Make sure that a store belongs to this detector; a note for the log when it was taken over.
+
+    Running moments are carried over relative to training: a class whose running mean lies 0.1 deviations above
+    its old training mean gets one 0.1 deviations above the new. Counts, a person's freeze and answers to keys stay;
+    the threshold is the new file's, and quarantined rows, which are another network's, are dropped.
+    """
+    known = transaction.meta["detector"]
+    if known == identity.fingerprint:
+        return None
+    stored = transaction.state()
+    if known is not None and not adopt:
+        raise InvalidInput(
+            f"the store {store_name!r} holds the statistics of another detector; its rows do not belong to this one. "
+            "Choose another --store, go back to the detector file that it was made with, or take it over (--adopt)."
+        )
+    profile = read_json(transaction.meta["profile"] or "null")
+    transaction.meta["detector"], transaction.meta["profile"] = identity.fingerprint, write_json(identity.profile)
+    if known is None:
+        return None
+    if profile is not None and not _classes_agree(profile, identity.profile):
+        raise InvalidInput(
+            f"the store {store_name!r} was made with other classes ({_classes(profile)}) than this detector has "
+            f"({_classes(identity.profile)}), so nothing of it can be carried over; choose another --store."
+        )
+    if stored is None:
+        return {"carried": False}
+    header, tensors = unpack_state(stored, STORED)
+    old = statistics_tensors(tensors)
+    carried = _carried(start.statistics, old, profile, identity.profile)
+    state = start.unpacked(_emptied(header, start))._replace(
+        statistics=start.statistics if carried is None else carried,
+        rows=0 if carried is None else int(header["rows"]),
+        quarantined=0,
+    )
+    transaction.drop_quarantined(transaction.list_quarantined())
+    transaction.save_state(state.seq, transaction.head(), state.pack())
+    return {"carried": carried is not None, "rows": state.rows}
+
+
+def _carried(statistics: Statistics, old: Tensors, profile: Any, new: Any) -> Statistics | None:
+    """The old running moments, seen from the new training; None where either is of another kind."""
+    both_known = profile is not None and profile["mean"] is not None and new["mean"] is not None
+    if not isinstance(statistics, MomentStatistics) or set(old) != {"weight", "mean", "m2"} or not both_known:
+        return None
+    weight = float(old["weight"][0])
+    then, now = (({name: np.array(each[name]) for name in ("mean", "std")}) for each in (profile, new))
+    wide = then["std"] > 0.0
+    scale = np.divide(now["std"], then["std"], out=np.ones_like(now["std"]), where=wide)
+    mean = now["mean"] + np.where(wide, (old["mean"] - then["mean"]) * scale, 0.0)
+    m2 = np.where(wide, old["m2"] * scale**2, now["std"] ** 2 * weight)
+    return MomentStatistics(statistics.formula, BlockState(weight, mean, m2), statistics.prior)
+
+
+def _emptied(header: dict[str, Any], start: GuardState) -> bytes:
+    """A stored state with everything that only the old detector's logits explain as at the start."""
+    empty = start._replace(recent=RecentRows.empty(start.recent.mean.size))
+    own, tensors = unpack_state(empty.pack(), STORED)
+    kept = ("seq", "at", "scored", "alarms_raised", "frozen", "this_minute")
+    return pack_state({**own, **{name: header[name] for name in kept}}, tensors, STORED)
+
+
+def _classes_agree(old: Any, new: Any) -> bool:
+    named = old["names"] is not None and new["names"] is not None
+    return bool(old["names"] == new["names"] if named else old["classes"] == new["classes"])
+
+
+def _classes(profile: Any) -> str:
+    return ", ".join(profile["names"]) if profile["names"] is not None else f"{profile['classes']} without names"
