@@ -362,7 +362,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nothing to freeze"):
         guard(made=detector("energy")).freeze("x")
     with pytest.raises(InvalidInput, match="evidence"):
-        Policy(window=10.0, evidence=100.0).checked()
+        Policy(evidence=0.0).checked()
     assert on.state.scored == 0
 
 

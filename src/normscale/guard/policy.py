@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import Self
 
 from normscale import _validate
-from normscale.errors import InvalidInput
 
 
 class OnDrift(StrEnum):
@@ -28,8 +27,8 @@ class Policy:
     on_drift: str = OnDrift.FREEZE
     window: float = 1000.0
     """How many recent rows are watched; older ones fade."""
-    evidence: float | None = None
-    """Before this many rows the recent ones are not compared with training; None: half of the window."""
+    evidence: float = 500.0
+    """Before this many rows, or half of the window, the recent ones are not compared with training."""
     balance: float = 0.35
     """Largest share of recent rows that may be predicted otherwise than in training (total variation)."""
     shift: float = 1.0
@@ -67,12 +66,12 @@ class Policy:
     @property
     def enough(self) -> float:
         """Rows after which the recent ones are compared with training."""
-        return 0.5 * self.window if self.evidence is None else self.evidence
+        return min(self.evidence, 0.5 * self.window)
 
     def checked(self) -> Self:
         """Return the policy itself, or raise :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
-        for name in ("window", "balance", "flagged", "prior"):
+        for name in ("window", "evidence", "balance", "flagged", "prior"):
             _validate.positive(getattr(self, name), name)
         for name in (
             "shift",
@@ -86,11 +85,6 @@ class Policy:
             "far",
         ):
             _validate.positive(getattr(self, name), name, allow_inf=True)
-        _validate.positive(self.enough, "evidence")
-        if self.enough >= self.window:  # what fades only ever comes near to the window
-            raise InvalidInput(
-                f"evidence ({self.enough:g} rows) must be less than window ({self.window:g} rows): it would never come."
-            )
         for name in ("client_cap", "minute_cap"):
             if getattr(self, name) is not None:
                 _validate.at_least(getattr(self, name), name, 1)

@@ -11,7 +11,7 @@ from normscale.guard.clock import Clock
 from normscale.guard.detector_check import Identity
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState
-from normscale.guard.stores import Head, SqlStore, Transaction
+from normscale.guard.stores import StateHead, SqlStore, Transaction
 from normscale.guard.succession import succeed
 from normscale.guard.view import View
 
@@ -79,7 +79,7 @@ class Session:
     """
 
     state: GuardState
-    _head: Head
+    _head: StateHead
 
     def __init__(self, stored: StoredState) -> None:
         self._stored = stored
@@ -147,7 +147,7 @@ class Session:
             stored.clock.catch_up(self.state.at)
         self._before = self.state
 
-    def _require_later(self, found: Head, known: Head) -> None:
+    def _require_later(self, found: StateHead, known: StateHead) -> None:
         if found.seq <= known.seq:
             raise StoreUnavailable(
                 f"the store {self._stored.store.name!r} went back: it holds entry {found.seq}, and this process has "

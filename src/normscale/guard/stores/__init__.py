@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from normscale.errors import InvalidInput
-from normscale.guard.stores.sql import Head, Quarantined, SqlStore, Transaction
+from normscale.guard.stores.sql import StateHead, Quarantined, SqlStore, Transaction
 
-__all__ = ["Head", "Quarantined", "SqlStore", "Transaction", "open_store"]
+__all__ = ["StateHead", "Quarantined", "SqlStore", "Transaction", "open_store"]
 
 
 def open_store(where: str | os.PathLike[str]) -> SqlStore:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from normscale.errors import FileFormatError
 from normscale.guard.guard_state import STORED
-from normscale.guard.stores.sql import Head, SqlStore, Transaction
+from normscale.guard.stores.sql import StateHead, SqlStore, Transaction
 from normscale.state import pack_state, unpack_state
 
 
@@ -30,7 +30,7 @@ def _from_journal(store: SqlStore, transaction: Transaction) -> None:
     )
     if snapshot:
         state = _state_of_snapshot(bytes(snapshot[0][1]), int(dropped))
-        transaction.save_state(last, Head(0, transaction.head().tag), state)
+        transaction.save_state(last, StateHead(0, transaction.head().tag), state)
     store.run("DROP TABLE journal", ())
     store.run("DROP TABLE snapshot", ())
 

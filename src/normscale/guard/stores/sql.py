@@ -37,7 +37,7 @@ _ENTRY = "seq, at, event, client, rows, flagged, display_sample, decided_by, not
 _QUARANTINED = "seq, at, minute, client, cause, rows, flagged, mean, m2, packed_rows"
 
 
-class Head(NamedTuple):
+class StateHead(NamedTuple):
     """Which state a store holds."""
 
     seq: int
@@ -68,10 +68,10 @@ class Transaction:
         self._name = store.name
         self.meta = _Meta(store)
 
-    def head(self) -> Head:
+    def head(self) -> StateHead:
         """Which state the store holds; seq 0: none."""
         rows = self._run("SELECT seq, tag FROM state WHERE id = 1", ())
-        return Head(int(rows[0][0]), bytes(rows[0][1])) if rows else Head(0, self._first_tag())
+        return StateHead(int(rows[0][0]), bytes(rows[0][1])) if rows else StateHead(0, self._first_tag())
 
     def state(self) -> bytes | None:
         """The state, if there is one; its tag is checked."""
@@ -86,7 +86,7 @@ class Transaction:
             )
         return state
 
-    def save_state(self, seq: int, previous: Head, state: bytes) -> Head:
+    def save_state(self, seq: int, previous: StateHead, state: bytes) -> StateHead:
         """Write the state that follows the ``previous`` one."""
         tag = _tag(previous.tag, state)
         self._run(
@@ -94,7 +94,7 @@ class Transaction:
             "SET seq = excluded.seq, previous = excluded.previous, tag = excluded.tag, state = excluded.state",
             (seq, previous.tag, tag, state),
         )
-        return Head(seq, tag)
+        return StateHead(seq, tag)
 
     def _first_tag(self) -> bytes:
         return (self.meta["store"] or "").encode()
