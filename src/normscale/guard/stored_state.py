@@ -11,7 +11,7 @@ from normscale.guard.clock import Clock
 from normscale.guard.detector_check import Identity
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState
-from normscale.guard.stores import StateHead, SqlStore, Transaction
+from normscale.guard.stores import SqlStore, StateHead, Transaction
 from normscale.guard.succession import succeed
 from normscale.guard.view import View
 

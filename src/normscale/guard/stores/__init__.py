@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from normscale.errors import InvalidInput
-from normscale.guard.stores.sql import StateHead, Quarantined, SqlStore, Transaction
+from normscale.guard.stores.sql import Quarantined, SqlStore, StateHead, Transaction
 
-__all__ = ["StateHead", "Quarantined", "SqlStore", "Transaction", "open_store"]
+__all__ = ["Quarantined", "SqlStore", "StateHead", "Transaction", "open_store"]
 
 
 def open_store(where: str | os.PathLike[str]) -> SqlStore:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from normscale.errors import FileFormatError
 from normscale.guard.guard_state import STORED
-from normscale.guard.stores.sql import StateHead, SqlStore, Transaction
+from normscale.guard.stores.sql import SqlStore, StateHead, Transaction
 from normscale.state import pack_state, unpack_state
 
 
