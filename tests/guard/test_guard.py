@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 import normscale as ns
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
-from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
-from normscale.guard import guard as guard_module
+from normscale.guard import Guard, Policy, Verdict, open_store, quarantine, stored_state
 from normscale.guard.clock import Clock
 from normscale.guard.detector_check import fingerprint
 from normscale.guard.guard_state import GuardState
@@ -130,7 +129,7 @@ def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
 
 def test_a_quarantine_of_rows_is_bounded_and_holds_no_outliers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on = guard(tmp_path / "s", IGNORE, detector("robust_norm_scaling"))
-    monkeypatch.setattr(guard_module, "MOST_PACKED_BYTES", 100_000)
+    monkeypatch.setattr(quarantine, "MOST_PACKED_BYTES", 100_000)
     on.freeze("test")
 
     def kept() -> list[Quarantined]:

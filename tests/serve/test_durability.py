@@ -291,7 +291,7 @@ def test_two_servers_and_two_workers_on_one_store_know_every_row_at_once(start_s
     first.stop()
     second.stop()
     with sqlite3.connect(tmp_path / "store.sqlite") as database:
-        (times,) = zip(*database.execute("SELECT at FROM journal ORDER BY seq"), strict=True)
+        (times,) = zip(*database.execute("SELECT at FROM log ORDER BY seq"), strict=True)
     assert list(times) == sorted(times)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from normscale import _validate
-from normscale._kernels import BlockState, combine
 from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
@@ -18,10 +17,11 @@ from normscale.errors import InvalidInput, MissingOutput
 from normscale.guard.accepted_numbers import require_numbers
 from normscale.guard.detector_check import Identity, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
-from normscale.guard.entries import Entry, Event
+from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState
-from normscale.guard.judge import Cause, Judge, Part
+from normscale.guard.judge import Cause, Judge
 from normscale.guard.policy import Policy
+from normscale.guard.quarantine import drop, moments_of, set_aside
 from normscale.guard.request import Request, cut_verdicts, joined_outputs, request_starts
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
@@ -29,11 +29,6 @@ from normscale.guard.stores import Quarantined, SqlStore
 from normscale.guard.verdict import Mode, Verdict
 from normscale.guard.view import View
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
-
-MOST_PARTS, MOST_PACKED_BYTES = 10_000, 64 << 20
-"""Of the quarantine; beyond, the older half is dropped."""
-_LOOK_EVERY = 50
-"""Entries between two looks at its size."""
 
 
 class Guard:
@@ -254,39 +249,8 @@ class Guard:
             cause = {} if part.cause is None else {"cause": part.cause}
             entry = session.append(event, cause, client=client, **counts)
             if part.cause is not None:
-                self._quarantine(session, entry, part.cause, part)
+                set_aside(session, entry, part.cause, part)
         return cut_verdicts(requests, ruling)
-
-    def _quarantine(self, session: Session, entry: Entry, cause: Cause, part: Part) -> None:
-        """Keep what a person may accept: moments by client and minute, or the rows themselves where order matters."""
-        moments, minute = part.moments, int(entry.at // 60.0)
-        earlier = None if part.packed_rows else session.transaction.quarantined_in_minute(minute, entry.client, cause)
-        if earlier is not None:
-            moments = combine(_moments(earlier), moments)
-        session.transaction.quarantine(
-            Quarantined(
-                entry.seq if earlier is None else earlier.seq,
-                entry.at if earlier is None else earlier.at,
-                minute,
-                entry.client,
-                cause.value,
-                int(moments.weight),
-                entry.flagged + (0 if earlier is None else earlier.flagged),
-                moments.mean.tobytes(),
-                moments.m2.tobytes(),
-                part.packed_rows,
-            )
-        )
-        if entry.seq % _LOOK_EVERY == 0 or len(part.packed_rows) > MOST_PACKED_BYTES // _LOOK_EVERY:
-            too_many = session.transaction.oldest_quarantined_beyond(MOST_PARTS, MOST_PACKED_BYTES)
-            self._drop(session, too_many)
-
-    def _drop(self, session: Session, parts: Sequence[Quarantined]) -> int:
-        """Take parts out of the quarantine; how many rows that were."""
-        session.transaction.drop_quarantined(parts)
-        rows = sum(part.rows for part in parts)
-        session.state = session.state._replace(quarantined=session.state.quarantined - rows)
-        return rows
 
     # -- decisions of a person ---------------------------------------------------------------------------------
 
@@ -304,8 +268,13 @@ class Guard:
                     f"a threshold of {threshold.value:g} would flag nothing: no score so far, nor of rows far from "
                     f"training, was above {largest:g}. Choose a smaller one."
                 )
-            session.state = session.state._replace(threshold=threshold, threshold_decided=value is not None)
-            session.append(Event.THRESHOLD, {"value": threshold.value, "own": value is None}, by=by)
+            session.decide(
+                Event.THRESHOLD,
+                {"value": threshold.value, "own": value is None},
+                by,
+                threshold=threshold,
+                threshold_decided=value is not None,
+            )
         return self.state
 
     def freeze(self, because: str, *, by: str = "") -> GuardState:
@@ -313,31 +282,21 @@ class Guard:
         if self.judge.mode == Mode.STATIC:
             raise InvalidInput(f"{self.detector.name} has no running statistics; there is nothing to freeze.")
         with Session(self._stored) as session:
-            session.state = session.state._replace(frozen=Frozen(session.now, because, by_person=True))
-            session.append(Event.FREEZE, {"because": because}, by=by)
+            frozen = Frozen(session.now, because, by_person=True)
+            session.decide(Event.FREEZE, {"because": because}, by, frozen=frozen)
         return self.state
 
     def thaw(self, *, by: str = "") -> GuardState:
         """Resume taking rows in."""
         with Session(self._stored) as session:
-            session.state = session.state._replace(frozen=None, calm_rows=0, freezes=0)
-            session.append(Event.THAW, {"because": "a person said so"}, by=by)
+            session.decide(Event.THAW, {"because": "a person said so"}, by, frozen=None, calm_rows=0, freezes=0)
         return self.state
 
     def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream: back to the detector file's statistics. Quarantined rows stay where they are."""
-        start = self.start
+        names = ("statistics", "recent", "rows", "frozen", "alarms", "calm_rows", "freezes")
         with Session(self._stored) as session:
-            session.state = session.state._replace(
-                statistics=start.statistics,
-                recent=start.recent,
-                rows=0,
-                frozen=None,
-                alarms=(),
-                calm_rows=0,
-                freezes=0,
-            )
-            session.append(Event.RESET, by=by)
+            session.decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
         return self.state
 
     def accept(self, client: str | None = None, *, by: str = "") -> GuardState:
@@ -346,8 +305,8 @@ class Guard:
             parts = [part for part in session.transaction.quarantined(client) if part.cause != Cause.OUTLIER]
             statistics = session.state.statistics
             for part in parts:
-                statistics = statistics.accept(_moments(part), part.packed_rows)
-            rows = self._drop(session, parts)
+                statistics = statistics.accept(moments_of(part), part.packed_rows)
+            rows = drop(session, parts)
             session.state = session.state._replace(statistics=statistics, rows=session.state.rows + rows)
             session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
         return self.state
@@ -356,7 +315,7 @@ class Guard:
         """Drop quarantined rows, of one client or of all."""
         with Session(self._stored) as session:
             parts = session.transaction.list_quarantined()
-            rows = self._drop(session, [part for part in parts if client in (None, part.client)])
+            rows = drop(session, [part for part in parts if client in (None, part.client)])
             session.append(Event.DISCARD, {"client": client}, rows=rows, by=by)
         return self.state
 
@@ -398,7 +357,3 @@ class Guard:
                 arrays[name] = moments.mean + moments.std * reach * random.uniform(-1.0, 1.0, (65, width))
             largest = max(largest, float(self.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
         return largest
-
-
-def _moments(part: Quarantined) -> BlockState:
-    return BlockState(float(part.rows), np.frombuffer(part.mean), np.frombuffer(part.m2))

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normscale import _kernels
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray
-from normscale.guard.accepted_numbers import block_moments
+from normscale.guard.block import Block
 from normscale.guard.display_sample import sample_for_display
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
@@ -111,8 +110,7 @@ class Judge:
         if state.frozen is not None and (why := self._thaws(state)):
             state = state._replace(frozen=None, calm_rows=0)
             events.append((Event.THAW, {"because": why}))
-        logits = outputs.logits
-        block = _Block(outputs, block_moments(logits), _kernels.predicted(logits), self.drift.distances(outputs))
+        block = Block.of(outputs, self.drift)
         room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
         may = block.may_be_taken_in(self.drift.far, room)
         scored = self._score(state, block, may)
@@ -146,10 +144,9 @@ class Judge:
 
     def preview(self, state: GuardState, outputs: ModelOutputs) -> tuple[FloatArray, BoolArray, IntArray]:
         """Scores, flags and predicted classes by the statistics as they are."""
-        predicted = _kernels.predicted(outputs.logits)
-        block = _Block(outputs, block_moments(outputs.logits), predicted, self.drift.distances(outputs))
+        block = Block.of(outputs, self.drift)
         scored = self._score(state, block, np.zeros(len(outputs), np.bool_))
-        return scored.scores, scored.flags, predicted
+        return scored.scores, scored.flags, block.predicted
 
     def _thaws(self, state: GuardState) -> str | None:
         if state.frozen is not None and state.frozen.by_person:
@@ -163,7 +160,7 @@ class Judge:
         acts = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
         return acts and any(reading.freezing for reading in alarming)
 
-    def _score(self, state: GuardState, block: _Block, may: BoolArray | None) -> _Scored:
+    def _score(self, state: GuardState, block: Block, may: BoolArray | None) -> _Scored:
         """Score and flag a block, taking in what may be. Outliers are flagged, whatever their score."""
         outputs, file, statistics = block.outputs, self.start.statistics, state.statistics
         taken, added = may, None
@@ -181,17 +178,17 @@ class Judge:
                 added = flags & ~self._flags(state, by_file, block)
         return _Scored(scores, flags, added, taken, statistics)
 
-    def _flags(self, state: GuardState, scores: FloatArray, block: _Block) -> BoolArray:
+    def _flags(self, state: GuardState, scores: FloatArray, block: Block) -> BoolArray:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
         return flags if block.distances is None else flags | (block.distances > self.policy.outlier)
 
-    def _counted(self, recent: RecentRows, block: _Block, may: BoolArray | None, scored: _Scored) -> RecentRows:
+    def _counted(self, recent: RecentRows, block: Block, may: BoolArray | None, scored: _Scored) -> RecentRows:
         """Count the rows that were taken in, or would be if the guard were not frozen, and the answers to all."""
         window = self.policy.window
         recent = recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
         if may is not None and not may.any():
             return recent
-        part = block if may is None else block.of(may)
+        part = block if may is None else block.part(may)
         added = 0
         if scored.added is not None:
             added = int(np.count_nonzero(scored.added if may is None else scored.added[may]))
@@ -206,7 +203,7 @@ class Judge:
         self,
         state: GuardState,
         client: str,
-        block: _Block,
+        block: Block,
         may: BoolArray | None,
         scored: _Scored,
         recent: RecentRows,
@@ -235,12 +232,12 @@ class Judge:
         )
 
     def _parts(
-        self, block: _Block, may: BoolArray | None, scored: _Scored, request_starts: IntArray | None
+        self, block: Block, may: BoolArray | None, scored: _Scored, request_starts: IntArray | None
     ) -> Iterator[Part]:
         for cause, mask in _fates(block.far(self.drift.far), may, scored.taken):
             if mask is not None and not mask.any():
                 continue
-            part = block if mask is None else block.of(mask)
+            part = block if mask is None else block.part(mask)
             flags = scored.flags if mask is None else scored.flags[mask]
             sample = sample_for_display(
                 scored.scores if mask is None else scored.scores[mask],
@@ -298,34 +295,6 @@ def _fates(
 
 def _names(state: GuardState) -> set[str]:
     return {alarm.name for alarm in state.alarms}
-
-
-class _Block(NamedTuple):
-    """Some rows, and what is known of them before they are scored."""
-
-    outputs: ModelOutputs
-    moments: BlockState
-    predicted: IntArray
-    distances: FloatArray | None
-    """(n,) from training; None: none is far."""
-
-    def far(self, limit: float) -> BoolArray | None:
-        return None if self.distances is None else self.distances > limit
-
-    def may_be_taken_in(self, limit: float, room: int | None) -> BoolArray | None:
-        """Which rows are near enough, and the first of them for whom there is room; None: all."""
-        far, n = self.far(limit), len(self.outputs)
-        may = np.ones(n, np.bool_) if far is None else ~far
-        if room is not None:
-            may[np.flatnonzero(may)[room:]] = False
-        return None if may.all() else may
-
-    def of(self, mask: BoolArray) -> _Block:
-        if mask.all():
-            return self
-        outputs = self.outputs[mask]
-        distances = None if self.distances is None else self.distances[mask]
-        return _Block(outputs, block_moments(outputs.logits), self.predicted[mask], distances)
 
 
 class _Scored(NamedTuple):

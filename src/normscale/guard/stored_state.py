@@ -127,6 +127,11 @@ class Session:
         self.state = self.state._replace(seq=entry.seq, at=entry.at)
         return entry
 
+    def decide(self, event: Event, note: dict[str, Any], by: str, **changed: Any) -> None:
+        """Change the state as a person wants it, and write down who that was."""
+        self.state = self.state._replace(**changed)
+        self.append(event, note, by=by)
+
     def remember(self, client: str, key: str, digest: bytes, verdict: bytes) -> None:
         """Keep the answer to a request that may be sent again."""
         self.transaction.remember(client, key, digest, self.state.at, verdict, MOST_BYTES)

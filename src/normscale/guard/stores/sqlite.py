@@ -18,6 +18,8 @@ _PATIENCE = 10.0
 """Seconds that a transaction waits for those of other processes ..."""
 _PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
 """... looking again after these."""
+_LOST = (-1, -1)
+"""No file is this one."""
 
 
 class SqliteStore(SqlStore):
@@ -144,6 +146,7 @@ class SqliteStore(SqlStore):
 
     def _require_same_file(self, outcome: str) -> None:
         if self._opened is not None and self._on_disk() != self._opened:
+            self._opened = _LOST  # its log may be mixed with another file's by now: only a new start can tell
             raise StoreUnavailable(
                 f"the store {self.name!r} was deleted, moved or replaced while it was open; {outcome}. Put the file "
                 "back and restart the guard."

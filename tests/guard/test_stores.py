@@ -1,0 +1,264 @@
+"""What may happen to a store: it is damaged, deleted, replaced, put back, held, old, or given to another detector."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from guards import IGNORE, detector, digits, guard, moments_of, sample, send
+
+import normscale as ns
+from normscale.detectors.base import Detector
+from normscale.encoding.json_text import read_json
+from normscale.errors import FileFormatError, InvalidInput, StoreUnavailable
+from normscale.guard import open_guard, open_store
+from normscale.guard.entries import Entry
+from normscale.guard.guard_state import STORED
+from normscale.guard.stores import sqlite
+from normscale.state import pack_state
+
+
+def tables(path: Path) -> list[list[tuple[Any, ...]]]:
+    """The state and the log, as they are."""
+    with closing(sqlite3.connect(path)) as store:
+        return [store.execute(f"SELECT * FROM {table}").fetchall() for table in ("state", "log")]
+
+
+def put_back(path: Path, rows: list[list[tuple[Any, ...]]]) -> None:
+    """What a restored copy, or a replica that lags, does to a store."""
+    with closing(sqlite3.connect(path)) as store, store:
+        for table, each in zip(("state", "log"), rows, strict=True):
+            store.execute(f"DELETE FROM {table}")
+            store.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(each[0]))})", each)
+
+
+def test_a_store_that_is_put_back_under_a_running_guard_is_noticed(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(10))
+    earlier = tables(tmp_path / "s")
+    send(on, digits(10, seed=1))
+    state = on.state
+    put_back(tmp_path / "s", earlier)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"went back: it holds entry 1.*up to entry 2.*Restart"):
+            send(on, digits(10, seed=2))
+    assert on.state is state
+    assert send(guard(tmp_path / "s", IGNORE), digits(10, seed=2)).rows == 20  # a restart goes on from what is there
+
+
+def test_a_store_of_the_same_length_with_another_past_is_noticed(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(10))
+    earlier = tables(tmp_path / "s")
+    send(on, digits(10, seed=1))
+    put_back(tmp_path / "s", earlier)
+    send(guard(tmp_path / "s", IGNORE), digits(10, seed=2))
+    with pytest.raises(StoreUnavailable, match="went back"):
+        send(on, digits(10, seed=3))
+
+
+@pytest.mark.parametrize("replaced", (False, True))
+def test_a_store_that_is_deleted_or_replaced_is_noticed_before_an_answer(tmp_path: Path, replaced: bool) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(10))
+    os.rename(tmp_path / "s", tmp_path / "moved")
+    if replaced:
+        guard(tmp_path / "s", IGNORE).store.close()
+    with pytest.raises(StoreUnavailable, match="deleted, moved or replaced"):
+        send(on, digits(10))
+    assert on.state.rows == 10
+    os.replace(tmp_path / "moved", tmp_path / "s")
+    with pytest.raises(StoreUnavailable, match="restart"):  # only a new start can tell what is in the file
+        send(on, digits(10))
+    if not replaced:
+        on.store.close()
+        assert send(guard(tmp_path / "s", IGNORE), digits(10)).rows == 20
+
+
+def test_a_damaged_state_does_not_pass_for_one(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s")
+    send(on, digits(10))
+    on.store.close()
+    with closing(sqlite3.connect(tmp_path / "s")) as store, store:
+        (state,) = store.execute("SELECT state FROM state").fetchone()
+        spoilt = bytearray(state)
+        spoilt[-5] ^= 1
+        store.execute("UPDATE state SET state = ?", (bytes(spoilt),))
+    with pytest.raises(FileFormatError, match=r"damaged: its checksum is wrong.*Restore"):
+        guard(tmp_path / "s")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="processes cannot be stopped here")
+def test_a_stopped_process_that_holds_the_store_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    code = (
+        "import sys, time; from normscale.guard import open_store\n"
+        "with open_store(sys.argv[1]).transaction(): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        monkeypatch.setattr(sqlite, "_PATIENCE", 0.2)
+        with pytest.raises(StoreUnavailable, match=f"process {holder.pid} has held the store"):
+            send(on, digits(3))
+        holder.kill()
+    assert send(on, digits(3)).rows == 3
+
+
+def test_a_probe_writes_or_says_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = guard(tmp_path / "s")
+    on.probe()
+    os.rename(tmp_path / "s", tmp_path / "elsewhere")
+    with pytest.raises(StoreUnavailable):
+        on.probe()
+
+
+def older_store(path: Path, made: Detector, *, stopped: bool) -> None:
+    """A store as version 1 wrote it: a journal and a snapshot."""
+    guard(path, IGNORE, made).store.close()
+    with closing(sqlite3.connect(path)) as store, store:
+        store.executescript(
+            "DROP TABLE state; DROP TABLE log; DELETE FROM meta WHERE key != 'detector';"
+            "ALTER TABLE quarantine RENAME COLUMN packed_rows TO replay_rows;"
+            "CREATE TABLE journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION, event TEXT, client TEXT, rows BIGINT, "
+            "flagged BIGINT, predicted BLOB, mean BLOB, m2 BLOB, replay_rows BLOB, display_sample BLOB, note TEXT);"
+            "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, state BLOB NOT NULL);"
+        )
+        training = made.baseline_
+        assert training is not None
+        moments = training.moments.reweighted(41.0)
+        header = {
+            "seq": 2, "at": 1000.0, "threshold": {"value": 1.25, "per_class": None, "keep": None, "n": None,
+            "conformal": False}, "threshold_decided": True, "rows": 40, "scored": 50, "quarantined": 10,
+            "frozen": None, "alarms": [], "calm_rows": 50, "this_minute": [-1, 0, {}], "recent": [49.0, 2.0],
+        }  # fmt: skip
+        tensors = {
+            "statistics.weight": np.array([41.0]), "statistics.mean": moments.mean, "statistics.m2": moments.m2,
+            **{f"recent.{name}": np.ones(8) for name in ("predicted", "mean", "m2")},
+        }  # fmt: skip
+        store.execute("INSERT INTO snapshot VALUES (1, 2, ?)", (pack_state(header, tensors, STORED),))
+        for seq in range(1, 3 if stopped else 4):
+            store.execute("INSERT INTO journal VALUES (?, 1000, 'rows', 'a', 20, 1, '', '', '', '', '', '')", (seq,))
+
+
+def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    made = detector()
+    older_store(tmp_path / "s", made, stopped=True)
+    on = guard(tmp_path / "s", IGNORE, made)
+    assert (on.state.rows, on.state.scored, on.state.quarantined, on.state.seq) == (40, 50, 10, 2)
+    assert on.state.threshold.value == 1.25
+    assert send(on, digits(3)).rows == 43
+    assert guard(tmp_path / "s", IGNORE, made).state.rows == 43
+    older_store(tmp_path / "t", made, stopped=False)
+    with pytest.raises(FileFormatError, match=r"older version.*stop it by SIGTERM"):
+        guard(tmp_path / "t", IGNORE, made)
+
+
+def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    guard(tmp_path / "s").store.close()
+    with closing(sqlite3.connect(tmp_path / "s")) as store, store:
+        store.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
+    with pytest.raises(FileFormatError, match=r"newer version.*schema 99"):
+        open_store(tmp_path / "s")
+
+
+def test_decisions_keep_who_made_them_and_listeners_hear_what_is_on_disk(tmp_path: Path) -> None:
+    on, heard = guard(tmp_path / "s", IGNORE), list[Entry]()
+    on.listeners.append(heard.append)
+    send(on, digits(5), client="camera")
+    on.freeze("a test", by="ann")
+    on.set_threshold(1.0, by="ben")
+    on.thaw(by="ann")
+    on.accept(by="cleo")
+    on.discard(by="dora")
+    on.reset(by="ann")
+    told = [(entry.event, entry.by) for entry in heard]
+    assert told == [("rows", ""), ("freeze", "ann"), ("threshold", "ben"), ("thaw", "ann"), ("accept", "cleo"),
+                    ("discard", "dora"), ("reset", "ann")]  # fmt: skip
+    with on.store.transaction() as transaction:
+        assert [(entry.event, entry.by) for entry in transaction.entries_after(0)] == told
+    with pytest.raises(InvalidInput, match="would flag nothing"):
+        on.set_threshold(1e6, by="ann")
+    assert len(heard) == len(told)
+
+
+def test_an_alarm_and_its_end_are_entries_of_their_own() -> None:
+    on, heard = guard(), list[Entry]()
+    on.listeners.append(heard.append)
+    noise = sample().ood["uniform_noise"].logits
+    for i in range(12):
+        send(on, noise[i % 6 * 60 : i % 6 * 60 + 60])
+    events = [entry.event for entry in heard if entry.event not in ("rows", "quarantine")]
+    assert events[0] == "alarm"
+    assert "freeze" in events
+    assert on.state.alarms_raised >= events.count("alarm") > 0
+    (first, *_) = [read_json(entry.note)["alarms"] for entry in heard if entry.event == "alarm"]
+    assert {"name", "value", "limit", "text", "since"} == set(first[0])
+    for i in range(80):
+        send(on, digits(100, seed=i))
+    assert "calm" in [entry.event for entry in heard]
+    assert on.mode == "running"
+
+
+def other_detector(scale: float = 2.0, names: tuple[str, ...] | None = None) -> Detector:
+    """The same network with its logits stretched and moved, as if it had been trained again."""
+    train, validation = (scale * part.logits.astype(np.float64) + 3.0 for part in (sample().train, sample().validation))
+    made = ns.NormScaling().fit(train).set_threshold(validation)
+    made.class_names = tuple(sample().class_names) if names is None else names
+    return made
+
+
+def test_a_new_detector_takes_a_store_over_with_what_the_stream_taught(tmp_path: Path) -> None:
+    old, new = detector(), other_detector()
+    on = guard(tmp_path / "s", IGNORE, old)
+    send(on, digits(300))
+    on.freeze("by hand", by="ann")
+    send(on, digits(20))
+    weight, mean, m2 = moments_of(on)
+    on.store.close()
+    with pytest.raises(InvalidInput, match="--adopt"):
+        open_guard(new, tmp_path / "s", IGNORE)
+    adopted = open_guard(new, tmp_path / "s", IGNORE, adopt=True)
+    np.testing.assert_allclose(moments_of(adopted)[1], 2.0 * np.array(mean) + 3.0, rtol=1e-9)
+    np.testing.assert_allclose(moments_of(adopted)[2], 4.0 * np.array(m2), rtol=1e-9)
+    assert moments_of(adopted)[0] == weight
+    assert (adopted.state.rows, adopted.state.scored, adopted.state.quarantined) == (300, 320, 0)
+    assert (adopted.mode, adopted.quarantine()) == ("frozen", [])
+    assert adopted.state.threshold == new.threshold_
+    adopted.thaw()
+    send(adopted, 2.0 * digits(20, seed=9).astype(np.float64) + 3.0)
+    assert open_guard(new, tmp_path / "s", IGNORE).state.rows == 320
+    with pytest.raises(InvalidInput, match="another detector"):
+        open_guard(old, tmp_path / "s", IGNORE)
+
+
+def test_what_cannot_be_carried_over_is_said_or_begins_anew(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(50))
+    on.store.close()
+    shutil.copy(tmp_path / "s", tmp_path / "t")
+    with pytest.raises(InvalidInput, match=r"other classes \(0, 1.*than this detector has \(a, b"):
+        open_guard(other_detector(names=tuple("abcdefgh")), tmp_path / "s", IGNORE, adopt=True)
+    assert guard(tmp_path / "s", IGNORE).state.rows == 50  # a refusal leaves it as it was
+    robust = open_guard(detector("robust_norm_scaling"), tmp_path / "t", IGNORE, adopt=True)
+    assert (robust.state.rows, robust.state.scored) == (0, 50)
+
+
+def test_waiting_for_a_busy_store_ends_when_it_is_free(tmp_path: Path) -> None:
+    on, other = guard(tmp_path / "s", IGNORE), open_store(tmp_path / "s")
+    other.begin()
+    threading.Timer(0.2, other.rollback).start()
+    began = time.monotonic()
+    assert send(on, digits(3)).rows == 3
+    assert time.monotonic() - began >= 0.1
