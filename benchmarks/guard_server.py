@@ -1,6 +1,6 @@
 """The guard's server on loopback, durability on (SQLite, a flush to disk before every answer).
 
-    single    one JSON row per request, 32 connections: time per request against an empty FastAPI endpoint
+    single    one JSON row per request, 32 connections: time per request against an empty endpoint on uvicorn
     batch     .npy batches of 10 000 x 10: time per batch against in-process ``stream`` of the same rows
     latency   single rows at half the load that ``single`` reaches: the 99th percentile against the median
     restart   a million journalled rows, then kill -9: seconds until ready, against one second
@@ -213,7 +213,7 @@ def main() -> None:
     options = harness.arguments(__doc__, what="single")
     with tempfile.TemporaryDirectory(dir=os.environ.get("NORMSCALE_BENCH_FOLDER")) as folder:
         result = WHAT[options.what](Path(folder), options.quick)
-    harness.report(result, "fastapi", "uvicorn", "numpy")
+    harness.report(result, "uvicorn", "numpy")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ ROWS = [
         "six_methods.py", 0.1, 0.05),
     Row("six-methods-fit", "the same with fitting on 50 000 rows", "pytorch-ood, the four of them it has",
         "six_methods.py --fit 1"),
-    Row("guard-single", "the guard's server, one JSON row per request, 32 connections", "empty FastAPI endpoint",
+    Row("guard-single", "the guard's server, one JSON row per request, 32 connections", "empty endpoint",
         "guard_server.py --what single", 1.25, 1.0),
     Row("guard-batch", "the guard's server, .npy batches of 10 000 x 10", "in-process stream",
         "guard_server.py --what batch", 1.667, 1.25),

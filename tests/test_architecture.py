@@ -92,7 +92,7 @@ HEAVY = {
     "matplotlib",
     "numba",
     "pyarrow",
-    "fastapi",
+    "uvicorn",
     "msgspec",
     "psycopg",
     "onnx",

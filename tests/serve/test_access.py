@@ -14,7 +14,7 @@ from serve.conftest import Start
 from serve.kills import SAMPLE
 from serve.running import Server, refusal
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 ROW = {"logits": SAMPLE.test.logits[0].tolist()}
 NEEDS = {

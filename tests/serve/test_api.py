@@ -20,7 +20,7 @@ from serve.kills import SAMPLE, Moments
 from serve.models import Weights, linear_model
 from serve.running import NPY, Client, Server, npy
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 ARROW = "application/vnd.apache.arrow.stream"
 ROWS = SAMPLE.test.logits[:60].astype(np.float64)

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 import normscale as ns
 from normscale.detectors.base import Detector
 from normscale.serve import handlers
-from normscale.serve.app import make_app
+from normscale.serve.app import GuardApp
 from normscale.serve.bounds import Bounds
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY, NPZ, BadRequest, read_outputs
 from normscale.serve.protocol import GuardProtocol
-from normscale.serve.settings import ServerSettings
+from normscale.serve.settings import GuardSettings, ServerSettings
 from serve.running import Client, Server, npy, refusal
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "guard"))
@@ -38,13 +38,16 @@ WIDTHS = {"logits": 8, "features": 32}
 @asynccontextmanager
 async def running(options: ServerSettings) -> AsyncIterator[httpx.AsyncClient]:
     """The application in this process, from its start to its end."""
-    app = make_app(options)
+    app = GuardApp(options)
     said: asyncio.Queue[Any] = asyncio.Queue()
     heard: asyncio.Queue[Any] = asyncio.Queue()
     life = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, heard.get, said.put))
     await heard.put({"type": "lifespan.startup"})
     assert (await said.get())["type"] == "lifespan.startup.complete"
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(
+        app,  # type: ignore[arg-type]
+        raise_app_exceptions=False,
+    )
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await heard.put({"type": "lifespan.shutdown"})
@@ -152,7 +155,9 @@ def test_the_document_says_which_arrays_are_read(client: Client) -> None:
 def test_a_foreign_detector_stands_guard_and_goes_on_after_a_restart(tmp_path: Path, name: str) -> None:
     twin, rows = fitted(name), SAMPLE.test
     fitted(name).save(tmp_path / "detector.safetensors")
-    options = ServerSettings(str(tmp_path / "detector.safetensors"), str(tmp_path / "store.sqlite"))
+    options = ServerSettings(
+        {"": GuardSettings(str(tmp_path / "detector.safetensors"), str(tmp_path / "store.sqlite"))}
+    )
 
     async def send(i: int) -> None:
         part = rows[10 * i : 10 * i + 10]
@@ -217,7 +222,7 @@ def test_damaged_archives_are_refused_or_read(data: st.DataObject) -> None:
 def test_a_mistake_after_the_commit_does_not_promise_that_nothing_was_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ServerSettings("sample", str(tmp_path / "store.sqlite"))
+    options = ServerSettings({"": GuardSettings("sample", str(tmp_path / "store.sqlite"))})
 
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
@@ -250,7 +255,7 @@ def test_bounds_have_one_source_of_defaults() -> None:
     bounds, command = Bounds(), inspect.signature(serve).parameters
     for name in ("max_body", "max_rows", "max_requests", "max_seconds"):
         assert command[name].default == getattr(bounds, name)
-    assert ServerSettings("sample", ":memory:").bounds == GuardProtocol.bounds == bounds
+    assert ServerSettings({}).bounds == GuardProtocol.bounds == bounds
 
 
 def test_serve_leaves_nothing_behind_for_a_detector_that_it_refuses(

@@ -19,7 +19,7 @@ import pytest
 from serve.kills import SAMPLE
 from serve.running import NPY, Server, npy
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 ROW = SAMPLE.test.logits[0].astype(np.float64)
 BODY = json.dumps({"logits": ROW.tolist()}).encode()

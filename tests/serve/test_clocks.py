@@ -17,7 +17,7 @@ from serve.kills import Block, Moments, make_block
 from serve.running import Client, Reply, Server
 from serve.test_durability import LEARN
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="no libfaketime on this machine (apt-get install faketime)")
 

@@ -25,7 +25,7 @@ from serve.conftest import Start
 from serve.kills import SAMPLE, Block, Moments, Restarting, Sender, explain, make_block, wait_for_answers
 from serve.running import NPY, Server, npy, refusal
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 LEARN = ("--on-drift", "ignore", "--outlier", "inf")
 """Every row is taken in: these tests are about keeping rows, not about choosing them."""

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from serve.models import linear_model, three_class_guard
 from serve.running import Server
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
 

@@ -24,7 +24,7 @@ from normscale._validate import FloatArray
 from normscale.serve.tokens import add_token
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (apt-get install chromium)")
 

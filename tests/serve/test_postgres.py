@@ -17,7 +17,7 @@ from serve.kills import Moments, Restarting, Sender, make_block, wait_for_answer
 from serve.postgres import Postgres, programs
 from serve.test_durability import LEARN, killed
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 pytest.importorskip("psycopg", reason="the extra [postgres] is not installed")
 FOLDER = programs()
 pytestmark = pytest.mark.skipif(FOLDER is None, reason="no PostgreSQL on this machine (apt-get install postgresql)")

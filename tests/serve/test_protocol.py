@@ -16,10 +16,11 @@ import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normscale.serve.app import refusal, respond
+from normscale.serve.bad_request import BadRequest
 from normscale.serve.bounds import Bounds
-from normscale.serve.hosts import Hosts
-from normscale.serve.limits import Receive, RequestLimits, Scope, Send
 from normscale.serve.protocol import guard_protocol
+from normscale.serve.request import BodyBudget, HttpRequest, Receive, Reply, Scope, Send
 
 MAX_HEAD = 4000
 BOUNDS = Bounds(max_body=300_000, max_seconds=20)
@@ -27,12 +28,16 @@ BOUNDS = Bounds(max_body=300_000, max_seconds=20)
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Tell the client what arrived."""
-    message = await receive()
-    names = [name.decode() for name, _ in scope["headers"]]
-    body = json.dumps({"size": len(message["body"]), "path": scope["path"][:20], "headers": names}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    request = HttpRequest(scope, receive)
+    try:
+        await request.read_body(BOUNDS.max_body, BOUNDS.max_seconds, BodyBudget(1 << 30))
+    except BadRequest as error:
+        reply = refusal(error)
+    else:
+        names = [name.decode() for name, _ in scope["headers"]]
+        told = {"size": len(request.body), "path": scope["path"][:20], "headers": names}
+        reply = Reply(json.dumps(told).encode())
+    await respond(request, reply, send)
 
 
 @contextmanager
@@ -40,7 +45,7 @@ def running(loop: str = "uvloop", keep_alive: float = 60, **bounds: Any) -> Iter
     """A server with these bounds; gives its port."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         config = uvicorn.Config(
-            RequestLimits(echo, hosts=Hosts("127.0.0.1"), bounds=BOUNDS),
+            echo,
             http=guard_protocol(BOUNDS._replace(**{"max_head": MAX_HEAD, "head_seconds": 30.0, **bounds})),
             loop=loop,
             ws="none",

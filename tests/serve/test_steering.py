@@ -16,7 +16,7 @@ from serve.conftest import Start
 from serve.kills import SAMPLE, Moments
 from serve.running import Client, Server
 
-pytest.importorskip("fastapi", reason="the extra [serve] is not installed")
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 DIGITS = np.concatenate([SAMPLE.test.logits, SAMPLE.validation.logits]).astype(np.float64)
 ONES = DIGITS[DIGITS.argmax(axis=1) == 1]

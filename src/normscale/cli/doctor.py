@@ -21,7 +21,7 @@ EXTRAS = {
     "arrow": ("pyarrow", "Parquet tables and faster CSV"),
     "torch": ("torch", "networks and training"),
     "report": ("matplotlib", "figures"),
-    "serve": ("fastapi", "the HTTP guard"),
+    "serve": ("uvicorn", "the HTTP guard"),
     "postgres": ("psycopg", "a guard's journal in PostgreSQL"),
     "onnx": ("onnxruntime", "ONNX models with their detector"),
     "ray": ("ray", "many files, and pictures, on a Ray cluster"),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normscale.errors import MissingExtra
 from normscale.guard.policy import Policy
 from normscale.serve.bounds import Bounds
+
+if TYPE_CHECKING:
+    from normscale.guard import Guard
 
 EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
 
@@ -19,7 +21,13 @@ _LIMITS = "Limits"
 
 
 def serve(
-    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --threshold-on` saved, or `sample`.")],
+    detector: Annotated[
+        str,
+        typer.Argument(
+            help="A detector that `normscale fit --threshold-on` saved, or `sample`; or guards.toml, several guards by "
+            "name, each with its detector, store, tokens and policy."
+        ),
+    ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Any other address than loopback needs --tokens.")] = "127.0.0.1",
     store: Annotated[
@@ -38,7 +46,8 @@ def serve(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work and the store.")] = 1,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A further name that the server may be called by; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A further name that the server may be called by; needs --tokens; may be repeated."),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
@@ -46,6 +55,19 @@ def serve(
             help="An origin whose page may change the guard, such as https://guard.example.com: needed behind a proxy "
             "that rewrites Host; may be repeated."
         ),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The address or network of a proxy that is believed when it says who a request comes from "
+            "(X-Forwarded-For); may be repeated."
+        ),
+    ] = None,
+    log_format: Annotated[
+        str, typer.Option(help="text or json: one line for every alarm, freeze, decision and refusal.")
+    ] = "text",
+    alarm_webhook: Annotated[
+        str | None, typer.Option(help="An http(s) address that gets a POST of JSON for every alarm, freeze and thaw.")
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
     on_drift: Annotated[
@@ -99,9 +121,9 @@ def serve(
 ) -> None:
     """Serve a guard over HTTP: rows in, scores out, running statistics that survive a crash, and a page at /."""
     try:
-        from normscale.serve.run import bind, check_addresses
+        from normscale.serve.run import bind, check_settings
         from normscale.serve.run import serve as run
-        from normscale.serve.settings import SAMPLE, ServerSettings
+        from normscale.serve.settings import SAMPLE, GuardSettings, ServerSettings, default_store, read_guards
     except ImportError as error:
         raise MissingExtra(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
@@ -110,50 +132,64 @@ def serve(
 
     if demo and detector != SAMPLE:
         raise InvalidInput("--demo plays the embedded sample: normscale serve sample --demo.")
+    policy = Policy(
+        on_drift=on_drift,
+        window=window,
+        evidence=min(_POLICY.evidence, 0.5 * window),
+        balance=balance,
+        shift=shift,
+        spread=spread,
+        flagged=flagged,
+        calm=calm,
+        outlier=outlier,
+        client_cap=client_cap,
+        minute_cap=minute_cap,
+    ).checked()
+    if detector.endswith(".toml"):
+        if any(option is not None for option in (store, tokens, model, threshold)):
+            raise InvalidInput(f"store, tokens, model and threshold of several guards stand in {detector}.")
+        guards = read_guards(detector, policy)
+    else:
+        own_store = default_store(detector) if store is None else store
+        guards = {"": GuardSettings(detector, own_store, policy, threshold, model, tokens)}
     settings = ServerSettings(
-        detector=detector,
-        store=store if store is not None else f"{os.path.splitext(detector)[0]}.sqlite",
-        policy=Policy(
-            on_drift=on_drift,
-            window=window,
-            evidence=min(_POLICY.evidence, 0.5 * window),
-            balance=balance,
-            shift=shift,
-            spread=spread,
-            flagged=flagged,
-            calm=calm,
-            outlier=outlier,
-            client_cap=client_cap,
-            minute_cap=minute_cap,
-        ).checked(),
-        threshold=threshold,
-        model=model,
-        tokens=tokens,
+        guards=guards,
         host=host,
         port=port,
         hosts=tuple(allow_host or ()),
         origins=tuple(allow_origin or ()),
+        proxies=tuple(trusted_proxy or ()),
         workers=workers,
         bounds=Bounds(max_body, max_rows, max_requests, max_seconds),
         demo=demo,
+        log_format=log_format,
+        webhook=alarm_webhook,
     )
-    check_addresses(settings)
+    check_settings(settings)
     with bind(settings) as listener:
-        opened = settings.open_guard()  # what is wrong with it is said here, once, and not by every worker
         address, bound_port = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
-        state, wanted = opened.state, " and ".join(opened.widths)
+        for name, guard in guards.items():
+            # What is wrong with it is said here, once, and not by every worker.
+            _introduce(guard.open_guard(), f"http://{shown}:{bound_port}/{name and name + '/'}")
+        typer.echo("Ctrl-C stops.", err=True)
+        run(settings, listener)
+
+
+def _introduce(guard: Guard, address: str) -> None:
+    """Say which guard is served where, and close it again."""
+    state, wanted = guard.state, " and ".join(guard.widths)
+    typer.echo(
+        f"{guard.detector!r} on {guard.n_classes} classes, threshold {state.threshold.value:.6g}\n"
+        f"store {guard.store.name}: {state.rows} rows in the statistics, {guard.mode}; "
+        f"on drift: {guard.policy.on_drift}\n"
+        f"{address} is the page; POST {address}v1/score takes {wanted}.",
+        err=True,
+    )
+    if guard.detector.baseline_ is None:
         typer.echo(
-            f"{opened.detector!r} on {opened.n_classes} classes, threshold {state.threshold.value:.6g}\n"
-            f"store {opened.store.name}: {state.rows} rows in the statistics, {opened.mode}; on drift: {on_drift}\n"
-            f"http://{shown}:{bound_port}/ is the page; POST /v1/score takes {wanted}. Ctrl-C stops.",
+            "note: the detector file does not say what training looked like, so only the flagged share is watched; "
+            "fit it again with this version.",
             err=True,
         )
-        if opened.detector.baseline_ is None:
-            typer.echo(
-                "note: the detector file does not say what training looked like, so only the flagged share is watched; "
-                "fit it again with this version.",
-                err=True,
-            )
-        opened.store.close()
-        run(settings, listener)
+    guard.store.close()

@@ -11,18 +11,17 @@ import math
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from normscale.encoding.json_text import number_for_json
 from normscale.encoding.npy_header import npy_header_bytes
 from normscale.guard.verdict import Verdict
+from normscale.serve.bodies import Scores, encode_json
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
 
 _OFFERED = (JSON, NPY, ARROW_STREAM)
 _LONGEST_ACCEPT = 256
-
-_encode_json = msgspec.json.Encoder().encode
 
 
 def encode(answer: Verdict, accept: str | None) -> tuple[bytes, str, dict[str, str]]:
@@ -121,25 +120,20 @@ def _has_arrow() -> bool:
 
 
 def _as_json(answer: Verdict) -> bytes:
-    document: dict[str, Any] = {
-        "scores": _plain(answer.scores.tolist()),
-        "is_ood": answer.is_ood.tolist(),
-        "predicted": answer.predicted.tolist(),
-    }
+    scaled: Any = UNSET
     if answer.scaled is not None:
         rows = answer.scaled.tolist()
-        document["scaled"] = rows if np.isfinite(answer.scaled).all() else [_plain(row) for row in rows]
-    document["mode"] = answer.mode
-    document["taken_in"] = answer.taken_in
-    document["rows"] = answer.rows
-    document["alarms"] = answer.alarms
-    return _encode_json(document)
+        scaled = rows if np.isfinite(answer.scaled).all() else [_plain(row) for row in rows]
+    scores, flags, predicted = _plain(answer.scores.tolist()), answer.is_ood.tolist(), answer.predicted.tolist()
+    mode: Any = answer.mode
+    alarms = list(answer.alarms)
+    return encode_json(Scores(scores, flags, predicted, mode, answer.taken_in, answer.rows, alarms, scaled))
 
 
-def _plain(numbers: list[float]) -> list[float | str]:
+def _plain(numbers: list[float]) -> list[Any]:
     """Numbers that JSON has; a sum that is finite shows that all of them are."""
     if math.isfinite(sum(numbers)):
-        return numbers  # type: ignore[return-value]
+        return numbers
     return [number_for_json(x) for x in numbers]
 
 

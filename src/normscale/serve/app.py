@@ -1,126 +1,306 @@
-"""The ASGI application: routes, limits, and what errors become."""
+"""The ASGI application: which route a request is for, what is refused before its body is read, what errors become.
+
+In this order: host and origin, the route, token and role; then, for routes that take part in it, the limit of requests
+at once, and the body within its bounds of size, time and memory. So strangers cost nothing but the head of a request,
+and health and metrics are answered however much else is going on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import gc
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.responses import Response
-
 from normscale._processes import end_with_parent
-from normscale._version import __version__
 from normscale.errors import InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
-from normscale.serve import openapi
-from normscale.serve.bad_request import BadRequest, error_body, shown
-from normscale.serve.fast_path import FastPath
+from normscale.serve.bad_request import BadRequest, shown
+from normscale.serve.bodies import encode_json, error_body
+from normscale.serve.event_log import Refusals
 from normscale.serve.handlers import Handlers
-from normscale.serve.hosts import Hosts
-from normscale.serve.instruments import CountRequests
-from normscale.serve.limits import SERVER_ERROR, App, RequestLimits
+from normscale.serve.hosts import SECURITY_HEADERS, Hosts, checked_origin
+from normscale.serve.instruments import Instruments
+from normscale.serve.openapi import ROUTES, Route
+from normscale.serve.page_files import page_files
+from normscale.serve.request import BodyBudget, ClientGone, HttpRequest, Receive, Reply, Scope, Send
 from normscale.serve.settings import ServerSettings
+from normscale.serve.shutdown import ShutdownSignal
+from normscale.serve.watcher import Leadership
+from normscale.serve.webhook import Webhook
+
+_PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_WEBHOOK_SECONDS = 2.0
+_LOGGER = logging.getLogger("uvicorn.error")
+_SERVER_ERROR = (
+    "the server made a mistake, and its log says which. Whether it happened before or after rows were taken in is not "
+    "known: ask again with the same Idempotency-Key, or look at /v1/state."
+)
+_OPENAPI = Route("GET", "/openapi.json", "openapi", "This document")
+
+Handler = Callable[[HttpRequest], Awaitable[Reply]]
 
 
-def make_app(settings: ServerSettings) -> App:
-    """The ASGI application of one worker."""
-    handlers = Handlers(settings)
+class _Gate:
+    """How many requests are being answered, and how many may be."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await handlers.start()
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.active = 0
+
+    def __enter__(self) -> None:
+        if self.active >= self.limit:
+            raise BadRequest(503, f"the server is busy with {self.limit} others. Try again in a second.")
+        self.active += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.active -= 1
+
+
+class GuardApp:
+    """The application of one worker, for one guard or for several by name.
+
+    ======  ====================================================================================
+    400     no header Host, or a header twice that may come once
+    401     no token that is known; 403: it may not do this, or a page of another origin asks
+    404     no such path; 405: not by this method
+    408     the body did not arrive in time
+    413     the body is too large; declared bodies are refused before a byte is read
+    415     the body is compressed, or of a format that is not known
+    421     the header Host names another server
+    422     the body can be read and breaks a rule
+    500     the server made a mistake; its log has the traceback
+    503     too much to do, or the store cannot be used; ``Retry-After`` says when to try again
+    504     the answer took too long; 507: the disk is full
+    ======  ====================================================================================
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._hosts = Hosts(settings.host, settings.hosts)
+        self._origins = frozenset(checked_origin(origin) for origin in settings.origins)
+        self._requests = _Gate(settings.bounds.max_requests)
+        self._streams = _Gate(settings.bounds.max_live)
+        self._budget = BodyBudget(settings.bounds.max_bodies)
+        self._instruments = Instruments()
+        self._refusals = Refusals()
+        self._webhook: Webhook | None = None
+        self.guards = {name: Handlers(name, settings, self._instruments) for name in settings.guards}
+        self._routes: dict[str, dict[str, tuple[Route, Handlers, Handler]]] = {}
+        for name, guard in self.guards.items():
+            prefix = f"/{name}" if name else ""
+            for route in (*ROUTES, _OPENAPI):
+                if route.handler != "classify" or guard.settings.model is not None:
+                    found = (route, guard, getattr(guard, route.handler))
+                    self._routes.setdefault(prefix + route.path, {})[route.method] = found
+            for path, file in page_files().items():
+                reply = Reply(file.content, file.content_type, {"Cache-Control": "no-cache"})
+                page = Route("GET", path, "", "The page")
+                self._routes[prefix + path] = {"GET": (page, guard, _always(reply))}
+        if "" not in self.guards:  # for all of them; the page of one says where the others are
+            first = next(iter(self.guards.values()))
+            for path, handler in (("/healthz", first.health), ("/readyz", self._all_ready), ("/", self._names)):
+                self._routes[path] = {"GET": (Route("GET", path, "", ""), first, handler)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(HttpRequest(scope, receive), send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start and stop with the server."""
+        await receive()
         try:
-            yield
-        finally:
-            await handlers.stop()
+            await self.start()
+        except Exception as error:  # said once by the command already, unless something changed since
+            _LOGGER.exception("the application did not start")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        for guard in self.guards.values():
+            await guard.stop()
+        if self._webhook is not None:
+            self._webhook.stop(_WEBHOOK_SECONDS)
+        await send({"type": "lifespan.shutdown.complete"})
 
-    api = FastAPI(
-        title="normscale guard",
-        version=__version__,
-        description=openapi.DESCRIPTION,
-        lifespan=lifespan,
-        docs_url=None,  # these pages load scripts from elsewhere
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    for route in openapi.ROUTES:
-        if route.path == "/v1/classify" and settings.model is None:
-            continue
-        api.add_api_route(
-            route.path,
-            getattr(handlers, route.handler),
-            methods=[route.method],
-            summary=route.summary,
-            response_class=Response,
-            responses=route.responses,
-            openapi_extra=route.extra,
-            operation_id=route.handler,
+    async def start(self) -> None:
+        """Open every guard."""
+        shutdown, leadership, self._webhook = ShutdownSignal(), Leadership(), Webhook(self._settings.webhook)
+        for guard in self.guards.values():
+            await guard.start(shutdown, leadership, self._webhook)
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays; looking through it again and again is felt in the answers' times
+
+    async def _answer(self, request: HttpRequest, send: Send) -> None:
+        methods = self._routes.get(request.path, {})
+        guard = next((handlers.name for _, handlers, _ in methods.values()), "")
+        with ExitStack() as held:
+            try:
+                reply = await self._reply(request, methods, held)
+            except ClientGone:
+                return
+            except Exception as error:
+                reply = refusal(error)
+                if isinstance(error, StoreUnavailable):
+                    self._instruments.store_error(guard)
+                elif reply.status == 500:
+                    _LOGGER.exception("a request was not answered")
+            name = request.path if methods else "other"
+            self._instruments.request(name, reply.status)
+            if reply.status >= 400:
+                self._tell(request, guard, name, reply)
+            await respond(request, reply, send)
+
+    def _tell(self, request: HttpRequest, guard: str, path: str, reply: Reply) -> None:
+        """Write a line of a refused request; of strangers' paths and headers, nothing."""
+        assert isinstance(reply.content, bytes)
+        self._refusals.tell(
+            guard=guard,
+            status=reply.status,
+            path=path,
+            client=request.client,
+            address=request.address,
+            because=None if reply.status in (401, 404) else json.loads(reply.content)["error"],
         )
-    for path in handlers.files:
-        api.add_api_route(path, handlers.page, methods=["GET"], include_in_schema=False)
-    _complete_document(api, handlers)
-    api.add_exception_handler(NormscaleError, _refuse)
-    api.add_exception_handler(Exception, _failed)
-    api.add_exception_handler(404, _not_found)
-    api.add_exception_handler(405, _not_found)
-    posts = {"/v1/score": handlers.score} | ({"/v1/classify": handlers.classify} if settings.model else {})
-    limited = RequestLimits(
-        FastPath(api, posts, _refuse),
-        hosts=Hosts(settings.host, settings.hosts),
-        bounds=settings.bounds,
-        origins=settings.origins,
-    )
-    paths = frozenset(route.path for route in openapi.ROUTES) | frozenset(handlers.files)
-    return CountRequests(limited, handlers.instruments, paths)
+
+    async def _reply(
+        self, request: HttpRequest, methods: dict[str, tuple[Route, Handlers, Handler]], held: ExitStack
+    ) -> Reply:
+        self._check_head(request)
+        found = methods.get(request.method)
+        if found is None:
+            raise _no_route(request, methods)
+        route, guard, handler = found
+        guard.identify(request, route.role)
+        bounds = self._settings.bounds
+        is_live = route.handler == "live"
+        if route.role and not route.is_free:
+            held.enter_context(self._streams if is_live else self._requests)
+        if route.body is not None:
+            held.callback(request.release, self._budget)
+            await request.read_body(bounds.max_body, bounds.max_seconds, self._budget)
+        try:
+            async with asyncio.timeout(bounds.max_seconds) as clock:
+                return await handler(request)
+        except TimeoutError:
+            if not clock.expired():  # one of the handler's own
+                raise
+            raise BadRequest(
+                504,
+                f"no answer within {bounds.max_seconds:g} seconds; it may still be done. Ask again with the same "
+                "Idempotency-Key, or look at /v1/state, and send fewer rows at once.",
+            ) from None
+
+    def _check_head(self, request: HttpRequest) -> None:
+        """Refuse what its headers alone show to be for another server, or from another's page."""
+        headers = request.headers
+        request.require_single_headers()
+        host, origin = headers.get(b"host"), headers.get(b"origin")
+        if host is None:
+            raise BadRequest(400, "the request has no header Host.")
+        if not self._hosts.allow(host):
+            raise BadRequest(421, "this server does not answer to that Host. Use its own name, or allow this one.")
+        if origin is not None and request.method not in _SAFE:
+            written = origin.lower()
+            if written not in self._origins and written.partition(b"://")[2] != host.lower():
+                raise BadRequest(
+                    403, "pages of another origin may not do this; --allow-origin lets one that you trust."
+                )
+        if headers.get(b"content-encoding", b"").strip().lower() not in (b"identity", b""):
+            raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")
+
+    async def _all_ready(self, request: HttpRequest) -> Reply:
+        for guard in self.guards.values():
+            await guard.ready(request)
+        return Reply(encode_json({"status": "ready"}))
+
+    async def _names(self, _: HttpRequest) -> Reply:
+        return Reply(encode_json({"guards": {name: f"/{name}/" for name in self.guards}}))
 
 
-def _complete_document(api: FastAPI, handlers: Handlers) -> None:
-    """Add what FastAPI cannot know: which arrays the detector reads, and what a token is."""
-    plain = api.openapi
-
-    def document() -> dict[str, Any]:
-        made = plain()
-        made.setdefault("components", {})["securitySchemes"] = openapi.SECURITY
-        openapi.describe_arrays(made, handlers.guard.widths)
-        return made
-
-    api.openapi = document  # type: ignore[method-assign]
-
-
-def app_from_environment() -> App:
+def app_from_environment() -> GuardApp:
     """What a worker process runs."""
     end_with_parent(gently=True)
-    return make_app(ServerSettings.from_environment())
+    return GuardApp(ServerSettings.from_environment())
 
 
-async def _refuse(_: Request, error: Exception) -> Response:
-    """An error of ours, as a status and a sentence."""
-    headers: dict[str, str] = {}
+def _always(reply: Reply) -> Handler:
+    async def give(_: HttpRequest) -> Reply:
+        return reply
+
+    return give
+
+
+def _no_route(request: HttpRequest, methods: dict[str, Any]) -> BadRequest:
+    if not methods:
+        return BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in /openapi.json.")
+    return BadRequest(405, f"{shown(request.method)} is not allowed here, but {', '.join(sorted(methods))}.")
+
+
+def refusal(error: Exception) -> Reply:
+    """An error as a status and a sentence."""
+    if not isinstance(error, NormscaleError):
+        return Reply(error_body(_SERVER_ERROR), status=500)
     if isinstance(error, BadRequest):
         status = error.status
-        if status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
     elif isinstance(error, StoreUnavailable):
         status = 507 if error.full else 503
-        headers["Retry-After"] = "1"
     elif isinstance(error, MissingExtra):  # of a format that this server cannot read
         status = 415
     else:
         status = 422 if isinstance(error, InvalidInput) else 500
-    return Response(error_body(str(error)), status, headers, "application/json")
+    headers: dict[str, str] = {}
+    if status in (503, 507):
+        headers["Retry-After"] = "1"
+    elif status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Reply(error_body(str(error)), headers=headers, status=status)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    """A bug of ours; the server's log has its traceback."""
-    return Response(error_body(SERVER_ERROR), 500, None, "application/json")
+async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:
+    private = "/v1/" in request.path
+    headers = [
+        (b"content-type", reply.content_type.encode("latin-1")),
+        *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.items()),
+        *(_PRIVATE if private else SECURITY_HEADERS),
+    ]
+    content = reply.content
+    if not isinstance(content, bytes):
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await _stream(request, content, send)
+        return
+    headers.append((b"content-length", b"%d" % len(content)))
+    if request.unread:  # the connection's next bytes would be the rest of the body
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": request.unread})
+    if request.unread:
+        await request.drop_body()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _not_found(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    headers = getattr(error, "headers", None)
-    sentence = (
-        f"there is nothing at {shown(request.url.path)}; the paths are in /openapi.json."
-        if status == 404
-        else f"{shown(request.method)} is not allowed here; the methods are in /openapi.json."
-    )
-    return Response(error_body(sentence), status, headers, "application/json")
+async def _stream(request: HttpRequest, pieces: AsyncIterator[bytes], send: Send) -> None:
+    """Send pieces until there are no more or the client is gone."""
+
+    async def send_all() -> None:
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    sending, gone = asyncio.ensure_future(send_all()), asyncio.ensure_future(request.wait_until_gone())
+    try:
+        await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, gone):
+            task.cancel()
+        results = await asyncio.gather(sending, gone, return_exceptions=True)
+    if isinstance(results[0], Exception):
+        raise results[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TypeAlias
 
 from normscale.errors import NormscaleError
@@ -43,14 +42,3 @@ def shown(text: object) -> str:
     """
     line = str(text)[: _LONGEST + 1].encode("unicode_escape").decode("ascii")
     return line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
-
-
-def error_body(sentence: str) -> bytes:
-    """The body of every response that is an error.
-
-    Examples
-    --------
-    >>> error_body("no such page.")
-    b'{"error": "no such page."}'
-    """
-    return json.dumps({"error": sentence}).encode()

@@ -13,9 +13,11 @@ class Bounds(NamedTuple):
     max_rows: int = 100_000
     """Rows in one request."""
     max_requests: int = 256
-    """Requests at once."""
+    """Requests at once; health, metrics and the page are not counted."""
     max_seconds: float = 30.0
     """For a body to arrive, and again for its answer; the answer of a live stream may last."""
+    max_bodies: int = 128 << 20
+    """Bytes of all bodies that are arriving or being answered."""
     max_live: int = 32
     """Live streams at once."""
     max_head: int = 16 << 10

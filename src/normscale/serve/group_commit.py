@@ -34,17 +34,17 @@ class GroupCommit:
     ----------
     guard : Guard
         Nobody else may use it from now on.
-    max_waiting : int
-        Rows that may wait; beyond, requests are refused.
+    look : callable or None
+        Is called with the guard, by the thread that owns it, after every group and job.
     """
 
-    def __init__(self, guard: Guard, max_waiting: int = 1 << 20) -> None:
+    def __init__(self, guard: Guard, look: Callable[[Guard], None] | None = None) -> None:
         """Start the thread; call it inside the event loop."""
         self._guard = guard
-        self._max_waiting = max_waiting
+        self._look = look
+        self.is_failing = False
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Request | Job, asyncio.Future[Any]]] = []
-        self._rows = 0
         self._stopping = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="guard", daemon=True)
@@ -57,25 +57,20 @@ class GroupCommit:
 
     async def submit(self, request: Request) -> Verdict:
         """Answer a request; its rows are on disk when this returns."""
-        if self._rows > self._max_waiting:
-            raise StoreUnavailable(
-                f"{self._rows} rows are waiting to be taken in already; send them again in a second."
-            )
-        verdict: Verdict = await self._put(request, len(request.outputs))
+        verdict: Verdict = await self._put(request)
         return verdict
 
     async def run(self, job: Callable[[Guard], Result]) -> Result:
         """Run something on the guard, between two groups."""
-        result: Result = await self._put(job, 0)
+        result: Result = await self._put(job)
         return result
 
-    def _put(self, work: Request | Job, rows: int) -> asyncio.Future[Any]:
+    def _put(self, work: Request | Job) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._changed:
             if self._stopping:
                 raise StoreUnavailable("the guard is shutting down; nothing was taken in. Send the rows again.")
             self._waiting.append((work, future))
-            self._rows += rows
             self._changed.notify()
         return future
 
@@ -91,7 +86,7 @@ class GroupCommit:
             with self._changed:
                 while not self._waiting and not self._stopping:
                     self._changed.wait()
-                work, self._waiting, self._rows = self._waiting, [], 0
+                work, self._waiting = self._waiting, []
             if not work:
                 return
             group: list[tuple[Request, asyncio.Future[Any]]] = []
@@ -120,17 +115,26 @@ class GroupCommit:
         sys.setswitchinterval(_SHORT_TURN if many else _TURN)
         try:
             results = list(self._guard.process([request for request, _ in group]))
+            self._looked()
         except Exception as error:  # every request of the group must hear of it
             results = [error] * len(group)
+            self.is_failing = isinstance(error, StoreUnavailable)
         self._deliver([future for _, future in group], results)
 
     def _do(self, job: Job, future: asyncio.Future[Any]) -> None:
         result: Any
         try:
             result = job(self._guard)
+            self._looked()
         except Exception as error:
             result = error
+            self.is_failing = isinstance(error, StoreUnavailable)
         self._deliver([future], [result])
+
+    def _looked(self) -> None:
+        self.is_failing = False
+        if self._look is not None:
+            self._look(self._guard)
 
     def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""By which names a server may be addressed.
+"""By which names a server may be addressed, and by whose pages.
 
 A page anywhere in the web can let its own name point to 127.0.0.1 and then talk to whatever listens there as if it
 were its own server (DNS rebinding). The browser still says the page's name in the header Host, so a server that
@@ -12,6 +12,19 @@ import re
 from collections.abc import Collection
 
 from normscale.errors import InvalidInput
+
+SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+        b"base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+"""What every response says to browsers."""
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _EVERYWHERE = ("0.0.0.0", "::", "")

@@ -9,13 +9,14 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-
-from normscale.serve.limits import App, Message, Receive, Scope, Send
+from prometheus_client.registry import Collector
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _RECENT_SECONDS = 10.0
+_NOBODYS = ("other", "demo")
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -35,6 +36,13 @@ class Instruments:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self._alarms = Counter(
+            "normscale_alarms", "Alarms that were raised.", ["guard", "reading"], registry=self.registry
+        )
+        self._freezes = Counter("normscale_freezes", "Times it was frozen.", ["guard"], registry=self.registry)
+        self._store_errors = Counter(
+            "normscale_store_errors", "Requests that the store failed.", ["guard"], registry=self.registry
+        )
         self._children: dict[tuple[str, int], Any] = {}
         self._timers: dict[str, Any] = {}
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
@@ -45,6 +53,18 @@ class Instruments:
         if child is None:
             child = self._children[path, status] = self._requests.labels(path, str(status))
         child.inc()
+
+    def alarm(self, guard: str, reading: str) -> None:
+        """Count an alarm."""
+        self._alarms.labels(guard, reading).inc()
+
+    def freeze(self, guard: str) -> None:
+        """Count a freeze."""
+        self._freezes.labels(guard).inc()
+
+    def store_error(self, guard: str) -> None:
+        """Count a request that the store failed."""
+        self._store_errors.labels(guard).inc()
 
     def answered(self, path: str, rows: int, seconds: float) -> None:
         """Count rows that were answered."""
@@ -67,67 +87,81 @@ class Instruments:
             "latency": {"p50_ms": _quantile(times, 0.5), "p99_ms": _quantile(times, 0.99)},
         }
 
-    def exposition(self, state: dict[str, Any]) -> bytes:
-        """All metrics in Prometheus' text format; ``state`` is that of ``/v1/state``."""
-        registry = CollectorRegistry()
-        registry.register(_StateCollector(state))
+    def exposition(self, state: dict[str, Any], guard: str, *, store_is_up: bool) -> bytes:
+        """All metrics of a guard in Prometheus' text format; ``state`` is that of ``/v1/state``."""
+        counted = self.registry
         if MULTIPROCESS in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
 
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-            return generate_latest(registry)
-        return generate_latest(registry) + generate_latest(self.registry)
+            counted = CollectorRegistry()
+            MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
+        registry = CollectorRegistry()
+        registry.register(_Families([*_state_metrics(state, store_is_up), *_metrics_of(counted, guard)]))
+        return generate_latest(registry)
 
 
-class _StateCollector:
+class _Families(Collector):
+    """Metrics that are there already."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def _metrics_of(registry: CollectorRegistry, guard: str) -> Iterator[Metric]:
+    """What was counted for one guard; of paths that are nobody's, everything."""
+    prefix = f"/{guard}/" if guard else "/"
+    for family in registry.collect():
+        family.samples = [
+            sample
+            for sample in family.samples
+            if sample.labels.get("guard", guard) == guard
+            and sample.labels.get("path", prefix).startswith((prefix, *_NOBODYS))
+        ]
+        yield family
+
+
+def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]:
     """The guard's state as metrics; every worker gives the same."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state
-
-    def collect(self) -> Iterator[Metric]:
-        state = self._state
-        yield GaugeMetricFamily("normscale_rows", "Rows in the statistics.", state["rows"])
-        yield CounterMetricFamily("normscale_scored_rows", "Rows answered.", value=state["scored"])
-        yield GaugeMetricFamily("normscale_quarantined_rows", "Rows answered but not taken in.", state["quarantined"])
-        yield GaugeMetricFamily("normscale_frozen", "1 while nothing is taken in.", float(state["mode"] == "frozen"))
-        yield GaugeMetricFamily("normscale_threshold", "Scores above are flagged.", state["threshold"]["value"])
-        readings = GaugeMetricFamily(
-            "normscale_drift", "How far the recent rows are from training.", labels=["reading"]
+    yield GaugeMetricFamily(
+        "normscale_store_up", "0 while the store cannot be read; then the rest is old.", store_is_up
+    )
+    yield GaugeMetricFamily("normscale_rows", "Rows in the statistics.", state["rows"])
+    yield CounterMetricFamily("normscale_scored_rows", "Rows answered.", value=state["scored"])
+    yield GaugeMetricFamily("normscale_quarantined_rows", "Rows answered but not taken in.", state["quarantined"])
+    yield GaugeMetricFamily("normscale_frozen", "1 while nothing is taken in.", float(state["mode"] == "frozen"))
+    yield GaugeMetricFamily("normscale_threshold", "Scores above are flagged.", state["threshold"]["value"])
+    readings = GaugeMetricFamily("normscale_drift", "How far the recent rows are from training.", labels=["reading"])
+    alarms = GaugeMetricFamily("normscale_alarm", "1 while a reading is beyond its limit.", labels=["reading"])
+    alarming = {alarm["name"] for alarm in state["alarms"]}
+    for reading in state["readings"]:
+        name, value = reading["name"], reading["value"]
+        readings.add_metric([name], math.nan if value is None else value)
+        alarms.add_metric([name], float(name in alarming))
+    yield from (readings, alarms)
+    running = running_readings(state["classes"])
+    if running is not None:
+        shift, spread = running
+        yield GaugeMetricFamily(
+            "normscale_running_shift", "Farthest running mean of a class, in training deviations.", shift
         )
-        alarms = GaugeMetricFamily("normscale_alarm", "1 while a reading is beyond its limit.", labels=["reading"])
-        alarming = {alarm["name"] for alarm in state["alarms"]}
-        for reading in state["readings"]:
-            name, value = reading["name"], reading["value"]
-            readings.add_metric([name], math.nan if value is None else value)
-            alarms.add_metric([name], float(name in alarming))
-        yield readings
-        yield alarms
+        yield GaugeMetricFamily("normscale_running_spread", "Largest factor of a class's spread, less 1.", spread)
 
 
-class CountRequests:
-    """ASGI middleware: count every request by its route and status, whoever answered it."""
-
-    def __init__(self, app: App, instruments: Instruments, paths: frozenset[str]) -> None:
-        """Paths that are not known share one name, or strangers could fill the memory."""
-        self._app = app
-        self._instruments = instruments
-        self._paths = paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        path = scope["path"]
-        name = path if path in self._paths else "other"
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._instruments.request(name, message["status"])
-            await send(message)
-
-        await self._app(scope, receive, counted)
+def running_readings(classes: dict[str, Any]) -> tuple[float, float] | None:
+    """How far the running statistics are from training: shift and spread of the farthest class; None: nothing runs."""
+    columns = [classes[f"{what}_{name}"] for name in ("mean", "std") for what in ("running", "training")]
+    if any(column is None for column in columns):
+        return None
+    mean, training_mean, std, training_std = (np.asarray(column, np.float64) for column in columns)
+    usable = (training_std > 0) & (std > 0)
+    if not usable.any():
+        return 0.0, 0.0
+    shift = np.abs(mean - training_mean)[usable] / training_std[usable]
+    ratio = std[usable] / training_std[usable]
+    return float(shift.max()), float(np.maximum(ratio, 1 / ratio).max() - 1)
 
 
 def _quantile(times: list[float], share: float) -> float | None:

@@ -1,265 +1,167 @@
-"""What the OpenAPI document says of every route: summaries, bodies, examples, errors."""
+"""The OpenAPI document: the routes, with schemas made of the types that read and write their bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from normscale._version import __version__
 from normscale.outputs import LOGITS
+from normscale.serve.bodies import Decided, ErrorAnswer, NewThreshold, Nothing, OfClient, Reason, Scores, schemas
+from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, NPZ
 
 DESCRIPTION = (
     "Tells, for every row of a classifier's outputs, whether the input was one it was trained for. A row that was "
     "answered is on disk, and in the running statistics unless the answer says otherwise."
 )
-SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
-_OBJECT = {"type": "object"}
-_LONGEST_EXAMPLE = 64
-_ERROR = {
-    "description": "Refused; nothing was taken in.",
-    "content": {
-        "application/json": {
-            "schema": {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}},
-            "example": {"error": '"logits" row 0 must hold 3 numbers, one for each class; got 2.'},
-        }
-    },
-}
+_SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
 _UNKNOWN = "No answer in time. It may still be done: ask again with the same Idempotency-Key, or look at /v1/state."
-_NUMBERS = {"type": "array", "items": {"type": "number"}, "minItems": 2}
+_LONGEST_EXAMPLE = 64
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_SCORES = {
-    "type": "object",
-    "required": ["scores", "is_ood", "predicted", "mode", "taken_in", "rows", "alarms"],
-    "properties": {
-        "scores": {"type": "array", "items": {"type": "number"}, "description": "Higher: more out-of-distribution."},
-        "is_ood": {"type": "array", "items": {"type": "boolean"}},
-        "predicted": {"type": "array", "items": {"type": "integer"}, "description": "The classifier's answer."},
-        "scaled": {"type": "array", "items": _NUMBERS, "description": "With scaled=true."},
-        "mode": {"enum": ["running", "frozen", "static"]},
-        "taken_in": {"type": "integer", "description": "How many of the rows are in the running statistics now."},
-        "rows": {"type": "integer", "description": "Rows in the statistics after this request."},
-        "alarms": {"type": "array", "items": {"type": "string"}},
-    },
-}
-_SCORES_EXAMPLE = {
-    "scores": [-3.1, 1.4],
-    "is_ood": [False, True],
-    "predicted": [0, 2],
-    "mode": "running",
-    "taken_in": 2,
-    "rows": 1042,
-    "alarms": [],
-}
-_KEY = {
-    "name": "Idempotency-Key",
-    "in": "header",
-    "required": False,
-    "description": "A retry with the same key and the same bytes gets the first answer and counts once (kept 24 h).",
-    "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]+$"},
-}
-_SCALED = {
-    "name": "scaled",
-    "in": "query",
-    "required": False,
-    "description": "Also answer the scaled logits, where the detector scales them.",
-    "schema": {"type": "boolean", "default": False},
-}
-
-
-def outputs_schema(widths: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The JSON schema of the arrays that a guard reads, each with its width where that is known."""
-    properties: dict[str, Any] = {}
-    known: Mapping[str, int | None] = widths or {LOGITS: None}
-    for name, width in known.items():
-        row: dict[str, Any] = {"type": "array", "items": {"type": "number"}, "minItems": width or 2}
-        if width is not None:
-            row["maxItems"] = width
-        properties[name] = {"oneOf": [{"type": "array", "items": row, "minItems": 1}, row]}
-    return {
+_INPUTS = {
+    "schema": {
         "type": "object",
-        "required": list(properties),
+        "required": ["inputs"],
         "additionalProperties": False,
-        "properties": properties,
-    }
-
-
-def describe_arrays(document: dict[str, Any], widths: Mapping[str, int]) -> None:
-    """Put the arrays that this guard reads into the document of ``POST /v1/score``."""
-    content = document["paths"]["/v1/score"]["post"]["requestBody"]["content"]
-    body = {"schema": outputs_schema(widths)}
-    if sum(widths.values()) <= _LONGEST_EXAMPLE:
-        body["examples"] = _examples(widths)
-    if list(widths) != [LOGITS]:
-        content.pop("application/x-npy", None)  # it holds one array
-    content["application/json"] = body
-
-
-def _examples(widths: Mapping[str, int]) -> dict[str, Any]:
-    first = {name: [4.2, -1.0, *(0.3,) * (width - 2)][:width] for name, width in widths.items()}
-    second = {name: [0.1, 0.2, *(0.4,) * (width - 2)][:width] for name, width in widths.items()}
-    return {
-        "many": {"summary": "Many rows", "value": {name: [first[name], second[name]] for name in widths}},
-        "one": {"summary": "One row", "value": first},
-    }
+        "properties": {"inputs": {"type": "array"}},
+    },
+    "example": {"inputs": [[0.0, 0.5, 1.0]]},
+}
+_PARAMETERS = [
+    {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "required": False,
+        "description": "A retry with the same key, query and bytes gets the first answer and counts once (kept 24 h).",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]+$"},
+    },
+    {
+        "name": "scaled",
+        "in": "query",
+        "required": False,
+        "description": "Also answer the scaled logits, where the detector scales them.",
+        "schema": {"type": "boolean", "default": False},
+    },
+]
+_READ_ERRORS = (400, 401, 403, 503)
+_BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
 
 
 class Route(NamedTuple):
-    """One route: its handler, and what the document says of it."""
+    """One route of a guard."""
 
     method: str
     path: str
     handler: str
+    """A method of ``Handlers``."""
     summary: str
-    extra: dict[str, Any]
-    responses: dict[int | str, dict[str, Any]]
+    role: str = ""
+    """Who may: ``score``, ``read`` or ``admin``; empty: anyone."""
+    body: Any = None
+    """The type of its body; ``rows`` and ``inputs`` have further forms."""
+    example: Any = None
+    """Of the body."""
+    answer: Any = None
+    """The type of its answer; None: any object."""
+    content_type: str = JSON
+    """Of the answer."""
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it is answered also when all others have too much to do."""
+        return self.body is None and self.path in ("/healthz", "/readyz", "/metrics", "/openapi.json")
 
-def _route(
-    method: str,
-    path: str,
-    handler: str,
-    summary: str,
-    *,
-    body: dict[str, Any] | None = None,
-    parameters: tuple[dict[str, Any], ...] = (),
-    answer: dict[str, Any] | None = None,
-    example: Any = None,
-    errors: tuple[int, ...] = (400, 401, 403, 503),
-    content_type: str = "application/json",
-    role: bool = True,
-) -> Route:
-    extra: dict[str, Any] = {}
-    if body is not None:
-        extra["requestBody"] = {"required": "x-optional" not in body, "content": body["content"]}
-    if parameters:
-        extra["parameters"] = list(parameters)
-    if role:
-        extra["security"] = [{}, {"bearer": []}]
-    shown: dict[str, Any] = {"schema": answer or _OBJECT}
-    if example is not None:
-        shown["example"] = example
-    responses: dict[int | str, dict[str, Any]] = {200: {"description": "Done.", "content": {content_type: shown}}}
-    responses |= dict.fromkeys(errors, _ERROR)
-    if 504 in errors:  # nobody knows what became of it
-        responses[504] = {**_ERROR, "description": _UNKNOWN}
-    return Route(method, path, handler, summary, extra, responses)
-
-
-def _json_body(properties: dict[str, Any], required: tuple[str, ...], example: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    body: dict[str, Any] = {"content": {"application/json": {"schema": schema, "example": example}}}
-    return body if required else {**body, "x-optional": True}
-
-
-_BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
-_CLIENT = {
-    "client": {
-        "type": ["string", "null"],
-        "minLength": 1,
-        "maxLength": 64,
-        "pattern": "^[ -~]+$",
-        "description": "Only what this client sent.",
-    }
-}
 
 ROUTES = (
-    _route(
-        "POST",
-        "/v1/score",
-        "score",
-        "Score rows: logits, and whatever else the detector reads",
-        body={
-            "content": {
-                "application/json": {
-                    "schema": outputs_schema(),
-                },
-                "application/x-npy": _BINARY,
-                "application/x-npz": _BINARY,
-                "application/vnd.apache.arrow.stream": _BINARY,
-                "application/vnd.apache.arrow.file": _BINARY,
-            }
-        },
-        parameters=(_KEY, _SCALED),
-        answer=_SCORES,
-        example=_SCORES_EXAMPLE,
-        errors=_BODY_ERRORS,
-    ),
-    _route(
-        "POST",
-        "/v1/classify",
-        "classify",
-        "Run the model on inputs and score its logits",
-        body={
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "required": ["inputs"],
-                        "additionalProperties": False,
-                        "properties": {"inputs": {"type": "array"}},
-                    },
-                    "example": {"inputs": [[0.0, 0.5, 1.0]]},
-                },
-                "application/x-npy": _BINARY,
-            }
-        },
-        parameters=(_KEY, _SCALED),
-        answer=_SCORES,
-        example=_SCORES_EXAMPLE,
-        errors=_BODY_ERRORS,
-    ),
-    _route("GET", "/v1/state", "state", "What the guard knows", errors=(401, 403, 503)),
-    _route(
-        "GET",
-        "/v1/live",
-        "live",
-        "The same and the recent past, as server-sent events",
-        content_type="text/event-stream",
-    ),
-    _route(
-        "PUT",
-        "/v1/threshold",
-        "set_threshold",
-        "Flag scores above another value; null: the detector file's own",
-        body=_json_body({"value": {"type": ["number", "null"]}}, ("value",), {"value": 0.7}),
-        errors=_BODY_ERRORS,
-    ),
-    _route(
-        "POST",
-        "/v1/freeze",
-        "freeze",
-        "Score by the detector file's statistics and take nothing in",
-        body=_json_body({"reason": {"type": "string", "maxLength": 500}}, (), {"reason": "a new camera"}),
-        errors=_BODY_ERRORS,
-    ),
-    _route("POST", "/v1/thaw", "thaw", "Take rows in again", body=_json_body({}, (), {}), errors=_BODY_ERRORS),
-    _route(
-        "POST",
-        "/v1/reset",
-        "reset",
-        "Forget the stream: back to the detector file's statistics",
-        body=_json_body({}, (), {}),
-        errors=_BODY_ERRORS,
-    ),
-    _route("GET", "/v1/quarantine", "quarantine", "Rows that were answered but not taken in", errors=(401, 403, 503)),
-    _route(
-        "POST",
-        "/v1/quarantine/accept",
-        "accept",
-        "Take quarantined rows in",
-        body=_json_body(_CLIENT, (), {"client": "camera-7"}),
-        errors=_BODY_ERRORS,
-    ),
-    _route(
-        "POST",
-        "/v1/quarantine/discard",
-        "discard",
-        "Drop quarantined rows",
-        body=_json_body(_CLIENT, (), {"client": "camera-7"}),
-        errors=_BODY_ERRORS,
-    ),
-    _route("GET", "/healthz", "health", "The process is alive", role=False, errors=(503,)),
-    _route("GET", "/readyz", "ready", "Rows can be taken in", role=False, errors=(503,)),
-    _route("GET", "/metrics", "metrics", "For Prometheus", content_type="text/plain", errors=(401, 403, 503)),
-)
+    Route("POST", "/v1/score", "score", "Score rows: logits, and whatever else the detector reads", "score", "rows",
+          None, Scores),
+    Route("POST", "/v1/classify", "classify", "Run the model on inputs and score its logits", "score", "inputs",
+          None, Scores),
+    Route("GET", "/v1/state", "state", "What the guard knows", "read"),
+    Route("GET", "/v1/live", "live", "The same and the recent past, as server-sent events", "read",
+          content_type="text/event-stream"),
+    Route("PUT", "/v1/threshold", "set_threshold", "Flag scores above another value; null: the detector file's own",
+          "admin", NewThreshold, {"value": 0.7}),
+    Route("POST", "/v1/freeze", "freeze", "Score by the detector file's statistics and take nothing in", "admin",
+          Reason, {"reason": "a new camera"}, Decided),
+    Route("POST", "/v1/thaw", "thaw", "Take rows in again", "admin", Nothing, {}, Decided),
+    Route("POST", "/v1/reset", "reset", "Forget the stream: back to the detector file's statistics", "admin", Nothing,
+          {}, Decided),
+    Route("GET", "/v1/quarantine", "quarantine", "Rows that were answered but not taken in", "read"),
+    Route("POST", "/v1/quarantine/accept", "accept", "Take quarantined rows in", "admin", OfClient,
+          {"client": "camera-7"}, Decided),
+    Route("POST", "/v1/quarantine/discard", "discard", "Drop quarantined rows", "admin", OfClient,
+          {"client": "camera-7"}, Decided),
+    Route("GET", "/healthz", "health", "The process is alive"),
+    Route("GET", "/readyz", "ready", "Rows can be taken in"),
+    Route("GET", "/metrics", "metrics", "For Prometheus; also when the store is down", "read",
+          content_type="text/plain"),
+)  # fmt: skip
+
+
+def openapi_document(widths: Mapping[str, int], has_model: bool) -> dict[str, Any]:
+    """The document of a guard that reads arrays of these widths."""
+    routes = [route for route in ROUTES if has_model or route.handler != "classify"]
+    types = [
+        ErrorAnswer,
+        *{one: None for route in routes for one in (route.body, route.answer) if isinstance(one, type)},
+    ]
+    references, components = schemas(*types)
+    reference = dict(zip(types, references, strict=True))
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, reference, widths)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "normscale guard", "version": __version__, "description": DESCRIPTION},
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": _SECURITY},
+    }
+
+
+def _operation(route: Route, reference: Mapping[Any, Any], widths: Mapping[str, int]) -> dict[str, Any]:
+    error = {"description": ErrorAnswer.__doc__, "content": {JSON: {"schema": reference[ErrorAnswer]}}}
+    good = {"schema": reference.get(route.answer, {"type": "object"} if route.content_type == JSON else {})}
+    responses: dict[str, Any] = {"200": {"description": "Done.", "content": {route.content_type: good}}}
+    if route.answer is Scores:
+        responses["200"]["content"] |= {NPY: _BINARY, ARROW_STREAM: _BINARY}
+    errors = _BODY_ERRORS if route.body is not None else _READ_ERRORS if route.role else (503, 507)
+    responses |= {str(status): error for status in errors}
+    if 504 in errors:  # nobody knows what became of it
+        responses["504"] = {**error, "description": _UNKNOWN}
+    operation: dict[str, Any] = {"operationId": route.handler, "summary": route.summary, "responses": responses}
+    if route.role:
+        operation["security"] = [{}, {"bearer": []}]
+    if route.body == "rows":
+        binary = [NPZ, ARROW_STREAM, ARROW_FILE] + ([NPY] if list(widths) == [LOGITS] else [])  # it holds one array
+        content = {JSON: _rows(widths), **dict.fromkeys(binary, _BINARY)}
+        operation |= {"requestBody": {"required": True, "content": content}, "parameters": _PARAMETERS}
+    elif route.body == "inputs":
+        operation |= {"requestBody": {"required": True, "content": {JSON: _INPUTS, NPY: _BINARY}}}
+        operation["parameters"] = _PARAMETERS
+    elif route.body is not None:
+        content = {JSON: {"schema": reference[route.body], "example": route.example}}
+        operation["requestBody"] = {"required": route.body is NewThreshold, "content": content}
+    return operation
+
+
+def _rows(widths: Mapping[str, int]) -> dict[str, Any]:
+    """The JSON of rows: one or many for each array. No type of ours can be both."""
+    properties: dict[str, Any] = {}
+    for name, width in widths.items():
+        row = {"type": "array", "items": {"type": "number"}, "minItems": width, "maxItems": width}
+        properties[name] = {"oneOf": [{"type": "array", "items": row, "minItems": 1}, row]}
+    made: dict[str, Any] = {
+        "schema": {
+            "type": "object",
+            "required": list(properties),
+            "additionalProperties": False,
+            "properties": properties,
+        }
+    }
+    if sum(widths.values()) <= _LONGEST_EXAMPLE:
+        first = {name: [4.2, -1.0, *(0.3,) * (width - 2)][:width] for name, width in widths.items()}
+        second = {name: [0.1, 0.2, *(0.4,) * (width - 2)][:width] for name, width in widths.items()}
+        many = {name: [first[name], second[name]] for name in widths}
+        made["examples"] = {"many": {"summary": "Many rows", "value": many}, "one": {"value": first}}
+    return made

@@ -11,12 +11,10 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from normscale.serve.bad_request import error_body
+from normscale.serve.bodies import error_body
 from normscale.serve.bounds import Bounds
-from normscale.serve.buffered_transport import BufferedTransport
-from normscale.serve.limits import SECURITY_HEADERS, WHOLE
-
-_PIECE = 1 << 20  # bytes of a body that wait for the rest
+from normscale.serve.event_log import Refusals
+from normscale.serve.hosts import SECURITY_HEADERS
 
 
 class GuardProtocol(HttpToolsProtocol):
@@ -31,12 +29,12 @@ class GuardProtocol(HttpToolsProtocol):
     """
 
     bounds: ClassVar[Bounds] = Bounds()
+    refusals: ClassVar[Refusals] = Refusals()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._in_head = False  # a head has begun and is not complete
         self._in_message = False
-        self._in_pieces = False  # the application has had some of the body
         self._moved = False  # the last bytes began, ended or filled a message
         self._idle_bytes = 0  # bytes that did not
         self._head_timer: asyncio.TimerHandle | None = None
@@ -44,7 +42,7 @@ class GuardProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock of the first head."""
-        super().connection_made(BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(transport)
         if len(self.connections) > self.bounds.max_connections:
             self._refuse(503, "the server has too many connections. Try again in a second.")
         else:
@@ -75,7 +73,6 @@ class GuardProtocol(HttpToolsProtocol):
         """Take the first byte of a request."""
         super().on_message_begin()
         self._in_head = self._in_message = True
-        self._in_pieces = False
         self._advance()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -98,24 +95,14 @@ class GuardProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body; the application bounds its size, and is woken for a large piece or the whole."""
+        """Take a piece of a body; the application bounds its size."""
         self._advance()
-        cycle = self.cycle
-        if cycle.response_complete:
-            return
-        cycle.body += body
-        if len(cycle.body) > _PIECE:
-            self._in_pieces = True
-            self.flow.pause_reading()
-            cycle.message_event.set()
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Take the last byte of a request; a body that came in one piece is handed on as it is, not copied."""
+        """Take the last byte of a request."""
         self._in_message = False
         self._advance()
-        if not self._in_pieces and self.cycle.body:
-            self.scope[WHOLE] = self.cycle.body  # type: ignore[literal-required]
-            self.cycle.body = bytearray()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -144,6 +131,7 @@ class GuardProtocol(HttpToolsProtocol):
     def _refuse(self, status: int, sentence: str) -> None:
         """Answer and close; when another answer is under way, only close."""
         self._stop_clock()
+        self.refusals.tell(status=status, address=self.client and self.client[0], because=sentence)
         if self.cycle is None or self.cycle.response_complete:
             body = error_body(sentence)
             headers = (

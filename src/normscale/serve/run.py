@@ -2,42 +2,61 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging.config
 import os
 import signal
 import socket
 import sys
 import tempfile
+import time
 from typing import NoReturn
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
+from normscale.serve.event_log import FORMATS, log_config, tell
 from normscale.serve.hosts import Hosts, checked_origin
 from normscale.serve.instruments import MULTIPROCESS
 from normscale.serve.protocol import GuardProtocol
 from normscale.serve.settings import ENVIRONMENT, ServerSettings
 from normscale.serve.tokens import load_tokens
+from normscale.serve.webhook import checked_webhook
 
 _SHUTDOWN_SECONDS = 3
+_WORKER_SECONDS = 15
+"""For a worker to end, before it is killed; its rows are on disk."""
 
 
-def check_addresses(settings: ServerSettings) -> None:
-    """Refuse names and origins that no request could have, before anything is made."""
+def check_settings(settings: ServerSettings) -> None:
+    """Refuse names, origins and addresses that no request could have, before anything is made."""
     Hosts(settings.host, settings.hosts)
     for origin in settings.origins:
         checked_origin(origin)
-
-
-def bind(settings: ServerSettings) -> socket.socket:
-    """Listen, on an address that strangers can reach only when they need a token."""
-    tokens = load_tokens(settings.tokens)
-    if not settings.is_loopback and not len(tokens):
+    for proxy in settings.proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError as error:
+            raise InvalidInput(f"a trusted proxy is an address or a network such as 10.0.0.0/8; {error}.") from None
+    if settings.webhook is not None:
+        checked_webhook(settings.webhook)
+    if settings.log_format not in FORMATS:
+        raise InvalidInput(f"a log format is one of {', '.join(FORMATS)}; got {settings.log_format!r}.")
+    if settings.workers > 1 and any(guard.store == ":memory:" for guard in settings.guards.values()):
+        raise InvalidInput("a store in memory cannot be shared by several workers; give --store FILE.")
+    without = [name for name, guard in settings.guards.items() if not len(load_tokens(guard.tokens))]
+    reached = settings.host if not settings.is_loopback else "a server behind --allow-host" if settings.hosts else ""
+    if reached and without:
         raise InvalidInput(
-            f"{settings.host} can be reached from other machines, and without tokens anyone could send rows and change "
+            f"{reached} can be reached from other machines, and without tokens anyone could send rows and change "
             "the guard. Make a token (normscale token NAME --role admin --file tokens.jsonl) and give --tokens "
             "tokens.jsonl, or stay on 127.0.0.1."
         )
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """Listen."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     if os.name == "posix":  # on Windows it would let two servers have one port
@@ -57,15 +76,42 @@ def bind(settings: ServerSettings) -> socket.socket:
 def serve(settings: ServerSettings, listener: socket.socket) -> None:
     """Serve until told to stop (SIGINT, SIGTERM); both are an orderly end."""
     os.environ[ENVIRONMENT] = settings.to_json()
+    logging.config.dictConfig(log_config(settings.log_format))
     # uvicorn, having stopped in good order, raises the signal once more: without this it would end the process here.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
-    if settings.workers == 1:
-        uvicorn.Server(_configuration(settings)).run(sockets=[listener])
-        return
-    with tempfile.TemporaryDirectory(prefix="normscale-metrics-") as shared:
-        os.environ[MULTIPROCESS] = shared  # before any worker counts anything
-        Multiprocess(_configuration(settings), sockets=[listener]).run()
+    tell("start", pid=os.getpid(), workers=settings.workers)
+    try:
+        if settings.workers == 1:
+            uvicorn.Server(_configuration(settings)).run(sockets=[listener])
+            return
+        with tempfile.TemporaryDirectory(prefix="normscale-metrics-") as shared:
+            os.environ[MULTIPROCESS] = shared  # before any worker counts anything
+            Workers(_configuration(settings), sockets=[listener]).run()
+    finally:
+        tell("stop", pid=os.getpid())
+
+
+class Workers(Multiprocess):
+    """uvicorn's workers; a death is told, and none of them, hung or stopped, outlives the server."""
+
+    def keep_subprocess_alive(self) -> None:
+        """Replace workers that have died or do not answer."""
+        before = list(self.processes)
+        super().keep_subprocess_alive()
+        for old, new in zip(before, self.processes, strict=False):
+            if old is not new:
+                tell("worker", level=logging.ERROR, died=old.pid, exit_code=old.exitcode, replaced_by=new.pid)
+
+    def join_all(self) -> None:
+        """Wait for them, but not for ever."""
+        deadline = time.monotonic() + _WORKER_SECONDS
+        for process in self.processes:
+            process.process.join(max(0.0, deadline - time.monotonic()))
+            if process.process.is_alive():
+                tell("worker", level=logging.ERROR, died=process.pid, because="it did not end when told to")
+                process.process.kill()
+                process.process.join()
 
 
 def _configuration(settings: ServerSettings) -> uvicorn.Config:
@@ -76,11 +122,12 @@ def _configuration(settings: ServerSettings) -> uvicorn.Config:
         loop="auto",  # uvloop where there is one: not on Windows
         ws="none",
         lifespan="on",
-        proxy_headers=False,  # whoever connects could say it is someone else
+        proxy_headers=bool(settings.proxies),  # anyone else could say it is someone else
+        forwarded_allow_ips=list(settings.proxies),
         server_header=False,
         date_header=False,
         access_log=False,
-        log_level="warning",
+        log_config=log_config(settings.log_format),
         workers=settings.workers,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )

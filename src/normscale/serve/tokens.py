@@ -99,6 +99,39 @@ class Tokens:
         return found
 
 
+class TokenFile:
+    """The clients of a file as it is now: a line that is removed stops working at once.
+
+    Attributes
+    ----------
+    required : bool
+        Whether a token is needed at all. A file that was emptied lets nobody in, not everybody.
+    """
+
+    def __init__(self, path: str | None, environment: Mapping[str, str] = os.environ) -> None:
+        """Read it for the first time."""
+        self.required = path is not None or ENVIRONMENT in environment
+        self._path = path
+        self._environment = environment
+        self._stamp: tuple[int, ...] | None = None
+        self._tokens = load_tokens(path, environment)
+
+    def current(self) -> Tokens:
+        """Everyone who is known; :class:`FileFormatError` while the file cannot be read."""
+        if self._path is None:
+            return self._tokens
+        try:
+            found = os.stat(self._path)
+            stamp = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
+        except OSError:
+            stamp = None
+        if stamp is None or stamp != self._stamp:
+            self._stamp = None
+            self._tokens = load_tokens(self._path, self._environment)
+            self._stamp = stamp
+        return self._tokens
+
+
 def may(role: str, action: str) -> bool:
     """Whether a role may take an action: ``score``, ``read`` or ``admin``.
 

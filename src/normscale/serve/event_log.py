@@ -1,0 +1,114 @@
+"""What operators read: one line on stderr for every alarm, freeze, decision, refused request and death of a worker.
+
+Lines go through Python's :mod:`logging`, so uvicorn's own (a traceback, say) have the same form. Nothing that a client
+sent stands in them but what :func:`~normscale.serve.bad_request.shown` made harmless, and never a token.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from typing import Any
+
+from normscale.encoding.json_text import number_for_json
+
+FORMATS = ("text", "json")
+_LOGGER = logging.getLogger("normscale.serve")
+_SECRET = re.compile(r"nsk_[\w-]*")
+_FIELDS = "normscale"
+_MOST_A_SECOND = 20
+
+
+def tell(event: str, *, level: int = logging.INFO, **fields: Any) -> None:
+    """Write one line: what happened, and its details.
+
+    Parameters
+    ----------
+    event : str
+        One of start, stop, alarm, freeze, thaw, decision, refused, store, webhook, worker.
+    level : int
+        Of :mod:`logging`.
+    fields
+        Details; None and empty ones are left out.
+    """
+    said = {
+        name: number_for_json(value) if isinstance(value, float) else value
+        for name, value in fields.items()
+        if value is not None and value != ""
+    }
+    _LOGGER.log(level, event, extra={_FIELDS: said})
+
+
+class Refusals:
+    """Tells of refused requests, but of no more than twenty a second: strangers must not fill a disk."""
+
+    def __init__(self) -> None:
+        """Nobody was refused yet."""
+        self._second = 0
+        self._told = 0
+        self._silent = 0
+
+    def tell(self, **fields: Any) -> None:
+        """Write a line, or count it for the next."""
+        now = int(time.monotonic())
+        if now != self._second:
+            self._second, self._told = now, 0
+        if self._told >= _MOST_A_SECOND:
+            self._silent += 1
+            return
+        self._told += 1
+        tell("refused", level=logging.WARNING, **fields, untold_before=self._silent or None)
+        self._silent = 0
+
+
+class JsonLines(logging.Formatter):
+    """A record as one JSON object: time, level, event and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write it on one line."""
+        document: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower()}
+        fields = getattr(record, _FIELDS, None)
+        if fields is None:  # uvicorn's own
+            document |= {"event": "server", "message": record.getMessage()}
+        else:
+            document |= {"event": record.msg, **fields}
+        if record.exc_info:
+            document["traceback"] = self.formatException(record.exc_info)
+        return _SECRET.sub("[token]", json.dumps(document))
+
+
+class TextLines(logging.Formatter):
+    """A record for people: time, event, and its fields as name=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write it on one line, with a traceback below where there is one."""
+        fields = getattr(record, _FIELDS, None)
+        if fields is None:
+            said = f"{record.levelname.lower()} {record.getMessage()}"
+        else:
+            said = " ".join([record.msg, *(f"{name}={json.dumps(value)}" for name, value in fields.items())])
+        if record.exc_info:
+            said += "\n" + self.formatException(record.exc_info)
+        return _SECRET.sub("[token]", f"{_time(record)} {said}")
+
+
+def _time(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+def log_config(form: str) -> dict[str, Any]:
+    """For :func:`logging.config.dictConfig` and uvicorn: everything to stderr, in one form."""
+    formatter = JsonLines if form == "json" else TextLines
+    handler = {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": f"{__name__}.{formatter.__name__}"}},
+        "handlers": {"lines": handler},
+        "loggers": {
+            _LOGGER.name: {"handlers": ["lines"], "level": "INFO", "propagate": False},
+            "uvicorn": {"handlers": ["lines"], "level": "WARNING", "propagate": False},
+        },
+    }

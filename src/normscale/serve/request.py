@@ -1,0 +1,161 @@
+"""One HTTP request, as far as its routes need to know it, and the reply to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qs
+
+from normscale.serve.bad_request import BadRequest, Body, shown
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-encoding", b"idempotency-key")
+"""Headers that mean nothing when they come twice."""
+_LONGEST_KEY = 128
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 64 << 20
+JSON_TYPE = "application/json"
+
+
+class Reply(NamedTuple):
+    """What a client gets back."""
+
+    content: bytes | AsyncIterator[bytes]
+    content_type: str = JSON_TYPE
+    headers: Mapping[str, str] = {}
+    status: int = 200
+
+
+class ClientGone(Exception):
+    """The client has hung up: there is nobody to answer."""
+
+
+class BodyBudget:
+    """The memory that bodies may take together, from their first byte until they are answered."""
+
+    def __init__(self, most: int) -> None:
+        """Nothing is taken yet."""
+        self.most = most
+        self.taken = 0
+
+
+class HttpRequest:
+    """A request whose body is still to be read.
+
+    Attributes
+    ----------
+    headers : dict of bytes to bytes
+        By name in lower case.
+    body : bytes or bytearray
+        Empty until :meth:`read_body`.
+    client : str
+        Whose request it is, once that is known.
+    """
+
+    __slots__ = ("_receive", "_size", "body", "client", "headers", "method", "path", "query", "scope", "unread")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
+        self.body: Body = b""
+        self.client = ""
+        self._size = 0
+
+    @property
+    def address(self) -> str:
+        """Where it comes from."""
+        address = self.scope.get("client")
+        return str(address[0]) if address else "local"
+
+    def header(self, name: bytes) -> str | None:
+        """A header by its name in lower case."""
+        value = self.headers.get(name)
+        return None if value is None else str(value, "latin-1")
+
+    def require_single_headers(self) -> None:
+        """Refuse a header that comes twice and contradicts itself."""
+        if len(self.headers) == len(self.scope["headers"]):
+            return
+        names = [name for name, _ in self.scope["headers"]]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise BadRequest(400, f"the request has two headers {name.decode().title()}; send one.")
+
+    def flag(self, name: str) -> bool:
+        """Whether the query sets ``name`` to true."""
+        if not self.query:
+            return False
+        value = parse_qs(self.query.decode("latin-1"), keep_blank_values=True).get(name, ["false"])[0].lower()
+        if value not in ("true", "false"):
+            raise BadRequest(422, f"{name} must be true or false; got {shown(value)}.")
+        return value == "true"
+
+    @property
+    def key(self) -> str | None:
+        """The Idempotency-Key, if there is one."""
+        key = self.header(b"idempotency-key")
+        if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
+            raise BadRequest(400, f"an Idempotency-Key has 1 to {_LONGEST_KEY} printable ASCII characters.")
+        return key
+
+    async def read_body(self, max_body: int, max_seconds: float, budget: BodyBudget) -> None:
+        """Read the body within its bounds of size, time and memory; :meth:`release` gives its memory back."""
+        if not self.unread:
+            return
+        declared = self.headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > max_body:
+            raise BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(max_seconds):
+                while self.unread:
+                    message = await self._receive()
+                    if message["type"] != "http.request":
+                        raise ClientGone
+                    part = message.get("body", b"")
+                    parts.append(part)
+                    self._size += len(part)
+                    budget.taken += len(part)
+                    self.unread = message.get("more_body", False)
+                    if self._size > max_body:
+                        raise BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")
+                    if budget.taken > budget.most:
+                        raise BadRequest(503, "bodies of other requests take all the memory there is for them.")
+        except TimeoutError:
+            raise BadRequest(408, f"the body did not arrive within {max_seconds:g} seconds.") from None
+        self.body = parts[0] if len(parts) == 1 else bytearray().join(parts)
+
+    def release(self, budget: BodyBudget) -> None:
+        """Give the memory of the body back."""
+        budget.taken -= self._size
+
+    async def wait_until_gone(self) -> None:
+        """Return when the client has hung up; the body must have been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def drop_body(self) -> None:
+        """Read what is left of the body and forget it, for a while.
+
+        A client that is still sending when the connection is closed is told so by its system before it has read the
+        answer.
+        """
+        left = _LINGER_BYTES
+        try:
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while self.unread and left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self.unread = message["type"] == "http.request" and message.get("more_body", False)
+        except TimeoutError:
+            return
