@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import resource
@@ -152,8 +153,12 @@ def test_a_full_disk_is_said_nothing_is_taken_in_and_room_is_enough_to_go_on(
         assert "nothing was taken in" in reply.json["error"]
         assert "Make room" in reply.json["error"]
         assert reply.headers["retry-after"] == "1"
+        assert client.ask("GET", "/readyz").status == 507
+    assert client.ask("GET", "/healthz").status == 200
+    assert b"normscale_store_errors_total" in client.ask("GET", "/metrics").body
     assert Moments.told(client.state()).distance(Moments.expected(ns.NormScaling(), accepted)) < 1e-12
     ballast.unlink()
+    assert client.ask("GET", "/readyz").status == 200
     assert send(number).status == 200
     expected = Moments.expected(ns.NormScaling(), accepted)
     assert Moments.told(client.state()).distance(expected) < 1e-12
@@ -305,6 +310,10 @@ def test_a_worker_that_is_killed_is_replaced_and_all_of_them_end_with_their_pare
     wait_for_answers([sender], 30)
     sender.stop()
     sender.finish()
+    deadline = time.monotonic() + 30
+    while f"worker died={killed_one} exit_code=-9" not in server.log:
+        assert time.monotonic() < deadline, "nobody said that it died"
+        time.sleep(0.05)
     expected = Moments.expected(ns.NormScaling(), sender.acknowledged)
     assert Moments.told(server.client().state()).distance(expected) < 1e-12
     # Without their parent nobody would stop them: they go, and leave the port to the next.
@@ -317,6 +326,29 @@ def test_a_worker_that_is_killed_is_replaced_and_all_of_them_end_with_their_pare
     while any(Path(f"/proc/{worker}").exists() for worker in left) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(Path(f"/proc/{worker}").exists() for worker in left)
+
+
+def test_a_process_that_is_stopped_with_the_lock_stops_nobody_else(start_server: Start, tmp_path: Path) -> None:
+    server = start_server(*LEARN, "--max-seconds", "8")
+    client = server.client()
+    block = make_block(5, 0)
+    assert client.score(block.rows).status == 200
+    with (tmp_path / "store.sqlite.lock").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as a process would that was stopped within a transaction
+        reply = client.score(make_block(5, 1).rows)
+        assert reply.status in (503, 504), reply
+        if reply.status == 503:
+            assert str(os.getpid()) in reply.json["error"]
+        assert client.ask("GET", "/healthz").status == 200
+        metrics = client.ask("GET", "/metrics")
+        assert metrics.status == 200
+        assert b"normscale_store_up 0.0" in metrics.body
+        assert b"normscale_rows %.1f" % len(block.rows) in metrics.body
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 25
+    assert "Traceback" not in server.log
+    assert start_server(*LEARN).client().state()["rows"] == len(block.rows)  # refused rows did not come in later
 
 
 def workers_of(server: Server) -> list[int]:

@@ -84,6 +84,7 @@ def test_two_servers_know_every_row_at_once_and_outlive_the_database(
             assert reply.status == 503
             assert reply.json["error"].startswith("postgresql://127.0.0.1")
             assert server.client().ask("GET", "/healthz").status == 200
+            assert b"normscale_store_up 0.0" in server.client().ask("GET", "/metrics").body
     finally:
         postgres.start()
     wait_for_answers(senders, 5, each=True)

@@ -148,6 +148,7 @@ class GuardApp:
             except ClientGone:
                 return
             except Exception as error:
+                held.close()  # who is refused makes room for others, though it may be listened to for a while
                 reply = refusal(error)
                 if isinstance(error, StoreUnavailable):
                     self._instruments.store_error(guard)
@@ -266,6 +267,7 @@ def refusal(error: Exception) -> Reply:
 
 
 async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:
+    """Send a reply, and read what is left of a body that nobody wanted."""
     private = "/v1/" in request.path
     headers = [
         (b"content-type", reply.content_type.encode("latin-1")),

@@ -74,12 +74,13 @@ class GroupCommit:
             self._changed.notify()
         return future
 
-    def stop(self) -> None:
-        """Answer what waits, then end the thread."""
+    def stop(self, seconds: float | None = None) -> bool:
+        """Answer what waits, then end the thread; False when the store keeps it for longer."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
-        self._thread.join()
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         while True:

@@ -45,6 +45,8 @@ _READY_SECONDS = 10.0
 _READY_AGAIN = 1.0
 """Seconds for which the store, once written to, is taken for writable: strangers may ask."""
 _PROBE_BYTES = 8192
+_STOP_SECONDS = 6.0
+"""For the last rows to be written when the server is told to stop."""
 
 Wanted = TypeVar("Wanted")
 
@@ -75,7 +77,6 @@ class Handlers:
         self.classifier: Classifier | None = None
         self.shutdown: ShutdownSignal
         self._tasks: list[asyncio.Task[None]] = []
-        self._last_state: dict[str, Any] = {}
         self._written = -_READY_AGAIN
 
     async def start(self, shutdown: ShutdownSignal, leadership: Leadership, webhook: Webhook) -> None:
@@ -86,7 +87,6 @@ class Handlers:
         self.guard = self.settings.open_guard(detector)
         if self.settings.model is not None:
             self.classifier = Classifier(self.settings.model, self.guard.widths)
-        self._last_state = state_document(self.guard)
         self.shutdown = shutdown
         self.watcher = Watcher(self.name, self.guard, leadership, self.instruments, webhook)
         self.commit = GroupCommit(self.guard, self.watcher.look)
@@ -100,7 +100,8 @@ class Handlers:
         """Answer what waits, write a snapshot, and let go of the store."""
         for task in self._tasks:
             task.cancel()
-        self.commit.stop()
+        if not await asyncio.to_thread(self.commit.stop, _STOP_SECONDS):
+            return  # the thread ends with the process; nothing that it holds was acknowledged
         with suppress(StoreUnavailable):  # the journal has everything; only the next start takes a little longer
             if not self.commit.is_failing:
                 self.guard.save()
@@ -212,23 +213,22 @@ class Handlers:
 
     async def metrics(self, _: HttpRequest) -> Reply:
         """``GET /metrics``: also when the store is down."""
-        store_is_up = True
         try:
             async with asyncio.timeout(_STATE_SECONDS):
-                await self._refreshed_state()
+                state, store_is_up = await self._refreshed_state(), True
         except (StoreUnavailable, FileFormatError, TimeoutError):
-            store_is_up = False
-        text = self.instruments.exposition(self._last_state, self.name, store_is_up=store_is_up)
+            state, store_is_up = state_document(self.guard), False  # as it was last known
+        text = self.instruments.exposition(state, self.name, store_is_up=store_is_up)
         return Reply(text, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _refreshed_state(self) -> dict[str, Any]:
         try:
-            self._last_state = await self.commit.run(_refreshed(state_document))
+            state = await self.commit.run(_refreshed(state_document))
         except (StoreUnavailable, FileFormatError) as error:
             self.watcher.store_trouble(str(error))
             raise
         self.watcher.store_trouble(None)
-        return self._last_state
+        return state
 
     async def health(self, _: HttpRequest) -> Reply:
         """``GET /healthz``: the process is alive."""
@@ -311,5 +311,9 @@ def _refreshed(describe: Callable[[Guard], dict[str, Any]]) -> Callable[[Guard],
 
 def _write_something(guard: Guard) -> None:
     """Write as much as a row does, and never the same, which SQLite would not write."""
+    probe = getattr(guard, "probe", None)
+    if probe is not None:
+        probe()
+        return
     with guard.store.transaction() as transaction:
         transaction.meta["ready"] = os.urandom(_PROBE_BYTES).hex()

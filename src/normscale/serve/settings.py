@@ -142,8 +142,11 @@ def _guard_of(name: str, table: Any, folder: str, policy: Policy, path: str) -> 
         if value is not None and value not in (SAMPLE, ":memory:") and "://" not in str(value):
             own[key] = os.path.join(folder, str(value))
     own.setdefault("store", default_store(own["detector"]))
+    wanted = dict(own.get("policy", {}))
+    if "window" in wanted:
+        wanted.setdefault("evidence", min(policy.evidence, 0.5 * wanted["window"]))
     try:
-        own["policy"] = dataclasses.replace(policy, **own.get("policy", {})).checked()
+        own["policy"] = dataclasses.replace(policy, **wanted).checked()
     except TypeError as error:
         raise FileFormatError(f"{path}: [{name}.policy] is not a policy ({error}).") from None
     return GuardSettings(**own)

@@ -1,0 +1,445 @@
+"""What operators rely on: several guards in one server, tokens that end, lines, counters, a webhook."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.guard import Policy
+from normscale.serve import event_log, webhook
+from normscale.serve.event_log import JsonLines, Refusals, TextLines
+from normscale.serve.instruments import running_readings
+from normscale.serve.settings import read_guards
+from normscale.serve.tokens import TokenFile, add_token
+from normscale.serve.webhook import Webhook, checked_webhook
+from serve.kills import SAMPLE
+from serve.running import Client, Server, refusal
+
+pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
+
+ROWS = SAMPLE.test.logits.astype(np.float64)
+ONES = ROWS[ROWS.argmax(axis=1) == 1]
+MAX_REQUESTS = 12
+
+
+class Hook:
+    """A service that takes webhooks; refuses the first few."""
+
+    def __init__(self, refuse: int = 0) -> None:
+        self.got: list[Any] = []
+        self.refused = 0
+        hook = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                failing = hook.refused < refuse
+                hook.refused += failing
+                self.send_response(500 if failing else 204)
+                self.end_headers()
+                if not failing:
+                    hook.got.append(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/hooks/secret-path"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Operated(NamedTuple):
+    server: Server
+    folder: Path
+    secrets: dict[tuple[str, str], str]
+    """By guard and role."""
+    hook: Hook
+
+    def client(self, guard: str, role: str) -> Client:
+        return self.server.client(self.secrets[guard, role])
+
+    def lines(self, **fields: Any) -> list[dict[str, Any]]:
+        """Lines of the log with these fields."""
+        found = [json.loads(line) for line in self.server.log.splitlines() if line.startswith("{")]
+        return [line for line in found if all(line.get(name) == value for name, value in fields.items())]
+
+
+@pytest.fixture(scope="module")
+def operated(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    folder = tmp_path_factory.mktemp("operated")
+    secrets = {
+        (guard, role): add_token(folder / f"{guard}.jsonl", f"{guard}-{role}", role)
+        for guard in ("cameras", "doors")
+        for role in ("score", "read", "admin")
+    }
+    (folder / "guards.toml").write_text(
+        f"""
+        [cameras]
+        detector = "{sample_guard}"
+        store = "cameras.sqlite"
+        tokens = "cameras.jsonl"
+        [cameras.policy]
+        window = 80
+        shift = inf
+
+        [doors]
+        detector = "{sample_guard}"
+        store = "doors.sqlite"
+        tokens = "doors.jsonl"
+        threshold = 0.125
+        [doors.policy]
+        on_drift = "ignore"
+
+        [open]
+        detector = "sample"
+        store = ":memory:"
+        """
+    )
+    with Hook() as hook:
+        options = ("--log-format", "json", "--alarm-webhook", hook.url, "--trusted-proxy", "127.0.0.0/8")
+        limits = ("--max-requests", str(MAX_REQUESTS), "--max-seconds", "3")
+        with Server(folder / "guards.toml", folder / "log", *options, *limits) as server:
+            yield Operated(server, folder, secrets, hook)
+            assert "Traceback" not in server.log
+
+
+def eventually(true: Callable[[], Any], seconds: float = 30.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := true()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+# ---------------------------------------------------------------- several guards
+
+
+def test_guards_have_their_own_store_policy_and_tokens(operated: Operated) -> None:
+    rows = {"logits": ROWS[:5].tolist()}
+    for guard in ("cameras", "doors"):
+        other = "doors" if guard == "cameras" else "cameras"
+        mine, theirs = operated.client(guard, "score"), operated.client(other, "score")
+        assert theirs.ask("POST", f"/{guard}/v1/score", rows).status == 401
+        before = operated.client(guard, "read").ask("GET", f"/{guard}/v1/state").json
+        assert mine.ask("POST", f"/{guard}/v1/score", rows).status == 200
+        state = operated.client(guard, "read").ask("GET", f"/{guard}/v1/state").json
+        assert state["rows"] == before["rows"] + 5
+        assert state["store"] == str(operated.folder / f"{guard}.sqlite")
+        assert state["on_drift"] == ("freeze" if guard == "cameras" else "ignore")
+        assert (state["threshold"]["value"] == 0.125) == (guard == "doors")
+    anyone = operated.server.client()
+    assert anyone.ask("POST", "/open/v1/score", rows).status == 200
+    assert anyone.ask("GET", "/").json == {"guards": {"cameras": "/cameras/", "doors": "/doors/", "open": "/open/"}}
+    for path in ("/healthz", "/readyz", "/doors/readyz", "/doors/", "/doors/page/main.js", "/doors/openapi.json"):
+        assert anyone.ask("GET", path).status == 200, path
+    for path in ("/v1/state", "/metrics", "/nobody/v1/state"):
+        assert anyone.ask("GET", path).status == 404, path
+
+
+def test_files_of_guards_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "guards.toml"
+    wrong = {
+        "": "names no guard",
+        "a = 1": "must have a detector",
+        "[a]\nstore = 'x'": "must have a detector",
+        "[a]\ndetector = 'x'\nwindow = 3": "no other keys than",
+        "['a b']\ndetector = 'x'": "a guard's name is",
+        "[metrics]\ndetector = 'x'": "a guard's name is",
+        "[a]\ndetector = 'x'\n[a.policy]\nwidow = 3": "is not a policy",
+        "[a]\ndetector = 'x'\n[b]\ndetector = 'x'": "a and b have one store",
+        "[a": "cannot read the guards",
+    }
+    for text, match in wrong.items():
+        file.write_text(text)
+        with pytest.raises(FileFormatError, match=re.escape(match)):
+            read_guards(str(file), Policy())
+    with pytest.raises(FileFormatError, match="No such file"):
+        read_guards(str(tmp_path / "none.toml"), Policy())
+    file.write_text("[a]\ndetector = 'x/d.safetensors'\n[b]\ndetector = 'sample'\nstore = 'postgresql://h/b'")
+    found = read_guards(str(file), Policy(window=50.0, evidence=20.0))
+    assert found["a"].detector == str(tmp_path / "x" / "d.safetensors")
+    assert found["a"].store == str(tmp_path / "x" / "d.sqlite")
+    assert (found["b"].detector, found["b"].store) == ("sample", "postgresql://h/b")
+    assert found["a"].policy.window == 50.0
+    assert refusal(monkeypatch, file, "--store", "s")[0] == 1
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def test_a_removed_token_stops_working_at_once(operated: Operated) -> None:
+    file = operated.folder / "doors.jsonl"
+    before = file.read_text()
+    reader, admin = operated.client("doors", "read"), operated.client("doors", "admin")
+    assert reader.ask("GET", "/doors/v1/state").status == 200
+    try:
+        file.write_text("".join(line for line in before.splitlines(True) if "doors-read" not in line))
+        assert reader.ask("GET", "/doors/v1/state").status == 401
+        assert admin.ask("GET", "/doors/v1/state").status == 200
+        file.write_text(before + "half a li")
+        assert admin.ask("GET", "/doors/v1/state").status == 503  # nobody knows who was meant
+        file.write_text("")
+        assert admin.ask("GET", "/doors/v1/state").status == 401  # an emptied file lets nobody in
+        assert operated.server.client().ask("GET", "/doors/v1/state").status == 401
+        file.unlink()
+        assert admin.ask("GET", "/doors/v1/state").status == 503
+    finally:
+        file.write_text(before)
+        file.chmod(0o600)
+    assert reader.ask("GET", "/doors/v1/state").status == 200
+    added = add_token(file, "new", "read")
+    assert operated.server.client(added).ask("GET", "/doors/v1/state").status == 200
+
+
+def test_without_a_file_only_the_environment_counts() -> None:
+    assert not TokenFile(None, {}).required
+    held = TokenFile(None, {"NORMSCALE_TOKEN": "nsk_" + "x" * 43})
+    assert held.required
+    assert len(held.current()) == 1
+
+
+def test_names_for_strangers_need_tokens(sample_guard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, said = refusal(monkeypatch, sample_guard, "--store", str(tmp_path / "s"), "--allow-host", "guard.example.com")
+    assert (code, "without tokens" in said, "--allow-host" in said) == (1, True, True), said
+    for option in (("--trusted-proxy", "proxy"), ("--alarm-webhook", "ftp://x"), ("--log-format", "xml")):
+        assert refusal(monkeypatch, sample_guard, "--store", str(tmp_path / "s"), *option)[0] == 1
+    assert not (tmp_path / "s").exists()
+
+
+# ---------------------------------------------------------------- crowds
+
+
+def half_body(operated: Operated, declared: int, token: str = "", sent: bytes = b"{") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", operated.server.port), timeout=20)
+    bearer = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = f"POST /cameras/v1/score HTTP/1.1\r\nHost: localhost\r\n{bearer}Content-Length: {declared}\r\n\r\n"
+    connection.sendall(head.encode() + sent)
+    return connection
+
+
+def test_slow_bodies_of_strangers_and_of_clients_leave_health_and_metrics_alone(operated: Operated) -> None:
+    reader, sender = operated.client("cameras", "read"), operated.client("cameras", "score")
+    row = {"logits": ROWS[0].tolist()}
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(half_body(operated, 1000)) for _ in range(5 * MAX_REQUESTS)]
+        assert all(one.recv(100).startswith(b"HTTP/1.1 401") for one in strangers)
+        assert sender.ask("POST", "/cameras/v1/score", row).status == 200
+        secret = operated.secrets["cameras", "score"]
+        for _ in range(MAX_REQUESTS):
+            stack.enter_context(half_body(operated, 1000, secret))
+        time.sleep(0.5)  # until all of them are waited for
+        assert sender.ask("POST", "/cameras/v1/score", row).status == 503
+        for path in ("/healthz", "/readyz", "/cameras/metrics", "/cameras/readyz"):
+            assert reader.ask("GET", path).status == 200, path
+    assert eventually(lambda: sender.ask("POST", "/cameras/v1/score", row).status == 200)
+
+
+def resident(server: Server) -> float:
+    """Megabytes that the server has now."""
+    (line,) = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text())
+    return int(line) / 1024
+
+
+def test_bodies_in_flight_have_a_bound_on_their_memory(operated: Operated) -> None:
+    before = resident(operated.server)
+    megabytes = bytes(15 << 20)
+    answered = 0
+    with ExitStack() as stack:
+        secret = operated.secrets["cameras", "score"]
+        crowd = [stack.enter_context(half_body(operated, 16 << 20, secret)) for _ in range(MAX_REQUESTS)]
+        for connection in crowd:
+            connection.settimeout(2.0)
+            with suppress(OSError):
+                connection.sendall(megabytes)
+        peak = resident(operated.server)
+        for connection in crowd:
+            with suppress(OSError):
+                answered += connection.recv(12) == b"HTTP/1.1 503"
+    assert answered > 0  # 12 times 15 MB are more than the 128 MB there are for them
+    assert peak - before < 200
+    row = {"logits": ROWS[0].tolist()}
+    sender = operated.client("cameras", "score")
+    assert eventually(lambda: sender.ask("POST", "/cameras/v1/score", row).status == 200)
+
+
+# ---------------------------------------------------------------- lines, counters, the webhook
+
+
+def sample_value(client: Client, line: str) -> float:
+    text = client.ask("GET", "/cameras/metrics").body.decode()
+    found = [one.split()[-1] for one in text.splitlines() if one.startswith(line + " ")]
+    return float(found[0]) if found else 0.0
+
+
+def test_an_alarm_and_its_freeze_are_told_counted_and_sent(operated: Operated) -> None:
+    admin = operated.client("cameras", "admin")
+    assert admin.ask("POST", "/cameras/v1/reset").status == 200
+    assert eventually(lambda: operated.lines(event="decision", what="reset", by="cameras-admin"))
+    before = len(operated.lines(event="alarm", reading="class_balance"))
+    freezes = sample_value(admin, 'normscale_freezes_total{guard="cameras"}')
+    rng = np.random.default_rng(5)
+    for rows in (ROWS, ONES):
+        for _ in range(12):
+            body = {"logits": rows[rng.integers(0, len(rows), 10)].tolist()}
+            mode = admin.ask("POST", "/cameras/v1/score", body).json["mode"]
+    assert mode == "frozen"
+    told = eventually(lambda: operated.lines(event="alarm", reading="class_balance")[before:])
+    assert told[0]["guard"] == "cameras"
+    assert told[0]["level"] == "warning"
+    assert told[0]["value"] > told[0]["limit"]
+    frozen = eventually(lambda: operated.lines(event="freeze", guard="cameras"))[-1]
+    assert frozen["by_person"] is False
+    assert sample_value(admin, 'normscale_freezes_total{guard="cameras"}') == freezes + 1
+    assert sample_value(admin, 'normscale_alarms_total{guard="cameras",reading="class_balance"}') >= 1
+    sent = eventually(lambda: {one["event"] for one in operated.hook.got} >= {"alarm", "freeze"} and operated.hook.got)
+    assert {one["guard"] for one in sent} == {"cameras"}
+    assert all(one["text"].startswith(f"{one['event']} of guard cameras: ") for one in sent)
+
+    shift = sample_value(admin, "normscale_running_shift")
+    state = admin.ask("GET", "/cameras/v1/state").json["classes"]
+    distance = np.abs(np.subtract(state["running_mean"], state["training_mean"])) / state["training_std"]
+    assert shift == pytest.approx(distance.max())
+    assert 'guard="doors"' not in admin.ask("GET", "/cameras/metrics").body.decode()
+
+    assert admin.ask("POST", "/cameras/v1/thaw").status == 200
+    assert eventually(lambda: operated.lines(event="thaw", guard="cameras"))
+    assert admin.ask("PUT", "/cameras/v1/threshold", {"value": None}).status == 200
+    assert operated.lines(event="decision", what="threshold", by="cameras-admin")
+
+
+def test_refused_requests_are_told_without_what_strangers_wrote(operated: Operated) -> None:
+    nobody = operated.server.client("nsk_" + "y" * 43)
+    time.sleep(1.1)  # of a crowd's refusals not all are told
+    assert nobody.ask("GET", "/cameras/v1/state", X_Forwarded_For="203.0.113.9").status == 401
+    assert nobody.ask("GET", "/hunter2").status == 404
+    assert operated.client("cameras", "score").ask("GET", "/cameras/v1/state").status == 403
+    (stranger,) = operated.lines(event="refused", address="203.0.113.9")
+    assert (stranger["status"], stranger["path"], stranger["guard"]) == (401, "/cameras/v1/state", "cameras")
+    assert operated.lines(event="refused", status=404, path="other")
+    (known,) = operated.lines(event="refused", status=403, client="cameras-score")
+    assert "may not do this" in known["because"]
+    for text in ("hunter2", "nsk_", "Bearer", "secret-path"):
+        assert text not in operated.server.log
+    assert operated.lines(event="start")
+
+
+def test_a_trusted_proxy_is_believed_and_anyone_else_is_not(operated: Operated) -> None:
+    anyone = operated.server.client()
+    assert anyone.ask("POST", "/open/v1/freeze", {}).status == 200
+    body = {"logits": ROWS[0].tolist()}
+    assert anyone.ask("POST", "/open/v1/score", body, X_Forwarded_For="198.51.100.7").status == 200
+    aside = anyone.ask("GET", "/open/v1/quarantine").json["quarantine"]
+    assert aside[-1]["client"] == "198.51.100.7"  # test_access has a server that trusts nobody
+    assert anyone.ask("POST", "/open/v1/thaw", {}).status == 200
+
+
+def test_a_key_covers_the_query(operated: Operated) -> None:
+    sender = operated.client("doors", "score")
+    body, key = {"logits": ROWS[:2].tolist()}, f"key {time.time()}"
+    first = sender.ask("POST", "/doors/v1/score", body, Idempotency_Key=key)
+    assert first.status == 200
+    assert sender.ask("POST", "/doors/v1/score", body, Idempotency_Key=key).body == first.body
+    other = sender.ask("POST", "/doors/v1/score?scaled=true", body, Idempotency_Key=key)
+    assert other.status == 422
+    assert "Idempotency-Key" in other.json["error"]
+
+
+# ---------------------------------------------------------------- the parts alone
+
+
+def record(**fields: Any) -> logging.LogRecord:
+    made = logging.LogRecord("normscale.serve", logging.WARNING, "", 0, "alarm", (), None)
+    made.normscale = fields
+    return made
+
+
+def test_lines_are_one_line_each_and_tell_no_token() -> None:
+    fields = {"guard": "a", "because": "line\nbreak nsk_abc-DEF", "value": 0.5}
+    line = JsonLines().format(record(**fields))
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["event"], told["level"], told["guard"], told["value"]) == ("alarm", "warning", "a", 0.5)
+    assert told["because"] == "line\nbreak [token]"
+    text = TextLines().format(record(**fields))
+    assert "\n" not in text
+    assert text.endswith('alarm guard="a" because="line\\nbreak [token]" value=0.5')
+    plain = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "a %s", ("mistake",), None)
+    assert json.loads(JsonLines().format(plain))["message"] == "a mistake"
+
+
+def test_of_a_flood_of_refusals_only_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    now = [100.0]
+    monkeypatch.setattr(event_log, "tell", lambda _, **fields: told.append(fields))
+    monkeypatch.setattr(event_log.time, "monotonic", lambda: now[0])
+    refusals = Refusals()
+    for _ in range(1000):
+        refusals.tell(status=401)
+    assert len(told) == 20
+    now[0] += 1
+    refusals.tell(status=401)
+    assert told[-1]["untold_before"] == 980
+
+
+def test_a_webhook_is_tried_again_and_never_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with Hook(refuse=2) as hook:
+        sender = Webhook(hook.url, pauses=(0.01, 0.01, 0.01))
+        sender.send({"event": "alarm", "number": 1})
+        sender.send({"event": "alarm", "number": 2})
+        assert eventually(lambda: [one["number"] for one in hook.got] == [1, 2], 10)
+        assert hook.refused == 2
+        sender.stop(5)
+    with Hook(refuse=99) as hook, caplog.at_level(logging.ERROR, "normscale.serve"):
+        sender = Webhook(hook.url, pauses=(0.01,))
+        sender.send({"event": "freeze"})
+        assert eventually(lambda: caplog.records, 10)
+        assert caplog.records[0].normscale == {"host": "127.0.0.1", "because": "status 500", "dropped": "freeze"}  # type: ignore[attr-defined]
+        sender.stop(5)
+    Webhook(None).send({"event": "alarm"})  # nowhere to send it
+
+
+def test_a_webhook_that_hangs_costs_a_bounded_queue(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(Webhook, "_post", lambda *_: release.wait(30) and None)
+    sender = Webhook("http://hangs.example/x")
+    with caplog.at_level(logging.ERROR, "normscale.serve"):
+        began = time.monotonic()
+        for _ in range(webhook._MOST_WAITING + 10):
+            sender.send({"event": "alarm"})
+        assert time.monotonic() - began < 5
+    assert 9 <= len(caplog.records) <= 10
+    release.set()
+    for wrong in ("", "ftp://a/b", "https://", "hooks.example.com"):
+        with pytest.raises(InvalidInput, match="a webhook is an address"):
+            checked_webhook(wrong)
+
+
+def test_running_readings_are_of_the_farthest_class() -> None:
+    classes = {
+        "running_mean": [1.0, 5.0, 9.0], "training_mean": [0.0, 4.0, 0.0],
+        "running_std": [2.0, 1.0, 3.0], "training_std": [2.0, 4.0, 0.0],
+    }  # fmt: skip
+    assert running_readings(classes) == (0.5, 3.0)  # the class that never varied says nothing
+    assert running_readings({**classes, "running_mean": None}) is None
+    assert running_readings({**classes, "training_std": [0.0] * 3}) == (0.0, 0.0)
