@@ -24,7 +24,7 @@ def token(
     typer.echo(add_token(file, name, role))
     typer.echo(
         f"{name} may {_PERMISSIONS[role]}. This secret is shown once and kept nowhere; {file} holds its hash. "
-        "Send it as: Authorization: Bearer SECRET. To revoke it, remove its line and start the server again.",
+        "Send it as: Authorization: Bearer SECRET. To revoke it, remove its line; running servers notice.",
         err=True,
     )
 
