@@ -44,10 +44,7 @@ async def running(options: ServerSettings) -> AsyncIterator[httpx.AsyncClient]:
     life = asyncio.ensure_future(app({"type": "lifespan", "asgi": {"version": "3.0"}}, heard.get, said.put))
     await heard.put({"type": "lifespan.startup"})
     assert (await said.get())["type"] == "lifespan.startup.complete"
-    transport = httpx.ASGITransport(
-        app,  # type: ignore[arg-type]
-        raise_app_exceptions=False,
-    )
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
         yield http
     await heard.put({"type": "lifespan.shutdown"})

@@ -41,7 +41,7 @@ def test_the_unit_is_what_systemd_takes_and_closes_what_it_can(tmp_path: Path) -
     checked = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
     said = [line for line in checked.stderr.splitlines() if "normscale.service" in line]
     assert (checked.returncode, said) == (0, []), checked.stderr
-    command = [analyze, "security", "--offline=true", "--threshold=45", unit]
+    command = [analyze, "security", "--offline=true", "--threshold=45", str(unit)]
     exposure = subprocess.run(command, capture_output=True, text=True, check=False)
     assert exposure.returncode == 0, exposure.stdout[-400:]  # 4.5 of 10; the usual service has 9
 

@@ -390,7 +390,7 @@ def test_of_a_flood_of_refusals_only_some_are_told(monkeypatch: pytest.MonkeyPat
     told: list[dict[str, Any]] = []
     now = [100.0]
     monkeypatch.setattr(event_log, "tell", lambda _, **fields: told.append(fields))
-    monkeypatch.setattr(event_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("normscale.serve.event_log.time.monotonic", lambda: now[0])
     refusals = Refusals()
     for _ in range(1000):
         refusals.tell(status=401)

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from normscale._processes import end_with_parent
-from normscale.errors import InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
 from normscale.serve.bad_request import BadRequest, shown
 from normscale.serve.bodies import encode_json, error_body
 from normscale.serve.event_log import Refusals
@@ -150,7 +150,7 @@ class GuardApp:
             except Exception as error:
                 held.close()  # who is refused makes room for others, though it may be listened to for a while
                 reply = refusal(error)
-                if isinstance(error, StoreUnavailable):
+                if isinstance(error, (StoreUnavailable, FileFormatError)):
                     self._instruments.store_error(guard)
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
@@ -254,6 +254,8 @@ def refusal(error: Exception) -> Reply:
         status = error.status
     elif isinstance(error, StoreUnavailable):
         status = 507 if error.full else 503
+    elif isinstance(error, FileFormatError):  # a store that is damaged
+        status = 503
     elif isinstance(error, MissingExtra):  # of a format that this server cannot read
         status = 415
     else:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from normscale.errors import NormscaleError, StoreUnavailable
+from normscale.errors import FileFormatError, NormscaleError, StoreUnavailable
 from normscale.guard import Guard, Request, Verdict
 
 GROUP_NUMBERS = 1 << 22
@@ -119,7 +119,7 @@ class GroupCommit:
             self._looked()
         except Exception as error:  # every request of the group must hear of it
             results = [error] * len(group)
-            self.is_failing = isinstance(error, StoreUnavailable)
+            self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
         self._deliver([future for _, future in group], results)
 
     def _do(self, job: Job, future: asyncio.Future[Any]) -> None:
@@ -129,7 +129,7 @@ class GroupCommit:
             self._looked()
         except Exception as error:
             result = error
-            self.is_failing = isinstance(error, StoreUnavailable)
+            self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
         self._deliver([future], [result])
 
     def _looked(self) -> None:

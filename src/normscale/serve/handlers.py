@@ -198,7 +198,7 @@ class Handlers:
             silent += pause
             try:
                 view = await self.commit.run(_refreshed(live_document))
-            except StoreUnavailable as error:
+            except (StoreUnavailable, FileFormatError) as error:
                 yield b"event: trouble\ndata: " + encode_json({"error": str(error)}) + b"\n\n"
                 continue
             view |= self.instruments.summary()

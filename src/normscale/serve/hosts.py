@@ -29,7 +29,6 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _EVERYWHERE = ("0.0.0.0", "::", "")
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
-_MOST_REMEMBERED = 256
 
 
 class Hosts:
@@ -53,21 +52,14 @@ class Hosts:
         self._all = "*" in names
         self._any_address = bound in _EVERYWHERE
         self._names = {*_LOOPBACK, _written(bound), *(_checked(name) for name in names if name != "*")}
-        self._known: set[bytes] = set()
 
     def allow(self, host: bytes) -> bool:
         """Whether a request with this header Host is for this server."""
-        return host in self._known or self._remember(host)
-
-    def _remember(self, host: bytes) -> bool:
         match = _HOST.fullmatch(host.decode("latin-1").lower())
         if match is None:
             return False
         name = match[1].rstrip(".")
-        allowed = self._all or name in self._names or (self._any_address and _is_address(name))
-        if allowed and len(self._known) < _MOST_REMEMBERED:
-            self._known.add(host)
-        return allowed
+        return self._all or name in self._names or (self._any_address and _is_address(name))
 
 
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
