@@ -30,7 +30,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     """Tell the client what arrived."""
     request = HttpRequest(scope, receive)
     try:
-        await request.read_body(BOUNDS.max_body, BOUNDS.max_seconds, BodyBudget(1 << 30))
+        await request.read_body(BOUNDS.max_body, BodyBudget(1 << 30))
     except BadRequest as error:
         reply = refusal(error)
     else:

@@ -141,7 +141,7 @@ class GuardApp:
 
     async def _answer(self, request: HttpRequest, send: Send) -> None:
         methods = self._routes.get(request.path, {})
-        guard = next((handlers.name for _, handlers, _ in methods.values()), "")
+        name = request.path if methods else "other"
         with ExitStack() as held:
             try:
                 reply = await self._reply(request, methods, held)
@@ -150,14 +150,13 @@ class GuardApp:
             except Exception as error:
                 held.close()  # who is refused makes room for others, though it may be listened to for a while
                 reply = refusal(error)
+                guard = next((handlers.name for _, handlers, _ in methods.values()), "")
                 if isinstance(error, (StoreUnavailable, FileFormatError)):
                     self._instruments.store_error(guard)
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
-            name = request.path if methods else "other"
-            self._instruments.request(name, reply.status)
-            if reply.status >= 400:
                 self._tell(request, guard, name, reply)
+            self._instruments.request(name, reply.status)
             await respond(request, reply, send)
 
     def _tell(self, request: HttpRequest, guard: str, path: str, reply: Reply) -> None:
@@ -185,15 +184,19 @@ class GuardApp:
         is_live = route.handler == "live"
         if route.role and not route.is_free:
             held.enter_context(self._streams if is_live else self._requests)
-        if route.body is not None:
-            held.callback(request.release, self._budget)
-            await request.read_body(bounds.max_body, bounds.max_seconds, self._budget)
+        clock = asyncio.timeout(bounds.max_seconds)
         try:
-            async with asyncio.timeout(bounds.max_seconds) as clock:
+            async with clock:
+                if route.body is not None:
+                    held.callback(request.release, self._budget)
+                    await request.read_body(bounds.max_body, self._budget)
+                    clock.reschedule(asyncio.get_running_loop().time() + bounds.max_seconds)
                 return await handler(request)
         except TimeoutError:
             if not clock.expired():  # one of the handler's own
                 raise
+            if route.body is not None and request.unread:
+                raise BadRequest(408, f"the body did not arrive within {bounds.max_seconds:g} seconds.") from None
             raise BadRequest(
                 504,
                 f"no answer within {bounds.max_seconds:g} seconds; it may still be done. Ask again with the same "

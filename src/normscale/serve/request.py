@@ -108,31 +108,25 @@ class HttpRequest:
             raise BadRequest(400, f"an Idempotency-Key has 1 to {_LONGEST_KEY} printable ASCII characters.")
         return key
 
-    async def read_body(self, max_body: int, max_seconds: float, budget: BodyBudget) -> None:
-        """Read the body within its bounds of size, time and memory; :meth:`release` gives its memory back."""
-        if not self.unread:
-            return
+    async def read_body(self, max_body: int, budget: BodyBudget) -> None:
+        """Read the body within its bounds of size and memory; :meth:`release` gives its memory back."""
         declared = self.headers.get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > max_body:
-            raise BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")
+            raise _too_large(max_body)
         parts: list[bytes] = []
-        try:
-            async with asyncio.timeout(max_seconds):
-                while self.unread:
-                    message = await self._receive()
-                    if message["type"] != "http.request":
-                        raise ClientGone
-                    part = message.get("body", b"")
-                    parts.append(part)
-                    self._size += len(part)
-                    budget.taken += len(part)
-                    self.unread = message.get("more_body", False)
-                    if self._size > max_body:
-                        raise BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")
-                    if budget.taken > budget.most:
-                        raise BadRequest(503, "bodies of other requests take all the memory there is for them.")
-        except TimeoutError:
-            raise BadRequest(408, f"the body did not arrive within {max_seconds:g} seconds.") from None
+        while self.unread:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            part = message.get("body", b"")
+            parts.append(part)
+            self._size += len(part)
+            budget.taken += len(part)
+            self.unread = message.get("more_body", False)
+            if self._size > max_body:
+                raise _too_large(max_body)
+            if budget.taken > budget.most:
+                raise BadRequest(503, "bodies of other requests take all the memory there is for them.")
         self.body = parts[0] if len(parts) == 1 else bytearray().join(parts)
 
     def release(self, budget: BodyBudget) -> None:
@@ -159,3 +153,7 @@ class HttpRequest:
                     self.unread = message["type"] == "http.request" and message.get("more_body", False)
         except TimeoutError:
             return
+
+
+def _too_large(max_body: int) -> BadRequest:
+    return BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")
