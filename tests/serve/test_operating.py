@@ -117,7 +117,7 @@ def operated(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     )
     with Hook() as hook:
         options = ("--log-format", "json", "--alarm-webhook", hook.url, "--trusted-proxy", "127.0.0.0/8")
-        limits = ("--max-requests", str(MAX_REQUESTS), "--max-seconds", "3")
+        limits = ("--max-requests", str(MAX_REQUESTS), "--max-seconds", "10")
         with Server(folder / "guards.toml", folder / "log", *options, *limits) as server:
             yield Operated(server, folder, secrets, hook)
             assert "Traceback" not in server.log
