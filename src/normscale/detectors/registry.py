@@ -27,7 +27,7 @@ GROUP = "normscale.detectors"
 JOIN = "+"
 """Between a step and what scores its outputs: ``react+energy``."""
 
-DEFAULT = "norm_scaling"
+DEFAULT = "robust_norm_scaling"
 """The detector where nobody chose one."""
 
 _classes: dict[str, type[Detector]] = {}
