@@ -28,7 +28,6 @@ from normscale.serve.page_files import page_files
 from normscale.serve.request import BodyBudget, ClientGone, HttpRequest, Receive, Reply, Scope, Send
 from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
-from normscale.serve.watcher import Leadership
 from normscale.serve.webhook import Webhook
 
 _PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
@@ -133,9 +132,9 @@ class GuardApp:
 
     async def start(self) -> None:
         """Open every guard."""
-        shutdown, leadership, self._webhook = ShutdownSignal(), Leadership(), Webhook(self._settings.webhook)
+        shutdown, self._webhook = ShutdownSignal(), Webhook(self._settings.webhook)
         for guard in self.guards.values():
-            await guard.start(shutdown, leadership, self._webhook)
+            await guard.start(shutdown, self._webhook)
         gc.collect()
         gc.freeze()  # what is loaded by now stays; looking through it again and again is felt in the answers' times
 

@@ -34,14 +34,11 @@ class GroupCommit:
     ----------
     guard : Guard
         Nobody else may use it from now on.
-    look : callable or None
-        Is called with the guard, by the thread that owns it, after every group and job.
     """
 
-    def __init__(self, guard: Guard, look: Callable[[Guard], None] | None = None) -> None:
+    def __init__(self, guard: Guard) -> None:
         """Start the thread; call it inside the event loop."""
         self._guard = guard
-        self._look = look
         self.is_failing = False
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Request | Job, asyncio.Future[Any]]] = []
@@ -116,7 +113,7 @@ class GroupCommit:
         sys.setswitchinterval(_SHORT_TURN if many else _TURN)
         try:
             results = list(self._guard.process([request for request, _ in group]))
-            self._looked()
+            self.is_failing = False
         except Exception as error:  # every request of the group must hear of it
             results = [error] * len(group)
             self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
@@ -126,16 +123,11 @@ class GroupCommit:
         result: Any
         try:
             result = job(self._guard)
-            self._looked()
+            self.is_failing = False
         except Exception as error:
             result = error
             self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
         self._deliver([future], [result])
-
-    def _looked(self) -> None:
-        self.is_failing = False
-        if self._look is not None:
-            self._look(self._guard)
 
     def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
         try:

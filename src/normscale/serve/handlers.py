@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -16,13 +15,11 @@ from normscale._kernels import load_in_background
 from normscale.errors import FileFormatError, StoreUnavailable
 from normscale.guard import Guard
 from normscale.guard import Request as GuardRequest
-from normscale.guard.detector_check import replays_rows
 from normscale.outputs import ModelOutputs
 from normscale.serve.answers import encode
 from normscale.serve.bad_request import BadRequest, shown
 from normscale.serve.bodies import NewThreshold, Nothing, OfClient, Reason, encode_json
 from normscale.serve.classifier import Classifier
-from normscale.serve.event_log import tell
 from normscale.serve.group_commit import GroupCommit
 from normscale.serve.instruments import Instruments
 from normscale.serve.openapi import openapi_document
@@ -32,19 +29,19 @@ from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
 from normscale.serve.state_document import live_document, state_document, threshold_document
 from normscale.serve.tokens import TokenFile, may
-from normscale.serve.watcher import Leadership, Watcher
+from normscale.serve.watcher import Watcher
 from normscale.serve.webhook import Webhook
 
 _READY_FIRST = 0.3
 """Seconds until the compiled kernels are loaded: answering that the server is ready comes first."""
 _LIVE_SECONDS = 1.0
 _KEEP_ALIVE_SECONDS = 10.0
+_WATCH_SECONDS = 5.0
 _STATE_SECONDS = 1.0
 """How long metrics wait for the store; then they are those of before."""
 _READY_SECONDS = 10.0
 _READY_AGAIN = 1.0
 """Seconds for which the store, once written to, is taken for writable: strangers may ask."""
-_PROBE_BYTES = 8192
 _STOP_SECONDS = 6.0
 """For the last rows to be written when the server is told to stop."""
 
@@ -79,40 +76,35 @@ class Handlers:
         self._tasks: list[asyncio.Task[None]] = []
         self._written = -_READY_AGAIN
 
-    async def start(self, shutdown: ShutdownSignal, leadership: Leadership, webhook: Webhook) -> None:
+    async def start(self, shutdown: ShutdownSignal, webhook: Webhook) -> None:
         """Open the store and get ready."""
-        detector = self.settings.load_detector()
-        if not replays_rows(detector):  # a replay must always be done by the same kernels
-            load_in_background(after=_READY_FIRST)
-        self.guard = self.settings.open_guard(detector)
+        load_in_background(after=_READY_FIRST)
+        self.guard = self.settings.open_guard()
         if self.settings.model is not None:
             self.classifier = Classifier(self.settings.model, self.guard.widths)
         self.shutdown = shutdown
-        self.watcher = Watcher(self.name, self.guard, leadership, self.instruments, webhook)
-        self.commit = GroupCommit(self.guard, self.watcher.look)
-        self._tasks.append(asyncio.create_task(self._watch(leadership)))
+        self.watcher = Watcher(self.name, self.instruments, webhook)
+        self.guard.listeners.append(self.watcher.hear)
+        self.commit = GroupCommit(self.guard)
+        self._tasks.append(asyncio.create_task(self._watch()))
         if self.server.demo:
             from normscale.serve.demo import play
 
             self._tasks.append(asyncio.create_task(play(self.commit, self.instruments)))
 
     async def stop(self) -> None:
-        """Answer what waits, write a snapshot, and let go of the store."""
+        """Answer what waits, and let go of the store."""
         for task in self._tasks:
             task.cancel()
         if not await asyncio.to_thread(self.commit.stop, _STOP_SECONDS):
             return  # the thread ends with the process; nothing that it holds was acknowledged
-        with suppress(StoreUnavailable):  # the journal has everything; only the next start takes a little longer
-            if not self.commit.is_failing:
-                self.guard.save()
         self.guard.store.close()
 
-    async def _watch(self, leadership: Leadership) -> None:
-        """Look at what other processes wrote, every second: their alarms are told, too."""
-        while not await self.shutdown.within(_LIVE_SECONDS):
-            if leadership.held():
-                with suppress(StoreUnavailable, FileFormatError):
-                    await self._refreshed_state()
+    async def _watch(self) -> None:
+        """Look at the store every few seconds, so that its troubles are told also while nobody asks."""
+        while not await self.shutdown.within(_WATCH_SECONDS):
+            with suppress(StoreUnavailable, FileFormatError):
+                await self._refreshed_state()
 
     def identify(self, request: HttpRequest, role: str) -> None:
         """Find out whose request it is, and whether they may; before its body is read."""
@@ -241,7 +233,7 @@ class Handlers:
         if self.commit.is_failing or time.monotonic() - self._written > _READY_AGAIN:
             try:
                 async with asyncio.timeout(_READY_SECONDS):
-                    await self.commit.run(_write_something)
+                    await self.commit.run(lambda guard: guard.probe())
             except TimeoutError:
                 raise BadRequest(503, f"the store did not answer within {_READY_SECONDS:g} seconds.") from None
             self._written = time.monotonic()
@@ -256,29 +248,32 @@ class Handlers:
     async def set_threshold(self, request: HttpRequest) -> Reply:
         """``PUT /v1/threshold``."""
         wanted = _read_json(request, NewThreshold)
-        state = await self.commit.run(lambda guard: guard.set_threshold(wanted.value))
-        tell("decision", guard=self.name, what="threshold", by=request.client, value=state.threshold.value)
+        state = await self.commit.run(lambda guard: guard.set_threshold(wanted.value, by=request.client))
         return Reply(encode_json({"threshold": threshold_document(state.threshold, self.guard.start.threshold)}))
 
     async def freeze(self, request: HttpRequest) -> Reply:
         """``POST /v1/freeze``."""
-        return await self._decide(request, Reason, lambda guard, wanted: guard.freeze(wanted.reason))
+        return await self._decide(request, Reason, lambda guard, wanted: guard.freeze(wanted.reason, by=request.client))
 
     async def thaw(self, request: HttpRequest) -> Reply:
         """``POST /v1/thaw``."""
-        return await self._decide(request, Nothing, lambda guard, _: guard.thaw())
+        return await self._decide(request, Nothing, lambda guard, _: guard.thaw(by=request.client))
 
     async def reset(self, request: HttpRequest) -> Reply:
         """``POST /v1/reset``."""
-        return await self._decide(request, Nothing, lambda guard, _: guard.reset())
+        return await self._decide(request, Nothing, lambda guard, _: guard.reset(by=request.client))
 
     async def accept(self, request: HttpRequest) -> Reply:
         """``POST /v1/quarantine/accept``."""
-        return await self._decide(request, OfClient, lambda guard, wanted: guard.accept(wanted.client))
+        return await self._decide(
+            request, OfClient, lambda guard, wanted: guard.accept(wanted.client, by=request.client)
+        )
 
     async def discard(self, request: HttpRequest) -> Reply:
         """``POST /v1/quarantine/discard``."""
-        return await self._decide(request, OfClient, lambda guard, wanted: guard.discard(wanted.client))
+        return await self._decide(
+            request, OfClient, lambda guard, wanted: guard.discard(wanted.client, by=request.client)
+        )
 
     async def _decide(
         self, request: HttpRequest, body_type: type[Wanted], decision: Callable[[Guard, Wanted], Any]
@@ -287,7 +282,6 @@ class Handlers:
 
         def decide(guard: Guard) -> dict[str, Any]:
             decision(guard, wanted)
-            tell("decision", guard=self.name, what=request.path.rpartition("/")[2], by=request.client)
             return state_document(guard)
 
         state = await self.commit.run(decide)
@@ -307,13 +301,3 @@ def _refreshed(describe: Callable[[Guard], dict[str, Any]]) -> Callable[[Guard],
         return describe(guard)
 
     return run
-
-
-def _write_something(guard: Guard) -> None:
-    """Write as much as a row does, and never the same, which SQLite would not write."""
-    probe = getattr(guard, "probe", None)
-    if probe is not None:
-        probe()
-        return
-    with guard.store.transaction() as transaction:
-        transaction.meta["ready"] = os.urandom(_PROBE_BYTES).hex()
