@@ -101,7 +101,7 @@ class RunFolder:
         file = Path(path) / _SETTINGS
         try:
             document = read_json(file.read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise FileFormatError(
                 f"{os.fspath(path)!r} is not the folder of a benchmark (it has no {_SETTINGS}). "
                 "Make one with `normscale bench -o FOLDER`."
