@@ -45,13 +45,20 @@ def ray_cluster(numpy_kernels: None) -> Iterator[Any]:
         warnings.simplefilter("ignore")  # Ray's own
         import ray
 
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="error",
-            object_store_memory=200 << 20,
-        )
+        for attempt in range(3):  # on a machine that is very busy Ray gives its own daemons too little time
+            try:
+                ray.init(
+                    num_cpus=2,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="error",
+                    object_store_memory=200 << 20,
+                )
+                break
+            except Exception:
+                ray.shutdown()
+                if attempt == 2:
+                    raise
         yield ray
         ray.shutdown()
 
