@@ -94,7 +94,7 @@ class PieceReader(ParquetReader):
             ]
 
     @property
-    def columns(self) -> dict[str, list[str]]:
+    def array_columns(self) -> dict[str, list[str]]:
         """Array -> the columns that make it."""
         return {name: self._columns[name] for name in self.widths}
 
@@ -164,7 +164,7 @@ def _head(file: SourceFile, names: list[str] | None) -> tuple[Layout, Groups] | 
     columns: dict[str, list[str]] = {}
     groups: Groups = [(reader.n_rows, file.size)]
     if isinstance(reader, PieceReader):
-        columns = reader.columns
+        columns = reader.array_columns
         groups = list(reader.group_sizes())
     if reader.n_rows == 0:
         return None
