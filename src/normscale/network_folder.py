@@ -16,6 +16,8 @@ import os
 from pathlib import Path
 
 SUFFIX = ".safetensors"
+TRAIN, VALIDATION, TEST = OWN_SETS = ("train", "validation", "test")
+"""The outputs on the parts of the in-distribution set."""
 
 
 class NetworkFolder:

@@ -12,15 +12,15 @@ from typing import NamedTuple, Self
 from normscale._lock import locked
 from normscale._progress import bar
 from normscale._validate import at_least
-from normscale.errors import InvalidInput, NormscaleError
-from normscale.experiments.measuring import measure
-from normscale.experiments.methods import Method, find_method
-from normscale.experiments.network_outputs import TEST, TRAIN, VALIDATION, Job, require_layers
+from normscale.errors import InvalidInput
+from normscale.experiments.cells import NetworkOutputs, compute_cells
+from normscale.experiments.methods import find_method
+from normscale.experiments.network_outputs import Job, require_layers
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
 from normscale.experiments.stress import StressPreset, steps, stress_preset
 from normscale.experiments.worker_processes import prepare_all
-from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
+from normscale.network_folder import TEST, TRAIN
 
 
 class Bench(NamedTuple):
@@ -73,7 +73,7 @@ def bench(
     workers, threads = at_least(workers, "workers", 1), at_least(threads, "threads", 1)
     if not plan.seeds or not plan.ood or not plan.methods:
         raise InvalidInput("a benchmark needs at least one seed, one OoD set and one method.")
-    methods = [find_method(name) for name in plan.methods]  # an unknown name is said at once, not after the training
+    methods = [find_method(name) for name in plan.measured]  # an unknown name is said at once, not after the training
     require_layers(plan)
     with locked(folder, wait=False):
         run = RunFolder.create(folder, plan, command)
@@ -86,7 +86,7 @@ def bench(
             try:
                 for job in chain(ready, prepare_all(begun, workers, overall.tick)):
                     overall.finish(job)
-                    n_new += _compute_cells(run, job, methods, say)
+                    n_new += compute_cells(run, job.seed, methods, list(plan.ood), say)
                     run.write_results()
             finally:
                 run.write_results()
@@ -99,15 +99,15 @@ def bench(
 def _stress_first_network(run: RunFolder, plan: Plan, preset: StressPreset, threads: int) -> None:
     """Run the stress grid on the outputs of the first network, unless it is there."""
     seed = plan.seeds[0]
-    source = _Outputs(run, seed)
-    sets = {name: source.get(name) for name in plan.ood if run.has_outputs(seed, name)}
+    source = NetworkOutputs(run, seed)
+    sets = {name: source.require(name) for name in plan.ood if run.has_outputs(seed, name)}
     if run.stress.exists() or not sets:
         return
     with bar("stress grid", steps(preset.grid, len(sets))) as line:
         result = stress_preset(
             preset,
-            source.get(TRAIN),
-            source.get(TEST),
+            source.require(TRAIN),
+            source.require(TEST),
             sets,
             seed=seed,
             threads=threads,
@@ -150,52 +150,5 @@ class _Overall:
 
 def _absent(run: RunFolder, plan: Plan) -> list[tuple[int, str, str]]:
     """Cells of a plan that are not there."""
-    everything = product(plan.seeds, plan.ood, plan.methods)
+    everything = product(plan.seeds, plan.ood, plan.measured)
     return [(seed, ood, method) for seed, ood, method in everything if not run.has_cell(seed, ood, method)]
-
-
-def _compute_cells(run: RunFolder, job: Job, methods: Sequence[Method], say: Callable[[str], None]) -> int:
-    """Compute the cells of a network that are not there yet; returns how many."""
-    source, seed = _Outputs(run, job.seed), job.seed
-    wanted = {
-        method.name: [
-            ood
-            for ood in job.plan.ood
-            if not run.has_cell(seed, ood, method.name) and run.has_outputs(seed, ood, method.detector.reads)
-        ]
-        for method in methods
-    }
-    n_new = 0
-    with bar(f"seed {seed}", sum(map(len, wanted.values())), quiet_seconds=1.0) as line:
-        for method in methods:
-            sets = {ood: source.get(ood) for ood in wanted[method.name]}
-            if not sets:
-                continue
-            try:
-                fitted = method.fitted_on(source.get(TRAIN), source.get(VALIDATION))
-            except NormscaleError as error:
-                say(f"{method.name} cannot take part with seed {seed}: {error}")
-                continue
-            extra = run.perturbation(seed) if PERTURBED_LOGITS in method.detector.reads else {}
-            for cell, scores in measure([fitted], source.get(TEST), sets, in_set=job.plan.in_set, seed=seed):
-                line.advance(doing=f"seed {seed}: {method.title} on {cell.ood_set}")
-                if cell.skipped or scores is None:
-                    say(f"{method.name} has no numbers on {cell.ood_set} with seed {seed}: {cell.skipped}")
-                    continue
-                chosen = {"epsilon": extra["epsilon"]} if extra else {}
-                run.save_cell(cell._replace(parameters={**cell.parameters, **chosen}), scores)
-                n_new += 1
-    return n_new
-
-
-class _Outputs:
-    """A network's outputs, each read once."""
-
-    def __init__(self, run: RunFolder, seed: int) -> None:
-        self._run, self._seed = run, seed
-        self._read: dict[str, ModelOutputs] = {}
-
-    def get(self, name: str) -> ModelOutputs:
-        if name not in self._read:
-            self._read[name] = self._run.outputs(self._seed, name)
-        return self._read[name]

@@ -15,6 +15,7 @@ from normscale.errors import NormscaleError
 from normscale.experiments.methods import find_method
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder, write_document
+from normscale.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION
 from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_LOGITS, ModelOutputs
 from normscale.tables.arrays import HEAD_WEIGHT
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from normscale.data import ImageSet
     from normscale.nn.network_file import NetworkInfo
 
-TRAIN, VALIDATION, TEST = OWN_SETS = ("train", "validation", "test")
 _NO_LAYERS = (LOGITS, FEATURES, HEAD_WEIGHT)
 
 PER_SET = 0.15
@@ -64,7 +64,7 @@ def require_layers(plan: Plan) -> None:
     from normscale.nn.layers import layer_modules
     from normscale.nn.resnet import NETWORKS
 
-    detectors = [find_method(method).detector for method in plan.methods]
+    detectors = [find_method(method).detector for method in plan.measured]
     names = {name.removeprefix(ATTACKED) for one in OWN_SETS for name in arrays_read(detectors, one)}
     layer_modules(NETWORKS[plan.network](2, plan.width), sorted(names - {*_NO_LAYERS, PERTURBED_LOGITS}))
 
@@ -85,7 +85,7 @@ class Job(NamedTuple):
 
     def arrays(self, name: str) -> tuple[str, ...]:
         """The arrays that the plan's methods read of a set."""
-        return arrays_read([find_method(method).detector for method in self.plan.methods], name)
+        return arrays_read([find_method(method).detector for method in self.plan.measured], name)
 
     @property
     def is_done(self) -> bool:

@@ -26,22 +26,29 @@ class Plan(NamedTuple):
     """The name of the in-distribution set, if it is not that of its source."""
     image_size: tuple[int, int] | None = None
     """Height and width that all pictures are made; None: as they are in the in-distribution set."""
+    further: tuple[str, ...] = ()
+    """Methods that are measured besides, for a leaderboard; a report leaves them out."""
 
     @property
     def in_set(self) -> str:
         """The name of the in-distribution set."""
         return self.trained_on or short_name(self.data)
 
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """All methods, each once."""
+        return tuple(dict.fromkeys((*self.methods, *self.further)))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON keeps them."""
-        lists = {"seeds": list(self.seeds), "methods": list(self.methods)}
+        lists = {"seeds": list(self.seeds), "methods": list(self.methods), "further": list(self.further)}
         return {**self._asdict(), **lists, "image_size": None if self.image_size is None else list(self.image_size)}
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Plan:
         """Read back what :meth:`to_dict` gave."""
-        size = values.get("image_size")  # runs of earlier versions have none
-        tuples = {"seeds": tuple(values["seeds"]), "methods": tuple(values["methods"])}
+        size = values.get("image_size")  # runs of earlier versions have none, and nothing further
+        tuples = {name: tuple(values.get(name, ())) for name in ("seeds", "methods", "further")}
         return Plan(**{**values, **tuples, "image_size": None if size is None else (int(size[0]), int(size[1]))})
 
 

@@ -6,6 +6,8 @@
     networks/seed0/                     a network and its outputs, see :mod:`normscale.network_folder`
     cells/seed0/OOD/METHOD.safetensors  scores of both sides and their metrics: a finished cell
     results.jsonl                       all cells, one line per metric
+    further.jsonl                       cells of the methods that a report leaves out
+    failures.json                       methods that cannot take part, by seed, and why
     comparisons.json                    the subject of the plan against every other method, with intervals
     stress.json                         the stress grid on the first network's outputs
     report.html  tables/  figures/      what `normscale report` makes of it
@@ -89,7 +91,8 @@ class RunFolder:
                     )
             seeds = tuple(dict.fromkeys((*run.plan.seeds, *plan.seeds)))
             methods = tuple(dict.fromkeys((*run.plan.methods, *plan.methods)))
-            plan = run.plan._replace(seeds=seeds, methods=methods, ood={**run.plan.ood, **plan.ood})
+            further = tuple(dict.fromkeys((*run.plan.further, *plan.further)))
+            plan = run.plan._replace(seeds=seeds, methods=methods, further=further, ood={**run.plan.ood, **plan.ood})
         folder.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "plan": plan.to_dict(), "made_by": made_by}
         write_document(folder / _SETTINGS, document)
@@ -162,6 +165,15 @@ class RunFolder:
         return self.path / "results.jsonl"
 
     @property
+    def further_results(self) -> Path:
+        """The cells of the methods that are measured besides, one line per metric."""
+        return self.path / "further.jsonl"
+
+    @property
+    def _failures(self) -> Path:
+        return self.path / "failures.json"
+
+    @property
     def comparisons(self) -> Path:
         """The paired bootstrap of the plan's subject against every other method."""
         return self.path / "comparisons.json"
@@ -217,25 +229,41 @@ class RunFolder:
         """Whether a cell is finished."""
         return self.cell_path(seed, ood_set, method).exists()
 
-    def cells(self) -> list[Measurement]:
-        """All finished cells of the plan, in its order."""
+    def failures(self, seed: int) -> dict[str, str]:
+        """Methods that could not take part with a network, and why."""
+        found = read_document(self._failures).get(str(seed), {})
+        return {str(name): str(why) for name, why in found.items()}
+
+    def save_failures(self, seed: int, failed: dict[str, str]) -> None:
+        """Keep which methods could not take part with a network."""
+        document = read_document(self._failures)
+        others = {key: value for key, value in document.items() if key != str(seed)}
+        changed = {**others, str(seed): failed} if failed else others
+        if changed != document:
+            write_document(self._failures, changed)
+
+    def cells(self, methods: Iterable[str] | None = None) -> list[Measurement]:
+        """All finished cells of the plan's methods, or of others, in its order."""
+        wanted = self.plan.methods if methods is None else tuple(methods)
         return [
             self._cell(self.cell_path(seed, ood_set, method))
             for seed in self.plan.seeds
             for ood_set in self.plan.ood
-            for method in self.plan.methods
+            for method in wanted
             if self.has_cell(seed, ood_set, method)
         ]
 
     def write_results(self) -> Path:
-        """Write ``results.jsonl`` anew from the cells and the networks."""
+        """Write ``results.jsonl``, and ``further.jsonl``, anew from the cells and the networks."""
         with atomic_path(self.results) as temporary, open(temporary, "w") as file:
             for seed in self.plan.seeds:
                 for row in self._accuracy_rows(seed):
                     file.write(write_json(row) + "\n")
-            for cell in self.cells():
-                for row in cell.per_metric():
-                    file.write(write_json(row) + "\n")
+            file.writelines(_lines(self.cells()))
+        further = self.cells(self.plan.further)
+        if further:
+            with atomic_path(self.further_results) as temporary, open(temporary, "w") as file:
+                file.writelines(_lines(further))
         return self.results
 
     def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
@@ -254,6 +282,10 @@ class RunFolder:
                 "version": result.get("version"),
                 "commit": result.get("environment", {}).get("commit"),
             }
+
+
+def _lines(cells: Iterable[Measurement]) -> Iterator[str]:
+    return (write_json(row) + "\n" for cell in cells for row in cell.per_metric())
 
 
 def _foreign_cell(path: Path, error: Exception) -> FileFormatError:
