@@ -3,7 +3,7 @@
     python tools/record_leaderboard.py OUT --work FOLDER [--rows N] [--train-rows N] [--detectors all] SOURCE ...
 
 A SOURCE is the folder of a run of `normscale bench`, or NAME:TRAINED_ON=FOLDER, where FOLDER holds a network's outputs:
-TRAINED_ON_train, TRAINED_ON_test, perhaps TRAINED_ON_validation and last_layer (weight, bias); every other table there is
+TRAINED_ON_train, TRAINED_ON_test, perhaps TRAINED_ON_validation and last_layer (weight, bias); every other table is
 an OoD set. Nothing is written to a source: outputs are copied to --work, at most --rows rows of every test and OoD set
 and --train-rows of the training set, drawn once with seed 0. Started again, only missing cells are computed.
 """

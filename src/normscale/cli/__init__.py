@@ -20,6 +20,7 @@ from normscale.cli import (
     evaluate,
     export,
     fit,
+    leaderboard,
     report,
     score,
     serve,
@@ -47,6 +48,7 @@ app.command("audit", epilog=audit.EXAMPLE)(audit.audit_claims)
 app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
 app.command("stress", epilog=stress.EXAMPLE)(stress.command)
 app.command("report", epilog=report.EXAMPLE)(report.report)
+app.command("leaderboard", epilog=leaderboard.EXAMPLE)(leaderboard.leaderboard)
 app.command("train", epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
 app.command("serve", epilog=serve.EXAMPLE)(serve.serve)

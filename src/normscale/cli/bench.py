@@ -47,6 +47,13 @@ def bench(
             help="Methods instead of the preset's: DETECTOR, DETECTOR_frozen, DETECTOR:parameter=value.",
         ),
     ] = None,
+    detectors: Annotated[
+        str | None,
+        typer.Option(
+            help="Also measure these, for a leaderboard: all, or names separated by commas. One that cannot take "
+            "part is said and left out."
+        ),
+    ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the preset's.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Networks prepared at once, a process each.")] = 1,
@@ -70,6 +77,10 @@ def bench(
         width=width or plan.width,
         epochs=epochs or plan.epochs,
     )
+    if detectors is not None:
+        from normscale.paper.leaderboard_methods import with_detectors
+
+        plan = with_detectors(plan, detectors)
     try:
         import torch  # noqa: F401 - said before anything is written
     except ImportError as error:
@@ -92,3 +103,7 @@ def bench(
         from normscale.cli.report import report as write_report
 
         write_report([folder])
+    if detectors is not None:
+        from normscale.cli.leaderboard import leaderboard
+
+        leaderboard([folder], f"{folder}/leaderboard")

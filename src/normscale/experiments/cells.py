@@ -61,11 +61,17 @@ def _measured(source: NetworkOutputs, method: Method, names: Sequence[str]) -> t
     """A method on the OoD sets that have what it reads, and why it is missing on one."""
     reads, run, seed = method.detector.reads, source.run, source.seed
     known = [name for name in names if run.has_outputs(seed, name, reads)]
-    lacking = [name for name in names if name not in known]
-    why = f"it reads {', '.join(reads)}, and not all are there for {', '.join(lacking)}." if lacking else ""
+    why = (
+        "" if len(known) == len(names) else _what_is_lacking(source, reads, [one for one in names if one not in known])
+    )
     if not known:
         return [], why
-    train, validation, test, sets = source.get(TRAIN), source.get(VALIDATION), source.require(TEST), source.all_of(known)
+    train, validation, test, sets = (
+        source.get(TRAIN),
+        source.get(VALIDATION),
+        source.require(TEST),
+        source.all_of(known),
+    )
     extra = run.perturbation(seed) if PERTURBED_LOGITS in reads else {}
     chosen = {"epsilon": extra["epsilon"]} if extra else {}
     try:
@@ -78,6 +84,11 @@ def _measured(source: NetworkOutputs, method: Method, names: Sequence[str]) -> t
     return [
         one._replace(record=one.record._replace(parameters={**one.record.parameters, **chosen})) for one in found
     ], why
+
+
+def _what_is_lacking(source: NetworkOutputs, reads: Sequence[str], names: Sequence[str]) -> str:
+    absent = [array for array in reads if not all(source.run.has_outputs(source.seed, one, [array]) for one in names)]
+    return f"it reads {', '.join(absent)}, which the outputs on {', '.join(names)} lack."
 
 
 class NetworkOutputs:

@@ -60,8 +60,8 @@ def render(contents: Contents) -> str:
     return assemble(f"OoD detection on {plan.in_set}", _facts(plan), _parts(contents))
 
 
-def assemble(title: str, facts: str, parts: Sequence[PagePart]) -> str:
-    """A page of sections."""
+def assemble(title: str, facts: str, parts: Sequence[PagePart], *, module: str = "") -> str:
+    """A page of sections; ``module`` is an ES module of its own."""
     parts = [part for part in parts if part.markup]
     links = "".join(f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in parts)
     body = "".join(
@@ -77,6 +77,7 @@ def assemble(title: str, facts: str, parts: Sequence[PagePart]) -> str:
         style=page.joinpath("style.css").read_text("utf-8"),
         script=page.joinpath("sort.js").read_text("utf-8"),
         body=body,
+        module=f'<script type="module">\n{module}</script>\n' if module else "",
         footer=escape(f"Made by normscale {__version__} from the run's own files."),
     )
 

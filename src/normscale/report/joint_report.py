@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -35,6 +34,7 @@ from normscale.report.reference import Reference
 from normscale.report.reported_run import ReportedRun, read_run
 from normscale.report.table import ReportTable
 from normscale.report.tables import count
+from normscale.report.told_apart import told_apart
 from normscale.report.writing import method_table, write_tables
 
 
@@ -84,7 +84,7 @@ def read_joint(
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")
     titles = [additions.set_titles.get(plan.in_set, plan.in_set) for plan in plans]
-    names = _told_apart(titles, [plan.name for plan in plans], [Path(folder).resolve().name for folder in folders])
+    names = told_apart(titles, [plan.name for plan in plans], [Path(folder).resolve().name for folder in folders])
     with bar("comparing row by row", None, quiet_seconds=1.0) as line:
         runs = [
             read_run(folder, additions.reference, name, resamples=resamples, tick=lambda one: line.advance(doing=one))
@@ -105,18 +105,6 @@ def read_joint(
     ]
     sentences = [*additions.sentences(runs), *_verdicts(runs), *_gaps(runs, additions), *network_notes(runs)]
     return JointReport(runs, {table.name: table for table in made if table is not None}, sentences)
-
-
-def _told_apart(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
-    """Titles, those that stand more than once with the first of further names that tells them apart."""
-    found = list(titles)
-    for names in further:
-        often = Counter(found)
-        found = [
-            one if often[one] == 1 else f"{title} ({name})"
-            for one, title, name in zip(found, titles, names, strict=True)
-        ]
-    return found
 
 
 def _verdicts(runs: Sequence[ReportedRun]) -> list[str]:
