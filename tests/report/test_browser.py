@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,6 @@ from normscale.paper.report_additions import paper_additions
 from normscale.paper.stress_presets import FROZEN, RUNNING
 from normscale.report.writing import write_report
 from report.small_run import SETS, make_run
-
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (apt-get install chromium)")
 
 TABLE = "#table-expanded-0"
 
@@ -34,37 +27,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = [stress_row(name, auroc) for name, auroc in {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}.items()]
     StressResult(rows).save(run.path / "stress.json")
     return write_report(run.path, additions=paper_additions, resamples=40).resolve().as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=root)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser: Any, address: str) -> Iterator[Any]:
-    """Opens the page; afterwards nothing must have gone wrong, nor been asked of the network."""
-    contexts, problems, requests = [], [], []
-
-    def opened(width: int = 1200, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("request", lambda request: requests.append(request.url))
-        page.goto(address)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert not problems
-    assert {url for url in requests if not url.startswith("data:")} == {address}
 
 
 def column(page: Any, title: str) -> list[str]:

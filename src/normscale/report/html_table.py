@@ -9,7 +9,7 @@ from normscale.report.table import Column, ReportTable, Section, Value
 
 _LONG = 24
 """Texts beyond this many characters may wrap, but not into a narrow column."""
-_MANY = 9
+_MANY = 8
 """Tables with more columns are set closer."""
 _SUBJECT = ' class="subject"'
 _VERDICTS = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", NO_DIFFERENCE: ""}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -13,7 +13,14 @@ from normscale._atomic import atomic_path
 from normscale.report.html_page import PagePart, assemble, sentences_html
 from normscale.report.html_table import to_html
 from normscale.report.leaderboard_runs import SETTINGS, LeaderboardRun, read_leaderboard_runs
-from normscale.report.leaderboard_tables import AUROC, overview_table, run_tables, whole_per_set_table, whole_table
+from normscale.report.leaderboard_tables import (
+    AUROC,
+    mean_over_runs,
+    overview_table,
+    run_tables,
+    whole_per_set_table,
+    whole_table,
+)
 from normscale.report.ood_groups import ALL, LeaderboardReference
 from normscale.report.renderers import to_csv, to_markdown
 from normscale.report.table import ReportTable
@@ -75,19 +82,27 @@ def write_leaderboard(
 
 
 def _leaders(runs: Sequence[LeaderboardRun]) -> list[str]:
-    """Who leads on every network, static and stream-aware."""
+    """Who leads, over all networks and on every one, static and stream-aware."""
     sentences = []
+    if len(runs) > 1:
+        means = mean_over_runs(runs)
+        sentences.append(_leading(f"Mean of the {len(runs)} networks", means, "AUROC over all OoD sets"))
     for one in runs:
-        parts = []
-        for setting, title in SETTINGS.items():
-            found = {entry.title: entry.averages[ALL, AUROC] for entry in one.of_setting(setting)}
-            numbers = {name: value for name, value in found.items() if value is not None}
-            if len(numbers) > 1:
-                best = max(numbers, key=lambda name: numbers[name])
-                parts.append(f"{title.lower()} {best}, {numbers[best]:.4f} (first of {len(numbers)})")
-        if parts:
-            sentences.append(f"Best AUROC over all OoD sets on {one.title}: {'; '.join(parts)}.")
-    return sentences
+        found = {entry.method: entry.averages[ALL, AUROC] for entry in one.entries}
+        by_setting = {setting: {e.title: found[e.method] for e in one.of_setting(setting)} for setting in SETTINGS}
+        sentences.append(_leading(one.title, by_setting, "AUROC" if any(sentences) else "AUROC over all OoD sets"))
+    return [text for text in sentences if text]
+
+
+def _leading(where: str, by_setting: Mapping[str, Mapping[str, float | None]], what: str) -> str:
+    """The best of every setting with more than one number; empty if there is none."""
+    parts = []
+    for setting, words in {"frozen": "static detectors", "stream": "stream-aware ones"}.items():
+        numbers = {name: value for name, value in by_setting[setting].items() if value is not None}
+        if len(numbers) > 1:
+            best = max(numbers, key=lambda name: numbers[name])
+            parts.append(f"{best} leads the {len(numbers)} {words} ({what} {numbers[best]:.4f})")
+    return f"{where}: {', '.join(parts)}." if parts else ""
 
 
 def _page(

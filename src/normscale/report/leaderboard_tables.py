@@ -25,26 +25,43 @@ class _Figure(NamedTuple):
     highest: bool = True
 
 
+def mean_over_runs(runs: Sequence[LeaderboardRun]) -> dict[str, dict[str, float | None]]:
+    """By setting and title of a method: the mean of the runs' AUROC over all OoD sets; None if one run has none."""
+    found: dict[str, dict[str, float | None]] = {setting: {} for setting in SETTINGS}
+    for setting, of_setting in found.items():
+        for name, title in _titles(runs, setting).items():
+            numbers = [value for value in _over_all_sets(runs, name) if value is not None]
+            of_setting[title] = fmean(numbers) if len(numbers) == len(runs) else None
+    return found
+
+
 def overview_table(runs: Sequence[LeaderboardRun]) -> ReportTable:
     """AUROC over all OoD sets of every run, and the mean of the runs."""
-    by_run = [{entry.method: entry for entry in one.entries} for one in runs]
     columns = [Column("Detector"), Column("Mean", "value"), *(Column(one.title, "value") for one in runs)]
-    sections = []
-    for setting, title in SETTINGS.items():
-        names = dict.fromkeys(entry.method for one in runs for entry in one.of_setting(setting))
-        rows: list[Row] = []
-        for name in names:
-            values = [entries[name].averages[ALL, AUROC] if name in entries else None for entries in by_run]
-            numbers = [value for value in values if value is not None]
-            mean = fmean(numbers) if len(numbers) == len(runs) else None
-            rows.append((next(one[name].title for one in by_run if name in one), mean, *values))
+    sections, means = [], mean_over_runs(runs)
+    for setting, heading in SETTINGS.items():
+        rows: list[Row] = [
+            (title, means[setting][title], *_over_all_sets(runs, name))
+            for name, title in _titles(runs, setting).items()
+        ]
         if rows:
             rows.sort(key=lambda row: _descending(row[1:]))
-            sections.append(Section(title, rows, _best(rows, dict.fromkeys(range(1, len(columns)), True))))
+            sections.append(Section(heading, rows, _best(rows, dict.fromkeys(range(1, len(columns)), True))))
     notes = [
         "AUROC, the mean over all OoD sets of a network; Mean: over the networks, where all of them have a number."
     ]
     return ReportTable("overview", "All networks", columns, sections, notes, _SETTING)
+
+
+def _titles(runs: Sequence[LeaderboardRun], setting: str) -> dict[str, str]:
+    """The methods of a setting, and what they are called."""
+    return {entry.method: entry.title for one in runs for entry in one.of_setting(setting)}
+
+
+def _over_all_sets(runs: Sequence[LeaderboardRun], method: str) -> list[float | None]:
+    """A method's AUROC on every run."""
+    by_run = [{entry.method: entry.averages[ALL, AUROC] for entry in one.entries} for one in runs]
+    return [entries.get(method) for entries in by_run]
 
 
 def run_tables(one: LeaderboardRun, number: int, reference: LeaderboardReference) -> tuple[ReportTable, ReportTable]:
@@ -95,9 +112,12 @@ def _averages(one: LeaderboardRun, number: int, reference: LeaderboardReference)
         _Figure("Far AUROC", lambda entry: entry.averages[FAR, AUROC]),
         _Figure("All AUROC", lambda entry: entry.averages[ALL, AUROC]),
         _Figure("All FPR95", lambda entry: entry.averages[ALL, FPR95], highest=False),
-        _Figure("Published near", lambda entry: None if entry.published is None else entry.published.near),
-        _Figure("Published far", lambda entry: None if entry.published is None else entry.published.far),
     ]
+    if has_published:
+        figures += [
+            _Figure("Published near", lambda entry: None if entry.published is None else entry.published.near),
+            _Figure("Published far", lambda entry: None if entry.published is None else entry.published.far),
+        ]
     columns = [Column("Detector"), *(Column(figure.title, "value") for figure in figures)]
     columns += [Column("Reads"), Column("Parameters")]
     sections = []
