@@ -29,8 +29,6 @@ from normscale.paper.leaderboard_methods import every_method, with_detectors
 from normscale.paper.openood import openood
 from normscale.report.leaderboard import write_leaderboard
 
-OWN = ("settings.json", "results.jsonl", "further.jsonl", "failures.json")
-
 
 class Source(NamedTuple):
     """Outputs of one network: where they come from, and the plan they are measured by."""
@@ -114,13 +112,23 @@ def main() -> None:
         )
         for source in many:
             folders[measured(source, asked.work, asked.rows, asked.train_rows, command).path] = None
-    print(write_leaderboard(list(folders), asked.out, openood(), command=command), file=sys.stderr)
+    remarks = _remarks(asked.rows, asked.train_rows)
+    print(write_leaderboard(list(folders), asked.out, openood(), command=command, remarks=remarks), file=sys.stderr)
+
+
+def _remarks(rows: int | None, train_rows: int | None) -> list[str]:
+    """Which rows were used, if not all."""
+    parts = [
+        *([f"{rows:,} rows of every test, validation and OoD set"] if rows else []),
+        *([f"{train_rows:,} rows of the training set"] if train_rows else []),
+    ]
+    return [f"Used were at most {' and '.join(parts)}, drawn once with seed 0."] if parts else []
 
 
 def _short(argument: str) -> str:
-    """A path by its last two parts, so that the record says nothing about the machine."""
+    """An absolute path by its last part, so that the record says nothing about the machine."""
     name, equals, path = argument.rpartition("=")
-    return name + equals + "/".join(path.rstrip("/").split("/")[-2:]) if "/" in argument else argument
+    return f"{name}{equals}{Path(path).name}" if Path(path).is_absolute() else argument
 
 
 if __name__ == "__main__":
