@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from normscale.detectors.registry import JOIN, list_detectors
 from normscale.errors import InvalidInput
-from normscale.experiments.methods import find_method
-from normscale.experiments.network_outputs import arrays_read
+from normscale.experiments.network_outputs import is_extracted
 from normscale.experiments.plan import Plan
-from normscale.network_folder import OWN_SETS, TEST
 
 EVERY = "all"
 """Stands for every detector on the command line."""
@@ -50,13 +48,5 @@ def with_detectors(plan: Plan, names: str) -> Plan:
     if not chosen or (EVERY in chosen and len(chosen) > 1):
         raise InvalidInput(f"detectors are {EVERY!r}, or names separated by commas; got {names!r}.")
     if chosen == [EVERY]:
-        chosen = [name for name in every_method() if _is_extracted(plan, name)]
+        chosen = [name for name in every_method() if is_extracted(plan, name)]
     return plan._replace(further=tuple(name for name in chosen if name not in plan.methods))
-
-
-def _is_extracted(plan: Plan, method: str) -> bool:
-    own = [find_method(name).detector for name in plan.methods]
-    detector = find_method(method).detector
-    arrays = {name: set(arrays_read(own, name)) for name in OWN_SETS}
-    in_fit = (*detector.reads, *detector.reads_in_fit) if detector.needs_fit else ()
-    return set(detector.reads) <= arrays[TEST] and set(in_fit) <= arrays[detector.fitted_on]
