@@ -60,7 +60,7 @@ def arrays_read(detectors: list[Detector], name: str) -> tuple[str, ...]:
 
 
 def is_extracted(plan: Plan, method: str) -> bool:
-    """Whether a plan's own methods have everything extracted that another method reads; the head is always to be had."""
+    """Whether a plan's own methods have everything extracted that another method reads; a head is always there."""
     own, detector = [find_method(name).detector for name in plan.methods], find_method(method).detector
     in_fit = (*detector.reads, *detector.reads_in_fit) if detector.needs_fit else ()
     return set(detector.reads) <= {*arrays_read(own, TEST)} and set(in_fit) <= {*arrays_read(own, detector.fitted_on)}
