@@ -45,14 +45,16 @@ def compute_cells(
     with bar(f"seed {seed}", sum(map(len, wanted.values())), quiet_seconds=1.0) as line:
         for method in methods:
             found, why = _measured(source, method, wanted[method.name])
+            for cell, scores in found:
+                line.advance(doing=f"seed {seed}: {method.title} on {cell.ood_set}")
+                if cell.skipped or scores is None:
+                    why = f"it has no numbers on {cell.ood_set}: {cell.skipped}"
+                    continue
+                run.save_cell(cell, scores)
+                n_new += 1
             if why:
                 failed[method.name] = why
                 say(f"{method.name} cannot take part with seed {seed}: {why}")
-            for cell, scores in found:
-                line.advance(doing=f"seed {seed}: {method.title} on {cell.ood_set}")
-                assert scores is not None
-                run.save_cell(cell, scores)
-                n_new += 1
     run.save_failures(seed, failed)
     return n_new
 
@@ -61,17 +63,12 @@ def _measured(source: NetworkOutputs, method: Method, names: Sequence[str]) -> t
     """A method on the OoD sets that have what it reads, and why it is missing on one."""
     reads, run, seed = method.detector.reads, source.run, source.seed
     known = [name for name in names if run.has_outputs(seed, name, reads)]
-    why = (
-        "" if len(known) == len(names) else _what_is_lacking(source, reads, [one for one in names if one not in known])
-    )
+    lacking = [name for name in names if name not in known]
+    why = _what_is_lacking(source, reads, lacking) if lacking else ""
     if not known:
         return [], why
-    train, validation, test, sets = (
-        source.get(TRAIN),
-        source.get(VALIDATION),
-        source.require(TEST),
-        source.all_of(known),
-    )
+    train, validation = source.get(TRAIN), source.get(VALIDATION)
+    test, sets = source.require(TEST), source.all_of(known)
     extra = run.perturbation(seed) if PERTURBED_LOGITS in reads else {}
     chosen = {"epsilon": extra["epsilon"]} if extra else {}
     try:
