@@ -182,8 +182,8 @@ def _networks_note(one: LeaderboardRun) -> str:
     width = f", width {plan.width}" if plan.width else ""
     right = f", {100 * fmean(one.accuracies.values()):.2f} % right" if one.accuracies else ""
     rows = ", ".join(f"{name} {board.n_ood(name):,}" for name in board.ood_sets)
-    networks = count(len(board.block.seeds), "network")
-    return f"{networks} ({plan.network}{width}{right}); {board.n_id():,} test rows; OoD rows: {rows}."
+    networks = f"{count(len(board.block.seeds), 'network')} ({plan.network or 'outputs'}{width}{right})"
+    return f"{networks}; {board.n_id():,} test rows; OoD rows: {rows}."
 
 
 def _descending(values: Sequence[Value]) -> tuple[tuple[bool, float], ...]:
