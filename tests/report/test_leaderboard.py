@@ -12,7 +12,7 @@ import pytest
 from normscale.errors import InvalidInput
 from normscale.paper.openood import openood
 from normscale.report.leaderboard import write_leaderboard
-from normscale.report.leaderboard_runs import Entry, read_leaderboard_runs
+from normscale.report.leaderboard_runs import LeaderboardEntry, read_leaderboard_runs
 from normscale.report.ood_groups import LeaderboardReference
 from report.doctored_run import AUROCS, doctored_run
 
@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return doctored_run(Path(tmp_path_factory.mktemp("runs")) / "mine", failures={"odin": WHY}).path
 
 
-def entries(*folders: Path, number: int = 0) -> dict[str, Entry]:
+def entries(*folders: Path, number: int = 0) -> dict[str, LeaderboardEntry]:
     return {entry.method: entry for entry in read_leaderboard_runs(folders, openood())[number].entries}
 
 

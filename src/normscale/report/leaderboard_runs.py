@@ -27,7 +27,7 @@ SETTINGS = {
 """How a method is measured, as a heading."""
 
 
-class Entry(NamedTuple):
+class LeaderboardEntry(NamedTuple):
     """A method of a run."""
 
     method: str
@@ -48,14 +48,14 @@ class LeaderboardRun(NamedTuple):
     title: str
     run: RunFolder
     board: Scoreboard
-    entries: list[Entry]
+    entries: list[LeaderboardEntry]
     sets: dict[str, tuple[str, ...]]
     """By group."""
     absent: dict[str, tuple[str, ...]]
     """Sets of a group that were not measured."""
     accuracies: dict[int, float]
 
-    def of_setting(self, setting: str) -> list[Entry]:
+    def of_setting(self, setting: str) -> list[LeaderboardEntry]:
         """The entries measured in a setting."""
         return [entry for entry in self.entries if entry.setting == setting]
 
@@ -108,7 +108,7 @@ def _entry(
     sets: dict[str, tuple[str, ...]],
     failures: dict[str, str],
     published: PublishedAverages | None,
-) -> Entry:
+) -> LeaderboardEntry:
     averages: dict[tuple[str, str], float | None] = {}
     for group in GROUPS:
         for metric in METRICS:
@@ -118,7 +118,9 @@ def _entry(
     if method not in board.block.methods:
         why = failures.get(method, "not measured on every OoD set and network that the others were measured on.")
     setting, reads = _setting_and_reads(method, board)
-    return Entry(method, title_of(method), setting, reads, parameters_of([board], method), averages, published, why)
+    return LeaderboardEntry(
+        method, title_of(method), setting, reads, parameters_of([board], method), averages, published, why
+    )
 
 
 def _setting_and_reads(method: str, board: Scoreboard) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
-from normscale.report.leaderboard_runs import METRICS, SETTINGS, Entry, LeaderboardRun
+from normscale.report.leaderboard_runs import METRICS, SETTINGS, LeaderboardEntry, LeaderboardRun
 from normscale.report.ood_groups import ALL, FAR, GROUPS, NEAR, LeaderboardReference
 from normscale.report.table import Column, ReportTable, Row, Section, Value, best_of
 from normscale.report.tables import count
@@ -21,7 +21,7 @@ class _Figure(NamedTuple):
     """A column of numbers."""
 
     title: str
-    of: Callable[[Entry], float | None]
+    of: Callable[[LeaderboardEntry], float | None]
     highest: bool = True
 
 
@@ -156,7 +156,7 @@ def _per_set(one: LeaderboardRun, number: int) -> ReportTable:
     return ReportTable(f"run{number}_sets", f"{one.title}, set by set (AUROC)", columns, sections, [], _SETTING)
 
 
-def _words(entry: Entry) -> str:
+def _words(entry: LeaderboardEntry) -> str:
     return f"not measured: {entry.why_not}" if entry.why_not else entry.parameters
 
 
