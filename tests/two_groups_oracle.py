@@ -25,13 +25,15 @@ def step(distance: float) -> float:
 
 
 class NormScaled:
-    """Log-odds of centred logits after frozen norm-scaling."""
+    """Log-odds of centred logits after frozen norm-scaling of the classes that are shown."""
 
     def __init__(self, rows: FloatArray) -> None:
-        self.mu, self.sigma = rows.mean(axis=0), rows.std(axis=0)
+        counts = np.bincount(rows.argmax(axis=1), minlength=rows.shape[1])
+        self.shown = [c for c, count in enumerate(counts) if count >= max(1.0, 0.2 * len(rows) / rows.shape[1])]
+        self.mu, self.sigma = rows[:, self.shown].mean(axis=0), rows[:, self.shown].std(axis=0)
 
     def __call__(self, row: FloatArray) -> float:
-        return log_odds((row - self.mu) / self.sigma)
+        return log_odds((row[self.shown] - self.mu) / self.sigma)
 
 
 def spread(values: FloatArray, groups: list[NDArray[np.int64]]) -> float:

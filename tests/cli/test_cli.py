@@ -42,7 +42,7 @@ def test_fit_writes_the_detector_the_library_would(detector: Path) -> None:
     sample = ns.load_sample()
     loaded = ns.load_detector(detector)
     assert loaded.class_names == tuple(sample.class_names)
-    mine = ns.NormScaling().fit(sample.train).set_threshold(sample.validation, keep=0.9)
+    mine = ns.RobustNormScaling().fit(sample.train).set_threshold(sample.validation, keep=0.9)
     np.testing.assert_allclose(loaded.score(sample.test), mine.score(sample.test), rtol=1e-9)
     assert loaded.threshold_ == pytest.approx(mine.threshold_)
 
@@ -155,7 +155,7 @@ def test_eval_of_a_saved_detector(detector: Path) -> None:
         "eval", "--id", "sample:test", "--ood", "sample:photo_patches", "--saved", detector, "-f", "json"
     )
     assert result.returncode == 0, result.stderr
-    assert {json.loads(line)["method"] for line in result.stdout.splitlines()} == {"norm_scaling"}
+    assert {json.loads(line)["method"] for line in result.stdout.splitlines()} == {"robust_norm_scaling"}
 
 
 def test_doctor_finds_nothing_wrong_here() -> None:
@@ -176,7 +176,8 @@ def test_doctor_notices_wrong_kernels() -> None:
         "import types\n"
         "fake = types.ModuleType('fake'); fake.stream_scores = wrong; fake.frozen_scores = reference.frozen_scores\n"
         "fake.absorb, fake.stream_row = reference.absorb, reference.stream_row\n"
-        "fake.predicted = reference.predicted; _kernels._kernels = fake\n"
+        "fake.predicted, fake.less_row_means = reference.predicted, reference.less_row_means\n"
+        "_kernels._kernels = fake\n"
         "from normscale.cli import app; app(['doctor'])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

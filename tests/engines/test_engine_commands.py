@@ -75,8 +75,8 @@ def test_eval_on_an_engine_is_eval(tmp_path: Path, run: Any) -> None:
     write_folder(tmp_path / "in")
     files = sorted((tmp_path / "in").glob("*.parquet"))
     options = ("eval", "--id", files[0], "--ood", f"other={files[3]}", "--train", files[0], "-d", "energy", "-f", "csv")
-    here = run(*options).output.splitlines()
-    there = run(*options, "--engine", "local").output.splitlines()
+    here = run(*options).stdout.splitlines()
+    there = run(*options, "--engine", "local").stdout.splitlines()
     header = here[0].split(",")
     plain = [row for row in here[1:] if ",frozen," in row]
     for name in ("auroc", "fpr95_out", "fpr95_in", "n_id", "n_ood"):

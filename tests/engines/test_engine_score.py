@@ -125,7 +125,7 @@ def test_another_job_in_the_same_folder_is_refused(tmp_path: Path, fitted: ns.No
     with pytest.raises(ns.InvalidInput, match="its threshold was"):
         engines.score(tmp_path / "in", fitted, out, threshold=2.0, engine=local)
     write_logits(tmp_path / "in" / "0.parquet", logits_of(450, 77))
-    with pytest.raises(ns.InvalidInput, match=r"0\.parquet has changed since|its pieces was"):
+    with pytest.raises(ns.NormscaleError, match=r"0\.parquet has changed since|its pieces was|all must be alike"):
         engines.score(tmp_path / "in", fitted, out, engine=local)
     assert bytes_of(out) == before
     (tmp_path / "full").mkdir()

@@ -144,8 +144,8 @@ def test_shapes_and_order_of_calls_are_explained() -> None:
         NormScalingHead.from_detector(NormScaling())
     with pytest.raises(InvalidInput, match="takes a NormScaling"):
         NormScalingHead.from_detector(object())  # type: ignore[arg-type]
-    with pytest.raises(UnknownDetector, match="unknown detector 'entropy'"):
-        NormScalingHead(5, score="entropy")
+    with pytest.raises(UnknownDetector, match="unknown detector 'surprise'"):
+        NormScalingHead(5, score="surprise")
     with pytest.raises(InvalidInput, match=r"score must be one formula of the scaled logits.*got multi_threshold"):
         NormScalingHead(5, score="multi_threshold")
     assert head.stream(torch.zeros(0, 5)).shape == (0,)

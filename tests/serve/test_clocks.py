@@ -103,7 +103,7 @@ def test_jumps_of_the_clock_move_nothing(start_server: Start, wall: WallClock, t
     assert Moments.told(client.state()).distance(Moments.expected(ns.NormScaling(), blocks)) < 1e-12
     server.kill()
     with sqlite3.connect(tmp_path / "store.sqlite") as database:
-        written = [at for (at,) in database.execute("SELECT at FROM journal ORDER BY seq")]
+        written = [at for (at,) in database.execute("SELECT at FROM log ORDER BY seq")]
     assert len(written) == len(blocks)
     assert written == sorted(written)
     assert written[-2] - written[0] > YEAR - DAY  # a clock that was put right between two starts is followed

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normscale.errors import FileFormatError
+from normscale.tables import lines as line_blocks
 from normscale.tables import open_table, read_csv, read_table
 from normscale.tables.read_csv import CsvReader
 
@@ -103,7 +104,7 @@ def test_the_line_to_blame_is_named(tmp_path: Path, parser: str, text: str, mess
 
 
 def test_line_numbers_count_across_blocks(tmp_path: Path, parser: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_csv, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(line_blocks, "_BLOCK_BYTES", 64)
     lines = ["cat,dog", *(f"{i},{i / 7}" for i in range(500))]
     np.testing.assert_array_equal(
         read_table(written(tmp_path, "\n".join(lines))).logits, [[i, i / 7] for i in range(500)]
@@ -152,7 +153,7 @@ number = st.one_of(
 @given(rows=st.lists(st.tuples(number, number, number), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parsers_agree_to_the_bit(tmp_path: Path, rows: list[tuple[str, str, str]]) -> None:
-    path = written(tmp_path, "x,y,z\n" + "\n".join(map(",".join, rows)) + "\n")
+    path = written(tmp_path, "logit_x,logit_y,logit_z\n" + "\n".join(map(",".join, rows)) + "\n")
     results = []
     for parser in PARSERS:
         with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ from normscale.cli._many_files import (
     WorkersOption,
     fit_many,
 )
-from normscale.detectors.registry import DEFAULT, list_detectors, make_detector
+from normscale.detectors.registry import DEFAULT, DEFAULT_IN_PARTS, list_detectors, make_detector
 from normscale.engines.pieces import Layout
 from normscale.errors import InvalidInput
 from normscale.input_checks.odd_columns import looks_transposed
@@ -43,16 +43,16 @@ def fit(
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="Where the detector goes (.safetensors).")],
     detector: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--detector",
             "-d",
             metavar="NAME",
             autocompletion=complete_detector,
             help=f"One of: {', '.join(list_detectors())}. STEP+SCORE, such as react+energy, lets a step change the "
-            "outputs before they are scored.",
+            f"outputs before they are scored. {DEFAULT} where nothing is said, {DEFAULT_IN_PARTS} for many files.",
         ),
-    ] = DEFAULT,
+    ] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,12 +92,13 @@ def fit(
     check_folder(output)
     if threshold_on is None and (keep is not None or conformal or per_class):
         raise InvalidInput("--keep, --conformal and --per-class say how to set a threshold; add --threshold-on TABLE.")
-    model = make_detector(detector, **parse_parameters(param or []))
+    many = ManyFiles(engine, workers, address, piece_rows, dry_run)
+    chosen = detector or (DEFAULT_IN_PARTS if many.wanted(tables) else DEFAULT)
+    model = make_detector(chosen, **parse_parameters(param or []))
     wanted = [*model.reads, *model.reads_in_fit, LOGITS]
     reads_logits = LOGITS in (*model.reads, *model.reads_in_fit)
     seen = _Seen()
     source: Input | Layout
-    many = ManyFiles(engine, workers, address, piece_rows, dry_run)
     train = tables[0]
     if many.wanted(tables):
         if probabilities:

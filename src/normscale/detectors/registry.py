@@ -29,6 +29,8 @@ JOIN = "+"
 
 DEFAULT = "robust_norm_scaling"
 """The detector where nobody chose one."""
+DEFAULT_IN_PARTS = "norm_scaling"
+"""The same, where rows lie in many files and are never in one place."""
 
 _classes: dict[str, type[Detector]] = {}
 _failed: dict[str, str] = {}

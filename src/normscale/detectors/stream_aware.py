@@ -317,7 +317,7 @@ class StreamAware(Wrapper):
         """Two streams have no union here: what is remembered depends on the order of the rows."""
         raise InvalidInput(
             "stream-aware detectors cannot be merged: each forgets old rows, so what they know depends on the "
-            "order of the rows. MixtureRows all rows through one detector, or keep one for each source. "
+            "order of the rows. Stream all rows through one detector, or keep one for each source. "
             "(To join training sets, use fit_chunks.)"
         )
 

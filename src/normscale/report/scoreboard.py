@@ -18,7 +18,7 @@ SHOWN = ("auroc", "aupr_out", "fpr95_out")
 """The metrics of the main tables."""
 
 
-class Block(NamedTuple):
+class ComparableBlock(NamedTuple):
     """Methods, seeds and OoD sets of which every combination has been measured."""
 
     methods: tuple[str, ...]
@@ -56,7 +56,7 @@ class Scoreboard:
         The method that is compared with every other one.
     per_class : set of str
         Methods that are means over one ranking per predicted class; they cannot be ranked with the others.
-    block : Block
+    block : ComparableBlock
         What averages are made of. They would compare unlike with unlike if a method were averaged over other sets or
         seeds than its rivals.
     """
@@ -107,31 +107,31 @@ class Scoreboard:
         """Rows of the in-distribution test set."""
         return next(iter(self.cells.values())).n_id
 
-    def _largest_block(self) -> Block:
+    def _largest_block(self) -> ComparableBlock:
         """Leave out the methods with the fewest cells, one after the other, as long as that makes the block larger."""
         rank = {name: sum(key[0] == name for key in self.cells) for name in self.methods}
         fullest = sorted(self.methods, key=lambda name: -rank[name])
-        best = Block((), (), ())
+        best = ComparableBlock((), (), ())
         for n_kept in range(len(fullest), 0, -1):
             kept = tuple(name for name in self.methods if name in fullest[:n_kept])
             for block in self._blocks(kept):
                 best = max(best, block, key=lambda one: (_volume(one), len(one.ood_sets)))
         return best
 
-    def _blocks(self, methods: tuple[str, ...]) -> list[Block]:
+    def _blocks(self, methods: tuple[str, ...]) -> list[ComparableBlock]:
         """For every seed the sets it has finished with all methods, and all seeds that have finished these."""
         done = {
             seed: tuple(name for name in self.ood_sets if all((one, name, seed) in self.cells for one in methods))
             for seed in self.seeds
         }
         return [
-            Block(methods, tuple(seed for seed in self.seeds if set(sets) <= set(done[seed])), sets)
+            ComparableBlock(methods, tuple(seed for seed in self.seeds if set(sets) <= set(done[seed])), sets)
             for sets in done.values()
             if sets
         ]
 
 
-def _volume(block: Block) -> int:
+def _volume(block: ComparableBlock) -> int:
     return len(block.methods) * len(block.seeds) * len(block.ood_sets)
 
 

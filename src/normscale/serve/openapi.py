@@ -81,7 +81,7 @@ ROUTES = (
     Route("GET", "/v1/live", "live", "The same and the recent past, as server-sent events", "read",
           content_type="text/event-stream"),
     Route("PUT", "/v1/threshold", "set_threshold", "Flag scores above another value; null: the detector file's own",
-          "admin", NewThreshold, {"value": 0.7}),
+          "admin", NewThreshold, {"value": -0.7}),
     Route("POST", "/v1/freeze", "freeze", "Score by the detector file's statistics and take nothing in", "admin",
           Reason, {"reason": "a new camera"}, Decided),
     Route("POST", "/v1/thaw", "thaw", "Take rows in again", "admin", Nothing, {}, Decided),
