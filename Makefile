@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check bench docs clean
+.PHONY: run test check bench docs site clean
 
 run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's comparison on the embedded digits, with a report
 	$(BIN)/normscale doctor
@@ -31,6 +31,9 @@ docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and tables and joint 
 	$(BIN)/python tools/write_cli_reference.py
 	$(BIN)/python tools/write_headline.py
 
+site: $(INSTALLED)  ## the documentation site in site/; a warning or a broken link is an error
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --conf-dir docs --doctree-dir .venv/doctrees . site
+
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
@@ -44,4 +47,4 @@ $(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirem
 	touch $@
 
 clean:
-	rm -rf .venv run .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv run site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,158 @@
+"""Draw the documentation's pictures, docs/images/*.svg, from the sample and the tutorial: python tools/draw_pictures.py"""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+
+mpl.use("Agg")
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import normscale as ns
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+COLOURS = ("#0072b2", "#e69f00", "#009e73")
+GREY, OOD = "#777777", "#d55e00"
+STYLE = {
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 12,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "normscale",  # the same picture is the same file
+}
+
+
+def three_classes() -> Figure:
+    """The logits of three classes over all training rows, before and after norm-scaling, and those of one OoD input."""
+    sample = ns.load_sample()
+    classes = (1, 4, 7)
+    detector = ns.NormScaling().fit(sample.train)
+    strange = sample.ood["unseen_digits"]
+    order = np.argsort(detector.score(strange))
+    row = strange.logits[order[len(order) // 2]]
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.3), layout="constrained")
+    _strips(axes[0], sample.train.logits, row, classes)
+    axes[0].set_title("logits as they come: every class has its own scale")
+    axes[0].set_xlabel("logit")
+    _strips(axes[1], detector.scale(sample.train.logits), detector.scale(row[None])[0], classes)
+    axes[1].set_title("after norm-scaling: one scale for all")
+    axes[1].set_xlabel("deviations from that class's mean")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _strips(axes: Axes, logits: np.ndarray, row: np.ndarray, classes: tuple[int, ...]) -> None:
+    low, high = logits[:, classes].min(), logits[:, classes].max()
+    bins = np.linspace(low, high, 61)
+    for place, (cls, colour) in enumerate(zip(classes, COLOURS, strict=True)):
+        floor = len(classes) - 1 - place
+        counts = np.histogram(logits[:, cls], bins)[0]
+        axes.fill_between(
+            (bins[1:] + bins[:-1]) / 2,
+            floor,
+            floor + 0.75 * counts / counts.max(),
+            step="mid",
+            color=colour,
+            alpha=0.45,
+        )
+        mean, std = logits[:, cls].mean(), logits[:, cls].std()
+        first = place == 0
+        axes.plot(
+            [mean - std, mean + std],
+            [floor - 0.06] * 2,
+            color=colour,
+            lw=3,
+            label="mean ± one deviation" if first else None,
+        )
+        axes.plot(mean, floor - 0.06, "o", color=colour, ms=6)
+        axes.plot(
+            row[cls],
+            floor - 0.06,
+            "D",
+            color=OOD,
+            ms=7,
+            mec="white",
+            label="one input it was not trained for" if first else None,
+        )
+    axes.set_yticks(
+        [len(classes) - 1 - place + 0.25 for place in range(len(classes))], [f"class {cls}" for cls in classes]
+    )
+    axes.set_ylim(-0.25, len(classes) - 0.15)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def two_groups() -> Figure:
+    """Recent rows called one class: a convincing stream, and one where a second group hides under the name."""
+    sample = ns.load_sample()
+    strange = sample.ood["unseen_digits"]
+    cls = int(np.bincount(strange.predicted).argmax())
+    training = -ns.msp_score(sample.train.logits[sample.train.predicted == cls])
+    median = float(np.median(training))
+    known = -ns.msp_score(sample.test.logits[sample.test.predicted == cls])
+    second = -ns.msp_score(strange.logits[strange.predicted == cls])[: len(known) - len(known) // 4]
+    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.0), layout="constrained", sharex=True, sharey=True)
+    low, high = min(training.min(), second.min()), max(training.max(), known.max())
+    bins = np.linspace(low, high, 25)
+    for panel, groups, title in (
+        (axes[0], [known], "all convincing: the class is simply frequent"),
+        (axes[1], [known[: len(known) // 4], second], "most unconvincing: a second group"),
+    ):
+        rows = np.concatenate(groups)
+        share = float((rows > median).mean())
+        panel.hist(groups, bins, stacked=True, color=[COLOURS[0], OOD][: len(groups)], alpha=0.75,
+                   label=["rows of the class", "rows that are only called so"][: len(groups)])  # fmt: skip
+        panel.axvline(median, color="black", lw=1.2, ls="--")
+        panel.set_title(title)
+        panel.set_xlabel("confidence, log-odds")
+        panel.text(
+            0.03, 0.96, f"{share:.0%} lie above the training median,\nso the ID share is about {min(1.0, share / 0.5):.0%}",
+            transform=panel.transAxes, va="top", fontsize=10,
+        )  # fmt: skip
+    axes[0].set_ylabel(f'recent rows called "{cls}"')
+    axes[0].set_ylim(0, axes[0].get_ylim()[1] * 1.3)
+    axes[0].text(median, axes[0].get_ylim()[1] * 0.72, " median\n in training", fontsize=9, color=GREY)
+    figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def tutorial() -> dict[str, Figure]:
+    """Scores of the tutorial's classifiers, from the variables that its own examples leave behind."""
+    page = (IMAGES.parent / "tutorial.md").read_text()
+    left: dict[str, Any] = {}
+    found = {}
+    for example in doctest.DocTestParser().get_examples(page):
+        exec(compile(example.source, "tutorial.md", "single"), left)
+    for name, known, strange in (
+        ("tutorial-digits", "digits 0 to 7, held out", "digits 8 and 9"),
+        ("tutorial-text", "sport, weather, cooking", "computers"),
+    ):
+        detector, inside, outside = left["scores"][name]
+        figure, axes = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
+        bins = np.linspace(*np.quantile(np.concatenate([inside, outside]), [0.0, 0.995]), 45)
+        axes.hist(inside, bins, color=COLOURS[0], alpha=0.7, label=known)
+        axes.hist(outside, bins, color=OOD, alpha=0.6, label=strange)
+        axes.axvline(detector.threshold_.value, color="black", lw=1.2, ls="--", label="threshold")
+        axes.set_xlabel("score: higher = more out-of-distribution")
+        axes.set_ylabel("inputs")
+        figure.legend(loc="outside lower center", ncols=3, frameon=False)
+        found[name] = figure
+    return found
+
+
+def main(folder: Path = IMAGES) -> None:
+    with mpl.rc_context(STYLE):
+        for name, figure in {"three-classes": three_classes(), "two-groups": two_groups(), **tutorial()}.items():
+            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
+            plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()
