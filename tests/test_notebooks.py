@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from test_docs import ROOT, tool
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))

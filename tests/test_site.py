@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning, no link in it leads nowhere, and what is made at build time is there."""
+"""The documentation site builds without a warning, its links lead somewhere, and what is made for it is there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from test_docs import ROOT
 
 import normscale as ns
 from normscale.detectors.registry import detector_class
+from test_docs import ROOT
 
 
 class Page(HTMLParser):

@@ -1,4 +1,4 @@
-"""Draw the documentation's pictures, docs/images/*.svg, from the sample and the tutorial: python tools/draw_pictures.py"""
+"""Draw docs/images/*.svg from the embedded sample and the tutorial: python tools/draw_pictures.py"""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def two_groups() -> Figure:
         panel.set_title(title)
         panel.set_xlabel("confidence, log-odds")
         panel.text(
-            0.03, 0.96, f"{share:.0%} lie above the training median,\nso the ID share is about {min(1.0, share / 0.5):.0%}",
+            0.03, 0.96, f"{share:.0%} above the training median:\nthe ID share is about {min(1.0, share / 0.5):.0%}",
             transform=panel.transAxes, va="top", fontsize=10,
         )  # fmt: skip
     axes[0].set_ylabel(f'recent rows called "{cls}"')

@@ -1,7 +1,7 @@
 """Run the notebooks in docs/notebooks and keep what they print and draw: python tools/run_notebooks.py
 
-A notebook here is a list of cells that plain Python runs; what jupyter would add is not needed. The value of a cell's last
-line is shown as jupyter shows it, and a figure as a picture.
+A notebook here is a list of cells that plain Python runs; what jupyter would add is not needed. The value of a cell's
+last line is shown as jupyter shows it, and a figure as a picture.
 """
 
 from __future__ import annotations

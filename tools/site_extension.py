@@ -65,8 +65,10 @@ def reference() -> Iterator[str]:
     for room, heading in HEADINGS.items():
         yield f"\n## {heading}\n\n```{{eval-rst}}"
         for name in names[room]:
-            kind = "class" if isinstance(value := getattr(ns, name), type) else "function"
-            yield f".. auto{'exception' if kind == 'class' and issubclass(value, Exception) else kind}:: normscale.{name}"
+            kind = "function"
+            if isinstance(value := getattr(ns, name), type):
+                kind = "exception" if issubclass(value, Exception) else "class"
+            yield f".. auto{kind}:: normscale.{name}"
         yield "```"
 
 
@@ -82,7 +84,8 @@ def cards() -> Iterator[str]:
     all_cards = [card_of(name) for name in ns.list_detectors()]
     yield "| detector | reads | idea |\n|---|---|---|"
     for card in all_cards:
-        yield f"| [{card.name}](#{card.name}) | {', '.join(card.reads)} | {_markdown(card.idea).replace('|', chr(92) + '|')} |"
+        idea = _markdown(card.idea).replace("|", "\\|")
+        yield f"| [{card.name}](#{card.name}) | {', '.join(card.reads)} | {idea} |"
     for card in all_cards:
         yield f"\n({card.name})=\n## {card.title}\n"
         yield from _card(card)
@@ -172,7 +175,8 @@ def finish(app: Sphinx, error: Exception | None) -> None:
             shutil.copyfile(ROOT / path, site / path)
     front = "docs/index.html"
     (site / "index.html").write_text(
-        f'<!doctype html><meta charset="utf-8"><title>normscale</title><meta http-equiv="refresh" content="0; url={front}">'
+        '<!doctype html><meta charset="utf-8"><title>normscale</title>'
+        f'<meta http-equiv="refresh" content="0; url={front}">'
         f'<p><a href="{front}">normscale</a></p>\n'
     )
 
