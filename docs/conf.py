@@ -36,7 +36,11 @@ suppress_warnings = ["myst.header", "ref.python"]  # a page may skip a level; (n
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the docstrings say it in words
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "exclude-members": "name, title, paper, cost, parameters, settings",  # the cards have them
+}
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 napoleon_google_docstring = False

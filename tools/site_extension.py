@@ -7,8 +7,10 @@ beside the pages; a linked folder is copied whole and gets a listing.
 from __future__ import annotations
 
 import html
+import inspect
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -41,6 +43,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to Sphinx."""
     app.connect("source-read", write_source)
     app.connect("autodoc-process-docstring", escape_bars, priority=400)  # before napoleon
+    app.connect("autodoc-process-signature", own_signature)
     app.connect("doctree-read", link_files, priority=400)  # before Sphinx collects downloads
     app.connect("build-finished", finish)
     return {"parallel_read_safe": False, "parallel_write_safe": True}
@@ -48,6 +51,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 def write_source(_app: Sphinx, page: str, source: list[str]) -> None:
     """Fill in what is made at build time."""
+    source[0] = re.sub(r"(```python\n.*?)\n\n```", r"\1\n```", source[0], flags=re.DOTALL)  # doctest's blank line
     if page.startswith("docs/notebooks/"):
         source[0] = notebook_as_markdown(json.loads(source[0]))
     elif page == "docs/api":
@@ -77,6 +81,17 @@ def escape_bars(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any
     for place, line in enumerate(lines):
         if "|" in line and "`" not in line and not line.lstrip().startswith((">>>", "...")):
             lines[place] = line.replace("|", "\\|")
+
+
+def own_signature(
+    _app: Sphinx, _what: str, _name: str, value: Any, _options: Any, _arguments: str | None, _returns: str | None
+) -> tuple[str, None] | None:
+    """Show what a detector's constructor takes; Sphinx would look at ``__new__``, which takes anything."""
+    if not (isinstance(value, type) and issubclass(value, ns.Detector)):
+        return None
+    _, *parameters = inspect.signature(value.__init__).parameters.values()
+    plain = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in parameters]
+    return str(inspect.Signature(plain)), None
 
 
 def cards() -> Iterator[str]:
@@ -111,7 +126,7 @@ def _card(card: DetectorCard) -> Iterator[str]:
 
 def _markdown(text: str) -> str:
     """A sentence of a docstring, nothing in it taken for markup but its code."""
-    parts = text.replace("``", "`").split("`")
+    parts = re.sub(r":\w+:`~?", "`", text).replace("``", "`").split("`")
     plain = [
         html.escape(part, quote=False).replace("*", "\\*").replace("_", "\\_").replace("[", "\\[")
         for part in parts[::2]
