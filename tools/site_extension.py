@@ -42,7 +42,7 @@ HEADINGS = {  # the room of a public name -> its heading in the reference
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to Sphinx."""
     app.connect("source-read", write_source)
-    app.connect("autodoc-process-docstring", escape_bars, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", plain_formulas, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", own_signature)
     app.connect("doctree-read", link_files, priority=400)  # before Sphinx collects downloads
     app.connect("build-finished", finish)
@@ -76,11 +76,18 @@ def reference() -> Iterator[str]:
         yield "```"
 
 
-def escape_bars(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
-    """Let |f| be a length, as docstrings mean it, and not a substitution."""
+def plain_formulas(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:
+    """Keep the lines of an indented formula, and let |f| be a length: docstrings are written to be read as they are."""
+    found: list[str] = []
     for place, line in enumerate(lines):
-        if "|" in line and "`" not in line and not line.lstrip().startswith((">>>", "...")):
-            lines[place] = line.replace("|", "\\|")
+        in_head = not any(one.startswith("---") for one in lines[: place + 2])
+        indented = in_head and line.startswith("    ")
+        if indented and found and not found[-1] and not any(one.endswith("::") for one in found[-2:]):
+            found += ["::", ""]
+        if not indented and "|" in line and "`" not in line and not line.lstrip().startswith((">>>", "...")):
+            line = line.replace("|", "\\|")
+        found.append(line)
+    lines[:] = found
 
 
 def own_signature(
