@@ -13,6 +13,8 @@ from pathlib import Path
 
 from streams_table import streams_tables
 
+from normscale.detectors.card import card_of
+from normscale.detectors.registry import detector_class, list_detectors
 from normscale.paper.headline import headline_table, joint_findings, joint_headline
 from normscale.paper.joint_additions import joint_additions
 from normscale.paper.published import IN_SETS
@@ -20,7 +22,7 @@ from normscale.report.joint_report import write_joint_report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", ROOT / "docs" / "results.md", ROOT / "docs" / "paper.md", ROOT / "docs" / "robust.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "paper", "robust", "detectors"))]
 JOINT = RESULTS / "joint"
 
 
@@ -29,11 +31,19 @@ def runs() -> list[Path]:
     return [folder for name in IN_SETS if (folder := RESULTS / f"{name}-small").is_dir()]
 
 
+def detector_table() -> str:
+    """Every detector of the package, a line each."""
+    cards = [card_of(name) for name in list_detectors() if detector_class(name).__module__.startswith("normscale.")]
+    rows = [f"| `{card.name}` | {card.paper} | {', '.join(card.reads)} | {card.cost} |" for card in cards]
+    return "\n".join(["| detector | paper | reads | cost of a score |", "|---|---|---|---|", *rows]) + "\n"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "headline": lambda: headline_table(RESULTS / "cifar10-small" / "results.jsonl"),
     "joint": lambda: joint_headline(runs()),
     "findings": lambda: joint_findings(runs()),
     "streams": lambda: streams_tables(RESULTS),
+    "detectors": detector_table,
 }
 
 
