@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -51,7 +52,7 @@ def ray_cluster(numpy_kernels: None) -> Iterator[Any]:
                     num_cpus=2,
                     include_dashboard=False,
                     log_to_driver=False,
-                    logging_level="error",
+                    logging_level=logging.ERROR,
                     object_store_memory=200 << 20,
                 )
                 break

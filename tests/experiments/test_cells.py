@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ from normscale.paper.leaderboard_methods import every_method, with_detectors
 from normscale.paper.presets import PRESETS
 
 SAMPLE = ns.load_sample()
-OUTPUTS = {
+OUTPUTS: dict[str, Any] = {
     "train": lambda: SAMPLE.train,
     "test": lambda: SAMPLE.test,
-    **{name: (lambda one=one: one) for name, one in list(SAMPLE.ood.items())[:2]},
+    **{name: partial(SAMPLE.ood.__getitem__, name) for name in list(SAMPLE.ood)[:2]},
 }
 PLAN = Plan(
     "mine", "digits", {}, seeds=(0,), methods=("msp",), further=("broken", "kl_matching", "odin", "norm_scaling")

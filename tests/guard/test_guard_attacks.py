@@ -13,7 +13,7 @@ from normscale.guard import Policy, open_guard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
-from attack_guard import (
+from attack_guard import (  # type: ignore[import-not-found]
     Corner,
     Target,
     attack,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -39,10 +40,10 @@ class RayEngine:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes its time
             try:
-                ray.init(log_to_driver=False, logging_level="warning", **options)
+                ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
             except Exception as error:  # Ray raises plain ones, too
                 raise EngineFailed(f"no Ray cluster answers at {address or 'this machine'}: {error}") from error
-        resources = ray.cluster_resources()
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.workers = workers or max(1, int(resources.get("CPU", 1)))
         self.has_gpus = resources.get("GPU", 0) > 0
         self.task_error: type[Exception] = ray.exceptions.RayError

@@ -63,7 +63,9 @@ def write_leaderboard(
         Of the page.
     """
     runs = read_leaderboard_runs(folders, reference)
-    again = command or shlex.join(["normscale", NAME, *map(os.fspath, folders), "-o", os.fspath(output)])
+    again = command or shlex.join(
+        ["normscale", NAME, *(os.fspath(folder) for folder in folders), "-o", os.fspath(output)]
+    )
     made = [run_tables(one, number, reference) for number, one in enumerate(runs)]
     overview = overview_table(runs) if len(runs) > 1 else None
     sentences = [*_leaders(runs), *remarks, _APART]
