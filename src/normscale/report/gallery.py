@@ -33,6 +33,10 @@ class Drawn(NamedTuple):
     """``calibration``, ``training``, ``stress``, or :func:`group_of` an OoD set."""
 
 
+_MOST_METHODS = 12
+"""In the figures of one OoD set: the best of them by AUROC."""
+
+
 def n_figures(board: Scoreboard, stress: StressResult | None) -> int:
     """About how many figures there will be."""
     return 5 * len(board.ood_sets) + 3 + 1 + (stress is not None)
@@ -81,6 +85,9 @@ def first_seed(board: Scoreboard, ood_set: str) -> int:
 def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str) -> Iterator[Drawn]:
     seed = first_seed(board, name)
     there = [method for method in board.methods if (method, name, seed) in board.cells]
+    if len(there) > _MOST_METHODS:  # a page has room for so many curves; the tables have all
+        best = sorted(there, key=lambda method: -board.cells[method, name, seed].auroc)[:_MOST_METHODS]
+        there = [method for method in there if method in best]
     loaded = {method: run.load_cell(seed, name, method) for method in there}
     pairs: dict[str, ScoredPair] = {method: pair for method, (_, pair) in loaded.items() if pair.id_predicted is None}
     group, network = group_of(name), f"network of seed {seed}"
