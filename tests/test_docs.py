@@ -33,7 +33,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def tool(name: str) -> ModuleType:
-    """A script of tools/."""
+    """A script of tools/, which may import others of them."""
+    if str(ROOT / "tools") not in sys.path:
+        sys.path.insert(0, str(ROOT / "tools"))
     spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""MixtureRows-aware: any detector, and what its stream teaches about the OoD inputs that are about."""
+"""Stream-aware: any detector, and what its stream teaches about the OoD inputs that are about."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class StreamAware(Wrapper):
     """
 
     name = "stream_aware"
-    title = "MixtureRows-aware"
+    title = "Stream-aware"
     paper = "docs/robust.md"
     cost = "the wrapped score; in a stream one row after the other"
     default_score = "centred"

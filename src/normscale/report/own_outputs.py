@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from normscale.detectors.base import Setting
+from normscale.detectors.registry import DEFAULT
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import Measured
@@ -165,6 +166,7 @@ def _make_run(
         recipe="",
         seeds=(0,),
         methods=methods,
+        subject=DEFAULT,
         trained_on=id_name,
     )
     for old in folder.glob("cells/seed0/*/*.safetensors") if folder.is_dir() else ():
