@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,44 +24,26 @@ from normscale.outputs import FEATURES, LOGITS
 from normscale.tables.arrays import LABELS
 from normscale.tables.arrow import has_arrow, need_arrow
 from normscale.tables.columns import ColumnLayout, names_of_logits
-from normscale.tables.compressed import open_bytes
 from normscale.tables.kept_columns import KEPT, TEXT
-from normscale.tables.lines import first_line, whole_lines
-from normscale.tables.pipe import PipeSource
-from normscale.tables.reader import Block, TableReader
+from normscale.tables.line_reader import LineReader
+from normscale.tables.reader import Block
 
 _ARROW_PAYS = 1 << 22  # bytes of text after which importing pyarrow is made up for
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class CsvReader(TableReader):
+class CsvReader(LineReader):
     """Lines of numbers from a file, or from a pipe as they come."""
 
     format = "csv"
 
-    def __init__(
-        self,
-        path: str,
-        chunk_rows: int | None,
-        *,
-        shown: str | None = None,
-        names: Sequence[str] | None = None,
-        keep: Sequence[str] = (),
-        source: PipeSource | None = None,
-        delimiter: str | None = None,
-    ) -> None:
-        """Read the first line of the file ``path``, or of ``source`` if given."""
-        self._source, self._given_delimiter = source, delimiter
-        super().__init__(path, chunk_rows, shown=shown, names=names, keep=keep)
-        if source is not None:
-            self.release = source.close
+    def __init__(self, path: str, chunk_rows: int | None, *, delimiter: str | None = None, **options: Any) -> None:
+        """Fields are cut at ``delimiter``, or at the one that the first line shows; options of :class:`LineReader`."""
+        self._given_delimiter = delimiter
+        super().__init__(path, chunk_rows, **options)
 
     def _read_head(self) -> None:
-        if self._source is not None:
-            self._head, self._rest = first_line(self._source)
-        else:
-            with open_bytes(self._file) as file:
-                self._head, self._rest = first_line(file)
+        self._read_first_line()
         text = self._text(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
         if not text.strip():
             raise self._damaged("there is no line with anything on it")
@@ -102,24 +84,13 @@ class CsvReader(TableReader):
         """The used columns of all lines as numbers, and those that are kept as texts, in blocks of whole lines."""
         seen = 0
         line = 1 + (self._head.count(b"\n") if self._has_header else 0)
-        for text in self._line_blocks():
+        mark = len(_BYTE_ORDER_MARK) if self._head.startswith(_BYTE_ORDER_MARK) else 0
+        for text in self._line_blocks(len(self._head) if self._has_header else mark):
             seen += len(text)
             numbers = self._parse(text, line, seen)
             line += text.count(b"\n")
             if len(numbers):
                 yield numbers, self._texts(text) if self.columns else {}
-
-    def _line_blocks(self) -> Iterator[bytes]:
-        """The bytes below the header, cut behind line breaks; the last block may lack one."""
-        mark = len(_BYTE_ORDER_MARK) if self._head.startswith(_BYTE_ORDER_MARK) else 0
-        skipped = len(self._head) if self._has_header else mark
-        if self._source is not None:
-            self._source.start()
-            yield from whole_lines((self._head + self._rest)[skipped:], self._source.read1)
-        else:
-            with open_bytes(self._file) as file:
-                file.seek(skipped)
-                yield from whole_lines(b"", file.read)
 
     def _parse(self, text: bytes, first_line: int, seen: int) -> FloatArray:
         """The numbers of some whole lines, shape (n_lines, n_used_columns)."""

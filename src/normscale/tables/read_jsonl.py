@@ -8,7 +8,7 @@ is NaN, or -1 for a label; NaN and infinity may be written as JSON does not allo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,40 +18,18 @@ from normscale.errors import FileFormatError
 from normscale.outputs import FEATURES, LOGITS
 from normscale.tables.arrays import LABELS, RESERVED, can_be_name
 from normscale.tables.columns import ColumnLayout
-from normscale.tables.compressed import open_bytes
 from normscale.tables.kept_columns import KEPT, as_column
-from normscale.tables.lines import first_line, whole_lines
-from normscale.tables.pipe import PipeSource
-from normscale.tables.reader import Block, TableReader
+from normscale.tables.line_reader import LineReader
+from normscale.tables.reader import Block
 
 
-class JsonlReader(TableReader):
+class JsonlReader(LineReader):
     """Lines of JSON from a file, or from a pipe as they come."""
 
     format = "jsonl"
 
-    def __init__(
-        self,
-        path: str,
-        chunk_rows: int | None,
-        *,
-        shown: str | None = None,
-        names: Sequence[str] | None = None,
-        keep: Sequence[str] = (),
-        source: PipeSource | None = None,
-    ) -> None:
-        """Read the first line of the file ``path``, or of ``source`` if given."""
-        self._source = source
-        super().__init__(path, chunk_rows, shown=shown, names=names, keep=keep)
-        if source is not None:
-            self.release = source.close
-
     def _read_head(self) -> None:
-        if self._source is not None:
-            self._head, self._rest = first_line(self._source)
-        else:
-            with open_bytes(self._file) as file:
-                self._head, self._rest = first_line(file)
+        self._read_first_line()
         if not self._head.strip():
             raise self._damaged("there is no line with anything on it")
         first = self._record(self._head.strip(), self._head.count(b"\n") or 1)
@@ -100,14 +78,6 @@ class JsonlReader(TableReader):
             line += text.count(b"\n")
             if records:
                 yield self._block(records)
-
-    def _line_blocks(self) -> Iterator[bytes]:
-        if self._source is not None:
-            self._source.start()
-            yield from whole_lines(self._head + self._rest, self._source.read1)
-        else:
-            with open_bytes(self._file) as file:
-                yield from whole_lines(b"", file.read)
 
     def _record(self, text: bytes, line: int) -> Any:
         try:
