@@ -8,21 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
-from normscale.detectors.feature_mean import FeatureMean
+from normscale.detectors.class_directions import ClassDirections
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import lengths, paired_blocks
-from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _SMALLEST = 1e-100
 """Distance from the mean that no row falls below: a score must be finite."""
 
 
 @register
-class FDBD(Detector):
+class FDBD(ClassDirections):
     """Fast decision-boundary distance: minus the mean distance to the boundaries, over that to the training mean.
 
         score = -(1 / (C - 1)) sum_{k != c} |z_c - z_k| / |w_c - w_k|  /  |f - mu|
@@ -51,21 +48,12 @@ class FDBD(Detector):
     title = "fDBD"
     paper = "Liu & Qin 2024"
     cost = "a matrix product with the last layer"
-    reads = (LOGITS, FEATURES)
-    needs_head = True
 
-    mean_: FloatArray
-    weight_: FloatArray
     _closeness: FloatArray
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        mean = FeatureMean()
-        for chunk in chunks:
-            assert chunk.head is not None  # the contract checked it
-            mean.add(chunk.features)
-            self.weight_ = chunk.head.weight.astype(np.float64)
-        if mean.n:
-            self.mean_ = mean.result()
+        super()._fit(chunks)
+        if self.widths_ is not None:
             self._measure()
 
     def _measure(self) -> None:
@@ -87,14 +75,6 @@ class FDBD(Detector):
             scores[where] = to_boundaries / np.maximum(lengths(features), _SMALLEST)
         return scores
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"mean": self.mean_, "weight": self.weight_}
-
     def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.mean_ = _validate.as_finite_vector(tensors["mean"], "mean")
-        self.weight_ = Head.checked((tensors["weight"], np.zeros(tensors["weight"].shape[0]))).weight
-        if self.widths_ is not None:
-            shape = (self.widths_[LOGITS], self.widths_[FEATURES])
-            if self.weight_.shape != shape or self.mean_.size != shape[1]:
-                raise InvalidInput(f"weight must have the shape {shape} and mean {shape[1]} numbers.")
+        super()._restore(tensors)
         self._measure()

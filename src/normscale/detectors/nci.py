@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
-from normscale.detectors.feature_mean import FeatureMean
+from normscale.detectors.class_directions import ClassDirections
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import lengths, paired_blocks
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 
 @register
-class NCI(Detector):
+class NCI(ClassDirections):
     """Neural-collapse inspired: how well centred features follow the predicted class's weights, and their size.
 
         score = -w_c' (f - mu) / |f - mu|  -  alpha |f|_1
@@ -53,26 +48,12 @@ class NCI(Detector):
     title = "NCI"
     paper = "Liu & Qin 2025"
     cost = "one pass over the features"
-    reads = (LOGITS, FEATURES)
-    needs_head = True
     parameters = {"alpha": "weight of the size of the features"}
-
-    mean_: FloatArray
-    weight_: FloatArray
 
     def __init__(self, alpha: float = 1e-4) -> None:
         self.alpha = _validate.real(alpha, "alpha")
         if not 0.0 <= self.alpha < np.inf:
             raise InvalidInput(f"alpha must be finite and at least 0; got {alpha!r}.")
-
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        mean = FeatureMean()
-        for chunk in chunks:
-            assert chunk.head is not None  # the contract checked it
-            mean.add(chunk.features)
-            self.weight_ = chunk.head.weight.astype(np.float64)
-        if mean.n:
-            self.mean_ = mean.result()
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
@@ -83,14 +64,3 @@ class NCI(Detector):
             distance = lengths(features)
             scores[where] = -along / np.where(distance > 0.0, distance, 1.0) - self.alpha * size
         return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"mean": self.mean_, "weight": self.weight_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.mean_ = _validate.as_finite_vector(tensors["mean"], "mean")
-        self.weight_ = Head.checked((tensors["weight"], np.zeros(tensors["weight"].shape[0]))).weight
-        if self.widths_ is not None:
-            shape = (self.widths_[LOGITS], self.widths_[FEATURES])
-            if self.weight_.shape != shape or self.mean_.size != shape[1]:
-                raise InvalidInput(f"weight must have the shape {shape} and mean {shape[1]} numbers.")
