@@ -235,7 +235,9 @@ class ModelOutputs:
         return ModelOutputs(**{**self._arrays, "labels": self.labels, "head": self.head, **arrays})
 
     def only(self, *names: str) -> ModelOutputs:
-        """The same inputs with these arrays alone, and with labels and head."""
+        """The same inputs with these arrays alone, and with labels and head; itself where it has no others."""
+        if names == self.names:
+            return self
         return self._trusted({name: self.array(name) for name in names}, self.labels, self.head)
 
     # -- rows --------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._kernels.mixture import (
     DISTRUSTED,
@@ -47,12 +48,12 @@ from normscale._kernels.mixture import (
 )
 
 
-def soft_counts(u: float, c: int, profiles: ClassProfiles) -> tuple[float, float]:
-    """Counts of a row above the median and above the upper quartile; each is 1 on average in training."""
-    grown = math.exp(max(-abs(u) / SOFTNESS, -700.0))
-    above, below = (grown, 1.0) if u < 0.0 else (1.0, grown)
-    top = above / (above + below * float(profiles.top_odds[c]))
-    return above / (above + below) * float(profiles.count_scale[c]), top * float(profiles.top_scale[c])
+def soft_counts(u: FloatArray, c: NDArray[np.int64], profiles: ClassProfiles) -> tuple[FloatArray, FloatArray]:
+    """Counts (b,) of rows above the median and above the upper quartile; each is 1 on average in training."""
+    grown = np.exp(np.maximum(-np.abs(u) / SOFTNESS, -700.0))
+    above, below = np.where(u < 0.0, grown, 1.0), np.where(u < 0.0, 1.0, grown)
+    top: FloatArray = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
+    return above / (above + below) * profiles.count_scale[c], top
 
 
 def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
@@ -116,11 +117,12 @@ def stream(
     """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
     with np.errstate(all="ignore"):
-        places = coordinates(rows)
-        for i, c in enumerate(rows.logits.argmax(axis=1).tolist()):
-            confidence = float(rows.confidence[i])
-            u = confidence - float(profiles.median[c])
-            count, top = soft_counts(u, c, profiles)
+        places, predicted = coordinates(rows), rows.logits.argmax(axis=1)
+        distances = rows.confidence - profiles.median[predicted]
+        counts, tops = soft_counts(distances, predicted, profiles)
+        for i, c in enumerate(predicted.tolist()):
+            confidence, u = float(rows.confidence[i]), float(distances[i])
+            count, top = float(counts[i]), float(tops[i])
             totals[ROWS] += 1.0
             totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
             totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count

@@ -436,7 +436,7 @@ class Detector(ABC):
         for name in self.reads:
             self._require(record, name)
             _validate.as_rows(record.array(name), name, width=widths.get(name), min_width=_validate.min_width(name))
-        return record if record.names == self.reads else record.only(*self.reads)
+        return record.only(*self.reads)
 
     def _require(self, record: ModelOutputs, name: str) -> None:
         if record.get(name) is None:

@@ -90,13 +90,13 @@ class Ensemble(Detector):
         self.detectors = tuple(short_spec(one) for one in self.members_)
         if isinstance(weights, str):
             weights = [_validate.real(float(part), "weights") for part in weights.split(",")]
-        self.weights = (1.0,) * len(parts) if weights is None else tuple(_validate.as_finite_vector(weights, "weights"))
+        given = np.ones(len(parts)) if weights is None else _validate.as_finite_vector(weights, "weights")
+        self.weights = tuple(given.tolist())
         if len(self.weights) != len(self.members_) or min(self.weights) < 0.0 or not any(self.weights):
             raise InvalidInput(
                 f"weights must be {len(self.members_)} numbers, one a member, none negative, not all 0; "
                 f"got {self.weights!r}."
             )
-        self.weights = tuple(float(weight) for weight in self.weights)
         self.combine = _validate.one_of(combine, "combine", _COMBINE)
         # The scale needs predicted classes, so logits are read in fit also where no member does.
         self.reads = tuple(dict.fromkeys(name for one in self.members_ for name in one.reads))
@@ -122,11 +122,7 @@ class Ensemble(Detector):
         return self._combined(columns)
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return self._combined([one._score(self._for(one, outputs), threads) for one in self.members_])
-
-    @staticmethod
-    def _for(member: Detector, outputs: ModelOutputs) -> ModelOutputs:
-        return outputs if outputs.names == member.reads else outputs.only(*member.reads)
+        return self._combined([one._score(outputs.only(*one.reads), threads) for one in self.members_])
 
     def _combined(self, columns: Sequence[FloatArray]) -> FloatArray:
         total = np.zeros(columns[0].size)

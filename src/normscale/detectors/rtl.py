@@ -105,8 +105,7 @@ class RTL(Wrapper):
         return scores
 
     def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        reads = self.scorer.reads
-        targets = self.scorer._score(outputs if outputs.names == reads else outputs.only(*reads), threads)
+        targets = self.scorer._score(outputs.only(*self.scorer.reads), threads)
         weights, covariance = self.weights_.copy(), self.covariance_.copy()
         scores = np.empty(len(outputs))
         for i, (row, target) in enumerate(zip(_with_constant(outputs.features), targets.tolist(), strict=True)):

@@ -199,9 +199,7 @@ class StreamAware(Wrapper):
         return MixtureRows(outputs.logits, further, confidence)
 
     def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
-        reads = self.scorer.reads
-        inner = outputs if outputs.names == reads else outputs.only(*reads)
-        return self._rows(outputs, self.scorer._score(inner, threads))
+        return self._rows(outputs, self.scorer._score(outputs.only(*self.scorer.reads), threads))
 
     def _start_own(self) -> None:
         self.mixture_ = Mixture.empty(*self.profiles_.mean.shape)
@@ -241,9 +239,9 @@ class StreamAware(Wrapper):
         if not len(outputs):
             return
         rows = self._scored(outputs, 1)
-        predicted = outputs.predicted.tolist()
-        pairs = zip((rows.confidence - self.profiles_.median[predicted]).tolist(), predicted, strict=True)
-        counts = np.array([soft_counts(u, c, self.profiles_) for u, c in pairs]) / self.recounted_
+        predicted = outputs.predicted
+        distances = rows.confidence - self.profiles_.median[predicted]
+        counts = np.column_stack(soft_counts(distances, predicted, self.profiles_)) / self.recounted_
         before, self.recounted_ = self.recounted_, _recounted(counts)
         median, top = self.recounted_ / before
         self.profiles_ = self.profiles_._replace(
