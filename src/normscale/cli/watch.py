@@ -52,8 +52,6 @@ def watch(
             skip=on_invalid == "skip",
             say=lambda sentence: typer.echo(f"normscale: {sentence}", err=True),
         )
-        if store != ":memory:":
-            guard.save()
     counted = f"{guard.state.rows} rows " + ("scored so far" if guard.mode == Mode.STATIC else "in the statistics")
     typer.echo(
         f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {counted}"

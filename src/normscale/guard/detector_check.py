@@ -53,11 +53,6 @@ def required_widths(detector: Detector) -> dict[str, int]:
     return {LOGITS: n_classes, **(detector.widths_ or {})}
 
 
-def replays_rows(detector: Detector) -> bool:
-    """No detector's rows are replayed any more."""
-    return False
-
-
 def fingerprint(detector: Detector) -> str:
     """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
     digest = hashlib.sha256()

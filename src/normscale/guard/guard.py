@@ -341,9 +341,6 @@ class Guard:
         with Session(self._stored) as session:
             session.transaction.meta["probe"] = str(session.now)
 
-    def save(self) -> None:
-        """Nothing is left to write: the state is on disk."""
-
     @cached_property
     def _largest_score(self) -> float:
         """Of the training mean and of rows far out, by the detector file, and its own threshold."""
