@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from record_comparison import output_of, short
-from record_robust import SEEDS, SWEEP_GRID, id_streams, rounded
+from record_robust import SWEEP_GRID, false_alarms, rounded
 
 import normscale as ns
 from normscale.cli._inputs import Input, read_named
@@ -89,18 +89,6 @@ def summary(cells: dict[Any, dict[str, Any]]) -> list[dict[str, Any]]:
             row["gain_from_10_%"] = fmean(gain for cell, gain in gains.items() if cell.share >= 0.1)
         rows.append({key: rounded(value) for key, value in row.items()})
     return rows
-
-
-def false_alarms(detector: ns.Detector, test: ns.ModelOutputs) -> dict[str, float]:
-    """Share flagged of in-distribution streams, by kind; nominal is 0.05. Mean over seeds."""
-    rates: dict[str, list[float]] = {}
-    for seed in SEEDS:
-        held, streams = id_streams(test, np.random.default_rng(seed))
-        detector.reset().set_threshold(test[held], keep=0.95)
-        for kind, rows in streams.items():
-            flags = detector.decide(detector.reset().stream(test[rows]), test[rows])
-            rates.setdefault(kind, []).append(float(flags.mean()))
-    return {kind: round(fmean(found), 4) for kind, found in rates.items()}
 
 
 def main() -> None:
