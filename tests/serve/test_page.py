@@ -348,7 +348,11 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
     assert not page.locator("[data-action=thaw]").is_visible()
     test = SAMPLE.test.logits
     server.send(np.tile(test[test.argmax(1) == 7], (15, 1))[:600])
-    says(page, "#status-title", re.compile(r"Frozen since \d\d:\d\d: \d+ % of the recent rows are"))
+    says(
+        page,
+        "#status-title",
+        re.compile(r"Frozen since \d\d:\d\d: \d+ % of the recent rows are flagged by what the stream has taught alone"),
+    )
     assert page.locator("#status").get_attribute("data-state") == "frozen"
     assert page.title().startswith("Frozen since")
     playwright.expect(page.locator("#gauges .alarmed").first).to_contain_text("in training")

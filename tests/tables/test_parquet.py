@@ -145,6 +145,7 @@ def test_memory_stays_bounded_whatever_the_row_groups(tmp_path: Path) -> None:
     code = f"""
 import pyarrow.parquet
 from normscale.tables import open_table
+pyarrow.array([1.0]).to_numpy()  # the first one imports pandas where it is installed: 50 MB of code, no rows
 
 def peak():
     with open("/proc/self/status") as file:
@@ -160,4 +161,4 @@ print(rows, total, (peak() - before) // 1024)
     rows, total, megabytes = run.stdout.split()
     assert int(rows) == 1_000_000
     assert float(total) == pytest.approx(logits.sum())
-    assert 0 < int(megabytes) < 64
+    assert 0 < int(megabytes) < 50
