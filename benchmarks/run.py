@@ -64,6 +64,8 @@ ROWS = [
     Row("mahalanobis", "Mahalanobis score per row, 512 features, 100 classes", "pytorch-ood Mahalanobis, one thread",
         "mahalanobis.py", 0.02, 0.005),
     Row("import", "import normscale", "import numpy", "import_time.py", 1.3, 1.1),
+    Row("stress", "normscale stress, 1 700 rows x 214 classes, eight OoD sets", "a minute of processor time",
+        "stress_grid.py", 1.0, 0.5),
     Row("memory", "peak extra memory of stream, 1e6 x 100 float32", SOFTMAX, "memory.py", 64.0, 16.0),
     Row("memory-two-threads", "the same, two threads", SOFTMAX, "memory.py --threads 2", 64.0, 16.0),
     Row("memory-numpy", "the same, numpy reference", SOFTMAX, "memory.py --kernels numpy", 64.0, 16.0),

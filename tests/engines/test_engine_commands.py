@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import normscale as ns
-from engines.parts import bytes_of, scores_of, write_folder
+from engines.parts import bytes_of, logits_of, scores_of, write_folder, write_logits
 from normscale.cli import app
 from normscale.engines import spreading
 from normscale.engines.spreading import Engine
@@ -86,6 +88,84 @@ def test_eval_on_an_engine_is_eval(tmp_path: Path, run: Any) -> None:
         raise run("eval", "--id", files[0], "--ood", files[3], "--engine", "local", ok=False).exception
 
 
+def test_eval_of_several_files_with_bad_rows_keeps_its_scores(tmp_path: Path, run: Any) -> None:
+    rows = write_folder(tmp_path / "in")
+    (tmp_path / "ood").mkdir()
+    strange = logits_of(200, 7)
+    strange[[3, 150], 0] = np.nan
+    write_logits(tmp_path / "ood" / "0.parquet", strange, label=np.zeros(200, int))
+    files = [tmp_path / "in" / f"{number}.parquet" for number in (0, 3)]
+    options = ["eval", "--id", files[0], "--id", files[1], "--ood", f"far={tmp_path}/ood/*.parquet", "-d", "energy"]
+    options += ["--engine", "local", "-f", "csv", "--on-invalid", "skip", "--scores", tmp_path / "scores"]
+    said = run(*options)
+    energy = ns.Energy()
+    good = energy.score(np.delete(strange, [3, 150], axis=0))
+    (line,) = csv.DictReader(said.stdout.splitlines())
+    assert (line["ood_set"], line["n_id"], line["n_ood"]) == ("far", "1150", "198")
+    assert float(line["auroc"]) == ns.evaluate(energy.score(np.delete(rows, 450, axis=0)), good).auroc
+    assert "2 rows with NaN or infinity were skipped" in said.stderr
+    assert f"{tmp_path / 'ood' / '0.parquet'}: rows 3, 150" in said.stderr
+    assert scores_of(tmp_path / "scores" / "0-ood-far").size == 200
+    again = next(csv.DictReader(run(*options).stdout.splitlines()))
+    assert {**again, "seconds": ""} == {**line, "seconds": ""}
+    with pytest.raises(ns.InvalidInput, match="row 3 holds NaN"):
+        raise run(*options[:-4], ok=False).exception
+    dry = run(*options, "--dry-run").stdout
+    assert "energy, id:" in dry
+    assert "1,150 rows in 2 pieces" in dry
+    assert "energy, ood-far:" in dry
+
+
+def test_eval_and_stress_read_several_files_as_one_table(
+    tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = write_folder(tmp_path / "in")
+    files = sorted((tmp_path / "in").glob("*.parquet"))
+    given = [part for file in files for part in ("--id", file)]
+    given += ["--train", files[0], "--train", files[3], "--ood", f"far={tmp_path}/in/[03].parquet"]
+    seen: list[Any] = []
+
+    def keep(*arguments: Any, **options: Any) -> None:
+        seen[:] = arguments if len(arguments) > 2 else (None, options["train"], *arguments)
+        raise ns.InvalidInput("that is enough.")
+
+    for command, function in {"eval": "evaluate.compare", "stress": "stress.stress_preset"}.items():
+        monkeypatch.setattr(f"normscale.cli.{function}", keep)
+        with pytest.raises(ns.InvalidInput, match="that is enough"):
+            raise run(command, *given, ok=False).exception
+        _, train, id_test, ood_sets = seen
+        np.testing.assert_array_equal(train.logits, np.delete(rows, 450, axis=0))
+        np.testing.assert_array_equal(id_test.logits, rows)
+        assert {name: len(outputs) for name, outputs in ood_sets.items()} == {"far": 1150}
+
+
+def test_many_files_are_looked_at(tmp_path: Path, run: Any) -> None:
+    write_folder(tmp_path / "in")
+    saved = tmp_path / "a.safetensors"
+    noted = run("fit", tmp_path / "in", "-o", saved).stderr
+    assert "norm_scaling is fitted, and not robust_norm_scaling as on one table: it needs all rows: medians" in noted
+    assert "as on one table" not in run("fit", tmp_path / "in", "-o", saved, "-d", "energy").stderr
+    exponentials = np.exp(logits_of(100))
+    (tmp_path / "odd").mkdir()
+    write_logits(tmp_path / "odd" / "0.parquet", logits_of(0))
+    write_logits(tmp_path / "odd" / "1.parquet", exponentials / exponentials.sum(axis=1, keepdims=True))
+    for command in (("fit", tmp_path / "odd", "-o", saved), ("score", saved, tmp_path / "odd", "-o", tmp_path / "out")):
+        with pytest.raises(ns.InvalidInput, match=r"1\.parquet.*probabilities"):
+            raise run(*command, ok=False).exception
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_cluster_of_several_machines_needs_a_place_for_scores(
+    tmp_path: Path, run: Any, local: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path / "in")
+    monkeypatch.setattr(local, "n_machines", 2, raising=False)
+    with pytest.raises(ns.InvalidInput, match="several machines, which do not see a temporary folder"):
+        raise run(
+            "eval", "--id", tmp_path / "in", "--ood", f"o={tmp_path}/in", "-d", "energy", "--engine", "local", ok=False
+        ).exception
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -94,6 +174,20 @@ def test_eval_on_an_engine_is_eval(tmp_path: Path, run: Any) -> None:
         (("score", "{saved}", "sample:test", "--engine", "local"), "sample:test cannot be read in pieces"),
         (("score", "{saved}", "{folder}/0.parquet", "--address", "auto"), "add --engine ray"),
         (("fit", "{folder}", "-o", "{saved}", "-d", "knn"), "knn cannot be fitted in parts"),
+        (("eval", "--id", "{folder}", "--ood", "{folder}", "--address", "auto"), "add --engine ray"),
+        (("eval", "--id", "{folder}", "--ood", "{folder}", "--scores", "x"), "go with --engine"),
+        (
+            ("eval", "--id", "{folder}", "--ood", "{folder}", "--ood", "in={folder}", "--engine", "local"),
+            "two tables are called 'in'",
+        ),
+        (
+            ("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "norm_scaling", "--engine", "local"),
+            "norm_scaling must be fitted; add --train",
+        ),
+        (
+            ("stress", "--train", "sample:train", "--train", "{folder}", "--id", "-", "--ood", "-"),
+            "together with other",
+        ),
     ],
 )
 def test_what_cannot_be_is_said(tmp_path: Path, run: Any, arguments: tuple[str, ...], sentence: str) -> None:
@@ -103,3 +197,20 @@ def test_what_cannot_be_is_said(tmp_path: Path, run: Any, arguments: tuple[str, 
     given = [part.format(saved=saved, folder=tmp_path / "in") for part in arguments]
     with pytest.raises(ns.InvalidInput, match=sentence):
         raise run(*given, ok=False).exception
+
+
+@pytest.mark.parametrize(
+    ("hidden", "sentence"),
+    [
+        ("ray", "[ray] many files, and pictures, on a Ray cluster: not installed: pip install 'normscale[ray]'"),
+        ("aiohttp", ", but without aiohttp: pip install 'normscale[ray]'"),
+        ("", "[ray] many files, and pictures, on a Ray cluster: ray 9.9"),
+    ],
+)
+def test_the_doctor_tells_about_ray(hidden: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    doctor = importlib.import_module("normscale.cli.doctor")
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None if name == hidden else "there")
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "9.9")
+    monkeypatch.setattr(doctor, "self_checks", list)
+    (line,) = [line for line in CliRunner().invoke(app, ["doctor"]).stdout.splitlines() if "[ray] " in line]
+    assert line.strip().endswith(sentence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import normscale as ns
+from engines.conftest import HAS_RAY, WHY_SKIPPED
 from engines.parts import logits_of, write_folder, write_logits
 from normscale import engines
 from normscale.detectors.registry import list_detectors, make_detector
-from normscale.engines.spreading import Engine
+from normscale.engines.spreading import Engine, EngineFailed
 
 MERGED = [name for name in list_detectors() if not make_detector(name).why_all_rows()]
 
@@ -104,6 +106,23 @@ def test_an_unknown_engine_and_an_address_without_a_cluster() -> None:
         pass
     with pytest.raises(ns.InvalidInput, match="address is that of"), engines.open_engine("local", address="auto"):
         pass
+
+
+@pytest.mark.skipif(not HAS_RAY, reason=WHY_SKIPPED)
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_nothing_answers_is_told_at_once(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # the tests' own cluster may be up
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray would try for minutes"))
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            pytest.raises(EngineFailed, match=f"no Ray cluster answers at {address}"),
+            engines.open_engine("ray", address=address),
+        ):
+            pass
 
 
 def test_progress_tells_rows_and_time_left(tmp_path: Path, local: Engine) -> None:

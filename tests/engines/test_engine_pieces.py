@@ -33,7 +33,7 @@ def test_files_folders_and_globs_have_a_defined_order(tmp_path: Path) -> None:
     assert names(find_files([tmp_path / "c9.csv", str(tmp_path / "*.npy")])) == ["c9.csv", "a.npy"]
     with pytest.raises(ns.InvalidInput, match=r"a\.npy is named twice"):
         find_files([tmp_path, tmp_path / "a.npy"])
-    with pytest.raises(ns.FileFormatError, match="names no table"):
+    with pytest.raises(ns.FileFormatError, match=r"\*\.safetensors matches no table"):
         find_files(str(tmp_path / "*.safetensors"))
     with pytest.raises(ns.FileFormatError, match="no such file"):
         find_files(tmp_path / "missing.npy")
@@ -77,6 +77,33 @@ def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
         plan_pieces(tmp_path)
     write_logits(tmp_path / "b.parquet", logits_of(10), label=np.zeros(10, int))
     with pytest.raises(ns.FileFormatError, match="5 logits \\+ labels, and"):
+        plan_pieces(tmp_path)
+
+
+def test_columns_are_matched_by_the_names_of_the_classes(tmp_path: Path) -> None:
+    rows, labels = logits_of(30), np.arange(30) % CLASSES
+    write_logits(tmp_path / "a.parquet", rows, order=[4, 2, 0, 1, 3], label=labels)
+    write_logits(tmp_path / "b.parquet", rows, order=[1, 0, 2, 4, 3], label=labels)
+    header = ",".join(["label", *(f"logit_c{i}" for i in (3, 2, 1, 0, 4))])
+    lines = [
+        ",".join(map(repr, [int(label), *row[[3, 2, 1, 0, 4]].tolist()]))
+        for label, row in zip(labels, rows, strict=True)
+    ]
+    (tmp_path / "c.csv").write_text("\n".join([header, *lines]) + "\n")
+    for wanted in (None, ["c2", "c1", "c0"]):
+        plan = plan_pieces(tmp_path, class_names=wanted)
+        places = [4, 2, 0, 1, 3] if wanted is None else [2, 1, 0]
+        assert plan.layout.class_names == tuple(f"c{i}" for i in places)
+        for piece, own in zip(plan.pieces, ([4, 2, 0, 1, 3], [1, 0, 2, 4, 3], [3, 2, 1, 0, 4]), strict=True):
+            (chunk,) = read_piece(piece, plan.layout)
+            np.testing.assert_array_equal(chunk.logits, rows[:, places])
+            assert chunk.labels is not None  # a label is the number of a column of its file
+            turned = [places.index(own[label]) if own[label] in places else -1 for label in labels]
+            assert chunk.labels.tolist() == turned
+    with pytest.raises(ns.InvalidInput, match=r"a\.parquet has no column of logits for 'cat'"):
+        plan_pieces(tmp_path, class_names=["c1", "cat"])
+    (tmp_path / "c.csv").write_text("\n".join([header.replace("c3", "owl"), *lines]) + "\n")
+    with pytest.raises(ns.InvalidInput, match=r"c\.csv has no column of logits for 'c3'; .* it has 'owl' instead"):
         plan_pieces(tmp_path)
 
 

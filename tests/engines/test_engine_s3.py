@@ -79,7 +79,7 @@ def test_files_folders_and_globs(stored: tuple[Path, str, str]) -> None:
     assert [file.path for file in find_files(f"{there}/*.parquet{options}")] == names
     assert [file.path for file in find_files(f"{there}/[13].parquet{options}")] == [names[1], names[3]]
     assert [file.path for file in find_files(names[2])] == [names[2]]
-    with pytest.raises(ns.FileFormatError, match="names no table"):
+    with pytest.raises(ns.FileFormatError, match="holds no table"):
         find_files(f"s3://bucket/nothing{options}")
 
 

@@ -76,6 +76,20 @@ def test_the_order_of_files_is_the_order_of_the_stream(tmp_path: Path, fitted: n
     np.testing.assert_allclose(scores_of(tmp_path / "out"), wanted, rtol=1e-11)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_columns_in_another_order_than_at_the_fit(tmp_path: Path, local: Engine, stream: bool) -> None:
+    write_logits(tmp_path / "train.parquet", logits_of(300, 9))
+    detector = engines.fit(tmp_path / "train.parquet", "norm_scaling", engine=local).detector
+    assert detector.class_names == ("c0", "c1", "c2", "c3", "c4")
+    rows = logits_of(90)
+    write_logits(tmp_path / "tonight.parquet", rows, order=[3, 0, 4, 2, 1])
+    engines.score(tmp_path / "tonight.parquet", detector, tmp_path / "out", stream=stream, engine=local)
+    wanted = copy.copy(detector).stream(rows) if stream else detector.score(rows)
+    np.testing.assert_allclose(scores_of(tmp_path / "out"), wanted, rtol=1e-11)
+    predicted = pq.read_table(tmp_path / "out" / "part-000000.parquet").column("predicted").to_numpy()
+    np.testing.assert_array_equal(predicted, rows.argmax(axis=1))
+
+
 def test_what_depends_on_the_order_is_refused_in_words(tmp_path: Path, local: Engine) -> None:
     write_logits(tmp_path / "a.parquet", logits_of(50))
     robust = ns.RobustNormScaling().fit(logits_of(300))
@@ -122,10 +136,20 @@ def test_another_job_in_the_same_folder_is_refused(tmp_path: Path, fitted: ns.No
         engines.score(tmp_path / "in", other, out, engine=local)
     with pytest.raises(ns.InvalidInput, match="its setting was frozen, and now it is stream"):
         engines.score(tmp_path / "in", fitted, out, stream=True, engine=local)
-    with pytest.raises(ns.InvalidInput, match="its threshold was"):
+    with pytest.raises(ns.InvalidInput, match=r"its threshold was 0\.5, and now it is 2\.0"):
         engines.score(tmp_path / "in", fitted, out, threshold=2.0, engine=local)
+    with pytest.raises(ns.InvalidInput, match=r"other pieces \(--piece-rows\)"):
+        engines.score(tmp_path / "in", fitted, out, engine=local, piece_rows=100)
+    files = sorted((tmp_path / "in").glob("*.parquet"))
+    with pytest.raises(ns.InvalidInput, match=r"it read .*3\.parquet as well"):
+        engines.score(files[:3], fitted, out, engine=local)
+    with pytest.raises(ns.InvalidInput, match="its files stood in another order"):
+        engines.score(files[::-1], fitted, out, engine=local)
+    write_logits(tmp_path / "more.parquet", logits_of(5), label=np.arange(5))
+    with pytest.raises(ns.InvalidInput, match=r"it did not read .*more\.parquet"):
+        engines.score([*files, tmp_path / "more.parquet"], fitted, out, engine=local)
     write_logits(tmp_path / "in" / "0.parquet", logits_of(450, 77), label=np.arange(450) % CLASSES)
-    with pytest.raises(ns.InvalidInput, match=r"0\.parquet has changed since|its pieces was"):
+    with pytest.raises(ns.InvalidInput, match=r"0\.parquet has changed since"):
         engines.score(tmp_path / "in", fitted, out, engine=local)
     assert bytes_of(out) == before
     (tmp_path / "full").mkdir()
@@ -134,6 +158,28 @@ def test_another_job_in_the_same_folder_is_refused(tmp_path: Path, fitted: ns.No
         engines.score(tmp_path / "in", fitted, tmp_path / "full", engine=local)
     with pytest.raises(ns.InvalidInput, match="is a file"):
         engines.score(tmp_path / "in", fitted, tmp_path / "full" / "mine.txt", engine=local)
+
+
+def test_workers_that_run_in_another_folder_see_the_same_files(
+    tmp_path: Path, fitted: ns.NormScaling, local: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_logits(tmp_path / "a.parquet", logits_of(50))
+    monkeypatch.chdir(tmp_path)  # the workers stay where they were started
+    result = engines.score("a.parquet", fitted, "out", engine=local)
+    assert result.output == str(tmp_path / "out")
+    np.testing.assert_array_equal(scores_of(tmp_path / "out"), fitted.score(logits_of(50)))
+
+
+def test_scores_that_went_elsewhere_are_missed(
+    tmp_path: Path, fitted: ns.NormScaling, local: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_logits(tmp_path / "a.parquet", logits_of(50))
+
+    def tick(progress: engines.Progress) -> None:
+        (tmp_path / "out" / "part-000000.parquet").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(engines.EngineFailed, match=r"1 of 1 files, such as part-000000\.parquet, were written and are"):
+        engines.score(tmp_path / "a.parquet", fitted, tmp_path / "out", engine=local, tick=tick)
 
 
 def test_a_second_process_in_the_folder_is_refused(tmp_path: Path, fitted: ns.NormScaling, local: Engine) -> None:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from normscale import engines
 from normscale._progress import bar
+from normscale.cli._inputs import Input
 from normscale.detectors.base import Detector, Setting
 from normscale.engines.describing import JobSize
 from normscale.engines.joined_table import names_many
-from normscale.errors import InvalidInput
+from normscale.engines.locations import find_files, is_remote
+from normscale.errors import FileFormatError, InvalidInput
 from normscale.experiments.measurement import METRICS, Measurement
 from normscale.outputs import LOGITS
 
@@ -45,6 +47,11 @@ PieceRowsOption = Annotated[int | None, typer.Option(min=1, help="With many file
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Print files, pieces, bytes and memory per worker, and stop.")
 ]
+
+
+_LISTED_FILES, _LISTED_ROWS = 20, 5
+_LOOKED_AT = 8
+"""Of so many files the first that has rows is looked at for what is surely wrong."""
 
 
 class ManyFiles(NamedTuple):
@@ -80,10 +87,12 @@ class ManyFiles(NamedTuple):
         with engines.open_engine(chosen["engine"], workers=chosen["workers"], address=chosen["address"]) as engine:
             yield {**options, "engine": engine}
 
-    def describe(self, paths: Sequence[str], names: Sequence[str]) -> None:
-        """Print the size of the job."""
-        rows = {} if self.piece_rows is None else {"piece_rows": self.piece_rows}
-        typer.echo(str(JobSize.of(engines.plan_pieces(paths, names, **rows))))
+    def describe(self, paths: Sequence[str], detector: Detector, *, fits: bool = False) -> None:
+        """Print the size of a job of a detector."""
+        names = [*detector.reads, *(detector.reads_in_fit if fits else ()), LOGITS]
+        rows: dict[str, Any] = {} if self.piece_rows is None else {"piece_rows": self.piece_rows}
+        plan = engines.plan_pieces(paths, names, class_names=None if fits else detector.class_names, **rows)
+        typer.echo(str(JobSize.of(plan)))
 
 
 @contextmanager
@@ -99,18 +108,41 @@ def shown_progress() -> Iterator[Any]:
 
 
 def tell_skipped(skipped: engines.Skipped) -> None:
-    """Say which rows were left out."""
+    """Say which rows were left out: how many of each file, and the first of them."""
+    by_file: dict[str, list[int]] = {}
+    for path, row in skipped.rows:
+        by_file.setdefault(path, []).append(row)
     if skipped.n:
-        shown = ", ".join(f"{path} row {row}" for path, row in skipped.rows[:5])
-        more = ", ..." if skipped.n > 5 else ""
-        typer.echo(f"{skipped.n} rows with NaN or infinity were skipped: {shown}{more}", err=True)
+        typer.echo(f"{skipped.n} rows with NaN or infinity were skipped", err=True)
+    for path, rows in list(by_file.items())[:_LISTED_FILES]:
+        more = ", ..." if len(rows) > _LISTED_ROWS else ""
+        typer.echo(f"  {path}: rows {', '.join(map(str, rows[:_LISTED_ROWS]))}{more}", err=True)
+    if len(by_file) > _LISTED_FILES:
+        typer.echo(f"  and in {len(by_file) - _LISTED_FILES} more files", err=True)
+
+
+def look_at_first_rows(paths: Sequence[str], detector: Detector, *, fits: bool) -> None:
+    """Refuse what is surely wrong with the first rows, such as probabilities in place of logits."""
+    read_in_fit = detector.reads_in_fit if fits else ()
+    for file in find_files(paths)[:_LOOKED_AT]:
+        with suppress(FileFormatError):  # no rows, or damaged: the job says so
+            first = Input(
+                file.path,
+                [*detector.reads, *read_in_fit, LOGITS],
+                class_names=None if fits else detector.class_names,
+                refuse_probabilities=LOGITS in (*detector.reads, *read_in_fit),
+                check_labels=fits,
+            )
+            if first.look():
+                return
 
 
 def fit_many(paths: Sequence[str], model: Detector, many: ManyFiles, on_invalid: str) -> engines.FitResult | None:
     """Fit on many files; None after a dry run."""
     if many.dry_run:
-        many.describe(paths, [*model.reads, *model.reads_in_fit, LOGITS])
+        many.describe(paths, model, fits=True)
         return None
+    look_at_first_rows(paths, model, fits=True)
     with shown_progress() as tick:
         result = engines.fit(paths, model, on_invalid=on_invalid, tick=tick, **many.options)
     tell_skipped(result.skipped)
@@ -130,10 +162,11 @@ def score_many(
 ) -> None:
     """Score many files into a folder and say what was done."""
     if many.dry_run:
-        many.describe(paths, [*detector.reads, LOGITS])
+        many.describe(paths, detector)
         return
     if output == "-":
         raise InvalidInput("the scores of many files go into a folder, one file a piece; add --output FOLDER.")
+    look_at_first_rows(paths, detector, fits=False)
     with shown_progress() as tick:
         result = engines.score(
             paths,
@@ -156,33 +189,55 @@ def score_many(
 
 
 def evaluate_many(
-    id_path: str,
-    ood_tables: Sequence[str],
-    train: str | None,
-    validation: str | None,
+    id_paths: Sequence[str],
+    ood_paths: Mapping[str, str],
+    fit_paths: Mapping[str, Sequence[str]],
     detectors: Sequence[Detector],
     many: ManyFiles,
+    *,
+    on_invalid: str,
+    scores: str | None,
     seed: int,
-) -> list[Measurement]:
-    """Fit detectors where they need it, score every set frozen, and rank exactly; scores are in a temporary folder."""
+) -> list[Measurement] | None:
+    """Fit detectors where they need it, score every set frozen, and rank exactly; None after a dry run.
+
+    Parameters
+    ----------
+    id_paths, ood_paths : paths; name -> path
+        What is told apart.
+    fit_paths : mapping
+        ``train`` and ``validation``: what detectors are fitted on.
+    scores : path, optional
+        Where the scores go, and stay; by default to a temporary folder.
+    """
     if not detectors:
         raise InvalidInput("with --engine, say which detectors to compare: --detector NAME or --saved FILE.")
-    ood_paths = dict(_named(item) for item in ood_tables)
+    sides: dict[str, Sequence[str]] = {"id": id_paths, **{f"ood-{name}": [path] for name, path in ood_paths.items()}}
+    if many.dry_run:
+        for detector in detectors:
+            for name, paths in _jobs(detector, fit_paths, sides).items():
+                typer.echo(f"{detector.name}, {name}:")
+                many.describe(paths, detector, fits=name not in sides)
+        return None
     rows = []
-    with tempfile.TemporaryDirectory(prefix="normscale-") as folder, many.opened() as options, shown_progress() as tick:
+    with many.opened() as options, _scores_folder(scores, options["engine"]) as folder, shown_progress() as tick:
+        options |= {"on_invalid": on_invalid, "tick": tick}
         for number, detector in enumerate(detectors):
             start = time.perf_counter()
-            if not detector.is_fitted:
-                on = {"train": train, "validation": validation}[detector.fitted_on]
-                if on is None:
-                    raise InvalidInput(f"{detector.name} must be fitted; add --{detector.fitted_on} TABLES.")
-                engines.fit(on, detector, tick=tick, **options)
-            sides = {"id": id_path, **{f"ood {name}": path for name, path in ood_paths.items()}}
-            for name, path in sides.items():
-                engines.score(path, detector, Path(folder) / f"{number} {name}", tick=tick, **options)
+            skipped: dict[str, int] = {}
+            for name, paths in _jobs(detector, fit_paths, sides).items():
+                look_at_first_rows(paths, detector, fits=name not in sides)
+                if name not in sides:
+                    left_out = engines.fit(paths, detector, **options).skipped
+                else:
+                    left_out = engines.score(paths, detector, _inside(folder, f"{number}-{name}"), **options).skipped
+                tell_skipped(left_out)
+                skipped[name] = left_out.n
             for name in ood_paths:
-                scores = [Path(folder) / f"{number} id", Path(folder) / f"{number} ood {name}"]
-                found = engines.evaluate(*scores, tick=tick, **options).result
+                pair = [_inside(folder, f"{number}-{side}") for side in ("id", f"ood-{name}")]
+                found, _, _, unranked = engines.evaluate(*pair, **options)
+                if unranked.n > skipped["id"] + skipped[f"ood-{name}"]:
+                    tell_skipped(unranked)  # scores of good rows that are infinite
                 rows.append(
                     Measurement(
                         method=detector.name,
@@ -201,9 +256,36 @@ def evaluate_many(
     return rows
 
 
-def _named(item: str) -> tuple[str, str]:
-    """Name and path of NAME=PATH, or of a path alone; the options of an object store are no name."""
-    name, equals, path = item.partition("=")
-    if equals and not names_many(item) and "/" not in name:
-        return name, path
-    return Path(item.partition("?")[0].rstrip("/*")).stem, item
+def _jobs(
+    detector: Detector, fit_paths: Mapping[str, Sequence[str]], sides: Mapping[str, Sequence[str]]
+) -> dict[str, Sequence[str]]:
+    """What is read for a detector: what it is fitted on, unless it is, and every side."""
+    if detector.is_fitted:
+        return dict(sides)
+    on = fit_paths.get(detector.fitted_on)
+    if not on:
+        raise InvalidInput(f"{detector.name} must be fitted; add --{detector.fitted_on} TABLES.")
+    return {detector.fitted_on: on, **sides}
+
+
+@contextmanager
+def _scores_folder(given: str | None, engine: Any) -> Iterator[str]:
+    """Where the scores of an evaluation go: the folder given, or a temporary one that every worker sees."""
+    if given is not None:
+        yield given
+        return
+    if getattr(engine, "n_machines", 1) > 1:
+        raise InvalidInput(
+            "the cluster has several machines, which do not see a temporary folder of this one; add --scores FOLDER "
+            "with a place that all of them see, such as s3://bucket/scores."
+        )
+    with tempfile.TemporaryDirectory(prefix="normscale-") as folder:
+        yield folder
+
+
+def _inside(folder: str, name: str) -> str:
+    """The path of something in a folder, which may be one of an object store with options."""
+    if not is_remote(folder):
+        return os.path.join(folder, name)
+    location, mark, options = folder.partition("?")
+    return f"{location.rstrip('/')}/{name}{mark}{options}"

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from normscale.engines.locations import is_remote
 from normscale.engines.pieces import Pieces
 from normscale.tables.reader import CHUNK_ELEMENTS
 
-WORKER_BYTES = 300 << 20
-"""Of a process that has loaded Python, numpy, pyarrow and the kernels."""
+WORKER_BYTES = 500 << 20
+"""Of a process that has loaded Python, numpy, pyarrow, the kernels and Ray: measured by benchmarks/engines.py."""
 
 
 class JobSize(NamedTuple):
@@ -35,13 +36,14 @@ class JobSize(NamedTuple):
         largest = max(size or 0 for size in sizes)
         chunk = 3 * np.dtype(np.float64).itemsize * min(CHUNK_ELEMENTS, largest * width or CHUNK_ELEMENTS)
         scores = 4 * 17 * largest  # score, class and flag, joined and written
+        fetched = max(piece.n_bytes if is_remote(piece.file.path) else 0 for piece in plan.pieces)  # few large requests
         return cls(
             n_files=len({piece.file.path for piece in plan.pieces}),
             n_empty=len(plan.empty),
             n_pieces=len(sizes),
             n_rows=None if None in sizes else sum(size or 0 for size in sizes),
             n_bytes=plan.n_bytes,
-            worker_bytes=WORKER_BYTES + chunk + scores,
+            worker_bytes=WORKER_BYTES + chunk + scores + fetched,
         )
 
     def __str__(self) -> str:

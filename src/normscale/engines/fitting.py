@@ -59,6 +59,7 @@ def fit(
         Files, folders and globs, here or in an object store; see :func:`~normscale.engines.locations.find_files`.
     detector : Detector, or its name
         One whose fit can be merged; what must see all rows is refused and says why. A detector given is fitted itself.
+        The names of the columns of logits become its ``class_names``.
     engine, workers, address
         As in :func:`~normscale.engines.spreading.open_engine`.
     on_invalid : {"raise", "skip"}
@@ -85,6 +86,7 @@ def fit(
             total, skipped = _one_reading(job, plan, opened, doing, tick)
             done = learning.finish(total)
             reading += 1
+    model.class_names = plan.layout.class_names
     return FitResult(model, total.n_rows, skipped, plan.layout)
 
 

@@ -36,7 +36,8 @@ class JobFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Nothing is made yet."""
-        self.path = os.fspath(path)
+        given = os.fspath(path)
+        self.path = given if is_remote(given) else os.path.abspath(given)  # workers run in folders of their own
         self._location, mark, options = self.path.partition("?") if is_remote(self.path) else (self.path, "", "")
         self._options = mark + options
         if not is_remote(self.path) and os.path.exists(self.path) and not os.path.isdir(self.path):
@@ -159,13 +160,19 @@ def _difference(key: str, plan: Mapping[str, Any], other: Any) -> str:
     """In words, what is different; for files, which one."""
     theirs = other.get(key) if isinstance(other, dict) else None
     ours = plan[key]
+    if key == "pieces":
+        return "the files were cut into other pieces (--piece-rows)"
     if key == "files" and isinstance(theirs, list):
+        known = {entry[0]: entry for entry in theirs}
         for mine in ours:
-            before = next((entry for entry in theirs if entry[0] == mine[0]), None)
-            if before is not None and list(mine) != before:
+            if mine[0] in known and list(mine) != known[mine[0]]:
                 return f"{mine[0]} has changed since"
-        return f"it was made from {len(theirs)} other files"
-    return f"its {key} {'was' if key != 'files' else 'were'} {_short(theirs)}, and now it is {_short(ours)}"
+        added = next((mine[0] for mine in ours if mine[0] not in known), None)
+        gone = next((path for path in known if path not in {mine[0] for mine in ours}), None)
+        if added is None and gone is None:
+            return "its files stood in another order"
+        return f"it did not read {added}" if added is not None else f"it read {gone} as well"
+    return f"its {key.replace('_', ' ')} was {_short(theirs)}, and now it is {_short(ours)}"
 
 
 def _short(value: Any) -> str:

@@ -29,10 +29,9 @@ class JoinedTable:
     columns: dict[str, Any] = {}  # noqa: RUF012 - none, for ever
     """No further columns."""
 
-    def __init__(self, path: str, names: Sequence[str] | None = None) -> None:
-        """Look at the heads of the files that ``path`` names."""
-        self.path = path
-        self._plan = plan_pieces(path, names)
+    def __init__(self, paths: str | Sequence[str], names: Sequence[str] | None = None) -> None:
+        """Look at the heads of the files that ``paths`` name."""
+        self._plan = plan_pieces(paths, names)
         layout = self._plan.layout
         self.widths, self.names = layout.widths, tuple(layout.widths)
         self.n_classes, self.class_names, self.has_labels = layout.n_classes, layout.class_names, layout.has_labels

@@ -33,9 +33,10 @@ class SourceFile(NamedTuple):
         now = _described(self.path)
         if now != self:
             what = "is gone" if now is None else "has changed"
+            everywhere = " On a cluster every machine must see it under this name." if now is None else ""
             raise FileFormatError(
                 f"{self.path} {what} since this job was planned; its rows would belong to another job. Put the file "
-                "back, or start again with another output folder."
+                f"back, or start again with another output folder.{everywhere}"
             )
 
 
@@ -73,7 +74,8 @@ def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     Returns
     -------
     list of SourceFile
-        In the order of ``paths``; within a folder or a glob in the order of their names.
+        In the order of ``paths``; within a folder or a glob in the order of their names. Paths of this machine are
+        absolute: workers of a cluster run in folders of their own.
 
     Raises
     ------
@@ -143,13 +145,18 @@ def _remote_files(path: str) -> list[SourceFile]:
 
 
 def _tables(path: str, names: Sequence[str]) -> list[SourceFile]:
-    described = [_described(name) for name in sorted(names)]
+    described = [_described(os.path.abspath(name)) for name in sorted(names)]
     return _some(path, [file for file in described if file is not None])
 
 
 def _some(path: str, files: list[SourceFile]) -> list[SourceFile]:
     if not files:
-        raise FileFormatError(f"{path} names no table; expected files that end in {', '.join(SUFFIXES)}.")
+        location = path.partition("?")[0] if is_remote(path) else path
+        what = "matches" if glob.has_magic(location) else "holds"
+        raise FileFormatError(
+            f"{path} {what} no table; expected files that end in {', '.join(SUFFIXES)}, and names that do not begin "
+            "with . or _."
+        )
     return files
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from normscale._validate import at_least
 from normscale.engines.locations import SourceFile, file_system, find_files, is_remote
 from normscale.errors import FileFormatError
+from normscale.input_checks.class_order import class_order, in_class_order
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables import open_table
 from normscale.tables.formats import format_by_suffix
@@ -42,7 +43,7 @@ class Piece(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """What is read of every file: the arrays, and the columns of each in the order of the first file."""
+    """What is read of every file: the arrays, the columns of each in the order of the first file, and the classes."""
 
     widths: dict[str, int]
     columns: dict[str, list[str]]
@@ -50,6 +51,7 @@ class Layout(NamedTuple):
     has_labels: bool
     n_classes: int | None
     class_names: tuple[str, ...] | None
+    """In the order in which logits are read; a file whose columns stand in another order is turned."""
 
     @property
     def has_logits(self) -> bool:
@@ -99,8 +101,8 @@ class PieceReader(ParquetReader):
         return {name: self._columns[name] for name in self.widths}
 
     def arrange(self, columns: dict[str, list[str]]) -> None:
-        """Read the columns in this order."""
-        self._columns = {**self._columns, **columns}
+        """Read the columns in this order; not those of logits, whose order is that of the labels and the head."""
+        self._columns |= {name: names for name, names in columns.items() if name != LOGITS}
 
 
 def plan_pieces(
@@ -108,6 +110,7 @@ def plan_pieces(
     names: Sequence[str] | None = None,
     *,
     piece_rows: int = PIECE_ROWS,
+    class_names: Sequence[str] | None = None,
 ) -> Pieces:
     """Cut files into pieces; only the heads of the files are read.
 
@@ -119,11 +122,16 @@ def plan_pieces(
         Read these arrays only, as far as the files have them. By default all.
     piece_rows : int
         Row groups are put together up to this number of rows; one that is larger is a piece of its own.
+    class_names : sequence of str, optional
+        The classes of a detector: columns of logits are matched by these names where files have any, and columns of
+        no class are left out. By default the order is that of the first file.
 
     Raises
     ------
     FileFormatError
         When files do not hold the same arrays; they may hold the columns of an array in another order.
+    InvalidInput
+        When a class has no column.
     """
     at_least(piece_rows, "piece_rows", 1)
     wanted = None if names is None else list(dict.fromkeys(names))
@@ -134,12 +142,24 @@ def plan_pieces(
     empty = [file.path for file, head in zip(files, heads, strict=True) if head is None]
     if not filled:
         raise FileFormatError(f"{files[0].path}{' and the others hold' if len(files) > 1 else ' holds'} no rows.")
-    layout = filled[0][1][0]
+    first = filled[0][1][0]
+    layout = _in_order(first, class_names, filled[0][0].path)
     pieces: list[Piece] = []
     for file, (own, groups) in filled:
-        _require_same(layout, own, filled[0][0].path, file.path)
+        _require_same(first, own, filled[0][0].path, file.path)
+        class_order(layout.class_names, own.class_names, file.path)  # raises where a class is missing
         pieces += cut_pieces(len(pieces), file, groups, piece_rows)
     return Pieces(layout, pieces, empty)
+
+
+def _in_order(layout: Layout, class_names: Sequence[str] | None, path: str) -> Layout:
+    """The layout with the classes that are wanted."""
+    order = class_order(class_names, layout.class_names, path)
+    if order is None or layout.class_names is None:
+        return layout
+    taken = tuple(layout.class_names[place] for place in order)
+    widths = layout.widths | ({LOGITS: len(taken)} if layout.has_logits else {})
+    return layout._replace(widths=widths, n_classes=len(taken), class_names=taken)
 
 
 def read_piece(piece: Piece, layout: Layout) -> Iterator[ModelOutputs]:
@@ -148,7 +168,9 @@ def read_piece(piece: Piece, layout: Layout) -> Iterator[ModelOutputs]:
     reader = _open(piece.file.path, list(layout.widths), piece.row_groups)
     if isinstance(reader, PieceReader):
         reader.arrange(layout.columns)
-    yield from reader.chunks()
+    order = class_order(layout.class_names, reader.class_names, piece.file.path)
+    for chunk in reader.chunks():
+        yield chunk if order is None else in_class_order(chunk, order)
     piece.file.check()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from normscale.engines.spreading import RETRIES, EngineFailed, Work, run_task
 from normscale.errors import MissingExtra
 
 _CANCEL_SECONDS = 30.0
+_ANSWER_SECONDS = 10.0
 
 
 class RayEngine:
@@ -37,6 +39,8 @@ class RayEngine:
             options: dict[str, Any] = {"address": address} if address else {"num_cpus": workers, "address": "local"}
             if not address:
                 options["include_dashboard"] = False
+            if address:
+                _require_answer(address)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes its time
             try:
@@ -45,6 +49,7 @@ class RayEngine:
                 raise EngineFailed(f"no Ray cluster answers at {address or 'this machine'}: {error}") from error
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.workers = workers or max(1, int(resources.get("CPU", 1)))
+        self.n_machines = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
         self.has_gpus = resources.get("GPU", 0) > 0
         self.task_error: type[Exception] = ray.exceptions.RayError
 
@@ -124,6 +129,20 @@ class RayEngine:
         """Leave the cluster; one that was started here ends."""
         if self._started_here:
             self._ray.shutdown()
+
+
+def _require_answer(address: str) -> None:
+    """Raise where nothing listens at an address: Ray itself tries for many minutes, and fills the screen meanwhile."""
+    host, colon, port = address.rpartition("://")[2].rpartition(":")
+    if not colon or not port.isdigit():
+        return  # auto, local, or a name that Ray looks up
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise EngineFailed(
+            f"no Ray cluster answers at {address} ({error}). `ray status` on its head node tells whether it runs; a "
+            "cluster on this machine is found by --address auto."
+        ) from error
 
 
 def _split(version: str, split: Work, shared: Any, task: Any) -> list[Any]:

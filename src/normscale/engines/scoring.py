@@ -22,7 +22,7 @@ from normscale.engines.invalid_rows import LISTED, GoodRows, Skipped, naming_the
 from normscale.engines.job_folder import JobFolder
 from normscale.engines.pieces import PIECE_ROWS, Layout, Piece, Pieces, plan_pieces, read_piece
 from normscale.engines.running import STARTS, moved_detector, require_moments, start_states, stream_rows
-from normscale.engines.spreading import Engine, open_engine
+from normscale.engines.spreading import Engine, EngineFailed, open_engine
 from normscale.engines.watching import ProgressCounter, Tick
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
@@ -87,7 +87,7 @@ def score(
     paths : path, or several
         Files, folders and globs, here or in an object store; see :func:`~normscale.engines.locations.find_files`.
     detector : Detector
-        A fitted one; it is not changed.
+        A fitted one; it is not changed. Columns of logits are matched by the names of its classes.
     output : path
         A folder, here or in an object store: ``part-000000.parquet`` and so on, one for each piece, with the columns
         ``score``, ``predicted`` where there are logits, and ``is_ood`` where there is a threshold. What is there
@@ -113,7 +113,7 @@ def score(
     if stream:
         require_moments(detector)
     limit = detector.threshold_ if threshold is None else Threshold(_validate.real(threshold, "threshold"))
-    plan = plan_pieces(paths, [*detector.reads, LOGITS], piece_rows=piece_rows)
+    plan = plan_pieces(paths, [*detector.reads, LOGITS], piece_rows=piece_rows, class_names=detector.class_names)
     if limit is not None and limit.per_class is not None and not plan.layout.has_logits:
         raise InvalidInput(
             "the detector has one threshold for each predicted class, and there are no logits to predict from. "
@@ -138,6 +138,7 @@ def score(
             for place, report in opened.map(_score_piece, job, tasks):
                 done[missing[place].number] = report
                 counter.add(1, report.n_rows, missing[place].n_bytes)
+        _require_parts(folder, plan.pieces)
         if stream:
             folder.write(MOVED, moved.pack())
             folder.remove_folder(STARTS)
@@ -151,6 +152,18 @@ def score(
         n_done_before=before,
         detector=moved,
     )
+
+
+def _require_parts(folder: JobFolder, pieces: list[Piece]) -> None:
+    """Raise where workers wrote to a folder that is not the one seen from here."""
+    there = set(folder.names())
+    lost = [name for name in (part_name(piece.number) for piece in pieces) if name not in there]
+    if lost:
+        raise EngineFailed(
+            f"{len(lost)} of {len(pieces)} files, such as {lost[0]}, were written and are not in {folder.path}. On a "
+            "cluster of several machines the output must be a place that all of them see, such as a shared disk or "
+            "s3://bucket/scores."
+        )
 
 
 def part_name(index: int) -> str:
@@ -170,11 +183,12 @@ def _plan_document(job: _ScoreJob, plan: Pieces) -> dict[str, Any]:
         "version": __version__,
         "detector": f"{job.detector.name} {hashlib.sha256(job.detector.pack()).hexdigest()}",
         "setting": "stream" if job.stream else "frozen",
-        "threshold": None if job.limit is None else job.limit.to_header() | {"per_class": _listed(job.limit)},
+        "threshold": "none" if job.limit is None else job.limit.value,
+        "threshold_per_class": None if job.limit is None else _listed(job.limit),
         "on_invalid": job.on_invalid,
         "kernels": backend(),
-        "pieces": [[piece.first_row, piece.n_bytes] for piece in plan.pieces],
         "files": [list(file) for file in dict.fromkeys(piece.file for piece in plan.pieces)],
+        "pieces": [[piece.first_row, piece.n_bytes] for piece in plan.pieces],
     }
 
 
