@@ -14,7 +14,8 @@ are). Rows are chosen by optimisation, not by chance:
 Each is sent steadily, all at the beginning, or in turns with calm (the ratchet: press until the guard freezes, wait
 until it thaws). The part of the limit is then refined. Besides: how few rows freeze a guard, and cover traffic above a
 cap. Reported, for every share of the traffic, from a fresh store and from 10 000 honest rows: the worst figure before
-any alarm, the worst at all, and the figure 2 000 honest rows after the end; in docs/results/guard-attacks.json.
+any alarm, the worst at all, and the figure 2 000 honest rows after the end; in docs/results/guard-attacks.json, which
+grows line by line: cut off, the same command at the same commit goes on.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import normscale as ns
+from normscale._atomic import atomic_path
 from normscale._provenance import environment
 from normscale.detectors.base import Detector
 from normscale.guard import Guard, Policy, open_guard
@@ -124,7 +126,7 @@ def look(guard: Guard, case: Case) -> Look:
     alarm = bool(guard.state.alarms) or guard.mode == "frozen"
     if not alarm:
         probe = ns.ModelOutputs(case.draw(NEXT, np.random.default_rng(guard.state.seq)))
-        alarm = bool(guard.judge.rule(guard.state, "", guard.now, probe, None).after.alarms)
+        alarm = bool(guard.judge.rule(guard.state, "", guard.now, probe, np.zeros(1, np.int64)).after.alarms)
     return Look(ood, inside, alarm)
 
 
@@ -338,16 +340,47 @@ def cover_traffic(case: Case, detector: Detector, folder: Path, rows: int) -> Lo
 # -- the report ----------------------------------------------------------------------------------------------------
 
 
-def survey(case: Case, name: str, folder: Path, rows: int, shares: tuple[float, ...], starts: tuple[int, ...]) -> Any:
+class Record:
+    """The lines so far, on disk if wanted."""
+
+    KEY = ("data", "detector", "honest_rows_before", "goal", "share")
+
+    def __init__(self, command: str, saved: bool) -> None:
+        self._head = {"command": command, "made_with": environment()}
+        self._saved = saved
+        self.lines: list[dict[str, Any]] = []
+        if saved and TARGET.exists():
+            before = json.loads(TARGET.read_text())
+            if all(before.get(name) == value for name, value in self._head.items()):
+                self.lines = before["attacks"]
+
+    def find(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
+        """A line that is there already."""
+        return next((line for line in self.lines if tuple(line[name] for name in self.KEY) == key), None)
+
+    def save(self) -> None:
+        """Write what is known."""
+        if self._saved:
+            document = {**self._head, "date": date.today().isoformat(), "attacks": self.lines}
+            with atomic_path(TARGET) as temporary:
+                Path(temporary).write_text(json.dumps(document, indent=1) + "\n")
+
+
+def survey(
+    record: Record, case: Case, name: str, folder: Path, rows: int, shares: tuple[float, ...], starts: tuple[int, ...]
+) -> None:
     """All attacks on one detector."""
     detector = ns.make_detector(name).fit(case.train).set_threshold(case.validation)
     frozen = Look(float(detector.predict(case.ood).mean()), float(detector.predict(case.in_distribution).mean()), False)
-    lines = []
     for warm in starts:
         target = Target(case, detector, warm, folder)
         for goal in ("hide", "cry"):
+            keys = {share: (case.name, name, warm, goal, share) for share in shares}
+            missing = [share for share in shares if record.find(keys[share]) is None]
+            if not missing:
+                continue
             corner, pool = worst_corner(case, goal), most_harmful_rows(case, detector, goal, seed=1)
-            for share in shares:
+            for share in missing:
                 outcomes = list(attacks(target, share, goal, corner, pool, rows))
                 silent_by, silent = max(outcomes, key=lambda each: each[1].silent.harm(goal))
                 worst_by, worst = max(outcomes, key=lambda each: each[1].worst.harm(goal))
@@ -369,7 +402,8 @@ def survey(case: Case, name: str, folder: Path, rows: int, shares: tuple[float, 
                     "alarm_stood": worst.worst.alarm,
                     "after": round(figure(slowest.after), 4),
                 }
-                lines.append(line)
+                record.lines.append(line)
+                record.save()
                 print(
                     f"{case.name:9}{name:20}{warm:6} {goal:5}{100 * share:4.0f} %  frozen {100 * line['frozen']:5.1f}  "
                     f"without alarm {100 * line['without_alarm']:5.1f} ({line['rows']} rows, {silent_by})  "
@@ -377,11 +411,15 @@ def survey(case: Case, name: str, folder: Path, rows: int, shares: tuple[float, 
                     f"after {100 * line['after']:5.1f}",
                     file=sys.stderr,
                 )
-        lines[-1]["fewest_rows_that_freeze"] = fewest_rows_that_freeze(target)
-        print(f"  fewest rows that freeze: {lines[-1]['fewest_rows_that_freeze']}", file=sys.stderr)
-    lines[-1]["cover_traffic_ood_flagged"] = cover_traffic(case, detector, folder, 4 * rows).ood
-    print(f"  cover traffic: OoD flagged {100 * lines[-1]['cover_traffic_ood_flagged']:.1f}", file=sys.stderr)
-    return lines
+        last = record.find((case.name, name, warm, "cry", shares[-1]))
+        assert last is not None
+        if "fewest_rows_that_freeze" not in last:
+            last["fewest_rows_that_freeze"] = fewest_rows_that_freeze(target)
+        print(f"  fewest rows that freeze: {last['fewest_rows_that_freeze']}", file=sys.stderr)
+    if "cover_traffic_ood_flagged" not in last:
+        last["cover_traffic_ood_flagged"] = cover_traffic(case, detector, folder, 4 * rows).ood
+    print(f"  cover traffic: OoD flagged {100 * last['cover_traffic_ood_flagged']:.1f}", file=sys.stderr)
+    record.save()
 
 
 def main() -> int:
@@ -392,23 +430,16 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help=f"write {TARGET.relative_to(ROOT)}")
     chosen = parser.parse_args()
     cases = [sample_case()] + ([resnet_case(chosen.outputs)] if chosen.outputs else [])
-    began, lines = time.monotonic(), []
+    outputs = " --outputs outputs_resnet20" if chosen.outputs else ""
+    record = Record(f"python tools/attack_guard.py --rows {chosen.rows}{outputs}", chosen.save)
+    began = time.monotonic()
     memory = (
         "/dev/shm" if Path("/dev/shm").is_dir() else None
     )  # thousands of flushes to a disk would take most of the time
     with tempfile.TemporaryDirectory(prefix="normscale-attack-", dir=memory) as folder:
         for case, name in itertools.product(cases, chosen.detector or DETECTORS):
-            lines += survey(case, name, Path(folder), chosen.rows, SHARES, (0, WARM))
+            survey(record, case, name, Path(folder), chosen.rows, SHARES, (0, WARM))
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
-    if chosen.save:
-        result = {
-            "command": f"python tools/attack_guard.py --rows {chosen.rows}"
-            + (" --outputs outputs_resnet20" if chosen.outputs else ""),
-            "date": date.today().isoformat(),
-            "attacks": lines,
-            "made_with": environment(),
-        }
-        TARGET.write_text(json.dumps(result, indent=1) + "\n")
     return 0
 
 

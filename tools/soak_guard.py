@@ -75,7 +75,8 @@ def soak(folder: Path, minutes: float) -> dict[str, Any]:
     guard = folder / "detector.safetensors"
     detector = ns.NormScaling().fit(ns.load_sample().train).set_threshold(ns.load_sample().validation)
     detector.save(guard)
-    with Server(guard, folder / "log", "--store", str(folder / "store.sqlite"), kernels="auto") as server:
+    options = ("--store", str(folder / "store.sqlite"), "--on-drift", "ignore", "--outlier", "inf")  # plain moments
+    with Server(guard, folder / "log", *options, kernels="auto") as server:
         stop = threading.Event()
         senders = [Sender(server, number, stop) for number in range(4)]
         for sender in senders:

@@ -13,7 +13,7 @@ import normscale as ns
 from normscale._kernels import BlockState
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
-from normscale.guard.accepted_numbers import block_moments
+from normscale.guard.block import block_moments
 from normscale.guard.clock import Clock
 from normscale.guard.drift import DriftMonitor, RecentRows
 from normscale.guard.guard_state import MinuteCounts

@@ -32,7 +32,7 @@ from normscale.guard.stores.sqlite import SqliteStore
 @settings(max_examples=25, deadline=None)
 def test_any_groups_of_any_requests_equal_the_detectors_own_stream(cuts: list[int], groups: int, wide: bool) -> None:
     rows = digits(sum(cuts)).astype(np.float64 if wide else np.float32)
-    own = ns.NormScaling().fit(sample().train)
+    own = ns.NormScaling().fit(sample().train).set_threshold(sample().validation)
     expected = own.stream(rows)
     on = guard(policy=IGNORE)
     requests = [request(part) for part in np.split(rows, np.cumsum(cuts)[:-1])]
@@ -40,7 +40,7 @@ def test_any_groups_of_any_requests_equal_the_detectors_own_stream(cuts: list[in
     scores = np.concatenate([v.scores for v in verdicts if isinstance(v, Verdict)])
     np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-12)
     weight, mean, m2 = moments_of(on)
-    assert weight == own.running_.weight == 1.0 + len(rows)
+    assert weight == own.running_.weight == own.training_weight_ + len(rows)
     np.testing.assert_allclose(mean, own.running_.mean, rtol=1e-12)
     np.testing.assert_allclose(m2, own.running_.m2, rtol=1e-11)
     assert on.state.rows == on.state.scored == len(rows)
@@ -100,7 +100,7 @@ def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: py
 def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
     made, rows = detector(), digits(200)
     a, b = guard(tmp_path / "store", IGNORE, made), guard(tmp_path / "store", IGNORE, made)
-    own = ns.NormScaling().fit(sample().train)
+    own = ns.NormScaling().fit(sample().train).set_threshold(sample().validation)
     for i in range(0, 200, 5):
         verdict = send((a, b)[i // 5 % 3 == 0], rows[i : i + 5])
         np.testing.assert_allclose(verdict.scores, own.stream(rows[i : i + 5]), rtol=1e-12, atol=1e-12)

@@ -39,7 +39,7 @@ def test_the_opponent_is_one(tmp_path: Path) -> None:
     on = target(tmp_path, policy=UNGUARDED)
     frozen = look(on.open(), CASE)
     hide, cry = (worst_corner(CASE, goal) for goal in ("hide", "cry"))
-    assert attack(on, moment_rows(CASE, hide, 0.2, 0.6, 1), 0.2, "steady", "hide", 1500).worst.ood < frozen.ood - 0.3
+    assert attack(on, moment_rows(CASE, hide, 0.2, 0.4, 1), 0.2, "steady", "hide", 1500).worst.ood < frozen.ood - 0.3
     reached = attack(on, moment_rows(CASE, cry, 0.2, 0.95, 1), 0.2, "steady", "cry", 1500)
     assert reached.worst.in_distribution > frozen.in_distribution + 0.2
 

@@ -126,16 +126,17 @@ def test_a_detector_that_is_refused_leaves_no_store(tmp_path: Path) -> None:
 
 def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
-    read = DriftMonitor._read
+    read = DriftMonitor.readings
 
     def counted(self: DriftMonitor, recent: Any, running: Any) -> Any:
         calls.append(recent.weight)
         return read(self, recent, running)
 
-    monkeypatch.setattr(DriftMonitor, "_read", counted)
     on = guard(policy=Policy(client_cap=250))
     for seed in range(3):
-        send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
+        with monkeypatch.context() as counting:
+            counting.setattr(DriftMonitor, "readings", counted)
+            send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
         assert len(on.readings()) == 3  # there is not enough evidence for the others
     assert len(calls) == 3
     assert on.state.quarantined == 50

@@ -168,8 +168,8 @@ class Moments(NamedTuple):
 
     @classmethod
     def expected(cls, detector: ns.NormScaling, blocks: Iterable[Block]) -> Moments:
-        """Those of a detector in this process that streams the same rows."""
-        fresh = ns.NormScaling(prior_weight=detector.prior_weight).fit(SAMPLE.train)
+        """Those of a detector in this process that streams the same rows, with a threshold like the guard's."""
+        fresh = ns.NormScaling(prior_weight=detector.prior_weight).fit(SAMPLE.train).set_threshold(SAMPLE.validation)
         total = 0
         parts = [block.rows.astype(np.float64) for block in blocks]
         if parts:

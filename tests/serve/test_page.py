@@ -172,6 +172,11 @@ def shown(page: Any, selector: str) -> str:
     return text.replace("\u00a0", " ").replace("−", "-")
 
 
+def shown_in(element: Any, selector: str) -> str:
+    text: str = element.locator(selector).inner_text()
+    return text
+
+
 def number(text: str) -> float:
     return float(text.replace("−", "-").replace(",", "").replace("+", "").removesuffix("%"))
 
@@ -356,6 +361,22 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
     assert page.locator("#status").get_attribute("data-state") == "frozen"
     assert page.title().startswith("Frozen since")
     playwright.expect(page.locator("#gauges .alarmed").first).to_contain_text("in training")
+    state = server.ask("GET", "/v1/state")
+    for alarm in state["frozen_by"]:  # what froze it, as it was then
+        label = next(one["label"] for one in state["readings"] if one["name"] == alarm["name"])
+        gauge = page.locator("#gauges .cause", has_text=re.compile(label, re.IGNORECASE)).first
+        playwright.expect(gauge.locator(".froze")).to_have_text(
+            re.compile(rf"When it froze: [\d.]+, beyond the limit of {alarm['limit']:g}")
+        )
+        assert float(shown_in(gauge, ".froze").split()[3].rstrip(",")) == pytest.approx(alarm["value"], rel=0.06)
+    assert page.locator("#gauges .cause").count() == len(state["frozen_by"]) > 0
+    says(
+        page, "#status-text", "It thaws by itself after 2,000 rows without an alarm: none so far, for an alarm stands."
+    )
+    says(page, "#thaw-does", "New rows are taken in again.")  # before anything is pressed
+    says(page, "#accept-does", f"{state['quarantined']} rows in quarantine become part of the statistics.")
+    says(page, "#discard-does", f"{state['quarantined']} rows in quarantine are dropped for good.")
+    assert not page.locator("#dialog").is_visible()
     quarantined = server.ask("GET", "/v1/state")["quarantined"]
     assert quarantined > 0
     says(page, "#quarantined", str(quarantined))
@@ -444,6 +465,39 @@ def test_a_detector_without_running_statistics(start: Any, tmp_path: Path, look:
     says(page, "#scores-summary", "Each class has its own threshold; saving one replaces them all.")
 
 
+def test_the_running_statistics_are_read_too(busy: Server, look: Any) -> None:
+    page = look(busy)
+    says(page, "#scored", str(len(busy.scores)))
+    values = {one["label"]: one["value"] for one in busy.ask("GET", "/v1/state")["readings"]}
+    for label in ("running mean shift", "running spread", "flagged by the stream alone"):
+        assert values[label] is not None
+        gauge = page.locator(f'#gauges .meter[aria-label="{label}"]')
+        playwright.expect(gauge).to_have_attribute("aria-valuetext", re.compile(r"[\d.]+, alarm at"), timeout=PATIENCE)
+        assert float(gauge.get_attribute("aria-valuenow")) == pytest.approx(values[label], abs=1e-6)
+
+
+def test_no_column_is_cut_off_and_no_card_is_half_empty(busy: Server, look: Any) -> None:
+    for width in (390, 1300):
+        page = look(busy, width)
+        says(page, "#scored", str(len(busy.scores)))
+        boxes = page.locator(".scroll").evaluate_all(
+            "all => all.map(one => [one.id, one.scrollWidth, one.clientWidth])"
+        )
+        assert [box for box in boxes if box[1] > box[2]] == [], width
+        titles = page.locator("#classes thead th").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect()).map(box => [box.left, box.right])"
+        )
+        assert len(titles) == 8
+        assert all(0 <= left < right <= width for left, right in titles)
+        empty = page.evaluate(
+            """() => ["classes", "flagged"].map(id => {
+                const table = document.getElementById(id), card = table.closest(".card");
+                return card.getBoundingClientRect().bottom - table.getBoundingClientRect().bottom;
+            })"""
+        )
+        assert max(empty) < 60, f"pixels of nothing below the tables at {width}: {empty}"
+
+
 def test_telephone_dark_and_nothing_foreign(busy: Server, look: Any) -> None:
     grounds = {}
     for scheme in ("light", "dark"):
@@ -487,7 +541,7 @@ def test_events_come_out_whole_however_the_stream_is_cut(busy: Server, look: Any
 
 
 def test_the_files_are_small_and_never_turn_data_into_markup() -> None:
-    assert sum(len(text.encode()) for text in PAGE.values()) < 60_000
+    assert sum(len(text.encode()) for text in PAGE.values()) < 64_000
     for name, text in PAGE.items():
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text), (
             name

@@ -11,7 +11,7 @@ from normscale.guard.policy import Policy
 from normscale.serve.bounds import Bounds
 
 if TYPE_CHECKING:
-    from normscale.guard import Guard
+    from normscale.guard import GuardPair
 
 EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
 
@@ -41,8 +41,25 @@ def serve(
         str | None, typer.Option(help="The file that `normscale token` wrote: who may do what. Default: no tokens.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="An ONNX classifier: POST /v1/classify takes its inputs.")] = None,
+    logits: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The model's output that holds the logits, where several could.")
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")
+    ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Take over a store of another detector with the same classes."),
+    ] = False,
+    shadow: Annotated[
+        str | None,
+        typer.Option(
+            help="A second detector file: it is sent the same rows, its answers are only compared, until an admin lets "
+            "it serve (POST /v1/switch)."
+        ),
+    ] = None,
+    shadow_store: Annotated[
+        str | None, typer.Option(help="Its statistics. Default: the shadow file's name with .sqlite.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work and the store.")] = 1,
     allow_host: Annotated[
@@ -146,12 +163,17 @@ def serve(
         minute_cap=minute_cap,
     ).checked()
     if detector.endswith(".toml"):
-        if any(option is not None for option in (store, tokens, model, threshold)):
-            raise InvalidInput(f"store, tokens, model and threshold of several guards stand in {detector}.")
+        if any((store, tokens, model, logits, adopt, shadow, shadow_store)) or threshold is not None:
+            raise InvalidInput(
+                f"store, tokens, model, logits, threshold, adopt and shadow of several guards stand in {detector}."
+            )
         guards = read_guards(detector, policy)
     else:
         own_store = default_store(detector) if store is None else store
-        guards = {"": GuardSettings(detector, own_store, policy, threshold, model, tokens)}
+        beside = shadow_store or (default_store(shadow) if shadow is not None else "")
+        guards = {
+            "": GuardSettings(detector, own_store, policy, threshold, model, tokens, adopt, shadow, beside, logits)
+        }
     settings = ServerSettings(
         guards=guards,
         host=host,
@@ -165,20 +187,25 @@ def serve(
         log_format=log_format,
         webhook=alarm_webhook,
     )
+    if logits is not None and model is None:
+        raise InvalidInput("--logits names an output of --model; give both.")
     check_settings(settings)
     with bind(settings) as listener:
         address, bound_port = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         for name, guard in guards.items():
             # What is wrong with it is said here, once, and not by every worker.
-            _introduce(guard.open_guard(), f"http://{shown}:{bound_port}/{name and name + '/'}")
+            opened = guard.open()
+            guard.load_classifier(opened.widths)
+            _introduce(opened, f"http://{shown}:{bound_port}/{name and name + '/'}")
         typer.echo("Ctrl-C stops.", err=True)
         run(settings, listener)
 
 
-def _introduce(guard: Guard, address: str) -> None:
+def _introduce(guards: GuardPair, address: str) -> None:
     """Say which guard is served where, and close it again."""
-    state, wanted = guard.state, " and ".join(guard.widths)
+    guard = guards.serving
+    state, wanted = guard.state, " and ".join(guards.widths)
     typer.echo(
         f"{guard.detector!r} on {guard.n_classes} classes, threshold {state.threshold.value:.6g}\n"
         f"store {guard.store.name}: {state.rows} rows in the statistics, {guard.mode}; "
@@ -192,4 +219,8 @@ def _introduce(guard: Guard, address: str) -> None:
             "fit it again with this version.",
             err=True,
         )
-    guard.store.close()
+    if guards.shadow is not None:
+        typer.echo(f"{guards.shadow.detector!r} on {guards.shadow.store.name} is its shadow.", err=True)
+    if guards.former is not None:
+        typer.echo(f"it was switched to from {guards.former.detector!r} on {guards.former.store.name}.", err=True)
+    guards.close()

@@ -20,6 +20,10 @@ def watch(
     threshold: Annotated[
         float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")
     ] = None,
+    adopt: Annotated[
+        bool,
+        typer.Option("--adopt", help="Take over a store of another detector with the same classes."),
+    ] = False,
     on_drift: Annotated[str, typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.")] = (
         Policy().on_drift
     ),
@@ -43,7 +47,7 @@ def watch(
     loaded = load_detector(detector)
     if threshold is not None:
         loaded.threshold_ = Threshold(threshold)
-    guard = open_guard(loaded, store, Policy(on_drift=on_drift))
+    guard = open_guard(loaded, store, Policy(on_drift=on_drift), adopt=adopt)
     with guard.store:
         totals = watch_pipe(
             guard,

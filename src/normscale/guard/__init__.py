@@ -7,9 +7,10 @@ tells people what happened.
 
 from normscale.guard.guard import Guard
 from normscale.guard.opening import open_guard
+from normscale.guard.pair import GuardPair
 from normscale.guard.policy import OnDrift, Policy
 from normscale.guard.request import Request
 from normscale.guard.stores import open_store
 from normscale.guard.verdict import Mode, Verdict
 
-__all__ = ["Guard", "Mode", "OnDrift", "Policy", "Request", "Verdict", "open_guard", "open_store"]
+__all__ = ["Guard", "GuardPair", "Mode", "OnDrift", "Policy", "Request", "Verdict", "open_guard", "open_store"]

@@ -1,4 +1,4 @@
-"""A block of rows, and what is known of them before they are scored."""
+"""A block of rows: which numbers are accepted, and what is known of them before they are scored."""
 
 from __future__ import annotations
 
@@ -6,12 +6,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normscale import _kernels
+from normscale import _kernels, _validate
 from normscale._kernels import BlockState
-from normscale._validate import BoolArray, FloatArray, IntArray
-from normscale.guard.accepted_numbers import block_moments
+from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.guard.drift import DriftMonitor
 from normscale.outputs import ModelOutputs
+
+LARGEST = 1e100
+"""No number may be larger: its square, summed over any number of rows, must stay finite."""
+
+
+def block_moments(logits: Rows) -> BlockState:
+    """Moments of a block of logits, or :class:`InvalidInput` for numbers that are not finite or too large."""
+    width = logits.shape[1]
+    if logits.shape[0] == 1:
+        row = logits[0].astype(np.float64)
+        if not np.abs(row).max() <= LARGEST:  # NaN fails too
+            raise _validate.invalid_row_error(logits, "logits")
+        return BlockState(1.0, row, np.zeros(width))
+    state = _kernels.absorb(logits, 0.0, np.zeros(width), np.zeros(width))
+    # No number lies farther from the mean than sqrt(M2): only where that is much, the numbers themselves are looked at.
+    if state is None or (
+        np.abs(state.mean).max() + np.sqrt(state.m2.max()) > LARGEST and np.abs(logits).max() > LARGEST
+    ):
+        raise _validate.invalid_row_error(logits, "logits")
+    return state
+
+
+def require_numbers(rows: Rows, name: str) -> None:
+    """Refuse an array with numbers that are not finite or too large (:class:`InvalidInput`)."""
+    if not max(-float(rows.min()), float(rows.max())) <= LARGEST:  # NaN fails too
+        raise _validate.invalid_row_error(rows, name)
 
 
 class Block(NamedTuple):
@@ -29,17 +54,16 @@ class Block(NamedTuple):
         logits = outputs.logits
         return cls(outputs, block_moments(logits), _kernels.predicted(logits), drift.distances(outputs))
 
-    def far(self, limit: float) -> BoolArray | None:
-        """Which rows lie farther from training than a limit; None: none of them."""
-        return None if self.distances is None else self.distances > limit
+    def far(self, limit: float) -> BoolArray:
+        """Which rows lie farther from training than a limit."""
+        return np.zeros(len(self.outputs), np.bool_) if self.distances is None else self.distances > limit
 
-    def may_be_taken_in(self, limit: float, room: int | None) -> BoolArray | None:
-        """Which rows are near enough, and the first of them for whom there is room; None: all."""
-        far, n = self.far(limit), len(self.outputs)
-        may = np.ones(n, np.bool_) if far is None else ~far
+    def may_be_taken_in(self, limit: float, room: int | None) -> BoolArray:
+        """Which rows are near enough, and the first of them for whom there is room."""
+        may = ~self.far(limit)
         if room is not None:
             may[np.flatnonzero(may)[room:]] = False
-        return None if may.all() else may
+        return may
 
     def part(self, mask: BoolArray) -> Block:
         """Some of the rows."""

@@ -26,7 +26,6 @@ class Clock:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Read both clocks once."""
         self._monotonic = monotonic
         self._start = max(wall(), not_before)
         self._offset = self._start - monotonic()

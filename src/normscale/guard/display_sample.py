@@ -14,16 +14,11 @@ _LARGEST_SINGLE = 3e38  # what single precision holds
 
 
 def sample_for_display(
-    scores: FloatArray,
-    predicted: IntArray,
-    flagged: BoolArray,
-    request_starts: IntArray | None,
-    places: IntArray | None = None,
+    scores: FloatArray, predicted: IntArray, flagged: BoolArray, request_starts: IntArray, places: IntArray
 ) -> bytes:
     """Choose evenly spread rows and the first flagged ones; all rows of a small block.
 
-    ``request_starts`` says where in the block each request begins (None: each is one row), ``places`` which of the
-    block's rows these are (None: all).
+    ``request_starts`` says where in the block each request begins, ``places`` which of the block's rows these are.
     """
     n = scores.size
     chosen, even = np.arange(min(n, _MOST_ROWS)), min(n, _MOST_ROWS)
@@ -32,10 +27,8 @@ def sample_for_display(
     records = np.empty(chosen.size, _RECORD)
     records["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
     records["predicted"] = predicted[chosen]
-    records["row"] = 0
-    if request_starts is not None:
-        place = chosen if places is None else places[chosen]
-        records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
+    place = places[chosen]
+    records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
     records["flagged"] = flagged[chosen]
     records["sampled"] = False
     records["sampled"][:even] = True

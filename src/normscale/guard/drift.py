@@ -168,7 +168,6 @@ class DriftMonitor:
         self.policy = policy
         self.baseline = baseline
         self.far = policy.outlier if policy.trusting else min(policy.far, policy.outlier)
-        self._latest: tuple[object, tuple[Reading, ...]] = (None, ())
         if baseline is not None:
             self.share = baseline.share
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
@@ -178,26 +177,10 @@ class DriftMonitor:
 
     def limits(self) -> dict[Drift, float]:
         """The limit of every reading."""
-        policy = self.policy
-        return {
-            Drift.BALANCE: policy.balance,
-            Drift.SHIFT: policy.shift,
-            Drift.SPREAD: policy.spread,
-            Drift.FLAGGED: policy.flagged,
-            Drift.ADDED: policy.added,
-            Drift.RUNNING_SHIFT: policy.running_shift,
-            Drift.RUNNING_SPREAD: policy.running_spread,
-        }
+        return {name: getattr(self.policy, "balance" if name == Drift.BALANCE else name.value) for name in Drift}
 
     def readings(self, recent: RecentRows, running: RunningMoments | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
-        key = recent, None if running is None else running.state
-        latest = self._latest[0]
-        if not (isinstance(latest, tuple) and all(a is b for a, b in zip(latest, key, strict=True))):
-            self._latest = key, tuple(self._read(recent, running))
-        return self._latest[1]
-
-    def _read(self, recent: RecentRows, running: RunningMoments | None) -> list[Reading]:
         policy, readings = self.policy, []
         if self.baseline is not None and recent.weight >= policy.enough:
             readings = [self._balance(recent), *self._moved(recent.mean, recent.std, Drift.SHIFT, Drift.SPREAD)]
@@ -208,7 +191,7 @@ class DriftMonitor:
             readings.append(Reading(Drift.ADDED, share, policy.added, freezes_above=policy.most_added))
         if self.baseline is not None and running is not None:
             readings += self._moved(running.mean, running.std, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
-        return readings
+        return tuple(readings)
 
     def _balance(self, recent: RecentRows) -> Reading:
         excess = recent.predicted / recent.weight - self.share

@@ -27,6 +27,10 @@ class Event(StrEnum):
     """Quarantined rows were dropped."""
     ADOPT = "adopt"
     """Another detector took the store over."""
+    COMPARED = "compared"
+    """A shadow has scored some more rows besides the serving guard."""
+    SWITCH = "switch"
+    """Another guard serves from now on, or this one again."""
 
 
 class Entry(NamedTuple):

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from normscale import _validate
-from normscale._validate import Rows
+from normscale._validate import BoolArray, Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.guard.accepted_numbers import require_numbers
+from normscale.guard.block import require_numbers
 from normscale.guard.detector_check import Identity, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
-from normscale.guard.guard_state import Frozen, GuardState
+from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
 from normscale.guard.judge import Cause, Judge
 from normscale.guard.policy import Policy
 from normscale.guard.quarantine import drop, moments_of, set_aside
@@ -27,11 +27,13 @@ from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
 from normscale.guard.stores import Quarantined, SqlStore
 from normscale.guard.verdict import Mode, Verdict
-from normscale.guard.view import View
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
+_COMPARED_EVERY = 1000
+"""Rows between two entries of a shadow's log that say how far it agrees."""
 
-class Guard:
+
+class Guard(StoredState):
     """A detector in production. One thread at a time may use it.
 
     Parameters
@@ -43,11 +45,6 @@ class Guard:
     policy : Policy
     adopt : bool
         Whether a store of another detector with the same classes is taken over.
-
-    Attributes
-    ----------
-    listeners : list of callables
-        Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
 
     Examples
     --------
@@ -64,7 +61,6 @@ class Guard:
     def __init__(
         self, detector: Detector, store: SqlStore, policy: Policy | None = None, *, adopt: bool = False
     ) -> None:
-        """Read the store."""
         self.policy = (Policy() if policy is None else policy).checked()
         self.detector = detector
         self.widths = required_widths(detector)
@@ -75,28 +71,9 @@ class Guard:
         statistics = statistics_of(detector, read, None if self.policy.trusting else self.policy.prior)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
-        self._stored = StoredState(store, start, Identity.of(detector), adopt=adopt)
-        self.listeners = self._stored.listeners
-
-    @property
-    def state(self) -> GuardState:
-        """As of the last transaction."""
-        return self._stored.state
-
-    @property
-    def start(self) -> GuardState:
-        """The state of an empty store: what the detector file says."""
-        return self._stored.start
-
-    @property
-    def view(self) -> View:
-        """The recent past, for people."""
-        return self._stored.view
-
-    @property
-    def store(self) -> SqlStore:
-        """Where the state is kept."""
-        return self._stored.store
+        identity = Identity.of(detector)
+        self.fingerprint = identity.fingerprint
+        super().__init__(store, start, identity, adopt=adopt)
 
     @property
     def mode(self) -> Mode:
@@ -106,7 +83,7 @@ class Guard:
     @property
     def now(self) -> float:
         """The guard's time, which never goes back."""
-        return self._stored.clock.now()
+        return self.clock.now()
 
     # -- rows --------------------------------------------------------------------------------------------------
 
@@ -134,15 +111,16 @@ class Guard:
             raise answer
         return answer
 
-    def checked(self, outputs: ModelOutputs | Any) -> ModelOutputs:
+    def checked(self, outputs: ModelOutputs | Any, widths: Mapping[str, int] | None = None) -> ModelOutputs:
         """Choose the arrays that the guard reads; their shapes are checked here, their numbers when they are scored."""
+        widths = self.widths if widths is None else widths
         outputs = as_outputs(outputs)
         arrays: dict[str, Rows] = {}
-        for name, width in self.widths.items():
+        for name, width in widths.items():
             array = outputs.get(name)
             if array is None:
                 raise MissingOutput(
-                    f"{name} is missing: {self.detector.name} needs {' and '.join(self.widths)}; got "
+                    f"{name} is missing: {self.detector.name} needs {' and '.join(widths)}; got "
                     f"{' and '.join(outputs.names)}."
                 )
             array = _validate.as_rows(array, name, width=width)
@@ -165,7 +143,7 @@ class Guard:
         """
         results: dict[int, Verdict | InvalidInput] = {}
         checked = [self._checked_request(request) for request in requests]
-        with Session(self._stored) as session:
+        with self.session() as session:
             repeats, by_client = self._group_by_client(session, checked, results)
             for client, mine in by_client.items():
                 members = [checked[i] for i in mine]
@@ -174,7 +152,8 @@ class Guard:
                     results[i] = verdict
                     key = requests[i].key
                     if key is not None and isinstance(verdict, Verdict):
-                        session.remember(client, key, requests[i].digest, verdict.pack())
+                        given = requests[i].given or verdict
+                        session.remember(client, key, requests[i].digest, given.pack())
         for i, first in repeats.items():
             earlier = results[first]
             results[i] = dataclasses.replace(earlier, repeated=True) if isinstance(earlier, Verdict) else earlier
@@ -250,7 +229,18 @@ class Guard:
             entry = session.append(event, cause, client=client, **counts)
             if part.cause is not None:
                 set_aside(session, entry, part.cause, part)
+        self._compare(session, [request.given for request in requests if request.given is not None], ruling.flags)
         return cut_verdicts(requests, ruling)
+
+    def _compare(self, session: Session, given: list[Verdict], flags: BoolArray) -> None:
+        """Count how far a shadow agrees with what the serving guard answered."""
+        if not given:
+            return
+        before = session.state.agreement
+        agreement = before.after(np.concatenate([verdict.is_ood for verdict in given]), flags)
+        session.state = session.state._replace(agreement=agreement)
+        if agreement.rows // _COMPARED_EVERY != before.rows // _COMPARED_EVERY:
+            session.append(Event.COMPARED, agreement._asdict())
 
     # -- decisions of a person ---------------------------------------------------------------------------------
 
@@ -261,7 +251,7 @@ class Guard:
         threshold = self.start.threshold if value is None else Threshold(_validate.real(value, "threshold"))
         if not np.isfinite(threshold.value):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
-        with Session(self._stored) as session:
+        with self.session() as session:
             largest = max(self._largest_score, session.state.largest_score)
             if value is not None and threshold.value > largest:
                 raise InvalidInput(
@@ -281,27 +271,27 @@ class Guard:
         """Score by the detector file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
         if self.judge.mode == Mode.STATIC:
             raise InvalidInput(f"{self.detector.name} has no running statistics; there is nothing to freeze.")
-        with Session(self._stored) as session:
+        with self.session() as session:
             frozen = Frozen(session.now, because, by_person=True)
             session.decide(Event.FREEZE, {"because": because}, by, frozen=frozen)
         return self.state
 
     def thaw(self, *, by: str = "") -> GuardState:
         """Resume taking rows in."""
-        with Session(self._stored) as session:
+        with self.session() as session:
             session.decide(Event.THAW, {"because": "a person said so"}, by, frozen=None, calm_rows=0, freezes=0)
         return self.state
 
     def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream: back to the detector file's statistics. Quarantined rows stay where they are."""
         names = ("statistics", "recent", "rows", "frozen", "alarms", "calm_rows", "freezes")
-        with Session(self._stored) as session:
+        with self.session() as session:
             session.decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
         return self.state
 
     def accept(self, client: str | None = None, *, by: str = "") -> GuardState:
         """Take quarantined rows in, of one client or of all; outliers stay in quarantine."""
-        with Session(self._stored) as session:
+        with self.session() as session:
             parts = [part for part in session.transaction.quarantined(client) if part.cause != Cause.OUTLIER]
             statistics = session.state.statistics
             for part in parts:
@@ -313,11 +303,23 @@ class Guard:
 
     def discard(self, client: str | None = None, *, by: str = "") -> GuardState:
         """Drop quarantined rows, of one client or of all."""
-        with Session(self._stored) as session:
-            parts = session.transaction.list_quarantined()
-            rows = drop(session, [part for part in parts if client in (None, part.client)])
+        with self.session() as session:
+            rows = drop(session, session.transaction.quarantined(client, with_rows=False))
             session.append(Event.DISCARD, {"client": client}, rows=rows, by=by)
         return self.state
+
+    def hand_over(self, other: Guard, *, by: str = "") -> GuardState:
+        """Let another guard serve from now on: nothing is taken in or changed here any more, by any process."""
+        with self.session() as session:
+            successor = Successor(other.fingerprint, other.store.name, session.now, by)
+            session.decide(Event.SWITCH, {"to": successor.store}, by, successor=successor)
+        return self.state
+
+    def recall(self) -> None:
+        """Take rows in again, though another guard was switched to: this one is its shadow now."""
+        if self.state.successor is not None:
+            with self.session(switched_too=True) as session:
+                session.decide(Event.SWITCH, {"to": None}, "", successor=None, agreement=ShadowAgreement())
 
     # -- looking -----------------------------------------------------------------------------------------------
 
@@ -328,17 +330,17 @@ class Guard:
 
     def quarantine(self) -> list[Quarantined]:
         """List quarantined rows by client and minute, without the rows themselves."""
-        with Session(self._stored) as session:
-            return session.transaction.list_quarantined()
+        with self.session() as session:
+            return session.transaction.quarantined(with_rows=False)
 
     def refresh(self) -> GuardState:
         """Read what other processes have written since."""
-        with Session(self._stored) as session:
+        with self.session() as session:
             return session.state
 
     def probe(self) -> None:
         """Write to the store, or raise :class:`StoreUnavailable` as answers would."""
-        with Session(self._stored) as session:
+        with self.session() as session:
             session.transaction.meta["probe"] = str(session.now)
 
     @cached_property

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from normscale._validate import BoolArray
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard.drift import RecentRows
@@ -21,15 +24,6 @@ _PLAIN = ("seq", "at", "rows", "scored", "quarantined", "calm_rows", "freezes", 
 _RECENT = ("predicted", "mean", "m2")
 
 
-class Frozen(NamedTuple):
-    """Since when, and why, nothing is taken in."""
-
-    since: float
-    because: str
-    by_person: bool = False
-    """Then only a person ends it."""
-
-
 class Alarm(NamedTuple):
     """A reading beyond its limit."""
 
@@ -38,6 +32,27 @@ class Alarm(NamedTuple):
     value: float
     limit: float
     text: str
+
+
+class Frozen(NamedTuple):
+    """Since when, and why, nothing is taken in."""
+
+    since: float
+    because: str
+    by_person: bool = False
+    """Then only a person ends it."""
+    alarms: tuple[Alarm, ...] = ()
+    """Those that stood when it froze."""
+
+    def to_list(self) -> list[Any]:
+        """For a header."""
+        return [self.since, self.because, self.by_person, [list(alarm) for alarm in self.alarms]]
+
+    @classmethod
+    def from_list(cls, values: Sequence[Any]) -> Frozen:
+        """Read what a header has; one of an older version has no alarms."""
+        since, because, by_person, *more = values
+        return cls(since, because, by_person, tuple(Alarm(*alarm) for alarm in (more[0] if more else ())))
 
 
 class MinuteCounts(NamedTuple):
@@ -65,6 +80,33 @@ class MinuteCounts(NamedTuple):
         if minute_cap is not None:
             limits.append(minute_cap - now.total)
         return max(0, min(limits))
+
+
+class Successor(NamedTuple):
+    """The guard that serves instead of this one, and who decided so."""
+
+    fingerprint: str
+    store: str
+    at: float
+    by: str
+
+
+class ShadowAgreement(NamedTuple):
+    """How far a shadow and the guard that it stands behind flag the same rows."""
+
+    rows: int = 0
+    both: int = 0
+    serving_only: int = 0
+    shadow_only: int = 0
+
+    def after(self, serving: BoolArray, shadow: BoolArray) -> ShadowAgreement:
+        """Count some more rows, by whether they were flagged."""
+        return ShadowAgreement(
+            self.rows + shadow.size,
+            self.both + int(np.count_nonzero(serving & shadow)),
+            self.serving_only + int(np.count_nonzero(serving & ~shadow)),
+            self.shadow_only + int(np.count_nonzero(shadow & ~serving)),
+        )
 
 
 class GuardState(NamedTuple):
@@ -95,12 +137,15 @@ class GuardState(NamedTuple):
     this_minute: MinuteCounts = MinuteCounts()
     threshold_decided: bool = False
     """Whether a person drew the threshold; else it is the detector file's, or that of the command line, of today."""
+    successor: Successor | None = None
+    """Set: nothing is taken in or changed here any more."""
+    agreement: ShadowAgreement = ShadowAgreement()
+    """Since it became a shadow."""
 
-    def froze(self, because: str, start: GuardState) -> GuardState:
+    def froze(self, because: str, alarms: tuple[Alarm, ...], start: GuardState) -> GuardState:
         """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
-        return self._replace(
-            frozen=Frozen(self.at, because), statistics=start.statistics, rows=0, freezes=self.freezes + 1
-        )
+        frozen = Frozen(self.at, because, alarms=alarms)
+        return self._replace(frozen=frozen, statistics=start.statistics, rows=0, freezes=self.freezes + 1)
 
     def pack(self) -> bytes:
         """Write the state as bytes."""
@@ -108,9 +153,11 @@ class GuardState(NamedTuple):
         header = {
             **{name: getattr(self, name) for name in _PLAIN},
             "threshold": self.threshold.to_header() if self.threshold_decided else None,
-            "frozen": None if self.frozen is None else list(self.frozen),
+            "frozen": None if self.frozen is None else self.frozen.to_list(),
             "alarms": [list(alarm) for alarm in self.alarms],
             "this_minute": [*self.this_minute[:2], dict(self.this_minute.by_client)],
+            "successor": None if self.successor is None else list(self.successor),
+            "agreement": list(self.agreement),
             "recent": {name: value for name, value in recent._asdict().items() if name not in _RECENT},
         }
         tensors = {f"statistics.{name}": array for name, array in self.statistics.tensors().items()}
@@ -126,10 +173,12 @@ class GuardState(NamedTuple):
                 statistics=self.statistics.restored(statistics_tensors(tensors)),
                 recent=RecentRows(**{**header["recent"], **{name: tensors[f"recent.{name}"] for name in _RECENT}}),
                 threshold=Threshold.from_header(header["threshold"]) if decided else self.threshold,
-                frozen=None if header["frozen"] is None else Frozen(*header["frozen"]),
+                frozen=None if header["frozen"] is None else Frozen.from_list(header["frozen"]),
                 alarms=tuple(Alarm(*alarm) for alarm in header["alarms"]),
                 this_minute=MinuteCounts(*header["this_minute"]),
                 threshold_decided=decided,
+                successor=None if header.get("successor") is None else Successor(*header["successor"]),
+                agreement=ShadowAgreement(*header.get("agreement", ())),
                 **{name: header[name] for name in _PLAIN},
             )
         except (KeyError, TypeError, ValueError) as error:

@@ -62,8 +62,8 @@ class Ruling(NamedTuple):
     mode: Mode
     events: list[tuple[Event, dict[str, Any]]]
     """What else happened, with notes: alarms, freeze, thaw."""
-    taken: BoolArray | None
-    """Which rows the statistics take in; None: all."""
+    taken: BoolArray
+    """Which rows the statistics take in."""
     scores: FloatArray
     flags: BoolArray
     predicted: IntArray
@@ -97,14 +97,11 @@ class Judge:
         client: str,
         at: float,
         outputs: ModelOutputs,
-        request_starts: IntArray | None,
+        request_starts: IntArray,
         *,
         scaled: bool = False,
     ) -> Ruling:
-        """Judge the rows of one client, or refuse them (:class:`InvalidInput`).
-
-        ``request_starts`` says where each request begins (None: each is one row).
-        """
+        """Judge the rows of one client, or refuse them (:class:`InvalidInput`); each request begins at a start."""
         events: list[tuple[Event, dict[str, Any]]] = []
         state = state._replace(at=at)
         if state.frozen is not None and (why := self._thaws(state)):
@@ -126,7 +123,7 @@ class Judge:
         if state.frozen is None and self._freezes(alarming):
             because = " ".join(alarm.text for alarm in alarms)
             events.append((Event.FREEZE, {"because": because}))
-            state = state.froze(because, self.start)
+            state = state.froze(because, alarms, self.start)
             scored = self._score(state, block, may)  # as if it had been frozen before these rows came
             recent = self._counted(state.recent, block, may, scored)
         frozen = state.frozen is not None
@@ -153,19 +150,22 @@ class Judge:
             return None
         if self.policy.on_drift != OnDrift.FREEZE:
             return "drift is not acted on any more"
-        patience = self.policy.calm * 2.0 ** min(max(state.freezes - 1, 0), _LONGEST_BACKOFF)
-        return "the stream is calm again" if state.calm_rows >= patience else None
+        return "the stream is calm again" if state.calm_rows >= self.thaws_after(state) else None
+
+    def thaws_after(self, state: GuardState) -> float:
+        """Rows without an alarm that end a freeze which no person made."""
+        return self.policy.calm * 2.0 ** min(max(state.freezes - 1, 0), _LONGEST_BACKOFF)
 
     def _freezes(self, alarming: list[Reading]) -> bool:
         acts = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
         return acts and any(reading.freezing for reading in alarming)
 
-    def _score(self, state: GuardState, block: Block, may: BoolArray | None) -> _Scored:
+    def _score(self, state: GuardState, block: Block, may: BoolArray) -> _Scored:
         """Score and flag a block, taking in what may be. Outliers are flagged, whatever their score."""
         outputs, file, statistics = block.outputs, self.start.statistics, state.statistics
-        taken, added = may, None
+        taken, added = may, np.zeros_like(may)
         if state.frozen is not None:
-            scores, taken = file.score(outputs), np.zeros(len(outputs), np.bool_)
+            scores, taken = file.score(outputs), np.zeros_like(may)
             flags = self._flags(state, scores, block)
         else:
             running, statistics = _stepped(statistics, outputs, may)
@@ -182,16 +182,13 @@ class Judge:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
         return flags if block.distances is None else flags | (block.distances > self.policy.outlier)
 
-    def _counted(self, recent: RecentRows, block: Block, may: BoolArray | None, scored: _Scored) -> RecentRows:
+    def _counted(self, recent: RecentRows, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
         """Count the rows that were taken in, or would be if the guard were not frozen, and the answers to all."""
         window = self.policy.window
         recent = recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
-        if may is not None and not may.any():
+        if not may.any():
             return recent
-        part = block if may is None else block.part(may)
-        added = 0
-        if scored.added is not None:
-            added = int(np.count_nonzero(scored.added if may is None else scored.added[may]))
+        part, added = block.part(may), int(np.count_nonzero(scored.added & may))
         return recent.after(part.moments, np.bincount(part.predicted, minlength=recent.mean.size), added, window)
 
     def _alarm(self, reading: Reading, state: GuardState, recent: RecentRows, running: Any) -> Alarm:
@@ -204,18 +201,18 @@ class Judge:
         state: GuardState,
         client: str,
         block: Block,
-        may: BoolArray | None,
+        may: BoolArray,
         scored: _Scored,
         recent: RecentRows,
         alarms: tuple[Alarm, ...],
         raised: int,
     ) -> GuardState:
         n = len(block.outputs)
-        taken = n if scored.taken is None else int(np.count_nonzero(scored.taken))
+        taken = int(np.count_nonzero(scored.taken))
         calm_rows = 0 if alarms else state.calm_rows + n
         this_minute = state.this_minute
         if self.policy.client_cap is not None or self.policy.minute_cap is not None:
-            this_minute = this_minute.after(state.at, client, n if may is None else int(np.count_nonzero(may)))
+            this_minute = this_minute.after(state.at, client, int(np.count_nonzero(may)))
         forgiven = state.frozen is None and calm_rows >= _FORGIVEN_AFTER * self.policy.calm
         return state._replace(
             statistics=scored.statistics,
@@ -231,21 +228,14 @@ class Judge:
             this_minute=this_minute,
         )
 
-    def _parts(
-        self, block: Block, may: BoolArray | None, scored: _Scored, request_starts: IntArray | None
-    ) -> Iterator[Part]:
-        for cause, mask in _fates(block.far(self.drift.far), may, scored.taken):
-            if mask is not None and not mask.any():
+    def _parts(self, block: Block, may: BoolArray, scored: _Scored, request_starts: IntArray) -> Iterator[Part]:
+        far, taken = block.far(self.drift.far), scored.taken
+        fates = {None: taken, Cause.FROZEN: may & ~taken, Cause.CAP: ~may & ~far, Cause.OUTLIER: far}
+        for cause, mask in fates.items():
+            if not mask.any():
                 continue
-            part = block if mask is None else block.part(mask)
-            flags = scored.flags if mask is None else scored.flags[mask]
-            sample = sample_for_display(
-                scored.scores if mask is None else scored.scores[mask],
-                part.predicted,
-                flags,
-                request_starts,
-                None if mask is None else np.flatnonzero(mask),
-            )
+            part, flags, places = block.part(mask), scored.flags[mask], np.flatnonzero(mask)
+            sample = sample_for_display(scored.scores[mask], part.predicted, flags, request_starts, places)
             kept = cause in (Cause.FROZEN, Cause.CAP)
             packed = self.start.statistics.pack_rows(part.outputs) if kept else b""
             yield Part(cause, len(part.outputs), int(np.count_nonzero(flags)), sample, part.moments, packed)
@@ -255,8 +245,6 @@ class Judge:
         logits, taken = outputs.logits, scored.taken
         if state.frozen is not None:
             return self.start.statistics.scaled(logits, taking_in=False)
-        if taken is None:
-            return state.statistics.scaled(logits, taking_in=True)
         scaled = np.empty(logits.shape)
         if taken.any():
             scaled[taken] = state.statistics.scaled(logits[taken], taking_in=True)
@@ -265,32 +253,15 @@ class Judge:
         return scaled
 
 
-def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray | None) -> tuple[FloatArray, Statistics]:
-    """Scores of rows of which some are taken in (None: all), and the statistics after them."""
-    if taken is None:
+def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) -> tuple[FloatArray, Statistics]:
+    """Scores of rows of which some are taken in, and the statistics after them."""
+    if taken.all():
         return statistics.step(outputs)
     scores = np.empty(len(outputs))
     if taken.any():
         scores[taken], statistics = statistics.step(outputs[taken])
-    if not taken.all():
-        scores[~taken] = statistics.score(outputs[~taken])
+    scores[~taken] = statistics.score(outputs[~taken])
     return scores, statistics
-
-
-def _fates(
-    far: BoolArray | None, may: BoolArray | None, taken: BoolArray | None
-) -> Iterator[tuple[Cause | None, BoolArray | None]]:
-    """Which rows (None: all) were taken in, and which were quarantined for what cause."""
-    if taken is None:
-        yield None, None
-        return
-    n = taken.size
-    far = np.zeros(n, np.bool_) if far is None else far
-    may = np.ones(n, np.bool_) if may is None else may
-    yield None, taken
-    yield Cause.FROZEN, may & ~taken
-    yield Cause.CAP, ~may & ~far
-    yield Cause.OUTLIER, far
 
 
 def _names(state: GuardState) -> set[str]:
@@ -300,8 +271,8 @@ def _names(state: GuardState) -> set[str]:
 class _Scored(NamedTuple):
     scores: FloatArray
     flags: BoolArray
-    added: BoolArray | None
-    """Which rows the running statistics flagged alone; None: none."""
-    taken: BoolArray | None
+    added: BoolArray
+    """Which rows the running statistics flagged alone."""
+    taken: BoolArray
     statistics: Statistics
     """After the rows."""

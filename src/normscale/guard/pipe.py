@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.guard.accepted_numbers import require_numbers
+from normscale.guard.block import require_numbers
 from normscale.guard.guard import Guard
 from normscale.guard.verdict import Verdict
 from normscale.outputs import LOGITS, ModelOutputs

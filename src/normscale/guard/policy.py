@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
 from normscale import _validate
+
+_FINITE = ("window", "evidence", "balance", "flagged", "prior")
+"""Limits that cannot be lifted."""
 
 
 class OnDrift(StrEnum):
@@ -71,20 +75,9 @@ class Policy:
     def checked(self) -> Self:
         """Return the policy itself, or raise :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
-        for name in ("window", "evidence", "balance", "flagged", "prior"):
-            _validate.positive(getattr(self, name), name)
-        for name in (
-            "shift",
-            "spread",
-            "added",
-            "most_added",
-            "running_shift",
-            "running_spread",
-            "calm",
-            "outlier",
-            "far",
-        ):
-            _validate.positive(getattr(self, name), name, allow_inf=True)
+        for field in dataclasses.fields(self):
+            if field.type == "float":
+                _validate.positive(getattr(self, field.name), field.name, allow_inf=field.name not in _FINITE)
         for name in ("client_cap", "minute_cap"):
             if getattr(self, name) is not None:
                 _validate.at_least(getattr(self, name), name, 1)

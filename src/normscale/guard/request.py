@@ -25,6 +25,8 @@ class Request:
     """Of what the client sent: the same key with other rows is an error."""
     scaled: bool = False
     """Whether the scaled logits are wanted."""
+    given: Verdict | None = None
+    """What the serving guard answered, where this is for its shadow."""
 
 
 def joined_outputs(requests: list[Request]) -> ModelOutputs:
@@ -37,18 +39,15 @@ def joined_outputs(requests: list[Request]) -> ModelOutputs:
     )
 
 
-def request_starts(requests: list[Request]) -> IntArray | None:
-    """Where in the block each request begins; None when each is a single row."""
-    if all(len(request.outputs) == 1 for request in requests):
-        return None
+def request_starts(requests: list[Request]) -> IntArray:
+    """Where in the block each request begins."""
     return np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
 
 
 def cut_verdicts(requests: list[Request], ruling: Ruling) -> list[Verdict]:
     """The ruling, cut into the requests' own rows."""
     alarms = tuple(alarm.name for alarm in ruling.after.alarms)
-    taken, scaled = ruling.taken, ruling.scaled
-    verdicts, a = [], 0
+    scaled, verdicts, a = ruling.scaled, [], 0
     for request in requests:
         b = a + len(request.outputs)
         verdicts.append(
@@ -57,7 +56,7 @@ def cut_verdicts(requests: list[Request], ruling: Ruling) -> list[Verdict]:
                 ruling.flags[a:b],
                 ruling.predicted[a:b],
                 ruling.mode.value,
-                b - a if taken is None else int(np.count_nonzero(taken[a:b])),
+                int(np.count_nonzero(ruling.taken[a:b])),
                 alarms,
                 ruling.after.rows,
                 scaled[a:b] if scaled is not None and request.scaled else None,

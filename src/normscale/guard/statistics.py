@@ -131,21 +131,41 @@ def _halved(state: BlockState, prior: float) -> BlockState:
     return BlockState(prior, mean, m2 * (prior / weight)) if weight >= 2.0 * prior else state
 
 
-class DetectorStatistics(Statistics):
+class NoStatistics(Statistics):
+    """A detector that does not change."""
+
+    running = False
+
+    def __init__(self, detector: Detector, widths: Mapping[str, int]) -> None:
+        self.detector = detector
+        self.widths = widths
+
+    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
+        return self.score(outputs), self
+
+    def score(self, outputs: ModelOutputs) -> FloatArray:
+        return self.detector.score(outputs.only(*self.widths))
+
+    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
+        formula = offered_moments(self.detector)
+        if formula is None:
+            return super().scaled(logits, taking_in=taking_in)
+        return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
+
+
+class DetectorStatistics(NoStatistics):
     """A detector that must see the rows themselves, in their order."""
+
+    running = True
 
     def __init__(self, detector: Detector, widths: Mapping[str, int], fitted: Tensors) -> None:
         """Wrap a detector that nobody else streams through; ``fitted`` are its arrays before any row."""
-        self.detector = detector
-        self.widths = widths
+        super().__init__(detector, widths)
         self.fitted = fitted
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, DetectorStatistics]:
         twin = copy.copy(self.detector)
         return twin.stream(outputs.only(*self.widths)), DetectorStatistics(twin, self.widths, self.fitted)
-
-    def score(self, outputs: ModelOutputs) -> FloatArray:
-        return self.detector.score(outputs.only(*self.widths))
 
     def pack_rows(self, outputs: ModelOutputs) -> bytes:
         return b"".join(outputs.array(name).astype("<f8").tobytes() for name in self.widths)
@@ -170,28 +190,6 @@ class DetectorStatistics(Statistics):
         twin = copy.copy(self.detector)
         twin._restore({**self.fitted, **tensors})
         return DetectorStatistics(twin, self.widths, self.fitted)
-
-
-class NoStatistics(Statistics):
-    """A detector that does not change."""
-
-    running = False
-
-    def __init__(self, detector: Detector, widths: Mapping[str, int]) -> None:
-        self.detector = detector
-        self.widths = widths
-
-    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, NoStatistics]:
-        return self.score(outputs), self
-
-    def score(self, outputs: ModelOutputs) -> FloatArray:
-        return self.detector.score(outputs.only(*self.widths))
-
-    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
-        formula = offered_moments(self.detector)
-        if formula is None:
-            return super().scaled(logits, taking_in=taking_in)
-        return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
 
 
 def statistics_of(detector: Detector, widths: Mapping[str, int], prior: float | None) -> Statistics:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from normscale.encoding.json_text import write_json
@@ -10,7 +11,7 @@ from normscale.errors import StoreUnavailable
 from normscale.guard.clock import Clock
 from normscale.guard.detector_check import Identity
 from normscale.guard.entries import Entry, Event
-from normscale.guard.guard_state import GuardState
+from normscale.guard.guard_state import GuardState, Successor
 from normscale.guard.stores import SqlStore, StateHead, Transaction
 from normscale.guard.succession import succeed
 from normscale.guard.view import View
@@ -26,30 +27,23 @@ MOST_BYTES = 512 << 20
 
 
 class StoredState:
-    """The state of one guard in its store.
-
-    Parameters
-    ----------
-    store : SqlStore
-    start : GuardState
-        That of an empty store.
-    identity : Identity
-        Of the detector: a store belongs to one.
-    adopt : bool
-        Whether a store of another detector is taken over.
+    """What a guard keeps in its store.
 
     Attributes
     ----------
+    store : SqlStore
+    start : GuardState
+        That of an empty store: what the detector file says.
     state : GuardState
         As of the last transaction that succeeded.
     view : View
         The recent past, for people.
     listeners : list of callables
-        Each is called with every entry that this process wrote, once it is on disk.
+        Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
     """
 
     def __init__(self, store: SqlStore, start: GuardState, identity: Identity, *, adopt: bool = False) -> None:
-        """Read the state and the log."""
+        """Read the state and the log; with ``adopt`` also those of another detector (a store belongs to one)."""
         self.store = store
         self.start = start
         self.view = View()
@@ -62,7 +56,7 @@ class StoredState:
             self.view.feed(transaction.entries_after(self.state.seq - KEEP))
         self.clock.catch_up(self.state.at)
         if note is not None:
-            with Session(self) as session:
+            with self.session() as session:
                 session.append(Event.ADOPT, note=note)
 
     def loaded(self, transaction: Transaction) -> GuardState:
@@ -70,49 +64,59 @@ class StoredState:
         stored = transaction.state()
         return self.start if stored is None else self.start.unpacked(stored)
 
+    @contextmanager
+    def session(self, *, switched_too: bool = False) -> Iterator[Session]:
+        """A transaction that writes the state it makes; of a guard switched from, only with ``switched_too``."""
+        with self.store.transaction() as transaction:
+            session = Session(self, transaction)
+            before = session.state
+            if before.successor is not None and not switched_too:
+                self.state, self.head = before, session.head
+                raise Switched(self.store.name, before.successor)
+            yield session
+            if session.state is not before:
+                session.write()
+        self.state, self.head = session.state, session.head
+        self.view.feed(session.entries + session.own)
+        for listener in self.listeners:
+            for entry in session.own:
+                listener(entry)
+
+
+class Switched(StoreUnavailable):
+    """A store whose guard was switched to another one: nothing is taken in any more."""
+
+    def __init__(self, store_name: str, successor: Successor) -> None:
+        """Say who did it, and how to go on or back."""
+        super().__init__(
+            f"the guard on the store {store_name!r} was switched to that on {successor.store!r}, by "
+            f"{successor.by or 'somebody'}, and takes nothing in any more. Serve that one, or give its detector as "
+            "--shadow. To go back, serve that one with this detector as its --shadow, and switch."
+        )
+
 
 class Session:
     """One transaction on a stored state: the state as it goes, and the entries that are new to this process.
 
-    Use it as a context manager; the stored state takes over what it made when all of it is on disk, and stays as it was
-    otherwise.
+    Made by :meth:`StoredState.session`; the stored state takes over what it made when all of it is on disk, and stays
+    as it was otherwise.
     """
 
-    state: GuardState
-    _head: StateHead
-
-    def __init__(self, stored: StoredState) -> None:
+    def __init__(self, stored: StoredState, transaction: Transaction) -> None:
+        """Read what other processes have written since."""
         self._stored = stored
-        self._context = stored.store.transaction()
-        self._foreign: list[Entry] = []
-        self._own: list[Entry] = []
-
-    def __enter__(self) -> Session:
-        """Begin, and read what other processes have written since."""
-        self.transaction = self._context.__enter__()
-        try:
-            self._catch_up()
-        except BaseException as error:
-            self._context.__exit__(type(error), error, error.__traceback__)
-            raise
-        return self
-
-    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Write the state, commit, then take it over."""
-        try:
-            if error_type is None and self.state is not self._before:
-                self._write()
-        except BaseException as failed:
-            self._context.__exit__(type(failed), failed, failed.__traceback__)
-            raise
-        self._context.__exit__(error_type, error, trace)  # type: ignore[arg-type]
-        if error_type is None:
-            stored = self._stored
-            stored.state, stored.head = self.state, self._head
-            stored.view.feed(self._foreign + self._own)
-            for listener in stored.listeners:
-                for entry in self._own:
-                    listener(entry)
+        self.transaction = transaction
+        self.head = transaction.head()
+        self.state = stored.state
+        self.entries: list[Entry] = []
+        """What is new to this process ..."""
+        self.own: list[Entry] = []
+        """... and what it wrote itself."""
+        if self.head != stored.head:
+            self._require_later(stored.head)
+            self.state = stored.loaded(transaction)
+            self.entries = transaction.entries_after(max(stored.state.seq, self.state.seq - KEEP))
+            stored.clock.catch_up(self.state.at)
 
     @property
     def now(self) -> float:
@@ -123,7 +127,7 @@ class Session:
         """Write an entry to the log."""
         entry = Entry(self.state.seq + 1, self.now, event.value, note=write_json(note) if note else "", **fields)
         self.transaction.append(entry)
-        self._own.append(entry)
+        self.own.append(entry)
         self.state = self.state._replace(seq=entry.seq, at=entry.at)
         return entry
 
@@ -136,23 +140,15 @@ class Session:
         """Keep the answer to a request that may be sent again."""
         self.transaction.remember(client, key, digest, self.state.at, verdict, MOST_BYTES)
 
-    def _write(self) -> None:
-        before, state = self._head.seq, self.state
-        self._head = self.transaction.save_state(state.seq, self._head, state.pack())
+    def write(self) -> None:
+        """Write the state, and forget what is old."""
+        before, state = self.head.seq, self.state
+        self.head = self.transaction.save_state(state.seq, self.head, state.pack())
         if state.seq // FORGET_EVERY != before // FORGET_EVERY:
             self.transaction.forget(state.seq - KEEP, state.at - REMEMBER)
 
-    def _catch_up(self) -> None:
-        stored, self._head = self._stored, self.transaction.head()
-        self.state = stored.state
-        if self._head != stored.head:
-            self._require_later(self._head, stored.head)
-            self.state = stored.loaded(self.transaction)
-            self._foreign = self.transaction.entries_after(max(stored.state.seq, self.state.seq - KEEP))
-            stored.clock.catch_up(self.state.at)
-        self._before = self.state
-
-    def _require_later(self, found: StateHead, known: StateHead) -> None:
+    def _require_later(self, known: StateHead) -> None:
+        found = self.head
         if found.seq <= known.seq:
             raise StoreUnavailable(
                 f"the store {self._stored.store.name!r} went back: it holds entry {found.seq}, and this process has "

@@ -10,11 +10,10 @@ from normscale._kernels import BlockState
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
 from normscale.guard.detector_check import Identity
-from normscale.guard.drift import RecentRows
-from normscale.guard.guard_state import STORED, GuardState, statistics_tensors
+from normscale.guard.guard_state import STORED, Frozen, GuardState, MinuteCounts, statistics_tensors
 from normscale.guard.statistics import MomentStatistics, Statistics, Tensors
 from normscale.guard.stores import Transaction
-from normscale.state import pack_state, unpack_state
+from normscale.state import unpack_state
 
 
 def succeed(
@@ -47,14 +46,15 @@ def succeed(
     if stored is None:
         return {"carried": False}
     header, tensors = unpack_state(stored, STORED)
-    old = statistics_tensors(tensors)
-    carried = _carried(start.statistics, old, profile, identity.profile)
-    state = start.unpacked(_emptied(header, start))._replace(
+    carried = _carried(start.statistics, statistics_tensors(tensors), profile, identity.profile)
+    state = start._replace(  # what only the old detector's logits explain begins anew
+        **{name: header[name] for name in ("seq", "at", "scored", "alarms_raised")},
+        frozen=None if header["frozen"] is None else Frozen(*header["frozen"]),
+        this_minute=MinuteCounts(*header["this_minute"]),
         statistics=start.statistics if carried is None else carried,
         rows=0 if carried is None else int(header["rows"]),
-        quarantined=0,
     )
-    transaction.drop_quarantined(transaction.list_quarantined())
+    transaction.drop_quarantined(transaction.quarantined(with_rows=False))
     transaction.save_state(state.seq, transaction.head(), state.pack())
     return {"carried": carried is not None, "rows": state.rows}
 
@@ -71,14 +71,6 @@ def _carried(statistics: Statistics, old: Tensors, profile: Any, new: Any) -> St
     mean = now["mean"] + np.where(wide, (old["mean"] - then["mean"]) * scale, 0.0)
     m2 = np.where(wide, old["m2"] * scale**2, now["std"] ** 2 * weight)
     return MomentStatistics(statistics.formula, BlockState(weight, mean, m2), statistics.prior)
-
-
-def _emptied(header: dict[str, Any], start: GuardState) -> bytes:
-    """A stored state with everything that only the old detector's logits explain as at the start."""
-    empty = start._replace(recent=RecentRows.empty(start.recent.mean.size))
-    own, tensors = unpack_state(empty.pack(), STORED)
-    kept = ("seq", "at", "scored", "alarms_raised", "frozen", "this_minute")
-    return pack_state({**own, **{name: header[name] for name in kept}}, tensors, STORED)
 
 
 def _classes_agree(old: Any, new: Any) -> bool:

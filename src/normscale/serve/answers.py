@@ -27,12 +27,8 @@ _LONGEST_ACCEPT = 256
 def encode(answer: Verdict, accept: str | None) -> tuple[bytes, str, dict[str, str]]:
     """The body of a response, its content type, and headers that say how the guard is where the body cannot.
 
-    Parameters
-    ----------
-    answer : Verdict
-    accept : str or None
-        The request's header. ``application/x-npy``: an array of records score, predicted, is_ood (and scaled).
-        ``application/vnd.apache.arrow.stream``: a batch with these columns. JSON for anything else.
+    ``accept`` is the request's header. ``application/x-npy``: an array of records score, predicted, is_ood (and
+    scaled); ``application/vnd.apache.arrow.stream``: a batch with these columns; JSON for anything else.
 
     Examples
     --------

@@ -23,7 +23,7 @@ from normscale.serve.event_log import Refusals
 from normscale.serve.handlers import Handlers
 from normscale.serve.hosts import SECURITY_HEADERS, Hosts, checked_origin
 from normscale.serve.instruments import Instruments
-from normscale.serve.openapi import ROUTES, Route
+from normscale.serve.openapi import Route, routes_of
 from normscale.serve.page_files import page_files
 from normscale.serve.request import BodyBudget, ClientGone, HttpRequest, Receive, Reply, Scope, Send
 from normscale.serve.settings import ServerSettings
@@ -91,12 +91,11 @@ class GuardApp:
         self._routes: dict[str, dict[str, tuple[Route, Handlers, Handler]]] = {}
         for name, guard in self.guards.items():
             prefix = f"/{name}" if name else ""
-            for route in (*ROUTES, _OPENAPI):
-                if route.handler != "classify" or guard.settings.model is not None:
-                    found = (route, guard, getattr(guard, route.handler))
-                    self._routes.setdefault(prefix + route.path, {})[route.method] = found
-            for path, file in page_files().items():
-                reply = Reply(file.content, file.content_type, {"Cache-Control": "no-cache"})
+            for route in (*routes_of(guard.settings), _OPENAPI):
+                found = (route, guard, getattr(guard, route.handler))
+                self._routes.setdefault(prefix + route.path, {})[route.method] = found
+            for path, (content, content_type) in page_files().items():
+                reply = Reply(content, content_type, {"Cache-Control": "no-cache"})
                 page = Route("GET", path, "", "The page")
                 self._routes[prefix + path] = {"GET": (page, guard, _always(reply))}
         if "" not in self.guards:  # for all of them; the page of one says where the others are
@@ -105,7 +104,6 @@ class GuardApp:
                 self._routes[path] = {"GET": (Route("GET", path, "", ""), first, handler)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -151,7 +149,7 @@ class GuardApp:
                 reply = refusal(error)
                 guard = next((handlers.name for _, handlers, _ in methods.values()), "")
                 if isinstance(error, (StoreUnavailable, FileFormatError)):
-                    self._instruments.store_error(guard)
+                    self._instruments.store_errors.labels(guard).inc()
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
                 self._tell(request, guard, name, reply)
@@ -229,10 +227,10 @@ class GuardApp:
         return Reply(encode_json({"guards": {name: f"/{name}/" for name in self.guards}}))
 
 
-def app_from_environment() -> GuardApp:
+def worker_app(settings: ServerSettings) -> GuardApp:
     """What a worker process runs."""
     end_with_parent(gently=True)
-    return GuardApp(ServerSettings.from_environment())
+    return GuardApp(settings)
 
 
 def _always(reply: Reply) -> Handler:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -70,9 +70,3 @@ def error_body(sentence: str) -> bytes:
     b'{"error":"no such page."}'
     """
     return encode_json(ErrorAnswer(sentence))
-
-
-def schemas(*types: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The JSON schemas of types, for an OpenAPI document: a reference to each, and its components."""
-    made, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    return list(made), components

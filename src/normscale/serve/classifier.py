@@ -25,15 +25,11 @@ _DTYPES = {
 class Classifier:
     """An ONNX model with one input, and an output for every array that the guard reads.
 
-    Attributes
-    ----------
-    shape : tuple of int or None
-        Of its input; None where any length will do.
-    dtype : numpy dtype
+    ``shape`` and ``dtype`` are those of its input; None where any length will do.
     """
 
-    def __init__(self, path: str, widths: Mapping[str, int], threads: int = 1) -> None:
-        """Load the model and find the arrays that are wanted, by their widths."""
+    def __init__(self, path: str, widths: Mapping[str, int], logits: str | None = None, threads: int = 1) -> None:
+        """Load the model and find the arrays that are wanted, by their widths; ``logits`` names their output."""
         try:
             import onnxruntime
         except ImportError as error:
@@ -54,11 +50,11 @@ class Classifier:
             found = ", ".join(f"{one.name} {one.type}" for one in inputs)
             raise InvalidInput(f"the model must have one input of numbers; {path!r} has {found or 'none'}.")
         self._input = inputs[0].name
-        self._outputs = {name: self._find_output(name, width, path) for name, width in widths.items()}
+        self._outputs = {name: self._find_output(name, width, path, logits) for name, width in widths.items()}
         self.dtype = np.dtype(_DTYPES[inputs[0].type])
         self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
 
-    def _find_output(self, name: str, width: int, path: str) -> str:
+    def _find_output(self, name: str, width: int, path: str, logits: str | None) -> str:
         """The output of that name or, for logits alone, the only one that could be it."""
         found = [
             one.name
@@ -67,6 +63,13 @@ class Classifier:
             and len(one.shape) == 2
             and one.shape[1] in (width, None)
         ]
+        if name == LOGITS and logits is not None:
+            if logits not in found:
+                raise InvalidInput(
+                    f"--logits {logits}: {path!r} has no output of {width} columns with that name; it has "
+                    f"{', '.join(found) or 'none'}."
+                )
+            return logits
         if name in found:
             return name
         if name != LOGITS:  # a guess by width would take one output for two arrays
@@ -78,7 +81,8 @@ class Classifier:
         if len(found) != 1:
             raise InvalidInput(
                 f"the model must have one output of {width} {name}, as the detector was fitted on; {path!r} has "
-                f"{len(found)} that could be it ({', '.join(found) or 'none'})."
+                f"{len(found)} that could be it ({', '.join(found) or 'none'}). "
+                + ("--logits NAME chooses one." if found else "Was the detector fitted on another classifier?")
             )
         return str(found[0])
 

@@ -22,17 +22,7 @@ _MOST_A_SECOND = 20
 
 
 def tell(event: str, *, level: int = logging.INFO, **fields: Any) -> None:
-    """Write one line: what happened, and its details.
-
-    Parameters
-    ----------
-    event : str
-        One of start, stop, alarm, freeze, thaw, decision, refused, store, webhook, worker.
-    level : int
-        Of :mod:`logging`.
-    fields
-        Details; None and empty ones are left out.
-    """
+    """Write one line: what happened (docs/operating.md lists the events), and details that are not None or empty."""
     said = {
         name: number_for_json(value) if isinstance(value, float) else value
         for name, value in fields.items()
@@ -45,7 +35,6 @@ class Refusals:
     """Tells of refused requests, but of no more than twenty a second: strangers must not fill a disk."""
 
     def __init__(self) -> None:
-        """Nobody was refused yet."""
         self._second = 0
         self._told = 0
         self._silent = 0
@@ -67,7 +56,6 @@ class JsonLines(logging.Formatter):
     """A record as one JSON object: time, level, event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write it on one line."""
         document: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower()}
         fields = getattr(record, _FIELDS, None)
         if fields is None:  # uvicorn's own

@@ -10,10 +10,12 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from normscale.errors import FileFormatError, NormscaleError, StoreUnavailable
-from normscale.guard import Guard, Request, Verdict
+from normscale.guard import GuardPair, Request, Verdict
 
 GROUP_NUMBERS = 1 << 22
 """Numbers in one group, which bounds its memory; a request is never divided."""
@@ -24,21 +26,15 @@ Python's five milliseconds, and hardly at all within a group of many rows, which
 _MANY_ROWS = 4096
 
 Result = TypeVar("Result")
-Job = Callable[[Guard], Any]
+Job = Callable[[GuardPair], Any]
 
 
 class GroupCommit:
-    """The way from the event loop to the guard and back.
+    """The way from the event loop to the guards, which nobody else may use from now on, and back."""
 
-    Parameters
-    ----------
-    guard : Guard
-        Nobody else may use it from now on.
-    """
-
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guards: GuardPair) -> None:
         """Start the thread; call it inside the event loop."""
-        self._guard = guard
+        self._guards = guards
         self.is_failing = False
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Request | Job, asyncio.Future[Any]]] = []
@@ -57,8 +53,8 @@ class GroupCommit:
         verdict: Verdict = await self._put(request)
         return verdict
 
-    async def run(self, job: Callable[[Guard], Result]) -> Result:
-        """Run something on the guard, between two groups."""
+    async def run(self, job: Callable[[GuardPair], Result]) -> Result:
+        """Run something on the guards, between two groups."""
         result: Result = await self._put(job)
         return result
 
@@ -87,53 +83,44 @@ class GroupCommit:
                 work, self._waiting = self._waiting, []
             if not work:
                 return
-            group: list[tuple[Request, asyncio.Future[Any]]] = []
+            group: dict[asyncio.Future[Any], Request] = {}
             numbers = 0
             for item, future in work:
                 if future.cancelled():  # the client is gone, and its rows were not taken in
                     continue
+                size = GROUP_NUMBERS  # a job joins no group
                 if isinstance(item, Request):
                     size = sum(item.outputs.array(name).size for name in item.outputs.names)
-                    if group and numbers + size > GROUP_NUMBERS:
-                        self._answer(group)
-                        group, numbers = [], 0
-                    group.append((item, future))
+                if group and numbers + size > GROUP_NUMBERS:
+                    self._answer(group)
+                    group, numbers = {}, 0
+                if isinstance(item, Request):
+                    group[future] = item
                     numbers += size
-                    continue
+                else:
+                    self._do([future], partial(_alone, item))
+            if group:
                 self._answer(group)
-                group, numbers = [], 0
-                self._do(item, future)
-            self._answer(group)
 
-    def _answer(self, group: list[tuple[Request, asyncio.Future[Any]]]) -> None:
-        if not group:
-            return
-        results: list[Any]
-        many = sum(len(request.outputs) for request, _ in group) >= _MANY_ROWS
+    def _answer(self, group: dict[asyncio.Future[Any], Request]) -> None:
+        requests = list(group.values())
+        many = sum(len(request.outputs) for request in requests) >= _MANY_ROWS
         sys.setswitchinterval(_SHORT_TURN if many else _TURN)
-        try:
-            results = list(self._guard.process([request for request, _ in group]))
-            self.is_failing = False
-        except Exception as error:  # every request of the group must hear of it
-            results = [error] * len(group)
-            self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
-        self._deliver([future for _, future in group], results)
+        self._do(list(group), lambda guards: guards.process(requests))
 
-    def _do(self, job: Job, future: asyncio.Future[Any]) -> None:
-        result: Any
+    def _do(self, futures: list[asyncio.Future[Any]], job: Callable[[GuardPair], list[Any]]) -> None:
         try:
-            result = job(self._guard)
+            results = job(self._guards)
             self.is_failing = False
-        except Exception as error:
-            result = error
+        except Exception as error:  # every request of a group must hear of it
+            results = [error] * len(futures)
             self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
-        self._deliver([future], [result])
-
-    def _deliver(self, futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(_resolve, futures, results)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
+
+
+def _alone(job: Job, guards: GuardPair) -> list[Any]:
+    return [job(guards)]
 
 
 def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:

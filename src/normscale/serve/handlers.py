@@ -7,14 +7,16 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from normscale._kernels import load_in_background
 from normscale.errors import FileFormatError, StoreUnavailable
-from normscale.guard import Guard
+from normscale.guard import Guard, GuardPair
 from normscale.guard import Request as GuardRequest
+from normscale.guard.entries import Entry
 from normscale.outputs import ModelOutputs
 from normscale.serve.answers import encode
 from normscale.serve.bad_request import BadRequest, shown
@@ -28,6 +30,7 @@ from normscale.serve.request import HttpRequest, Reply
 from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
 from normscale.serve.state_document import live_document, state_document, threshold_document
+from normscale.serve.succession_document import succession_document
 from normscale.serve.tokens import TokenFile, may
 from normscale.serve.watcher import Watcher
 from normscale.serve.webhook import Webhook
@@ -49,15 +52,9 @@ Wanted = TypeVar("Wanted")
 
 
 class Handlers:
-    """What one worker does for one guard; ``openapi.ROUTES`` names the methods.
+    """What one worker does for one guard; ``openapi.ROUTES`` says which method answers which path.
 
-    Parameters
-    ----------
-    name : str
-        Of the guard; empty when it is the only one.
-    server : ServerSettings
-    instruments : Instruments
-        Shared by the guards of a server.
+    The only guard of a server has an empty name; instruments are shared by all of them.
     """
 
     def __init__(self, name: str, server: ServerSettings, instruments: Instruments) -> None:
@@ -68,7 +65,7 @@ class Handlers:
         self.bounds = server.bounds
         self.instruments = instruments
         self.tokens = TokenFile(self.settings.tokens)
-        self.guard: Guard
+        self.guards: GuardPair
         self.commit: GroupCommit
         self.watcher: Watcher
         self.classifier: Classifier | None = None
@@ -79,13 +76,14 @@ class Handlers:
     async def start(self, shutdown: ShutdownSignal, webhook: Webhook) -> None:
         """Open the store and get ready."""
         load_in_background(after=_READY_FIRST)
-        self.guard = self.settings.open_guard()
-        if self.settings.model is not None:
-            self.classifier = Classifier(self.settings.model, self.guard.widths)
+        self.guards = self.settings.open()
+        self.classifier = self.settings.load_classifier(self.guards.widths)
         self.shutdown = shutdown
         self.watcher = Watcher(self.name, self.instruments, webhook)
-        self.guard.listeners.append(self.watcher.hear)
-        self.commit = GroupCommit(self.guard)
+        for guard in (self.guards.serving, self.guards.shadow):
+            if guard is not None:
+                guard.listeners.append(partial(self._hear, guard))
+        self.commit = GroupCommit(self.guards)
         self._tasks.append(asyncio.create_task(self._watch()))
         if self.server.demo:
             from normscale.serve.demo import play
@@ -98,7 +96,15 @@ class Handlers:
             task.cancel()
         if not await asyncio.to_thread(self.commit.stop, _STOP_SECONDS):
             return  # the thread ends with the process; nothing that it holds was acknowledged
-        self.guard.store.close()
+        self.guards.close()
+
+    @property
+    def guard(self) -> Guard:
+        """The one that serves."""
+        return self.guards.serving
+
+    def _hear(self, guard: Guard, entry: Entry) -> None:
+        self.watcher.hear(entry, of_shadow=guard is self.guards.shadow)
 
     async def _watch(self) -> None:
         """Look at the store every few seconds, so that its troubles are told also while nobody asks."""
@@ -127,7 +133,7 @@ class Handlers:
         """``POST /v1/score``."""
         began = time.perf_counter()
         content_type, max_rows = request.header(b"content-type"), self.bounds.max_rows
-        outputs = read_outputs(request.body, content_type, widths=self.guard.widths, max_rows=max_rows, finite=False)
+        outputs = read_outputs(request.body, content_type, widths=self.guards.widths, max_rows=max_rows, finite=False)
         return await self._answer(request, "/v1/score", outputs, began)
 
     async def classify(self, request: HttpRequest) -> Reply:
@@ -147,7 +153,7 @@ class Handlers:
         if len(inputs) > self.bounds.max_rows:
             raise BadRequest(413, f"{len(inputs)} inputs in one request; at most {self.bounds.max_rows} are taken.")
         try:
-            outputs = self.guard.checked(await asyncio.to_thread(self.classifier.outputs, inputs))
+            outputs = self.guards.checked(await asyncio.to_thread(self.classifier.outputs, inputs))
         except Exception as error:  # onnxruntime's errors have no common class; the inputs made it fail
             raise BadRequest(422, f"the model refused these inputs ({shown(str(error))}).") from error
         return await self._answer(request, "/v1/classify", outputs, began)
@@ -174,7 +180,7 @@ class Handlers:
 
     async def quarantine(self, _: HttpRequest) -> Reply:
         """``GET /v1/quarantine``."""
-        parts = await self.commit.run(lambda guard: guard.quarantine())
+        parts = await self.commit.run(lambda guards: guards.run(Guard.quarantine))
         fields = ("at", "client", "cause", "rows", "flagged")
         return Reply(encode_json({"quarantine": [{name: getattr(part, name) for name in fields} for part in parts]}))
 
@@ -189,7 +195,7 @@ class Handlers:
             pause = _LIVE_SECONDS
             silent += pause
             try:
-                view = await self.commit.run(_refreshed(live_document))
+                view = await self.commit.run(partial(_refreshed, live_document))
             except (StoreUnavailable, FileFormatError) as error:
                 yield b"event: trouble\ndata: " + encode_json({"error": str(error)}) + b"\n\n"
                 continue
@@ -209,13 +215,13 @@ class Handlers:
             async with asyncio.timeout(_STATE_SECONDS):
                 state, store_is_up = await self._refreshed_state(), True
         except (StoreUnavailable, FileFormatError, TimeoutError):
-            state, store_is_up = state_document(self.guard), False  # as it was last known
+            state, store_is_up = _described(state_document, self.guards), False  # as it was last known
         text = self.instruments.exposition(state, self.name, store_is_up=store_is_up)
         return Reply(text, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _refreshed_state(self) -> dict[str, Any]:
         try:
-            state = await self.commit.run(_refreshed(state_document))
+            state = await self.commit.run(partial(_refreshed, state_document))
         except (StoreUnavailable, FileFormatError) as error:
             self.watcher.store_trouble(str(error))
             raise
@@ -233,7 +239,7 @@ class Handlers:
         if self.commit.is_failing or time.monotonic() - self._written > _READY_AGAIN:
             try:
                 async with asyncio.timeout(_READY_SECONDS):
-                    await self.commit.run(lambda guard: guard.probe())
+                    await self.commit.run(lambda guards: guards.run(Guard.probe))
             except TimeoutError:
                 raise BadRequest(503, f"the store did not answer within {_READY_SECONDS:g} seconds.") from None
             self._written = time.monotonic()
@@ -241,48 +247,57 @@ class Handlers:
 
     async def openapi(self, _: HttpRequest) -> Reply:
         """``GET /openapi.json``."""
-        return Reply(encode_json(openapi_document(self.guard.widths, self.classifier is not None)))
+        return Reply(encode_json(openapi_document(self.guards.widths, self.settings)))
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
     async def set_threshold(self, request: HttpRequest) -> Reply:
         """``PUT /v1/threshold``."""
         wanted = _read_json(request, NewThreshold)
-        state = await self.commit.run(lambda guard: guard.set_threshold(wanted.value, by=request.client))
+        state = await self.commit.run(
+            lambda guards: guards.run(lambda guard: guard.set_threshold(wanted.value, by=request.client))
+        )
         return Reply(encode_json({"threshold": threshold_document(state.threshold, self.guard.start.threshold)}))
 
     async def freeze(self, request: HttpRequest) -> Reply:
         """``POST /v1/freeze``."""
-        return await self._decide(request, Reason, lambda guard, wanted: guard.freeze(wanted.reason, by=request.client))
+        reason = _read_json(request, Reason).reason
+        return await self._decide(lambda guard: guard.freeze(reason, by=request.client))
 
     async def thaw(self, request: HttpRequest) -> Reply:
         """``POST /v1/thaw``."""
-        return await self._decide(request, Nothing, lambda guard, _: guard.thaw(by=request.client))
+        _read_json(request, Nothing)
+        return await self._decide(lambda guard: guard.thaw(by=request.client))
 
     async def reset(self, request: HttpRequest) -> Reply:
         """``POST /v1/reset``."""
-        return await self._decide(request, Nothing, lambda guard, _: guard.reset(by=request.client))
+        _read_json(request, Nothing)
+        return await self._decide(lambda guard: guard.reset(by=request.client))
 
     async def accept(self, request: HttpRequest) -> Reply:
         """``POST /v1/quarantine/accept``."""
-        return await self._decide(
-            request, OfClient, lambda guard, wanted: guard.accept(wanted.client, by=request.client)
-        )
+        client = _read_json(request, OfClient).client
+        return await self._decide(lambda guard: guard.accept(client, by=request.client))
 
     async def discard(self, request: HttpRequest) -> Reply:
         """``POST /v1/quarantine/discard``."""
-        return await self._decide(
-            request, OfClient, lambda guard, wanted: guard.discard(wanted.client, by=request.client)
-        )
+        client = _read_json(request, OfClient).client
+        return await self._decide(lambda guard: guard.discard(client, by=request.client))
 
-    async def _decide(
-        self, request: HttpRequest, body_type: type[Wanted], decision: Callable[[Guard, Wanted], Any]
-    ) -> Reply:
-        wanted = _read_json(request, body_type)
+    async def switch(self, request: HttpRequest) -> Reply:
+        """``POST /v1/switch``."""
+        _read_json(request, Nothing)
 
-        def decide(guard: Guard) -> dict[str, Any]:
-            decision(guard, wanted)
-            return state_document(guard)
+        def switch(guards: GuardPair) -> dict[str, Any]:
+            guards.switch(by=request.client)
+            return succession_document(guards)
+
+        return Reply(encode_json(await self.commit.run(switch)))
+
+    async def _decide(self, decision: Callable[[Guard], Any]) -> Reply:
+        def decide(guards: GuardPair) -> dict[str, Any]:
+            guards.run(decision)
+            return state_document(guards.serving)
 
         state = await self.commit.run(decide)
         return Reply(encode_json({name: state[name] for name in ("mode", "rows", "quarantined", "frozen_because")}))
@@ -295,9 +310,10 @@ def _read_json(request: HttpRequest, body_type: type[Wanted]) -> Wanted:
         raise BadRequest(422, f"the body is not what is expected here: {shown(str(error))}.") from error
 
 
-def _refreshed(describe: Callable[[Guard], dict[str, Any]]) -> Callable[[Guard], dict[str, Any]]:
-    def run(guard: Guard) -> dict[str, Any]:
-        guard.refresh()
-        return describe(guard)
+def _refreshed(describe: Callable[[Guard], dict[str, Any]], guards: GuardPair) -> dict[str, Any]:
+    guards.refresh()
+    return _described(describe, guards)
 
-    return run
+
+def _described(describe: Callable[[Guard], dict[str, Any]], guards: GuardPair) -> dict[str, Any]:
+    return describe(guards.serving) | succession_document(guards)

@@ -14,6 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from normscale.serve.succession_document import shadow_metrics
+
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _RECENT_SECONDS = 10.0
 _NOBODYS = ("other", "demo")
@@ -24,7 +26,6 @@ class Instruments:
     """What a worker counts by itself."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "normscale_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
@@ -36,42 +37,22 @@ class Instruments:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self._alarms = Counter(
+        self.alarms = Counter(
             "normscale_alarms", "Alarms that were raised.", ["guard", "reading"], registry=self.registry
         )
-        self._freezes = Counter("normscale_freezes", "Times it was frozen.", ["guard"], registry=self.registry)
-        self._store_errors = Counter(
+        self.freezes = Counter("normscale_freezes", "Times it was frozen.", ["guard"], registry=self.registry)
+        self.store_errors = Counter(
             "normscale_store_errors", "Requests that the store failed.", ["guard"], registry=self.registry
         )
-        self._children: dict[tuple[str, int], Any] = {}
-        self._timers: dict[str, Any] = {}
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
 
     def request(self, path: str, status: int) -> None:
         """Count a request."""
-        child = self._children.get((path, status))
-        if child is None:
-            child = self._children[path, status] = self._requests.labels(path, str(status))
-        child.inc()
-
-    def alarm(self, guard: str, reading: str) -> None:
-        """Count an alarm."""
-        self._alarms.labels(guard, reading).inc()
-
-    def freeze(self, guard: str) -> None:
-        """Count a freeze."""
-        self._freezes.labels(guard).inc()
-
-    def store_error(self, guard: str) -> None:
-        """Count a request that the store failed."""
-        self._store_errors.labels(guard).inc()
+        self._requests.labels(path, str(status)).inc()
 
     def answered(self, path: str, rows: int, seconds: float) -> None:
         """Count rows that were answered."""
-        child = self._timers.get(path)
-        if child is None:
-            child = self._timers[path] = self._seconds.labels(path)
-        child.observe(seconds)
+        self._seconds.labels(path).observe(seconds)
         self._recent.append((time.monotonic(), rows, seconds))
 
     def summary(self) -> dict[str, Any]:
@@ -141,6 +122,7 @@ def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]
         readings.add_metric([name], math.nan if value is None else value)
         alarms.add_metric([name], float(name in alarming))
     yield from (readings, alarms)
+    yield from shadow_metrics(state["shadow"])
     running = running_readings(state["classes"])
     if running is not None:
         shift, spread = running

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from normscale._version import __version__
 from normscale.outputs import LOGITS
-from normscale.serve.bodies import Decided, ErrorAnswer, NewThreshold, Nothing, OfClient, Reason, Scores, schemas
+from normscale.serve.bodies import Decided, ErrorAnswer, NewThreshold, Nothing, OfClient, Reason, Scores
 from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, NPZ
+from normscale.serve.settings import GuardSettings
 
 DESCRIPTION = (
     "Tells, for every row of a classifier's outputs, whether the input was one it was trained for. A row that was "
@@ -65,6 +68,8 @@ class Route(NamedTuple):
     """The type of its answer; None: any object."""
     content_type: str = JSON
     """Of the answer."""
+    needs: str = ""
+    """Which setting of a guard it is of no use without."""
 
     @property
     def is_free(self) -> bool:
@@ -76,7 +81,7 @@ ROUTES = (
     Route("POST", "/v1/score", "score", "Score rows: logits, and whatever else the detector reads", "score", "rows",
           None, Scores),
     Route("POST", "/v1/classify", "classify", "Run the model on inputs and score its logits", "score", "inputs",
-          None, Scores),
+          None, Scores, needs="model"),
     Route("GET", "/v1/state", "state", "What the guard knows", "read"),
     Route("GET", "/v1/live", "live", "The same and the recent past, as server-sent events", "read",
           content_type="text/event-stream"),
@@ -87,6 +92,8 @@ ROUTES = (
     Route("POST", "/v1/thaw", "thaw", "Take rows in again", "admin", Nothing, {}, Decided),
     Route("POST", "/v1/reset", "reset", "Forget the stream: back to the detector file's statistics", "admin", Nothing,
           {}, Decided),
+    Route("POST", "/v1/switch", "switch", "Let the shadow serve from now on", "admin", Nothing, {},
+          needs="shadow"),
     Route("GET", "/v1/quarantine", "quarantine", "Rows that were answered but not taken in", "read"),
     Route("POST", "/v1/quarantine/accept", "accept", "Take quarantined rows in", "admin", OfClient,
           {"client": "camera-7"}, Decided),
@@ -99,14 +106,19 @@ ROUTES = (
 )  # fmt: skip
 
 
-def openapi_document(widths: Mapping[str, int], has_model: bool) -> dict[str, Any]:
+def routes_of(settings: GuardSettings) -> list[Route]:
+    """The routes that a guard has."""
+    return [route for route in ROUTES if not route.needs or getattr(settings, route.needs) is not None]
+
+
+def openapi_document(widths: Mapping[str, int], settings: GuardSettings) -> dict[str, Any]:
     """The document of a guard that reads arrays of these widths."""
-    routes = [route for route in ROUTES if has_model or route.handler != "classify"]
+    routes = routes_of(settings)
     types = [
         ErrorAnswer,
         *{one: None for route in routes for one in (route.body, route.answer) if isinstance(one, type)},
     ]
-    references, components = schemas(*types)
+    references, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     reference = dict(zip(types, references, strict=True))
     paths: dict[str, Any] = {}
     for route in routes:

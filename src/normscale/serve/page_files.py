@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
 
 _FOLDER = os.path.join(os.path.dirname(__file__), "page")
 _CONTENT_TYPES = {
@@ -14,21 +13,14 @@ _CONTENT_TYPES = {
 }
 
 
-class PageFile(NamedTuple):
-    """One file."""
-
-    content: bytes
-    content_type: str
-
-
-def page_files() -> dict[str, PageFile]:
-    """Path -> file: ``/`` is the page, ``/page/...`` what it loads."""
-    files: dict[str, PageFile] = {}
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """Path -> content and its type: ``/`` is the page, ``/page/...`` what it loads."""
+    files: dict[str, tuple[bytes, str]] = {}
     for name in sorted(os.listdir(_FOLDER)):
         content_type = _CONTENT_TYPES.get(os.path.splitext(name)[1])
         if content_type is None:
             continue
         with open(os.path.join(_FOLDER, name), "rb") as file:
             path = "/" if name == "index.html" else f"/page/{name}"
-            files[path] = PageFile(file.read(), content_type)
+            files[path] = file.read(), content_type
     return files

@@ -33,33 +33,19 @@ ARROW_FILE = "application/vnd.apache.arrow.file"
 def read_outputs(
     body: Body, content_type: str | None, *, widths: Mapping[str, int], max_rows: int, finite: bool = True
 ) -> ModelOutputs:
-    """Arrays by name out of the body of a request.
+    """Arrays by name out of the body of a request: each at least one row, float32 or float64, in C order.
 
-    Parameters
-    ----------
-    body : bytes or bytearray
-    content_type : str or None
-        ``application/json`` (also when there is none, and any ``+json``): ``{"logits": [[...], ...]}`` with a field for
-        every array, or one row as ``{"logits": [...]}``. ``application/x-npz``: a file of ``numpy.savez``.
-        ``application/x-npy``: logits alone, of shape (n, width) or (width,). ``application/octet-stream`` when it
-        begins like one of the two. ``application/vnd.apache.arrow.stream`` or ``.file``: a float column for every
-        class, or one column of lists called ``logits``; any other array is a column of lists.
-    widths : mapping of str to int
-        Columns of every array that is read; all of them must come, and no others.
-    max_rows : int
-        Rows in one request.
-    finite : bool
-        Refuse NaN and infinity; False leaves that to the reader of the rows.
+    Every array of ``widths`` must come, and no others. By content type:
 
-    Returns
-    -------
-    ModelOutputs
-        At least one row; C order, float32 or float64, every number finite unless it was not asked for.
+    * JSON (also where none is given, and any ``+json``): ``{"logits": [[...], ...]}``, or one row as ``[...]``, with a
+      field for every array
+    * ``application/x-npz``: a file of ``numpy.savez``; ``application/x-npy``: logits alone, of shape (n, width) or
+      (width,); ``application/octet-stream`` when it begins like one of the two
+    * Arrow, a stream or a file: a float column for every class, or one column of lists called ``logits``; any other
+      array is a column of lists
 
-    Raises
-    ------
-    BadRequest
-        For anything else.
+    ``finite=False`` leaves it to the reader of the rows to refuse NaN and infinity. Anything wrong is a
+    :class:`BadRequest`.
 
     Examples
     --------
@@ -107,26 +93,11 @@ def read_inputs(
     dtype: DTypeLike,
     max_elements: int,
 ) -> NDArray[Any]:
-    """A model's inputs out of the body of a request.
+    """A model's inputs out of the body of a request, ``{"inputs": nested lists}`` or .npy: (n, ...), finite, C order.
 
-    Parameters
-    ----------
-    body : bytes or bytearray
-    content_type : str or None
-        ``application/json``: ``{"inputs": nested lists}``; or ``application/x-npy``.
-    shape : sequence of int or None
-        The model's input, its batch first; None where any length will do. One input without the batch axis is a batch
-        of one.
-    dtype : dtype
-        Of the model's input. Numbers are converted when they keep their meaning: floats to floats, integers to
-        floats, integers to integers that hold them.
-    max_elements : int
-        Numbers in one request.
-
-    Returns
-    -------
-    array of shape (n, ...), n >= 1
-        C order, of that dtype, every number finite.
+    ``shape`` is that of the model's input, its batch first, with None where any length will do; one input without the
+    batch axis is a batch of one. Numbers become ``dtype`` when they keep their meaning: floats to floats, integers to
+    floats, integers to integers that hold them.
 
     Examples
     --------

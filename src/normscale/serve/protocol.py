@@ -49,7 +49,6 @@ class GuardProtocol(HttpToolsProtocol):
             self._start_clock()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
         self._stop_clock()
         super().connection_lost(exc)
 
@@ -70,7 +69,6 @@ class GuardProtocol(HttpToolsProtocol):
             self._start_clock()
 
     def on_message_begin(self) -> None:
-        """Take the first byte of a request."""
         super().on_message_begin()
         self._in_head = self._in_message = True
         self._advance()
@@ -100,7 +98,6 @@ class GuardProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Take the last byte of a request."""
         self._in_message = False
         self._advance()
         super().on_message_complete()

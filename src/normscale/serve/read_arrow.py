@@ -58,8 +58,8 @@ def _read(pa: Any, source: Any, is_file: bool, widths: Mapping[str, int], max_ro
     if _header_field(first, _ENDIANNESS):
         raise BadRequest(415, "the Arrow stream is big-endian. Write it in little-endian order.")
     schema = pa.ipc.read_schema(first)
-    _check_columns(pa, schema, widths)
-    nodes = sum(1 + hasattr(field.type, "value_type") for field in schema)  # a list has one for its numbers, too
+    lists = _checked_lists(pa, schema, widths)
+    nodes = len(schema) + len(lists)  # a list has one for its numbers, too
     batches: list[Any] = []
     total = 0
     for message in messages:
@@ -79,7 +79,7 @@ def _read(pa: Any, source: Any, is_file: bool, widths: Mapping[str, int], max_ro
         batches.append(batch)
     if not total:
         raise BadRequest(422, "the Arrow stream holds no rows; at least one is needed.")
-    blocks = [_arrays(pa, batch, widths) for batch in batches]
+    blocks = [_arrays(batch, lists, widths) for batch in batches]
     return {name: np.ascontiguousarray(np.concatenate([block[name] for block in blocks])) for name in widths}
 
 
@@ -131,40 +131,39 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
     return table + offset if offset else None
 
 
-def _check_columns(pa: Any, schema: Any, widths: Mapping[str, int]) -> None:
-    """Refuse columns that cannot be the arrays that are wanted."""
-    listed = {name for name in schema.names if _is_list_of(pa, schema, name, widths)}
-    for name in sorted(listed):
+def _checked_lists(pa: Any, schema: Any, widths: Mapping[str, int]) -> dict[int, str]:
+    """Which columns, by position, are lists of which array; columns that cannot be the arrays wanted are refused."""
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    lists = {
+        i: field.name
+        for i, field in enumerate(schema)
+        if field.name in widths and any(is_(field.type) for is_ in kinds)
+    }
+    for i, name in lists.items():
         if schema.names.count(name) > 1:
             raise BadRequest(422, f"the Arrow stream has two columns {shown(name)}.")
-        _require_float(pa, schema.field(name).type.value_type, name)
-        size = getattr(schema.field(name).type, "list_size", widths[name])
+        _require_float(pa, schema.field(i).type.value_type, name)
+        size = getattr(schema.field(i).type, "list_size", widths[name])
         if size != widths[name]:
             raise BadRequest(422, f"the lists of {shown(name)} must hold {widths[name]} numbers; got {size}.")
     for name in widths:
-        if name != LOGITS and name not in listed:
+        if name != LOGITS and name not in lists.values():
             raise BadRequest(
                 422, f"{name} is missing: an Arrow stream needs a column of lists of floats called {name}."
             )
-    if LOGITS in widths and LOGITS not in listed:
-        columns = [field for field in schema if field.name not in listed]
-        if len(columns) != widths[LOGITS]:
-            raise BadRequest(
-                422,
-                f"an Arrow stream must have {widths[LOGITS]} float columns, one for each class in order, or one column "
-                f"of lists of floats called logits; got {len(columns)} columns.",
-            )
-        for field in columns:
-            _require_float(pa, field.type, field.name)
-    elif len(listed) != len(schema.names):
-        raise BadRequest(422, f"an Arrow stream must hold {', '.join(widths)} and nothing else.")
-
-
-def _is_list_of(pa: Any, schema: Any, name: str, widths: Mapping[str, int]) -> bool:
-    if name not in widths or name not in schema.names:
-        return False
-    kind = schema.field(schema.get_all_field_indices(name)[0]).type
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    columns = [field for i, field in enumerate(schema) if i not in lists]
+    if LOGITS in lists.values():
+        if columns:
+            raise BadRequest(422, f"an Arrow stream must hold {', '.join(widths)} and nothing else.")
+    elif len(columns) != widths[LOGITS]:
+        raise BadRequest(
+            422,
+            f"an Arrow stream must have {widths[LOGITS]} float columns, one for each class in order, or one column "
+            f"of lists of floats called logits; got {len(columns)} columns.",
+        )
+    for field in columns:
+        _require_float(pa, field.type, field.name)
+    return lists
 
 
 def _require_float(pa: Any, kind: Any, name: str) -> None:
@@ -174,15 +173,10 @@ def _require_float(pa: Any, kind: Any, name: str) -> None:
         )
 
 
-def _arrays(pa: Any, batch: Any, widths: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+def _arrays(batch: Any, lists: Mapping[int, str], widths: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     """The arrays of one batch, each of shape (n, width)."""
-    lists = {  # by position: nothing keeps two columns from having one name
-        i: field.name
-        for i, field in enumerate(batch.schema)
-        if field.name in widths and hasattr(field.type, "value_type")
-    }
     arrays = {name: _of_lists(batch.column(i), name, widths[name]) for i, name in lists.items()}
-    if LOGITS in widths and LOGITS not in arrays:
+    if LOGITS not in arrays:
         columns = [batch.column(i) for i in range(batch.num_columns) if i not in lists]
         arrays[LOGITS] = np.stack([_numbers(column) for column in columns], axis=1)
     return arrays

@@ -39,7 +39,6 @@ class BodyBudget:
     """The memory that bodies may take together, from their first byte until they are answered."""
 
     def __init__(self, most: int) -> None:
-        """Nothing is taken yet."""
         self.most = most
         self.taken = 0
 

@@ -10,17 +10,19 @@ import socket
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import NoReturn
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
+from normscale.serve.app import worker_app
 from normscale.serve.event_log import FORMATS, log_config, tell
 from normscale.serve.hosts import Hosts, checked_origin
 from normscale.serve.instruments import MULTIPROCESS
 from normscale.serve.protocol import GuardProtocol
-from normscale.serve.settings import ENVIRONMENT, ServerSettings
+from normscale.serve.settings import ServerSettings
 from normscale.serve.tokens import load_tokens
 from normscale.serve.webhook import checked_webhook
 
@@ -43,7 +45,10 @@ def check_settings(settings: ServerSettings) -> None:
         checked_webhook(settings.webhook)
     if settings.log_format not in FORMATS:
         raise InvalidInput(f"a log format is one of {', '.join(FORMATS)}; got {settings.log_format!r}.")
-    if settings.workers > 1 and any(guard.store == ":memory:" for guard in settings.guards.values()):
+    for guard in settings.guards.values():
+        if len(set(guard.stores)) < len(guard.stores) and guard.store != ":memory:":
+            raise InvalidInput(f"a shadow needs a store of its own (--shadow-store); both are {guard.store!r}.")
+    if settings.workers > 1 and any(":memory:" in guard.stores for guard in settings.guards.values()):
         raise InvalidInput("a store in memory cannot be shared by several workers; give --store FILE.")
     without = [name for name, guard in settings.guards.items() if not len(load_tokens(guard.tokens))]
     reached = settings.host if not settings.is_loopback else "a server behind --allow-host" if settings.hosts else ""
@@ -75,7 +80,6 @@ def bind(settings: ServerSettings) -> socket.socket:
 
 def serve(settings: ServerSettings, listener: socket.socket) -> None:
     """Serve until told to stop (SIGINT, SIGTERM); both are an orderly end."""
-    os.environ[ENVIRONMENT] = settings.to_json()
     logging.config.dictConfig(log_config(settings.log_format))
     # uvicorn, having stopped in good order, raises the signal once more: without this it would end the process here.
     signal.signal(signal.SIGTERM, _leave)
@@ -116,9 +120,9 @@ class Workers(Multiprocess):
 
 def _configuration(settings: ServerSettings) -> uvicorn.Config:
     return uvicorn.Config(
-        "normscale.serve.app:app_from_environment",
+        partial(worker_app, settings),  # like the next, sent to the workers: by name, and what it holds
         factory=True,
-        http=GuardProtocol,  # by name: a class made here could not be sent to the workers
+        http=GuardProtocol,
         loop="auto",  # uvloop where there is one: not on Windows
         ws="none",
         lifespan="on",

@@ -1,4 +1,4 @@
-"""All that a server is told at its start; travels to its workers as JSON. Tokens are not in it, only their files."""
+"""All that a server is told at its start, and its workers by it. Tokens are not in it, only their files."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import DEFAULT, load_detector, make_detector
 from normscale.detectors.threshold import Threshold
-from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError
-from normscale.guard import Guard, Policy, open_guard
+from normscale.guard import GuardPair, Policy, open_guard
 from normscale.serve.bounds import Bounds
+from normscale.serve.classifier import Classifier
 
 SAMPLE = "sample"
-ENVIRONMENT = "NORMSCALE_SERVE"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TAKEN = ("v1", "page", "healthz", "readyz", "metrics")
 
@@ -36,6 +36,14 @@ class GuardSettings:
     threshold: float | None = None
     model: str | None = None
     tokens: str | None = None
+    adopt: bool = False
+    """Whether a store of another detector with the same classes is taken over."""
+    shadow: str | None = None
+    """A detector file that is sent the same rows, until somebody switches to it ..."""
+    shadow_store: str = ""
+    """... and where its statistics are kept."""
+    logits: str | None = None
+    """The output of the model that holds the logits, where several could."""
 
     def load_detector(self) -> Detector:
         """Load the detector, and give it the threshold that was asked for."""
@@ -44,9 +52,26 @@ class GuardSettings:
             detector.threshold_ = Threshold(self.threshold)
         return detector
 
-    def open_guard(self, detector: Detector | None = None) -> Guard:
-        """Open the store and the guard on it; a detector that is refused leaves no store behind."""
-        return open_guard(self.load_detector() if detector is None else detector, self.store, self.policy)
+    def open(self) -> GuardPair:
+        """Open the stores and the guards on them; a detector that is refused leaves no store behind."""
+        with ExitStack() as opened:
+            guard, shadow = open_guard(self.load_detector(), self.store, self.policy, adopt=self.adopt), None
+            opened.callback(guard.store.close)
+            if self.shadow is not None:
+                shadow = open_guard(load_detector(self.shadow), self.shadow_store, self.policy)
+                opened.callback(shadow.store.close)
+            pair = GuardPair(guard, shadow)
+            opened.pop_all()
+        return pair
+
+    def load_classifier(self, widths: Mapping[str, int]) -> Classifier | None:
+        """Load the model, if there is one, with an output for every array that the guard reads."""
+        return None if self.model is None else Classifier(self.model, widths, self.logits)
+
+    @property
+    def stores(self) -> list[str]:
+        """Where the guard and its shadow are kept."""
+        return [self.store] if self.shadow is None else [self.store, self.shadow_store]
 
 
 @dataclass(frozen=True)
@@ -79,31 +104,14 @@ class ServerSettings:
         except ValueError:
             return False
 
-    def to_json(self) -> str:
-        """Write them for a worker's environment."""
-        return write_json({**dataclasses.asdict(self), "bounds": self.bounds._asdict()})
-
-    @classmethod
-    def from_environment(cls) -> Self:
-        """Read what the parent process left."""
-        document = read_json(os.environ[ENVIRONMENT])
-        document["guards"] = {
-            name: GuardSettings(**{**guard, "policy": Policy(**guard["policy"])})
-            for name, guard in document["guards"].items()
-        }
-        document["bounds"] = Bounds(**document["bounds"])
-        for name in ("hosts", "origins", "proxies"):
-            document[name] = tuple(document[name])
-        return cls(**document)
-
 
 def read_guards(path: str, policy: Policy) -> dict[str, GuardSettings]:
     """Several guards by name, out of a TOML file with a table for each.
 
     Parameters
     ----------
-    path : a file with tables such as ``[cameras]`` with ``detector``, ``store``, ``tokens``, ``model``, ``threshold``,
-        and ``[cameras.policy]``; paths are relative to it
+    path : a file with tables such as ``[cameras]`` with ``detector``, ``store``, ``tokens``, ``model``, ``logits``,
+        ``threshold``, ``adopt``, ``shadow``, ``shadow_store``, and ``[cameras.policy]``; paths are relative to it
     policy : Policy
         What a guard's own table does not say.
     """
@@ -118,9 +126,9 @@ def read_guards(path: str, policy: Policy) -> dict[str, GuardSettings]:
         raise FileFormatError(f'{path} names no guard; write a table for each, [name] with detector = "file".')
     folder = os.path.dirname(os.path.abspath(path))
     guards = {name: _guard_of(name, table, folder, policy, path) for name, table in document.items()}
-    stores = [guard.store for guard in guards.values()]
-    twins = [name for name, guard in guards.items() if guard.store != ":memory:" and stores.count(guard.store) > 1]
-    if twins:
+    stores = [store for guard in guards.values() for store in guard.stores if store != ":memory:"]
+    twins = [name for name, guard in guards.items() if any(stores.count(store) > 1 for store in guard.stores)]
+    if len(twins) > 1:
         raise FileFormatError(f"{path}: {' and '.join(twins)} have one store; give each guard its own.")
     return guards
 
@@ -137,11 +145,13 @@ def _guard_of(name: str, table: Any, folder: str, policy: Policy, path: str) -> 
             f"{path}: [{name}] must have a detector, and no other keys than {', '.join(sorted(known))}."
         )
     own = dict(table)
-    for key in ("detector", "store", "tokens", "model"):
+    for key in ("detector", "store", "tokens", "model", "shadow", "shadow_store"):
         value = own.get(key)
         if value is not None and value not in (SAMPLE, ":memory:") and "://" not in str(value):
             own[key] = os.path.join(folder, str(value))
     own.setdefault("store", default_store(own["detector"]))
+    if "shadow" in own:
+        own.setdefault("shadow_store", default_store(own["shadow"]))
     wanted = dict(own.get("policy", {}))
     if "window" in wanted:
         wanted.setdefault("evidence", min(policy.evidence, 0.5 * wanted["window"]))

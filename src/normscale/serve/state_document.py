@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from normscale._version import __version__
@@ -24,7 +25,8 @@ def threshold_document(threshold: Threshold, own: Threshold) -> dict[str, Any]:
 def state_document(guard: Guard) -> dict[str, Any]:
     """What a guard knows, without the past."""
     state = guard.state
-    values = {reading.name: reading.value for reading in guard.drift.readings(state.recent)}
+    running = None if state.frozen is not None else state.statistics.moments  # as the guard itself reads them
+    values = {reading.name: reading.value for reading in guard.drift.readings(state.recent, running)}
     return {
         "detector": guard.detector.name,
         "parameters": {name: _for_json(value) for name, value in guard.detector.get_params().items()},
@@ -37,6 +39,8 @@ def state_document(guard: Guard) -> dict[str, Any]:
         "on_drift": guard.policy.on_drift,
         "frozen_since": None if state.frozen is None else state.frozen.since,
         "frozen_because": None if state.frozen is None else state.frozen.because,
+        "frozen_by": [] if state.frozen is None else [alarm._asdict() for alarm in state.frozen.alarms],
+        "thaw": thaw_document(guard),
         "alarms": [alarm._asdict() for alarm in state.alarms],
         "readings": [
             {"name": name, "label": LABELS[name], "value": values.get(name), "limit": number_for_json(limit)}
@@ -47,6 +51,15 @@ def state_document(guard: Guard) -> dict[str, Any]:
         "store": guard.store.name,
         "now": guard.now,
     }
+
+
+def thaw_document(guard: Guard) -> dict[str, Any] | None:
+    """When a frozen guard goes on by itself; None if it is not frozen, or only a person ends it."""
+    state = guard.state
+    if state.frozen is None or state.frozen.by_person or not math.isfinite(guard.judge.thaws_after(state)):
+        return None
+    needed = math.ceil(guard.judge.thaws_after(state))
+    return {"calm_rows": state.calm_rows, "needed": needed, "to_come": max(0, needed - state.calm_rows)}
 
 
 def class_profiles(guard: Guard) -> dict[str, Any]:

@@ -62,7 +62,6 @@ class Tokens:
         self._clients = tuple((bytes.fromhex(digest), Client(name, role)) for name, role, digest in clients)
 
     def __len__(self) -> int:
-        """How many clients are known."""
         return len(self._clients)
 
     def __repr__(self) -> str:

@@ -29,13 +29,7 @@ def checked_webhook(url: str) -> str:
 
 
 class Webhook:
-    """Sends messages in order. When many wait already, the newest is dropped, and the log says so.
-
-    Parameters
-    ----------
-    url : str or None
-        None sends nothing.
-    """
+    """Sends messages in order, without a ``url`` none. When many wait, the newest is dropped, and the log says so."""
 
     def __init__(self, url: str | None, pauses: tuple[float, ...] = _PAUSES) -> None:
         self._url = url

@@ -76,7 +76,6 @@ class PostgresStore(SqlStore):
             self._drop()
 
     def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Run it."""
         try:
             cursor = self._connection.execute(statement.replace("?", "%s"), tuple(values))
             return list(cursor.fetchall()) if cursor.description else []
@@ -84,7 +83,6 @@ class PostgresStore(SqlStore):
             self._explain(error)
 
     def close(self) -> None:
-        """Disconnect."""
         self._drop()
 
     def _drop(self) -> None:

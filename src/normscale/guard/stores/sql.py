@@ -57,7 +57,7 @@ class Quarantined(NamedTuple):
     flagged: int
     mean: bytes
     m2: bytes
-    packed_rows: bytes
+    packed_rows: bytes = b""
 
 
 class Transaction:
@@ -129,17 +129,11 @@ class Transaction:
         )
         self._run("DELETE FROM answers WHERE client = ? AND upto <= ?", (client, upto - most_bytes))
 
-    def quarantined(self, client: str | None = None) -> list[Quarantined]:
-        """Quarantined rows in order, of one client or of all."""
+    def quarantined(self, client: str | None = None, *, with_rows: bool = True) -> list[Quarantined]:
+        """Quarantined rows in order, of one client or of all; the rows themselves may be many."""
         where, values = ("", ()) if client is None else (" WHERE client = ?", (client,))
-        return [
-            Quarantined(*row) for row in self._run(f"SELECT {_QUARANTINED} FROM quarantine{where} ORDER BY seq", values)
-        ]
-
-    def list_quarantined(self) -> list[Quarantined]:
-        """List them for people: without the rows themselves, which may be many."""
-        columns = _QUARANTINED.removesuffix(", packed_rows")
-        return [Quarantined(*(*row, b"")) for row in self._run(f"SELECT {columns} FROM quarantine ORDER BY seq", ())]
+        columns = _QUARANTINED if with_rows else _QUARANTINED.removesuffix(", packed_rows")
+        return [Quarantined(*row) for row in self._run(f"SELECT {columns} FROM quarantine{where} ORDER BY seq", values)]
 
     def quarantined_in_minute(self, minute: int, client: str, cause: str) -> Quarantined | None:
         """Rows of a client that were quarantined within a minute, if any."""
@@ -164,7 +158,7 @@ class Transaction:
         count, size = self._run("SELECT COUNT(*), COALESCE(SUM(length(packed_rows)), 0) FROM quarantine", ())[0]
         if count <= parts and size <= most_bytes:
             return []
-        return self.list_quarantined()[: max(1, int(count) // 2)]
+        return self.quarantined(with_rows=False)[: max(1, int(count) // 2)]
 
     def drop_quarantined(self, parts: Sequence[Quarantined]) -> None:
         """Drop some of the quarantined rows."""
@@ -259,9 +253,7 @@ class SqlStore(ABC):
         """Close the connection."""
 
     def __enter__(self) -> Self:
-        """The store itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
         self.close()

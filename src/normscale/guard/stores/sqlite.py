@@ -28,7 +28,6 @@ class SqliteStore(SqlStore):
     byte_type = "BLOB"
 
     def __init__(self, path: str) -> None:
-        """Open or make the file."""
         self.name = path
         in_memory = path == ":memory:"
         folder = os.path.dirname(os.path.abspath(path))
@@ -71,7 +70,6 @@ class SqliteStore(SqlStore):
             raise
 
     def commit(self) -> None:
-        """Flush the log."""
         try:
             self._execute("COMMIT")
         except sqlite3.Error as error:
@@ -91,7 +89,6 @@ class SqliteStore(SqlStore):
             self._release_lock()
 
     def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Run it."""
         try:
             return self._execute(statement, values).fetchall()
         except sqlite3.Error as error:

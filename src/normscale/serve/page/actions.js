@@ -53,9 +53,11 @@ let fading = 0;
 export function showActions(view) {
   latest = view;
   for (const button of buttons) {
-    const hide = !ACTIONS[button.dataset.action].fits(view);
+    const { fits, text } = ACTIONS[button.dataset.action];
+    const hide = !fits(view);
     if (hide && button === document.activeElement) byId("status").focus(); // not to the top of the page
-    button.hidden = hide;
+    button.parentElement.hidden = hide;
+    if (!hide) say(button.nextElementSibling, text(view)); // what it will do, before it is pressed
   }
 }
 

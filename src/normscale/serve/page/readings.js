@@ -8,9 +8,18 @@ const AT = 2 / 3; // of a gauge's width is its limit, so that all can be compare
 export function showReadings(view) {
   const gauges = grow(byId("gauges"), view.readings.length, newGauge);
   view.readings.forEach((reading, k) => {
-    const alarm = view.alarms.find((one) => one.name === reading.name);
-    showGauge(gauges[k], reading, alarm && `${alarm.text} Since ${moment(alarm.since, view.now)}.`);
+    const named = (one) => one.name === reading.name;
+    const alarm = view.alarms.find(named);
+    const cause = (view.frozen_by ?? []).find(named);
+    showGauge(gauges[k], reading, alarm && `${alarm.text} Since ${moment(alarm.since, view.now)}.`, cause, unread(view, reading));
   });
+}
+
+// Why a reading has no value.
+function unread(view, { name, limit }) {
+  if (!isNumber(limit)) return "Not watched.";
+  if (view.mode === "static" && name.startsWith("running")) return "This detector has no running statistics.";
+  return view.mode === "frozen" && name.startsWith("running") ? "Nothing runs while frozen." : "Too few rows to say.";
 }
 
 function newGauge() {
@@ -18,18 +27,21 @@ function newGauge() {
   const line = make("i", { class: "mark" });
   const meter = make("div", { class: "meter", role: "meter", "aria-valuemin": 0 }, make("i", { class: "fill" }), line);
   line.style.left = `${100 * AT}%`;
-  return make("div", {}, head, meter, make("p", { class: "soft" }));
+  return make("div", {}, head, meter, make("p", { class: "froze" }), make("p", { class: "soft" }));
 }
 
-function showGauge(gauge, { label, value, limit }, alarm) {
-  const [head, meter, words] = gauge.children;
+function showGauge(gauge, { label, value, limit }, alarm, cause, otherwise) {
+  const [head, meter, froze, words] = gauge.children;
   const known = isNumber(value) && isNumber(limit);
   const figures = known ? `${decimal(value, 2)}, alarm at ${decimal(limit, 2)}` : "";
   say(head.firstChild, label[0].toUpperCase() + label.slice(1));
   say(head.lastChild, figures);
-  say(words, alarm ?? (known ? "Quiet." : isNumber(limit) ? "Too few rows to say." : "Not watched."));
-  set(gauge, "class", alarm ? "gauge alarmed" : "gauge");
-  meter.firstChild.style.width = `${known ? Math.min(100, (100 * AT * value) / limit) : 0}%`;
+  say(froze, cause ? `When it froze: ${decimal(cause.value, 2)}, beyond the limit of ${decimal(cause.limit, 2)}.` : "");
+  froze.hidden = !cause;
+  say(words, alarm ?? (known ? (cause ? "Quiet now." : "Quiet.") : otherwise));
+  set(gauge, "class", `gauge${alarm ? " alarmed" : ""}${cause ? " cause" : ""}${known ? "" : " past"}`);
+  const [much, most] = known ? [value, limit] : [cause?.value ?? 0, cause?.limit ?? 1];
+  meter.firstChild.style.width = `${Math.min(100, (100 * AT * much) / most)}%`;
   set(meter, "aria-label", label);
   set(meter, "aria-valuemax", known ? Math.max(limit / AT, value) : 1);
   set(meter, "aria-valuenow", known ? value : 0);

@@ -20,7 +20,7 @@ function describe(view) {
     const since = isNumber(view.frozen_since) ? ` since ${moment(view.frozen_since, view.now)}` : "";
     const because = view.frozen_because ? `: ${view.frozen_because}` : "";
     const text = `Rows are scored by the detector file's own statistics, not taken in.${quarantined}`;
-    return ["frozen", `Frozen${since}${because}`, text];
+    return ["frozen", `Frozen${since}${because}`, `${text} ${thaws(view)}`];
   }
   if (view.scored === 0) return ["waiting", "Waiting for the first row", "\u00a0"];
   const title = `Running on ${view.mode === "static" ? "training" : "live"} statistics`;
@@ -30,6 +30,15 @@ function describe(view) {
   }
   if (view.mode === "static") return ["static", title, "No alarm. This detector learns nothing from the stream."];
   return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${quarantined}`];
+}
+
+// When a frozen guard will go on.
+function thaws({ thaw, alarms }) {
+  if (!thaw) return "It stays frozen until someone thaws it.";
+  const { calm_rows: calm, needed, to_come: left } = thaw;
+  if (!left) return "It thaws with the next row.";
+  const after = `It thaws by itself after ${rows(needed)} without an alarm:`;
+  return alarms.length ? `${after} none so far, for an alarm stands.` : `${after} ${count(calm)} so far, ${count(left)} to come.`;
 }
 
 export function showStatus(view) {
