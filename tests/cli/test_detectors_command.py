@@ -117,3 +117,16 @@ def test_examples_on_cards_are_the_doctests_of_the_class() -> None:
     for name in ns.list_detectors():
         on_card = examples(card_of(name).python_example)
         assert on_card == examples(inspect.getdoc(detector_class(name)) or "")
+
+
+def test_no_word_of_the_table_is_broken_on_a_narrow_terminal() -> None:
+    for width in (80, 120):
+        done = CliRunner().invoke(app, ["detectors"], env={"COLUMNS": str(width)})
+        assert done.exit_code == 0, done.output
+        assert max(map(len, done.output.splitlines())) <= width
+        words = set(done.output.replace(",", " ").split())
+        for name in ns.list_detectors():
+            card = card_of(name)
+            assert {word for text in (card.name, card.paper, card.cost, *card.reads) for word in text.split()} <= {
+                *words, *(f"{word}," for word in words)
+            }, name  # fmt: skip

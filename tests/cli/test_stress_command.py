@@ -73,6 +73,29 @@ def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
     assert "gain kept" in text or "Gain kept" in text
 
 
+def test_advice_weighs_stream_aware_detectors_and_ones_own(folder: Path) -> None:
+    """On the sample, whose tables have features and a head, and with detectors that were named."""
+    tables = ("--train", "sample:train", "--id", "sample:test", "--ood", "sample:uniform_noise")
+    fitted = ns.make_detector("react+energy").fit(ns.load_sample().train)
+    fitted.save(folder / "mine.safetensors")
+    run = normscale("stress", *tables, "-d", "gen", "-d", "mine.safetensors", "-o", "own.json", cwd=folder)
+    assert run.returncode == 0, run.stderr
+    saved = load_stress(folder / "own.json")
+    known = {"robust_norm_scaling", "stream_aware+energy", "stream_aware+ensemble", "gen", "mine.safetensors"}
+    assert known <= set(saved.methods)
+    assert known <= set(run.stdout.split())
+    means = {
+        name: np.mean([numbers[name].auroc for numbers in saved.means().values()])
+        for name in saved.in_setting("stream")
+    }
+    assert max(means, key=lambda name: means[name]).startswith(("stream_aware", "robust"))
+    advice = " ".join(run.stdout.split("for these logits")[1].split("\n* ")[1].split())
+    assert advice.startswith(("Use Stream-aware", "Use Robust")), advice
+    unknown = normscale("stress", *tables, "-d", "gne", cwd=folder)
+    assert unknown.returncode == 1
+    assert "Did you mean 'gen'" in " ".join(unknown.stderr.split())
+
+
 def test_rows_as_csv_and_json(folder: Path) -> None:
     as_csv = normscale(*ARGUMENTS, "-f", "csv", cwd=folder)
     as_json = normscale(*ARGUMENTS, "-f", "json", cwd=folder)

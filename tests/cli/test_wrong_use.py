@@ -12,6 +12,8 @@ from typer.testing import CliRunner, Result
 
 import normscale as ns
 from normscale.cli import app
+from normscale.serve.classifier import Classifier
+from serve.models import linear_model
 
 SAMPLE = ns.load_sample()
 LABELS: Any = SAMPLE.train.labels
@@ -138,6 +140,16 @@ def test_a_threshold_on_training_rows(tmp_path: Path) -> None:
         assert f"100 % of the rows of {table} are also in sample:train" in said(done)
 
 
+def test_a_threshold_that_a_stream_would_not_keep(tmp_path: Path) -> None:
+    table = ("sample:train", "-o", tmp_path / "d.safetensors", "--threshold-on", "sample:validation")
+    noted = run("fit", *table, "-d", "oodd")
+    assert "100 % would be flagged by `score --stream`. Add --stream" in said(noted)
+    assert "would be flagged" not in said(run("fit", *table, "-d", "oodd", "--stream"))
+    assert "would be flagged" not in said(run("fit", *table, "-d", "norm_scaling"))
+    flagged = run("score", tmp_path / "d.safetensors", "sample:test", "--stream")
+    assert "26 of 362 rows" in said(flagged)
+
+
 def test_swapped_sides_and_permuted_labels(tmp_path: Path) -> None:
     asked = ("-d", "msp", "-d", "energy")
     swapped = run("eval", "--id", "sample:uniform_noise", "--ood", "sample:test", *asked)
@@ -181,7 +193,43 @@ def test_small_flaws(tmp_path: Path, fitted: Path) -> None:
     with pytest.raises(ns.InvalidInput, match=r"^row 1 holds NaN"):
         ns.RunningMoments(2).update(rows)
     assert [name for name in dir(ns) if not name.startswith("__")] == sorted(set(ns.__all__) - {"__version__"})
-    for command in ("fit", "score", "eval", "stress", "export"):
-        help_text = run(command, "--help").stdout
-        assert not [line for line in help_text.splitlines() if "list[str]" in line and "--" in line]
     assert "raise|skip" in run("score", "--help").stdout
+
+
+def test_no_help_shows_the_type_of_a_variable() -> None:
+    known = [command.name for command in app.registered_commands if command.name]
+    assert len(known) > 12
+    for words in (*([name] for name in known), ["data", "get"], ["data", "list"], ["data", "show"]):
+        shown = run(*words, "--help")
+        assert shown.exit_code == 0, words
+        assert "list[" not in shown.stdout, words
+    assert "<str>..." in run("report", "--help").stdout
+
+
+def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    linear_model(tmp_path / "two.onnx", 4, 8)
+    model = onnx.load(tmp_path / "two.onnx")
+    model.graph.node.append(onnx.helper.make_node("Softmax", ["logits"], ["probabilities"]))
+    model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["scores"]))
+    del model.graph.output[:]
+    model.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, 1, ["n", 8]) for name in ("probabilities", "scores")
+    )
+    onnx.save(model, tmp_path / "two.onnx")
+    store = ("--store", tmp_path / "guard.sqlite", "--port", 0)
+    two = said(run("serve", "sample", "--model", tmp_path / "two.onnx", *store))
+    assert "has 2 that could be it (probabilities, scores). --logits NAME chooses one." in two
+    wrong = said(run("serve", "sample", "--model", tmp_path / "two.onnx", "--logits", "logit", *store))
+    assert "has no output of 8 columns with that name; it has probabilities, scores." in wrong
+    assert "no model at" in said(run("serve", "sample", "--model", tmp_path / "nowhere.onnx", *store))
+    assert "give both" in said(run("serve", "sample", "--logits", "scores", *store))
+    chosen = Classifier(str(tmp_path / "two.onnx"), {"logits": 8}, "scores")
+    inputs = np.ones((2, 4), np.float32)
+    expected = onnxruntime_outputs(tmp_path / "two.onnx", inputs)
+    np.testing.assert_array_equal(chosen.outputs(inputs)["logits"], expected)
+
+
+def onnxruntime_outputs(path: Path, inputs: Any) -> Any:
+    runtime = pytest.importorskip("onnxruntime")
+    return runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(["scores"], {"inputs": inputs})[0]

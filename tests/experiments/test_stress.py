@@ -129,7 +129,7 @@ def test_the_grid_is_whole_and_in_order(result: StressResult) -> None:
     assert result.ood_sets == ["near", "far"]
     assert result.settings == {"seed": 4, "n_id": 80, "ood_sets": {"near": 70, "far": 40}, "id_classes": "labels"}
     sizes = {name: math.prod(map(len, preset.grid)) for name, preset in STRESS_PRESETS.items()}
-    assert sizes == {"paper": 84, "robust": 84}
+    assert sizes == {"own": 60, "paper": 84, "robust": 84}
     assert STRESS_PRESETS["robust"].grid.balances == ("balanced", "one class 80 %", "two classes missing")
 
 
@@ -218,7 +218,7 @@ def test_mistakes_are_named() -> None:
         stress(ID, {"none": ns.ModelOutputs(np.zeros((0, 4)))}, methods)
     with pytest.raises(ns.InvalidInput, match="threads must be a whole number >= 1; got 0"):
         stress(ID, OOD, methods, threads=0)
-    with pytest.raises(ns.InvalidInput, match="preset must be one of 'paper', 'robust'; got 'best'"):
+    with pytest.raises(ns.InvalidInput, match="preset must be one of 'own', 'paper', 'robust'; got 'best'"):
         stress_methods(TRAIN, "best")
     with pytest.raises(ns.NotFitted):
         stress(ID, OOD, {"new": ns.NormScaling()}, grid=SMALL)

@@ -29,6 +29,7 @@ from normscale.cli import (
     train,
     watch,
 )
+from normscale.cli._plain_help import PlainCommand
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -41,22 +42,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit", epilog=fit.EXAMPLE)(fit.fit)
-app.command("score", epilog=score.EXAMPLE)(score.score)
-app.command("eval", epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("audit", epilog=audit.EXAMPLE)(audit.audit_claims)
-app.command("bench", epilog=bench.EXAMPLE)(bench.bench)
-app.command("stress", epilog=stress.EXAMPLE)(stress.command)
-app.command("report", epilog=report.EXAMPLE)(report.report)
-app.command("leaderboard", epilog=leaderboard.EXAMPLE)(leaderboard.leaderboard)
-app.command("train", epilog=train.EXAMPLE)(train.train)
+app.command("fit", cls=PlainCommand, epilog=fit.EXAMPLE)(fit.fit)
+app.command("score", cls=PlainCommand, epilog=score.EXAMPLE)(score.score)
+app.command("eval", cls=PlainCommand, epilog=evaluate.EXAMPLE)(evaluate.evaluate)
+app.command("audit", cls=PlainCommand, epilog=audit.EXAMPLE)(audit.audit_claims)
+app.command("bench", cls=PlainCommand, epilog=bench.EXAMPLE)(bench.bench)
+app.command("stress", cls=PlainCommand, epilog=stress.EXAMPLE)(stress.command)
+app.command("report", cls=PlainCommand, epilog=report.EXAMPLE)(report.report)
+app.command("leaderboard", cls=PlainCommand, epilog=leaderboard.EXAMPLE)(leaderboard.leaderboard)
+app.command("train", cls=PlainCommand, epilog=train.EXAMPLE)(train.train)
 app.add_typer(data.app, name="data")
-app.command("serve", epilog=serve.EXAMPLE)(serve.serve)
-app.command("watch", epilog=watch.EXAMPLE)(watch.watch)
-app.command("token", epilog=token.EXAMPLE)(token.token)
-app.command("export", epilog=export.EXAMPLE)(export.export)
-app.command("detectors", epilog=detectors.EXAMPLE)(detectors.detectors)
-app.command("doctor", epilog=doctor.EXAMPLE)(doctor.doctor)
+app.command("serve", cls=PlainCommand, epilog=serve.EXAMPLE)(serve.serve)
+app.command("watch", cls=PlainCommand, epilog=watch.EXAMPLE)(watch.watch)
+app.command("token", cls=PlainCommand, epilog=token.EXAMPLE)(token.token)
+app.command("export", cls=PlainCommand, epilog=export.EXAMPLE)(export.export)
+app.command("detectors", cls=PlainCommand, epilog=detectors.EXAMPLE)(detectors.detectors)
+app.command("doctor", cls=PlainCommand, epilog=doctor.EXAMPLE)(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:

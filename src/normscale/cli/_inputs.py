@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Container, Iterable, Iterator, Sequence
 from enum import StrEnum
@@ -45,9 +46,9 @@ class Input:
 
     Parameters
     ----------
-    path : str
-        A table, a folder or glob of tables, ``-`` for a pipe, or ``sample:NAME``. Nothing but the head of a file is
-        read yet.
+    path : str, or several
+        A table, a folder or glob of tables, ``-`` for a pipe, or ``sample:NAME``; several are read as one. Nothing but
+        the head of a file is read yet.
     names : sequence of str, optional
         Read these arrays only, as far as they are there; labels and head are always read. By default all.
     class_names : sequence of str, optional
@@ -64,6 +65,7 @@ class Input:
     """
 
     path: str
+    """The first, where there are several."""
     n_rows: int | None
     """None where it is known only at the end."""
     names: tuple[str, ...]
@@ -76,7 +78,7 @@ class Input:
 
     def __init__(
         self,
-        path: str,
+        path: str | Sequence[str],
         names: Sequence[str] | None = None,
         *,
         class_names: Sequence[str] | None = None,
@@ -86,9 +88,13 @@ class Input:
         keep: Sequence[str] = (),
     ) -> None:
         """Open the table; columns that cannot be matched are refused here."""
-        self.path, self._probabilities = path, probabilities
+        paths = [path] if isinstance(path, str) else list(path)
+        self.path = path = paths[0]
+        self._probabilities = probabilities
         self._refuse_probabilities, self._check_labels = refuse_probabilities, check_labels
         self._notes: list[str] = []
+        if len(paths) > 1 and (alone := next((one for one in paths if one == "-" or one.startswith(PREFIX)), None)):
+            raise InvalidInput(f"{alone} cannot be read together with other tables; give files, folders and globs.")
         if path.startswith(PREFIX):
             outputs, self.class_names = _from_sample(path, names)
             self.n_rows, self.names, self.n_classes = len(outputs), outputs.names, len(self.class_names)
@@ -98,10 +104,10 @@ class Input:
             self._chunks: Iterable[tuple[ModelOutputs, Columns]] = [(outputs, {})]
         else:
             wanted = None if names is None else list(dict.fromkeys(names))
-            if names_many(path):
-                joined = JoinedTable(path, wanted)
+            if len(paths) > 1 or names_many(path):
+                joined = JoinedTable(paths, wanted)
                 if keep:
-                    raise InvalidInput(f"--keep-columns reads one table; {path} names several.")
+                    raise InvalidInput(f"--keep-columns reads one table; {path} is not one.")
                 self.columns, self._chunks = {}, ((chunk, {}) for chunk in joined.chunks())
                 table: JoinedTable | TableReader = joined
             else:
@@ -144,6 +150,16 @@ class Input:
             note(text)
         self._notes = []
 
+    def look(self) -> bool:
+        """Look at the first rows alone, for commands whose rows are read elsewhere; False where there are none."""
+        first = next((chunk for chunk, _ in self._chunks if len(chunk)), None)
+        if first is not None:
+            self._look_at(first if self._order is None else in_class_order(first, self._order))
+            for text in self._notes:
+                note(text)
+            self._notes = []
+        return first is not None
+
     def read(self, doing: str = "reading") -> ModelOutputs:
         """All rows; those of a large table stay in a temporary file, see :mod:`normscale.tables.gathering`."""
         outputs = gather(self.chunks(f"{doing} {self.path}"))
@@ -173,16 +189,22 @@ class Input:
 
 
 def input_named(item: str, taken: Container[str]) -> tuple[str, str]:
-    """Name and path of a table given as ``NAME=PATH`` or ``PATH``; without a name the file's own serves.
+    """Name and path of a table given as ``NAME=PATH`` or ``PATH``; without a name that of the file or folder serves.
+
+    What stands before ``=`` is no name where it has a slash: it is part of a path, or an object store's options.
 
     Examples
     --------
     >>> input_named("near=sample:unseen_digits", ()), input_named("sets/noise.npz", ())
     (('near', 'sample:unseen_digits'), ('noise', 'sets/noise.npz'))
+    >>> input_named("far=sets/*.parquet", ()), input_named("sets/day=1/*.parquet", ())
+    (('far', 'sets/*.parquet'), ('day=1', 'sets/day=1/*.parquet'))
     """
     name, equals, path = item.partition("=")
-    if not equals:
-        path, name = item, os.path.splitext(os.path.basename(item.removeprefix(PREFIX)))[0]
+    if not equals or "/" in name:
+        path, plain = item, item.removeprefix(PREFIX).partition("?")[0] if "://" in item else item.removeprefix(PREFIX)
+        parts = [part for part in plain.replace(os.sep, "/").split("/") if part and not glob.has_magic(part)]
+        name = os.path.splitext(parts[-1])[0] if parts else plain
     if name in taken:
         raise InvalidInput(f"two tables are called {name!r}; name one of them: OTHER={path}.")
     return name, path

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli._plain_help import PlainCommand
+
 app = typer.Typer(
     help="Data sets: list them, get them, look at them.",
     no_args_is_help=True,
@@ -19,7 +21,7 @@ Root = Annotated[
 ]
 
 
-@app.command("list", epilog="Example: [bold]normscale data list[/bold]")
+@app.command("list", cls=PlainCommand, epilog="Example: [bold]normscale data list[/bold]")
 def list_(root: Root = None) -> None:
     """Show every data set known by name: pictures, size, licence, where it comes from, whether it is here."""
     from rich.console import Console
@@ -50,7 +52,7 @@ def list_(root: Root = None) -> None:
     console.print("Your own: npz:PATH (images, labels) and folder:PATH (class folders).", highlight=False)
 
 
-@app.command("get", epilog="Example: [bold]normscale data get cifar10 svhn[/bold]")
+@app.command("get", cls=PlainCommand, epilog="Example: [bold]normscale data get cifar10 svhn[/bold]")
 def get(
     names: Annotated[list[str], typer.Argument(help="Data sets of `normscale data list`.", metavar="NAME...")],
     split: Annotated[str | None, typer.Option(help="Only what this split needs: train or test.")] = None,
@@ -73,7 +75,7 @@ def get(
             typer.echo(f"{name}: {pictures} pictures in {folder}")
 
 
-@app.command("show", epilog="Example: [bold]normscale data show digits -o digits.png[/bold]")
+@app.command("show", cls=PlainCommand, epilog="Example: [bold]normscale data show digits -o digits.png[/bold]")
 def show(
     name: Annotated[str, typer.Argument(help="A name of `normscale data list`, npz:PATH or folder:PATH.")],
     output: Annotated[str, typer.Option("--output", "-o", help="The picture to write.")] = "sheet.png",

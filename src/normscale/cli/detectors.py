@@ -9,6 +9,8 @@ import typer
 if TYPE_CHECKING:
     from normscale.detectors.card import DetectorCard
 
+_WIDE = 110
+"""Columns of a terminal that has room for parameters too; a detector's card has them anyway."""
 EXAMPLE = "Examples: [bold]normscale detectors[/bold], or [bold]normscale detectors react+energy[/bold]"
 
 
@@ -38,15 +40,17 @@ def _print_table(cards: list[DetectorCard]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    console = Console(highlight=False)
+    wide = console.width >= _WIDE
     table = Table(box=None, padding=(0, 1))
     table.add_column("detector", no_wrap=True)
-    for title in ("paper", "reads", "parameters", "cost of a score"):
-        table.add_column(title, overflow="fold")
+    room = {"paper": 15, "reads": 16, **({"parameters": 22} if wide else {}), "cost of a score": 14}
+    for title, least in room.items():
+        table.add_column(title, overflow="fold", min_width=least)  # no word of it is broken
     for card in cards:
         kind = f"{card.name} (step)" if card.is_step else card.name
         defaults = ", ".join(f"{one.name}={_written(one.default)}" for one in card.parameters)
-        table.add_row(kind, card.paper, ", ".join(card.reads), defaults, card.cost)
-    console = Console(highlight=False)
+        table.add_row(kind, card.paper, ", ".join(card.reads), *([defaults] if wide else []), card.cost)
     console.print(table)
     console.print(
         f"{len(cards)} detectors; `normscale detectors NAME` shows one. A step goes before another: STEP+SCORE."

@@ -12,16 +12,18 @@ import typer
 from normscale._progress import Bar, bar
 from normscale.cli._completion import complete_detector
 from normscale.cli._eval_printing import PRINTERS, Format, check_output, write_rows
-from normscale.cli._inputs import PROBABILITIES_HELP, Input, input_named, note
+from normscale.cli._inputs import PROBABILITIES_HELP, Input, OnInvalid, input_named, note
 from normscale.cli._many_files import (
     AddressOption,
-    EngineOption,
+    DryRunOption,
+    EngineName,
     ManyFiles,
     PieceRowsOption,
     WorkersOption,
     evaluate_many,
 )
 from normscale.detectors.base import Detector, Setting
+from normscale.detectors.choosing import AUTO, choose_detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.experiments.comparison import compare
@@ -29,7 +31,7 @@ from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import Measured, rows_to_score
 from normscale.experiments.methods import Method
 from normscale.input_checks.row_sketch import RowSketch
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 EXAMPLE = (
     "Example: [bold]normscale eval --train sample:train --id sample:test --ood sample:unseen_digits "
@@ -40,18 +42,28 @@ SWAPPED = 0.4
 
 
 def evaluate(
-    id_table: Annotated[str, typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs.")],
+    id_tables: Annotated[
+        list[str],
+        typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs; may be repeated."),
+    ],
     ood_tables: Annotated[
         list[str],
         typer.Option(
-            "--ood", metavar="[NAME=]TABLE", help="Outputs on OoD inputs; NAME=PATH names the set; may be repeated."
+            "--ood",
+            metavar="[NAME=]TABLE",
+            help="Outputs on OoD inputs; NAME=PATH names the set; repeated, further sets. "
+            "Several files of one set: a folder or a glob.",
         ),
     ],
     train: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Outputs on the training set, to fit detectors on.")
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="Outputs on the training set, to fit detectors on; may be repeated."),
     ] = None,
     validation: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Labelled held-out outputs, for detectors fitted on these.")
+        list[str] | None,
+        typer.Option(
+            metavar="TABLE", help="Labelled held-out outputs, for detectors fitted on these; may be repeated."
+        ),
     ] = None,
     saved: Annotated[
         list[str] | None, typer.Option(metavar="DETECTOR", help="A detector file to compare; may be repeated.")
@@ -63,7 +75,7 @@ def evaluate(
             "-d",
             metavar="NAME",
             autocompletion=complete_detector,
-            help="Only these detectors; may be repeated; default: all that can run.",
+            help="Only these detectors; may be repeated; default: all that can run. auto: what `fit -d auto` chooses.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
@@ -79,10 +91,21 @@ def evaluate(
     ] = None,
     figures: Annotated[bool, typer.Option(help="With --report: draw figures (needs matplotlib).")] = True,
     probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
-    engine: EngineOption = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(help="For tables larger than memory: processes on this machine (local), or a Ray cluster."),
+    ] = None,
     workers: WorkersOption = None,
     address: AddressOption = None,
     piece_rows: PieceRowsOption = None,
+    on_invalid: Annotated[
+        OnInvalid, typer.Option(help="With --engine, a row with NaN or infinity: stop, or leave it out.")
+    ] = OnInvalid.RAISE,
+    scores: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="With --engine: keep the scores here; all machines must see it."),
+    ] = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named.
 
@@ -91,23 +114,44 @@ def evaluate(
     if output is not None:
         check_output(output)
     detectors: list[Detector] = [load_detector(path) for path in saved or []]
-    asked = [make_detector(name) for name in detector or []]
-    many = ManyFiles(engine, workers, address, piece_rows, False)
-    if engine is not None and many.wanted([id_table, *(path for path in (train, validation) if path)]):
+    auto = AUTO in (detector or [])
+    asked = [make_detector(name) for name in detector or [] if name != AUTO]
+    many = ManyFiles(engine, workers, address, piece_rows, dry_run)
+    on_engine = engine is not None or address is not None or dry_run
+    if auto and (not train or on_engine):
+        raise InvalidInput(
+            "-d auto chooses a detector for the rows of --train, in one table: give --train, without --engine."
+        )
+    if on_engine:
         if probabilities or report is not None:
             raise InvalidInput("--probabilities and --report go without --engine.")
-        rows = evaluate_many(id_table, ood_tables, train, validation, [*detectors, *asked], many, seed)
-        _show(rows, format, output)
+        named: dict[str, str] = {}
+        for item in ood_tables:
+            name, path = input_named(item, named)
+            named[name] = path
+        fit_paths = {"train": train or [], "validation": validation or []}
+        many.wanted([*id_tables, *named.values(), *fit_paths["train"], *fit_paths["validation"]])
+        found = evaluate_many(
+            id_tables, named, fit_paths, [*detectors, *asked], many, on_invalid=on_invalid, scores=scores, seed=seed
+        )
+        if found is not None:
+            _show(found, format, output)
         return
-    tables = _Tables(detectors, asked, probabilities)
+    if scores is not None or on_invalid is not OnInvalid.RAISE:
+        raise InvalidInput("--scores and --on-invalid go with --engine.")
+    tables = _Tables(detectors, asked, probabilities, with_features=auto)
     train_outputs = tables.read(train, check_labels=True) if train else None
-    id_test = tables.read(id_table, check_labels=True)
+    if auto and train_outputs is not None:
+        choice = choose_detector(train_outputs)
+        asked.append(choice.detector)
+        note(f"auto: {choice.detector.name}, because {choice.reason}")
+    id_test = tables.read(id_tables, check_labels=True)
     validation_outputs = tables.read(validation, check_labels=True) if validation else None
     ood_sets: dict[str, ModelOutputs] = {}
     for item in ood_tables:
         name, path = input_named(item, ood_sets)
         ood_sets[name] = tables.read(path)
-    _warn_of_shared_rows(id_table, id_test, train, train_outputs, ood_sets)
+    _warn_of_shared_rows(id_tables[0], id_test, train[0] if train else None, train_outputs, ood_sets)
     kept: list[Measured] = []
     with bar("comparing", None) as line:
         rows = compare(
@@ -123,7 +167,7 @@ def evaluate(
         )
     _show(rows, format, output)
     if report is not None:
-        _write_report(report, kept, id_table, id_test, ood_tables, ood_sets, figures)
+        _write_report(report, kept, id_tables[0], id_test, ood_tables, ood_sets, figures)
 
 
 def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
@@ -140,14 +184,17 @@ def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
 class _Tables:
     """Reads every table with the arrays that some detector needs, and with the classes of the first that names any."""
 
-    def __init__(self, saved: Sequence[Detector], asked: Sequence[Detector], probabilities: bool) -> None:
+    def __init__(
+        self, saved: Sequence[Detector], asked: Sequence[Detector], probabilities: bool, *, with_features: bool = False
+    ) -> None:
         chosen = [*saved, *asked]
         reads = [name for one in chosen for name in (*one.reads, *one.reads_in_fit)]
-        self._arrays = [*reads, LOGITS] if chosen else None
+        reads += [FEATURES] * with_features
+        self._arrays = [*reads, LOGITS] if chosen or with_features else None
         self._class_names = next((one.class_names for one in saved if one.class_names is not None), None)
         self._probabilities = probabilities
 
-    def read(self, path: str, *, check_labels: bool = False) -> ModelOutputs:
+    def read(self, path: str | Sequence[str], *, check_labels: bool = False) -> ModelOutputs:
         source = Input(
             path,
             self._arrays,

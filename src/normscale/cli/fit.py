@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from normscale.cli._completion import complete_detector
@@ -18,12 +20,14 @@ from normscale.cli._many_files import (
     WorkersOption,
     fit_many,
 )
+from normscale.detectors.base import Detector
+from normscale.detectors.choosing import AUTO, choose_detector
 from normscale.detectors.registry import DEFAULT, DEFAULT_IN_PARTS, list_detectors, make_detector
 from normscale.engines.pieces import Layout
 from normscale.errors import InvalidInput
 from normscale.input_checks.odd_columns import looks_transposed
 from normscale.input_checks.row_sketch import RowSketch
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.tables.table_writer import check_folder
 
 EXAMPLE = (
@@ -50,7 +54,8 @@ def fit(
             metavar="NAME",
             autocompletion=complete_detector,
             help=f"One of: {', '.join(list_detectors())}. STEP+SCORE, such as react+energy, lets a step change the "
-            f"outputs before they are scored. {DEFAULT} where nothing is said, {DEFAULT_IN_PARTS} for many files.",
+            f"outputs before they are scored. {AUTO} chooses by the arrays of the table. {DEFAULT} where nothing is "
+            f"said, {DEFAULT_IN_PARTS} for many files.",
         ),
     ] = None,
     param: Annotated[
@@ -73,6 +78,10 @@ def fit(
         bool, typer.Option("--conformal", help="Finite-sample correction: a NEW input is kept with at least KEEP.")
     ] = False,
     per_class: Annotated[bool, typer.Option("--per-class", help="One threshold for each predicted class.")] = False,
+    stream: Annotated[
+        bool,
+        typer.Option("--stream/--frozen", help="Set the threshold on streamed scores, for `score --stream` alone."),
+    ] = False,
     class_names: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Names of the classes, where the table has none.")
     ] = None,
@@ -90,17 +99,37 @@ def fit(
     if not output.endswith(".safetensors"):
         raise InvalidInput(f"a detector file ends in .safetensors; got {output!r}.")
     check_folder(output)
-    if threshold_on is None and (keep is not None or conformal or per_class):
-        raise InvalidInput("--keep, --conformal and --per-class say how to set a threshold; add --threshold-on TABLE.")
+    if threshold_on is None and (keep is not None or conformal or per_class or stream):
+        raise InvalidInput(
+            "--keep, --conformal, --per-class and --stream say how to set a threshold; add --threshold-on TABLE."
+        )
     many = ManyFiles(engine, workers, address, piece_rows, dry_run)
-    chosen = detector or (DEFAULT_IN_PARTS if many.wanted(tables) else DEFAULT)
-    model = make_detector(chosen, **parse_parameters(param or []))
-    wanted = [*model.reads, *model.reads_in_fit, LOGITS]
-    reads_logits = LOGITS in (*model.reads, *model.reads_in_fit)
     seen = _Seen()
     source: Input | Layout
     train = tables[0]
-    if many.wanted(tables):
+    gathered: ModelOutputs | None = None
+    if detector == AUTO:
+        if many.wanted(tables) or param:
+            raise InvalidInput("--detector auto reads one table and takes no --param; name a detector instead.")
+        source = Input(train, [LOGITS, FEATURES], probabilities=probabilities, check_labels=True)
+        gathered = source.read()
+        model, reason = choose_detector(gathered)
+        model.choice = f"chosen by --detector auto: {reason}"
+        typer.echo(f"auto: {model.name}, because {reason}; docs/choosing.md says how well that does", err=True)
+    else:
+        chosen = detector or (DEFAULT_IN_PARTS if many.wanted(tables) else DEFAULT)
+        model = make_detector(chosen, **parse_parameters(param or []))
+        if detector is None and chosen != DEFAULT:
+            note(
+                f"{chosen} is fitted, and not {DEFAULT} as on one table: "
+                f"{make_detector(DEFAULT).why_all_rows()}. To have that one, fit it on one table, such as a sample of "
+                "the rows; many files it scores frozen."
+            )
+    wanted = [*model.reads, *model.reads_in_fit, LOGITS]
+    reads_logits = LOGITS in (*model.reads, *model.reads_in_fit)
+    if gathered is not None:
+        model.fit_chunks(seen.watch(iter([gathered])))
+    elif many.wanted(tables):
         if probabilities:
             raise InvalidInput("--probabilities reads one table; take the logarithm where the files are written.")
         result = fit_many(tables, model, many, on_invalid)
@@ -110,6 +139,9 @@ def fit(
     else:
         source = Input(train, wanted, probabilities=probabilities, refuse_probabilities=reads_logits, check_labels=True)
         model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
+        if detector is None and train != "-" and FEATURES in Input(train).names:
+            note(f"{train} has features, and {model.name} reads logits alone; --detector auto would use both.")
+    _note_missing_classes(model, seen)
     model.class_names = _names(class_names, source, train)
     if source.n_classes is not None and seen.n_rows and looks_transposed(seen.n_rows, source.n_classes):
         note(
@@ -124,8 +156,12 @@ def fit(
             probabilities=probabilities,
             refuse_probabilities=reads_logits,
         ).read()
-        model.set_threshold(held_out, 0.95 if keep is None else keep, conformal=conformal, per_class=per_class)
+        model.set_threshold(
+            held_out, 0.95 if keep is None else keep, conformal=conformal, per_class=per_class, stream=stream
+        )
         seen.compare_with(held_out, train, threshold_on)
+        if not stream:
+            _warn_of_streams(model, held_out)
     model.save(output)
     on = "" if source.n_classes is None else f" on {source.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
@@ -141,12 +177,15 @@ class _Seen:
 
     def __init__(self) -> None:
         self.n_rows = 0
+        self.labels: set[int] = set()
         self._sketch = RowSketch()
 
     def watch(self, chunks: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
         """Pass the chunks on."""
         for chunk in chunks:
             self.n_rows += len(chunk)
+            if chunk.labels is not None:
+                self.labels.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
             self._sketch.take_in(chunk.array(chunk.names[0]))
             yield chunk
 
@@ -161,6 +200,32 @@ class _Seen:
                 "it was trained on, so more new inputs than --keep says will be flagged; set the threshold on inputs "
                 "that neither the classifier nor the detector was trained on."
             )
+
+
+def _note_missing_classes(model: Detector, seen: _Seen) -> None:
+    """Say how many classes no training row shows: by labels where there are any, else by predictions."""
+    if model.baseline_ is None or not seen.n_rows:
+        return
+    counts = model.baseline_.predicted
+    shown = len(seen.labels) if seen.labels else int((counts > 0).sum())
+    if shown < counts.size:
+        note(
+            f"the rows show {shown} of {counts.size} classes ({'labels' if seen.labels else 'predicted classes'}). "
+            f"Norm-scaling takes the least stir of the others for certainty; {DEFAULT} leaves them out."
+        )
+
+
+def _warn_of_streams(model: Detector, held_out: ModelOutputs) -> None:
+    """Say so where a stream would flag many more of the very rows that set the threshold."""
+    limit = model.threshold_
+    if not model.has_running_statistics or limit is None or limit.keep is None:
+        return
+    share = float(model.decide(copy.copy(model).stream(held_out), held_out).mean())
+    if share > 2.0 * (1.0 - limit.keep) + 0.05:
+        note(
+            f"the threshold is for scores as fitted; of the same rows {100 * share:.0f} % would be flagged by "
+            "`score --stream`. Add --stream to set it on streamed scores."
+        )
 
 
 def _names(typed: str | None, source: Input | Layout, path: str) -> tuple[str, ...] | None:

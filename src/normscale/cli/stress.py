@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscale._progress import bar
+from normscale.cli._completion import complete_detector
 from normscale.cli._eval_printing import Format
 from normscale.cli._inputs import PROBABILITIES_HELP, Input, read_named
+from normscale.detectors.base import Detector
+from normscale.detectors.registry import load_detector, make_detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.experiments.measurement import Measurement, StreamKind
+from normscale.experiments.methods import fit_on
 from normscale.experiments.recommendation import recommend
-from normscale.experiments.stress import steps, stress_preset
+from normscale.experiments.stress import StressPreset, steps, stress_preset
 from normscale.experiments.stress_result import Numbers, StressResult
 from normscale.experiments.stress_summary import TOLERANCE, summarise
+from normscale.outputs import ModelOutputs
 from normscale.paper.stress_presets import FROZEN, GAIN, RIVALS, RUNNING, STATICS, STRESS_PRESETS
 from normscale.tables.table_writer import check_folder
 
@@ -31,30 +36,51 @@ EXAMPLE = (
     "Example: [bold]normscale stress --train sample:train --id sample:test --ood sample:unseen_digits "
     "--picture map.png[/bold]; without tables it runs on these."
 )
-SAMPLE = ("sample:train", "sample:test", ["sample:unseen_digits"])
+SAMPLE = (["sample:train"], ["sample:test"], ["sample:unseen_digits"])
 
 
 class Preset(StrEnum):
     """Which streams and which detectors."""
 
+    OWN = "own"
     PAPER = "paper"
     ROBUST = "robust"
 
 
 def command(
     id_table: Annotated[
-        str | None, typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs.")
+        list[str] | None,
+        typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs; may be repeated."),
     ] = None,
     ood_tables: Annotated[
         list[str] | None,
         typer.Option(
-            "--ood", metavar="[NAME=]TABLE", help="Outputs on OoD inputs; NAME=PATH names the set; may be repeated."
+            "--ood",
+            metavar="[NAME=]TABLE",
+            help="Outputs on OoD inputs; NAME=PATH names the set; repeated, further sets. "
+            "Several files of one set: a folder or a glob.",
         ),
     ] = None,
-    train: Annotated[str | None, typer.Option(metavar="TABLE", help="Outputs on the training set.")] = None,
+    train: Annotated[
+        list[str] | None, typer.Option(metavar="TABLE", help="Outputs on the training set; may be repeated.")
+    ] = None,
+    detector: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detector",
+            "-d",
+            metavar="NAME",
+            autocompletion=complete_detector,
+            help="Measure and weigh this one, too: a detector's name, or a detector file; may be repeated.",
+        ),
+    ] = None,
     preset: Annotated[
-        Preset, typer.Option(help="paper: all prior weights and scores; robust: harder streams, a few detectors.")
-    ] = Preset.PAPER,
+        Preset,
+        typer.Option(
+            help="own: what to use, stream-aware detectors among it; paper: all prior weights and scores; "
+            "robust: harder streams, a few detectors."
+        ),
+    ] = Preset.OWN,
     seed: Annotated[int, typer.Option(min=0, help="Draws rows, orders, and dominant or missing classes.")] = 0,
     format: Annotated[
         Format, typer.Option("--format", "-f", help="A summary with advice, or every row.")
@@ -64,7 +90,10 @@ def command(
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
     probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
 ) -> None:
-    """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use."""
+    """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use.
+
+    Streams are drawn from all rows, so several files are read into one place, by this process.
+    """
     for path in (output, picture):
         if path is not None:
             check_folder(path)
@@ -82,11 +111,12 @@ def command(
     names = source.class_names
     id_test = Input(id_path, class_names=names, probabilities=probabilities, check_labels=True).read()
     ood_sets = read_named(ood_paths, class_names=names, probabilities=probabilities)
-    chosen = STRESS_PRESETS[preset]
+    shared = [name for name in train_outputs.names if all(name in one.names for one in (id_test, *ood_sets.values()))]
+    chosen = _with_detectors(STRESS_PRESETS[preset], detector or [])
     with bar("streams", steps(chosen.grid, len(ood_sets))) as line:
         result = stress_preset(
             chosen,
-            train_outputs,
+            train_outputs.only(*shared),
             id_test,
             ood_sets,
             seed=seed,
@@ -106,13 +136,16 @@ def command(
             typer.echo(f"written: {path}", err=True)
 
 
-def _tables(train: str | None, id_table: str | None, ood: list[str] | None) -> tuple[str, str, list[str]]:
+def _tables(
+    train: list[str] | None, id_table: list[str] | None, ood: list[str] | None
+) -> tuple[list[str], list[str], list[str]]:
     """The tables to read: the sample's if none is given, and all three kinds otherwise."""
     given = {"--train": train, "--id": id_table, "--ood": ood}
     if not any(given.values()):
         train_path, id_path, ood_paths = SAMPLE
         typer.echo(
-            f"no tables given: this is the sample (--train {train_path} --id {id_path} --ood {ood_paths[0]})", err=True
+            f"no tables given: this is the sample (--train {train_path[0]} --id {id_path[0]} --ood {ood_paths[0]})",
+            err=True,
         )
         return SAMPLE
     if not train or not id_table or not ood:
@@ -121,13 +154,28 @@ def _tables(train: str | None, id_table: str | None, ood: list[str] | None) -> t
     return train, id_table, ood
 
 
-def print_summary(result: StressResult, preset: str = "paper") -> None:
+def _with_detectors(preset: StressPreset, asked: list[str]) -> StressPreset:
+    """The preset with detectors that a person named."""
+    detectors = {name: _detector(name) for name in asked}
+
+    def fit(train: ModelOutputs) -> dict[str, Detector]:
+        methods = preset.fit(train)
+        return methods | {name: fit_on(one, train, None) for name, one in detectors.items() if name not in methods}
+
+    return preset._replace(fit=fit) if asked else preset
+
+
+def _detector(name: str) -> Detector:
+    return load_detector(name) if name.endswith(".safetensors") else make_detector(name)
+
+
+def print_summary(result: StressResult, preset: str = "own") -> None:
     """A line for each balance and order, a column for each share, then the advice."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     _print_cells(console, result)
-    if preset == "robust" and result.means():
+    if preset != "paper" and result.means():
         _print_methods(console, result)
     console.print("\n[bold]What this means for these logits[/bold]")
     for number, sentence in enumerate(recommend(result)):

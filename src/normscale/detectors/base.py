@@ -87,6 +87,8 @@ class Detector(ABC):
     """Set by :meth:`set_threshold`; None means :meth:`predict` cannot answer yet."""
     class_names: tuple[str, ...] | None = None
     """Names of the classes, for people."""
+    choice: str | None = None
+    """Why it is this detector, where it was chosen for the outputs at hand and by nobody."""
     baseline_: TrainingBaseline | None = None
     """What the training rows looked like; None where their logits were not known."""
 
@@ -153,6 +155,9 @@ class Detector(ABC):
 
     def _start(self) -> None:  # noqa: B027 - nothing to do is a valid answer
         """Begin a new stream from what ``fit`` learned."""
+
+    def _steady(self) -> None:  # noqa: B027
+        """Let running statistics begin so calmly that one threshold serves the first row of a stream and the last."""
 
     def _separate(self) -> None:  # noqa: B027
         """Give a copy running statistics of its own."""
@@ -269,6 +274,22 @@ class Detector(ABC):
                 return self._stream(record, threads)
             return self._without_bad_rows(self._stream, record, threads, on_invalid)
 
+    def prepare(self, outputs: OutputsLike) -> ModelOutputs:
+        """What :meth:`stream_prepared` needs of each row, whatever stream the row comes in."""
+        return self._read(outputs)
+
+    def stream_prepared(self, prepared: ModelOutputs) -> FloatArray:
+        """What :meth:`stream` gives for rows that went through :meth:`prepare`, in any order.
+
+        Where the same rows come in many streams, what does not depend on the stream is computed once.
+        """
+        with self._lock:
+            return self._stream_prepared(prepared)
+
+    def _stream_prepared(self, prepared: ModelOutputs) -> FloatArray:
+        """Take each prepared row in and score it."""
+        return self._stream(prepared, 1)
+
     def reset(self) -> Self:
         """Forget the stream and start again from the training."""
         self._require_fitted()
@@ -287,6 +308,9 @@ class Detector(ABC):
     ) -> Self:
         """Set the threshold on in-distribution inputs that ``fit`` has not seen.
 
+        It serves :meth:`score` and, from the first row, :meth:`stream`: running statistics that would jump with the
+        first rows of a stream are made to begin calmly, see the detector.
+
         Parameters
         ----------
         outputs : ModelOutputs, or the array itself where a detector reads only one
@@ -300,9 +324,16 @@ class Detector(ABC):
             Set it on streamed scores (of a copy: no statistics move) instead of frozen ones.
         """
         record = self._as_outputs(outputs)
-        scores = copy.copy(self).stream(record) if stream else self.score(record)
+        twin = copy.copy(self) if self.has_running_statistics and self.is_fitted else self
+        if twin is not self:
+            twin._steady()
+        scores = twin.stream(record) if stream else twin.score(record)
         predicted, n_classes = (record.predicted, record.n_classes) if per_class else (None, None)
-        self.threshold_ = Threshold.at(scores, predicted, n_classes, keep=keep, conformal=conformal)
+        threshold = Threshold.at(scores, predicted, n_classes, keep=keep, conformal=conformal)
+        with self._lock:
+            if twin is not self:
+                self._steady()
+            self.threshold_ = threshold
         return self
 
     def predict(self, outputs: OutputsLike, *, threads: int = 1) -> BoolArray:
@@ -341,6 +372,7 @@ class Detector(ABC):
             "widths": self.widths_,
             "threshold": None if self.threshold_ is None else self.threshold_.to_header(),
             "class_names": self.class_names,
+            "choice": self.choice,
         }
         baseline = {} if self.baseline_ is None else self.baseline_.tensors()
         return header, {**baseline, **self._tensors()}
@@ -354,6 +386,7 @@ class Detector(ABC):
             detector.widths_ = None if widths is None else {str(name): int(widths[name]) for name in detector.reads}
             names = header["class_names"]
             detector.class_names = None if names is None else tuple(names)
+            detector.choice = None if header.get("choice") is None else str(header["choice"])
             if header["threshold"] is not None:
                 detector.threshold_ = Threshold.from_header(header["threshold"])
             detector.baseline_ = TrainingBaseline.from_tensors(tensors)

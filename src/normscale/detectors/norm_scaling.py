@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,11 @@ from normscale.moments import RunningMoments
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import norm_scale, norm_scale_stream, norm_scaled_scores, scale_factor, stream_into
 
+_FEWEST_STEADY_ROWS = 30.0
+_STEADY_ROWS_PER_CLASS = 10.0
+"""A row's own class lies up to sqrt(C - 1) deviations out, so a first row among as many rows of training adds at most a
+tenth to that class's variance; measured, :meth:`NormScaling.set_threshold` then holds from the first row."""
+
 
 @register
 class NormScaling(Step):
@@ -37,7 +42,9 @@ class NormScaling(Step):
         What scores the scaled logits: any detector that reads logits. ``"msp"`` is the paper.
     prior_weight : float
         How many streamed rows the training statistics count as. 1.0 is the paper: the stream soon speaks for
-        itself. The size of the training set gives a cautious form; ``inf`` never moves.
+        itself. The size of the training set gives a cautious form; ``inf`` never moves. Once a threshold is set, they
+        count as 30 rows or more, and 10 a class or more: against one row of training, the first rows of any stream look
+        strange.
     temperature : float
         tau: divides the scaled logits. It does not change a ranking by ``"max_logit"``; for probabilities fit it with
         :func:`normscale.fit_temperature` on ``scale(validation_logits)``.
@@ -48,6 +55,8 @@ class NormScaling(Step):
         Of the training rows.
     running_ : RunningMoments
         Of the prior and every streamed row.
+    training_weight_ : float
+        How many streamed rows the training statistics count as now.
 
     References
     ----------
@@ -78,6 +87,7 @@ class NormScaling(Step):
     }
 
     running_: RunningMoments
+    _is_steady = False
 
     def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
         self._score_by(score)
@@ -103,12 +113,32 @@ class NormScaling(Step):
         assert self.baseline_ is not None  # fit reads logits
         return self.baseline_.moments
 
+    @property
+    def training_weight_(self) -> float:
+        """How many streamed rows the training statistics count as: ``prior_weight``, or more with a threshold."""
+        if not self._is_steady:
+            return self.prior_weight
+        return max(self.prior_weight, _FEWEST_STEADY_ROWS, _STEADY_ROWS_PER_CLASS * self.running_.mean.size)
+
+    def _learner(self) -> Self:
+        learner = super()._learner()
+        learner._is_steady = False
+        return learner
+
+    def _steady(self) -> None:
+        super()._steady()
+        if self._learns and not self._is_steady:
+            self._is_steady = True
+            more = self.training_weight_ - self.prior_weight
+            if more > 0.0:
+                self.running_ = self.training_.reweighted(more).merge(self.running_)
+
     def _start_own(self) -> None:
         self.running_ = self._prior()
 
     def _prior(self) -> RunningMoments:
         """The training statistics as what the stream starts from."""
-        return self.training_.reweighted(self.prior_weight) if self._learns else self.training_
+        return self.training_.reweighted(self.training_weight_) if self._learns else self.training_
 
     def _separate(self) -> None:
         super()._separate()
@@ -158,7 +188,7 @@ class NormScaling(Step):
     def n_streamed_(self) -> int:
         """Rows taken in by ``stream`` since ``fit`` or ``reset``; with frozen statistics none ever are."""
         self._require_fitted()
-        return round(self.running_.weight - self.prior_weight) if self._learns else 0
+        return round(self.running_.weight - self.training_weight_) if self._learns else 0
 
     def scale(self, logits: ArrayLike) -> FloatArray:
         """The scaled logits (n, C) under the current statistics; for calibration and for looking at them."""
@@ -172,7 +202,8 @@ class NormScaling(Step):
         """
         self._require_fitted()
         other._require_fitted()
-        if self.get_params() != other.get_params() or self.training_ != other.training_:
+        same = self.get_params() == other.get_params() and self.training_weight_ == other.training_weight_
+        if not same or self.training_ != other.training_:
             raise InvalidInput(
                 "only norm-scaling detectors with equal parameters and equal training statistics can be merged; "
                 "fit once, save, and load that file in every worker. (To join training sets, use fit_chunks.)"
@@ -188,17 +219,22 @@ class NormScaling(Step):
         if not self._learns:
             return {}
         weight, mean, m2 = self.running_.state
-        return {"running.weight": np.array([weight]), "running.mean": mean, "running.m2": m2}
+        prior = {"running.prior": np.array([self.training_weight_])} if self._is_steady else {}
+        return {**prior, "running.weight": np.array([weight]), "running.mean": mean, "running.m2": m2}
 
     def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
         if self.baseline_ is None:
             raise InvalidInput("the training statistics are missing.")
+        self._is_steady = False
         self._start_own()
         if self._learns:
+            self._is_steady = "running.prior" in tensors
+            if self._is_steady and float(tensors["running.prior"][0]) != self.training_weight_:
+                raise InvalidInput(f"running.prior must be {self.training_weight_:g} rows.")
             moments = RunningMoments.from_state(
                 float(tensors["running.weight"][0]), tensors["running.mean"], tensors["running.m2"]
             )
-            if moments.mean.shape != self.running_.mean.shape or moments.weight < self.prior_weight:
+            if moments.mean.shape != self.running_.mean.shape or moments.weight < self.training_weight_ * (1.0 - 1e-12):
                 raise InvalidInput(
                     f"the running statistics must have shape {self.running_.mean.shape} and the prior's weight or more."
                 )

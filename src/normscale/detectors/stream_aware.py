@@ -35,6 +35,8 @@ from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
+_FURTHER, _CONFIDENCE = "further", "confidence"
+"""Arrays of prepared rows."""
 _RECENT = 5.0
 """The memory of the whole stream, in memories of a class."""
 _LONG = 20.0
@@ -189,6 +191,9 @@ class StreamAware(Wrapper):
         self.profiles_ = class_profiles(self._rows(train, scores))
         self.recounted_ = np.ones(2)
 
+    def why_all_rows(self) -> str:
+        return "it needs all rows: medians and quartiles of held-out scores per class do not add up from parts"
+
     def _rows(self, outputs: ModelOutputs, scores: FloatArray) -> MixtureRows:
         """The rows as the kernels read them."""
         further = np.empty((len(outputs), 0))
@@ -212,13 +217,26 @@ class StreamAware(Wrapper):
         return scores
 
     def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
-        rows = self._scored(outputs, threads)
+        return self._take_in(self._scored(outputs, threads))
+
+    def _take_in(self, rows: MixtureRows) -> FloatArray:
+        scores = np.empty(len(rows.logits))
         mixture = stream_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores)
         if mixture is None:
-            raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
+            raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
         self.mixture_ = mixture
         return scores
+
+    def prepare(self, outputs: OutputsLike) -> ModelOutputs:
+        """The logits, and what the wrapped detector says of each row."""
+        rows = self._scored(self._read(outputs), 1)
+        return ModelOutputs._trusted(
+            {LOGITS: rows.logits, _FURTHER: rows.further, _CONFIDENCE: rows.confidence[:, None]}
+        )
+
+    def _stream_prepared(self, prepared: ModelOutputs) -> FloatArray:
+        confidence = np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0])
+        return self._take_in(MixtureRows(prepared.logits, prepared.array(_FURTHER), confidence))
 
     def set_threshold(self, outputs: OutputsLike, keep: float = 0.95, **options: Any) -> Self:
         """Set the threshold, and learn how in-distribution rows that training has not seen are counted.

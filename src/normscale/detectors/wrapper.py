@@ -77,6 +77,9 @@ class Wrapper(Detector):
         self._start_own()
         self.scorer._start()
 
+    def _steady(self) -> None:
+        self.scorer._steady()
+
     def _separate(self) -> None:
         self.scorer = copy.copy(self.scorer)
 

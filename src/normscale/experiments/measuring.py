@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._provenance import commit
@@ -25,12 +26,14 @@ from normscale._version import __version__
 from normscale.detectors.base import Detector, Setting
 from normscale.errors import InvalidInput
 from normscale.experiments.measurement import METRICS, Measurement, StreamKind
-from normscale.experiments.methods import Method, row_blocks
+from normscale.experiments.methods import Method, blocks_of_width, row_blocks
 from normscale.experiments.scored_pair import ScoredPair, require_one_network
 from normscale.experiments.streams import Sizes, Stream
 from normscale.outputs import ModelOutputs
 
 NO_NUMBERS = dict.fromkeys(METRICS, math.nan)
+Gathered = dict[tuple[int, int], NDArray[Any]]
+"""Arrays of a stream's rows, by the arrays of both sets that they come from."""
 Advance = Callable[[int, str], None]
 """Told how many rows were scored by one method, and on which OoD set."""
 
@@ -173,12 +176,36 @@ def _frozen_scores(detector: Detector, outputs: ModelOutputs, advance: Advance, 
     return scores
 
 
+def _prepared(detector: Detector, outputs: ModelOutputs) -> ModelOutputs:
+    """Rows as a stream needs them; an array that is passed on as it is stays where it is."""
+    parts: dict[str, list[Any]] = {}
+    for block in row_blocks(outputs, detector.reads, len(outputs)):
+        rows = outputs[block]
+        found = detector.prepare(rows)
+        for name in found.names:
+            same = next((own for own in rows.names if rows.array(own) is found.array(name)), None)
+            parts.setdefault(name, []).append(found.array(name) if same is None else same)
+    return ModelOutputs._trusted(
+        {
+            name: outputs.array(pieces[0]) if isinstance(pieces[0], str) else np.concatenate(pieces)
+            for name, pieces in parts.items()
+        }
+    )
+
+
 class FrozenScores:
     """Scores of the test set by detectors as fitted, each computed once for all OoD sets."""
 
     def __init__(self, id_test: ModelOutputs, advance: Advance = lambda rows, what: None) -> None:
         self._id_test, self._advance = id_test, advance
         self._scores: dict[int, FloatArray] = {}
+        self._prepared: dict[int, ModelOutputs] = {}
+
+    def prepared(self, detector: Detector) -> ModelOutputs:
+        """The test set as streams of one detector need it."""
+        if id(detector) not in self._prepared:
+            self._prepared[id(detector)] = _prepared(detector, self._id_test)
+        return self._prepared[id(detector)]
 
     def of(self, detector: Detector) -> FloatArray:
         """The scores by one detector."""
@@ -202,7 +229,9 @@ class _SetPair:
         self.name, self.id_test, self.ood, self.advance = name, id_test, ood, advance
         self.n_id, self.n_ood = len(id_test), len(ood)
         self.running = [method for method in methods if method.setting is Setting.STREAM]
-        self.arrays = list(dict.fromkeys(array for method in self.running for array in method.detector.reads))
+        self.prepared = {
+            id(one.detector): (frozen.prepared(one.detector), _prepared(one.detector, ood)) for one in self.running
+        }
         self.scores: dict[int, FloatArray] = {}
         self.seconds: dict[int, float] = {}
         for method in methods:
@@ -213,17 +242,26 @@ class _SetPair:
                 self.scores[key] = np.concatenate([frozen.of(method.detector), outside])
                 self.seconds[key] = time.perf_counter() - started
 
-    def rows(self, places: IntArray) -> ModelOutputs:
-        """Rows of both sets, with the arrays that running methods read; places count through the test set and on."""
+    def rows(self, detector: Detector, places: IntArray, gathered: Gathered) -> ModelOutputs:
+        """Prepared rows of both sets; places count through the test set and on. ``gathered`` is shared by detectors."""
         inside = places < self.n_id
+        id_rows, ood_rows = self.prepared[id(detector)]
         arrays = {}
-        for name in self.arrays:
-            sides = self.id_test.array(name), self.ood.array(name)
-            rows = np.empty((places.size, sides[0].shape[1]), np.result_type(*sides))
-            rows[inside] = sides[0][places[inside]]
-            rows[~inside] = sides[1][places[~inside] - self.n_id]
-            arrays[name] = rows
-        return ModelOutputs(**arrays)
+        for name in id_rows.names:
+            sides = id_rows.array(name), ood_rows.array(name)
+            key = id(sides[0]), id(sides[1])
+            if key not in gathered:
+                rows = np.empty((places.size, sides[0].shape[1]), np.result_type(*sides))
+                rows[inside] = sides[0][places[inside]]
+                rows[~inside] = sides[1][places[~inside] - self.n_id]
+                gathered[key] = rows
+            arrays[name] = gathered[key]
+        return ModelOutputs._trusted(arrays)
+
+    def blocks(self, n_rows: int) -> Iterator[slice]:
+        """Blocks of a stream's rows: all arrays that a method reads fit into memory."""
+        arrays = {id(rows.array(name)): rows.array(name) for rows, _ in self.prepared.values() for name in rows.names}
+        return blocks_of_width(sum(array.shape[1] for array in arrays.values()), n_rows)
 
     @cached_property
     def predicted(self) -> IntArray:
@@ -315,12 +353,13 @@ def _running_scores(pair: _SetPair, methods: Sequence[Method], stream: Stream) -
     }
     scores = {place: np.empty(pair.n_id + pair.n_ood) for place in fresh}
     seconds = dict.fromkeys(fresh, 0.0)
-    for block in row_blocks(pair.id_test, pair.arrays, stream.rows.size):
+    for block in pair.blocks(stream.rows.size) if fresh else ():
         rows = stream.rows[block]
-        outputs = pair.rows(rows)  # gathered once for all methods
+        gathered: Gathered = {}  # once for all methods
         for place, detector in fresh.items():
+            outputs = pair.rows(methods[place].detector, rows, gathered)
             started = time.perf_counter()
-            scores[place][rows] = detector.stream(outputs)
+            scores[place][rows] = detector.stream_prepared(outputs)
             seconds[place] += time.perf_counter() - started
             pair.advance(rows.size, pair.name)
     return {place: (scores[place], seconds[place]) for place in fresh}

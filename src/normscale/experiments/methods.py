@@ -49,7 +49,7 @@ def find_method(name: str) -> Method:
     title = ", ".join([detector.title, *(_shown(*item) for item in parameters.items())])
     if base == typed:
         return Method(name, detector, main_setting(detector), title)
-    if Setting.STREAM not in detector.settings:
+    if main_setting(detector) == Setting.FROZEN:
         raise InvalidInput(f"{base} has no running statistics, so there is no method {name!r}; use {base!r}.")
     return Method(name, detector, Setting.FROZEN, f"{title}, frozen")
 
@@ -175,6 +175,10 @@ def row_blocks(outputs: ModelOutputs, names: Iterable[str], n_rows: int) -> Iter
     >>> list(row_blocks(ModelOutputs([[1.0, 2.0], [3.0, 4.0]]), ["logits"], 2))
     [slice(0, 2097152, None)]
     """
-    width = sum(outputs.array(name).shape[1] for name in names)
-    step = max(1, BLOCK_ELEMENTS // width)
+    return blocks_of_width(sum(outputs.array(name).shape[1] for name in names), n_rows)
+
+
+def blocks_of_width(width: int, n_rows: int) -> Iterator[slice]:
+    """Cut ``n_rows`` rows of so many numbers into blocks of bounded size."""
+    step = max(1, BLOCK_ELEMENTS // max(1, width))
     return (slice(start, start + step) for start in range(0, n_rows, step))

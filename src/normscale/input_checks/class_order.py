@@ -70,7 +70,7 @@ def in_class_order(outputs: ModelOutputs, order: IntArray) -> ModelOutputs:
     """
     changes: dict[str, object] = {}
     if outputs.get(LOGITS) is not None:
-        changes[LOGITS] = outputs.logits[:, order]
+        changes[LOGITS] = np.take(outputs.logits, order, axis=1)  # a row stays in one place in memory
     if outputs.labels is not None:
         places = np.full(max(outputs.n_classes, int(order.max()) + 1), -1, np.int64)
         places[order] = np.arange(order.size)

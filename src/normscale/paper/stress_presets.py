@@ -13,7 +13,7 @@ from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import make_detector
 from normscale.experiments.stress import Grid, StressPreset
 from normscale.experiments.stress_summary import Gain
-from normscale.outputs import ModelOutputs
+from normscale.outputs import FEATURES, ModelOutputs
 
 PRIORS = ("w=1", "w=100", "w=1000", "w=train", "frozen")
 """How many rows the training statistics count as; ``w=train``: as many as they were made from."""
@@ -31,6 +31,8 @@ def norm_scaling_name(score: str = "msp", prior: str = "w=1") -> str:
     return f"norm_scaling {score} {prior}"
 
 
+OWN_GRID = Grid(shares=(0.01, 0.05, 0.10, 0.25, 0.50))
+"""Fewer shares than the records have: advice within a minute."""
 RUNNING = norm_scaling_name()
 """The paper's method."""
 FROZEN = norm_scaling_name(prior="frozen")
@@ -49,19 +51,26 @@ def stress_methods(train: ModelOutputs, preset: str = "paper") -> dict[str, Dete
     ----------
     train : ModelOutputs
         Outputs on the training set.
-    preset : {"paper", "robust"}
+    preset : {"own", "paper", "robust"}
         ``paper``: norm-scaling with every prior weight and every score, and the rivals. ``robust``: the paper's
-        setting, robust norm-scaling, and what both must not lose against: frozen norm-scaling and the rivals.
+        setting, robust norm-scaling, and what both must not lose against: frozen norm-scaling and the rivals. ``own``:
+        the same with norm-scaling that starts calmly, and with stream-aware detectors; an ensemble among them where
+        there are features and a head.
     """
-    if _validate.one_of(preset, "preset", ("paper", "robust")) == "paper":
+    if _validate.one_of(preset, "preset", ("own", "paper", "robust")) == "paper":
         wanted = list(product(SCORES, PRIORS))
     else:
         wanted = [("msp", "w=1"), ("msp", "frozen"), ("max_logit", "frozen")]
+    if preset == "own":
+        wanted.insert(1, ("msp", "w=1000"))
     weights = dict(zip(PRIORS, (1.0, 100.0, 1000.0, float(len(train)), math.inf), strict=True))
     methods: dict[str, Detector] = {
         norm_scaling_name(score, prior): NormScaling(score, weights[prior]).fit(train) for score, prior in wanted
     }
-    others = (*(["robust_norm_scaling"] if preset == "robust" else []), *RIVALS)
+    aware = {"paper": (), "robust": ("robust_norm_scaling",), "own": ("robust_norm_scaling", "stream_aware+energy")}
+    others = (*aware[preset], *RIVALS)
+    if preset == "own" and FEATURES in train.names and train.head is not None:
+        others = (*others, "ensemble", "stream_aware+ensemble")
     return methods | {name: make_detector(name).fit(train) for name in others}
 
 
@@ -86,6 +95,7 @@ def _title(detector: Detector) -> str:
 
 
 STRESS_PRESETS = {
+    "own": StressPreset(OWN_GRID, partial(stress_methods, preset="own"), stress_titles, "energy"),
     "paper": StressPreset(Grid(), partial(stress_methods, preset="paper"), stress_titles, "energy"),
     "robust": StressPreset(
         Grid(balances=("balanced", "one class 80 %", "two classes missing")),
@@ -94,4 +104,5 @@ STRESS_PRESETS = {
         "energy",
     ),
 }
-"""``paper``: what the paper leaves open. ``robust``: the harder grid that detectors are compared on."""
+"""``own``: which detector to use for a stream of one's own. ``paper``: what the paper leaves open.
+``robust``: the harder grid that detectors are compared on."""
