@@ -61,7 +61,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "engines": {
         "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",
-        "metrics", "moments", "outputs", "scaling", "state", "tables",
+        "input_checks", "metrics", "moments", "outputs", "scaling", "state", "tables",
     },
     "sklearn": {"_validate", "detectors", "errors", "outputs"},
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},

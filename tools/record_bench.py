@@ -1,9 +1,10 @@
-"""Copy what a benchmark came to into docs/results/: settings, results, comparisons, tables, report, and the pictures of
-one OoD set.
+"""Copy what a benchmark came to into docs/results/: settings, results, comparisons, tables, report, the pictures of one
+OoD set, and the trained networks.
 
     python tools/record_bench.py RUN docs/results/NAME [OOD_SET]
 
-Networks, outputs and cells stay where they are; `normscale bench` with the command in settings.json makes them again.
+Outputs and cells stay where they are. With the networks copied into the folder of a new run, `normscale bench` with the
+command in settings.json makes them again without training.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def main(run: Path, target: Path, ood_set: str | None) -> None:
         for file in sorted((run / folder).glob(pattern)):
             if folder == "tables" or "_" not in file.stem or file.stem.endswith(f"_{ood_set}"):
                 shutil.copyfile(file, target / folder / file.name)
+    for network in sorted((run / "networks").glob("seed*")):
+        into = target / "networks" / network.name
+        into.mkdir(parents=True, exist_ok=True)
+        for name in ("network.safetensors", "result.json", "perturbation.json"):
+            shutil.copyfile(network / name, into / name)
 
 
 if __name__ == "__main__":

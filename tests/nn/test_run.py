@@ -79,6 +79,25 @@ def test_started_again_it_does_nothing_twice(run: RunResult) -> None:
         train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=2)
 
 
+def test_a_finished_network_from_elsewhere_is_not_trained_again(
+    run: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("network.safetensors", "result.json"):
+        shutil.copy(Path(run.folder) / name, tmp_path / name)
+    monkeypatch.setattr("normscale.nn.run.train", lambda *_, **__: pytest.fail("it was trained again"))
+    ticked: list[float] = []
+    again = train_network(tmp_path, "digits", width=8, recipe="fast", epochs=6, seed=1, tick=ticked.append)
+    assert (again.info, again.log, sum(ticked)) == (run.info, run.log, 6)
+    before, after = (json.loads((Path(folder) / "result.json").read_text()) for folder in (run.folder, tmp_path))
+    assert {**before, "missing": {}} == after, "what trained it is still said"
+    mine, theirs = (Path(folder) / "outputs" / "test.safetensors" for folder in (run.folder, tmp_path))
+    np.testing.assert_array_equal(ns.read_table(mine).logits, ns.read_table(theirs).logits)
+    for other in ({"epochs": 7}, {"width": 4}, {"seed": 2}):
+        asked = {"width": 8, "epochs": 6, "seed": 1, **other}
+        with pytest.raises(ns.InvalidInput, match="other settings"):
+            train_network(tmp_path, "digits", recipe="fast", **asked)  # type: ignore[arg-type]
+
+
 def test_tables_that_lack_a_layer_or_the_head_are_written_anew(run: RunResult, tmp_path: Path) -> None:
     outputs = tmp_path / "outputs"
     outputs.mkdir()

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from normscale.detectors.base import Setting
+from normscale.experiments.measurement import Measurement
+from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
 from normscale.paper.report_additions import paper_additions, paper_reference
 from normscale.report.better_than import (
@@ -24,7 +27,8 @@ from normscale.report.better_than import (
 from normscale.report.headline import headline
 from normscale.report.reference import BesideReference
 from normscale.report.scoreboard import Scoreboard
-from normscale.report.tables import accuracies_of
+from normscale.report.table import ReportTable
+from normscale.report.tables import accuracies_of, comparison_table
 from report.small_run import METHODS, SETS, make_run
 
 RIVALS = [method for method in METHODS if method != "norm_scaling"]
@@ -138,6 +142,48 @@ def test_the_headline_says_who_is_best_and_by_how_much(finished: RunFolder, comp
     assert f"({means[1]:.3f})." in first
 
 
+def _first_sentence(means: dict[str, float], subject: str, path: Path) -> tuple[str, ReportTable]:
+    """The first sentence of a run with these AUROC on both of its sets, and the table that it speaks of."""
+    plan = Plan("made", "cifar10", {"a": "a", "b": "b"}, seeds=(0,), methods=tuple(means), subject=subject)
+    setting = {"multi_threshold": Setting.PER_CLASS, "norm_scaling": Setting.STREAM}
+    numbers = {"aupr_out": 0.5, "aupr_in": 0.5, "fpr95_out": 0.5, "fpr95_in": 0.5}
+    cells = [
+        Measurement(ood_set, method, method, "", setting.get(method, Setting.FROZEN), {}, {"auroc": auroc, **numbers},
+                    50, 50, 0)
+        for ood_set in ("a", "b") for method, auroc in means.items()
+    ]  # fmt: skip
+    board = Scoreboard(cells, subject)
+    beside = BesideReference(board, None)
+    run = RunFolder.create(path, plan, "")
+    return headline(run, board, beside, [], {})[0], comparison_table(board, beside)
+
+
+def test_a_place_is_counted_over_the_rows_that_are_shown(tmp_path: Path) -> None:
+    means = {"msp": 0.7, "energy": 0.9004, "max_logit": 0.9116, "knn": 0.6, "norm_scaling": 0.8}
+    text, table = _first_sentence(means, "norm_scaling", tmp_path / "one")
+    assert "MaxLogit has the highest mean AUROC over 2 OoD sets: 0.912, 0.012 ahead of Energy (0.900); " in text
+    assert text.endswith("; Norm-Scaling is third of 5 with 0.800, 0.112 behind.")  # 0.912 - 0.800, not 0.1116
+    assert len(table.sections[0].rows) == 5
+    text, table = _first_sentence({**means, "multi_threshold": 0.95}, "norm_scaling", tmp_path / "two")
+    assert "Norm-Scaling is third of 5 (Multi-Threshold not counted) with 0.800" in text
+    assert len(table.sections[0].rows) == 5 + 1
+    text, _ = _first_sentence(means, "energy", tmp_path / "three")
+    assert text.endswith("0.912, 0.012 ahead of Energy (0.900).")  # the second need not be told again
+
+
+def test_losses_are_told_rival_by_rival(finished: RunFolder) -> None:
+    made = [
+        Comparison("svhn", "energy", 0.80, 0.85, -0.06, -0.04, 0.0, 0, 3),
+        Comparison("uniform", "energy", 0.80, 0.83, -0.04, -0.02, 0.0, 0, 3),
+        Comparison("textures", "msp", 0.80, 0.84, -0.05, -0.03, 0.0, 0, 3),
+    ]
+    text = " ".join(sentences(finished, made))
+    assert (
+        "Norm-Scaling loses most to Energy on svhn (−0.050 [−0.060, −0.040]), uniform (−0.030 [−0.040, −0.020]); "
+        "to MSP on textures (−0.040 [−0.050, −0.030])." in text
+    )
+
+
 def test_a_loss_is_said_with_its_interval(finished: RunFolder) -> None:
     made = [
         Comparison("svhn", "energy", 0.80, 0.85, -0.06, -0.04, 0.0, 0, 3),
@@ -148,7 +194,7 @@ def test_a_loss_is_said_with_its_interval(finished: RunFolder) -> None:
     ]
     text = " ".join(sentences(finished, made))
     assert "(4 comparisons on the same rows), Norm-Scaling is better in 1, worse in 2, and in 1 no difference" in text
-    assert "Norm-Scaling loses on svhn (to Energy, −0.050 [−0.060, −0.040])." in text
+    assert "Norm-Scaling loses most to Energy on svhn (−0.050 [−0.060, −0.040])." in text
     assert "Multi-Threshold" not in text
 
 

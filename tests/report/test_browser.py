@@ -116,6 +116,46 @@ def test_light_and_dark(open_page: Any) -> None:
     assert ink == figure_ink > 0.8
 
 
+def test_the_stress_map_takes_the_pages_colours(open_page: Any) -> None:
+    for scheme, ground in (("light", 255), ("dark", 27)):
+        page = open_page(1300, scheme)
+        assert page.locator("img").count() == 0
+        card = page.evaluate("getComputedStyle(document.querySelector('figure.map')).backgroundColor")
+        assert card.startswith(f"rgb({ground},")
+        fills = page.locator("figure.map svg text").evaluate_all(
+            "all => Object.fromEntries(all.map(one => [one.textContent.trim(), getComputedStyle(one).fill]))"
+        )
+        ink = page.evaluate("getComputedStyle(document.body).color")
+        assert fills["shuffled"] == fills["share of OoD rows in the stream"] == ink
+        cells = [fill for text, fill in fills.items() if text in ("+.150", ".950")]
+        assert len(cells) == 2
+        assert set(cells) <= {"rgb(0, 0, 0)", "rgb(255, 255, 255)"}  # by the colour of the cell, whatever the page's
+
+
+def test_figures_are_large_on_a_desktop_and_fit_a_telephone(open_page: Any) -> None:
+    for width, least in ((1300, 480), (390, 320)):
+        page = open_page(width)
+        widths = page.locator("details[open] figure:not(.map)").evaluate_all("all => all.map(one => one.offsetWidth)")
+        assert widths
+        assert least <= min(widths)
+        assert max(widths) < width
+
+
+def test_a_column_out_of_sight_shows_that_it_is_there(open_page: Any) -> None:
+    page = open_page(390)
+    page.locator("details").evaluate_all("all => all.forEach(one => one.open = true)")
+    page.wait_for_timeout(200)
+    cut = page.locator(".scroll").evaluate_all(
+        "all => all.map(one => [one.scrollWidth > one.clientWidth + 2, one.hasAttribute('data-more'), "
+        "getComputedStyle(one).overflowX])"
+    )
+    assert any(is_cut for is_cut, _, _ in cut)
+    assert all(is_cut == told and overflow == "auto" for is_cut, told, overflow in cut)
+    more = page.locator(".scroll[data-more]").first
+    more.evaluate("one => { one.id = 'cut'; one.scrollLeft = 1e6; }")
+    page.wait_for_function("!document.getElementById('cut').hasAttribute('data-more')")
+
+
 def test_on_paper_everything_is_unfolded(open_page: Any) -> None:
     page = open_page(1200, "dark")
     closed = page.locator("details:not([open])").count()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,38 @@ def test_score_histograms_have_a_line_per_method() -> None:
         inside, _ = (patch.get_data() for patch in steps(axes))
         expected = np.histogram(pair.id_scores, bins=inside.edges)[0] / 2
         np.testing.assert_array_equal(inside.values, expected)
+
+
+def collisions(figure: Figure) -> list[tuple[str, str]]:
+    """Labels at the ticks of an axis that touch each other, or lie outside of the figure."""
+    figure.draw_without_rendering()
+    found = []
+    for axes in figure.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            ticks = [tick for tick in axis.get_major_ticks() if low - 1e-9 <= tick.get_loc() <= high + 1e-9]
+            labels = [tick.label1 for tick in ticks if tick.label1.get_visible() and tick.label1.get_text()]
+            boxes = [(label.get_text(), label.get_window_extent()) for label in labels]
+            boxes.sort(key=lambda item: (item[1].x0, item[1].y0))
+            found += [(a[0], b[0]) for a, b in pairwise(boxes) if a[1].padded(1).overlaps(b[1])]
+    return found
+
+
+@pytest.mark.parametrize(("centre", "spread"), ((0.0, 1.0), (1.937, 0.003), (-12.5, 5e-5), (1e6, 3.0), (0.0, 4e-9)))
+def test_tick_labels_do_not_collide(centre: float, spread: float) -> None:
+    scores = centre + spread * np.random.default_rng(0).normal(size=(2, 200))
+    pairs = {f"method {k}": ScoredPair(scores[0], scores[1]) for k in range(6)}
+    logits = np.random.default_rng(1).normal(size=(60, 5)) * spread + centre
+    labels = np.zeros(60, dtype=np.int64)
+    with styled():
+        drawn = {
+            "scores": draw_scores(pairs, "noise"),
+            "roc": draw_roc(pairs, "noise"),
+            "recall": draw_precision_recall(pairs, "noise"),
+            "density": draw_densities(ModelOutputs(logits), ModelOutputs(logits + spread), "noise"),
+            "reliability": draw_reliability(logits, labels, (0.5, 1.0, 2.0, 4.0), "raw"),
+        }
+        assert {name: found for name, figure in drawn.items() if (found := collisions(figure))} == {}
 
 
 def test_training_curves() -> None:

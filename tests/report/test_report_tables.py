@@ -115,7 +115,9 @@ def test_multi_threshold_meets_the_papers_column_in_its_own_positive_class(
 
 @pytest.mark.parametrize("metric", ["auroc", "aupr_out", "aupr_in", "fpr95_out"])
 def test_every_set_and_method(finished: RunFolder, board: Scoreboard, paper: BesideReference, metric: str) -> None:
-    rows = rows_of(expanded_table(board, paper), metric)
+    table = expanded_table(board, paper)
+    assert table is not None
+    rows = rows_of(table, metric)
     assert [(row["OoD set"], row["Method"]) for row in rows] == [(s, title_of(m)) for s in SETS for m in METHODS]
     for row, (name, method) in zip(rows, [(s, m) for s in SETS for m in METHODS], strict=True):
         values = [recomputed(finished, metric, method, name, seed) for seed in SEEDS]
@@ -131,12 +133,14 @@ def test_every_set_and_method(finished: RunFolder, board: Scoreboard, paper: Bes
 def test_a_glance_at_every_set_marks_the_best_single_ranking(finished: RunFolder, board: Scoreboard) -> None:
     table = per_set_table(board)
     for metric, section in zip(("auroc", "aupr_out", "fpr95_out"), table.sections, strict=True):
-        for i, (name, row) in enumerate(zip(SETS, section.rows, strict=True)):
+        assert [row[0] for row in section.rows] == [title_of(method) for method in METHODS]
+        for j, name in enumerate(SETS, 1):
             values = [np.mean([recomputed(finished, metric, m, name, s) for s in SEEDS]) for m in METHODS]
-            assert row == (name, *(pytest.approx(value) for value in values))
-            ranked = {j: value for j, value in enumerate(values) if METHODS[j] != "multi_threshold"}
-            best = (min if metric == "fpr95_out" else max)(ranked, key=lambda j: ranked[j])
-            assert {j for r, j in section.best if r == i} == {best + 1}
+            assert table.columns[j].title == name
+            assert [row[j] for row in section.rows] == [pytest.approx(value) for value in values]
+            ranked = {i: value for i, value in enumerate(values) if METHODS[i] != "multi_threshold"}
+            best = (min if metric == "fpr95_out" else max)(ranked, key=lambda i: ranked[i])
+            assert {i for i, column in section.best if column == j} == {best}
 
 
 def test_the_best_average_is_bold_and_never_multi_threshold(board: Scoreboard, paper: BesideReference) -> None:
@@ -164,7 +168,7 @@ def test_accuracy(finished: RunFolder) -> None:
     assert accuracy_table({}, "cifar10", paper_reference("cifar10")) is None
     alone = accuracy_table({0: 0.5}, "digits")
     assert alone is not None
-    assert alone.sections[0].rows[-1] == ("mean of 1 network", 0.5, None)
+    assert alone.sections[0].rows == [("seed 0", 0.5)]  # and not once more as the mean of one
 
 
 def test_sizes_are_told(finished: RunFolder, board: Scoreboard, paper: BesideReference) -> None:
@@ -205,6 +209,7 @@ def test_averages_use_the_largest_block_without_gaps(tmp_path: Path) -> None:
     assert rows_of(table, "auroc")[0]["Ours"] == pytest.approx(np.mean(values))
     assert "2 seeds (0, 1)" in table.notes[0]
     expanded = expanded_table(board, BesideReference(board, paper_reference("cifar10")))
+    assert expanded is not None
     mean = next(r for r in rows_of(expanded, "auroc") if (r["OoD set"], r["Method"]) == ("uniform", "Energy"))
     assert mean["Ours"] == pytest.approx(np.mean([recomputed(run, "auroc", "energy", "uniform", s) for s in (0, 1)]))
     assert any("Energy on uniform (2 of 3)" in note for note in expanded.notes)
@@ -236,10 +241,35 @@ def test_one_seed_and_one_set_have_no_spread_and_a_foreign_set_no_paper(tmp_path
     board = Scoreboard.of(run)
     paper = BesideReference(board, paper_reference("digits"))
     table = comparison_table(board, paper)
-    assert [column.title for column in table.columns] == ["Method", "Mean", "± over seeds", "± over OoD sets"]
-    assert {row[2:] for section in table.sections for row in section.rows} == {(None, None)}
-    assert "±" not in to_markdown(table).split("*")[0].split("over OoD sets |")[1]
-    assert any("One seed (4)" in note for note in expanded_table(board, paper).notes)
+    assert [column.title for column in table.columns] == ["Method", "Mean"]  # no column "Ours" without a "theirs"
+    assert {len(row) for section in table.sections for row in section.rows} == {2}
+    assert "±" not in to_markdown(table)
+    assert expanded_table(board, paper) is None  # every number of it stands in the table of the sets
+
+
+def test_with_one_network_and_a_paper_no_column_is_empty(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", seeds=(0,), sets={"svhn": "unseen_digits", "uniform": "uniform_noise"})
+    board = Scoreboard.of(run)
+    paper = BesideReference(board, paper_reference("cifar10"))
+    averages, expanded = comparison_table(board, paper), expanded_table(board, paper)
+    assert expanded is not None
+    accuracy = accuracy_table(accuracies_of(run), "cifar10", paper_reference("cifar10"))
+    assert accuracy is not None
+    titles = [column.title for column in averages.columns]
+    assert titles == ["Method", "Ours", "± over OoD sets", "Paper", "Ours − paper"]
+    for table in (averages, expanded, accuracy):
+        for j, column in enumerate(table.columns):
+            assert any(row[j] is not None for section in table.sections for row in section.rows), column.title
+        for section, rows in zip(table.sections, table.shown(), strict=True):
+            for row, shown in zip(section.rows, rows, strict=True):
+                assert len(row) == len(table.columns)
+                if row[-1] is not None and section.title.startswith("AUROC"):
+                    ours, theirs = (
+                        (float(shown[titles.index(one)]) for one in ("Ours", "Paper"))
+                        if (table is averages)
+                        else (float(shown[2]), float(shown[3]))
+                    )
+                    assert shown[-1] == f"{ours - theirs:+.4f}".replace("-", "−")
 
 
 # -- the three formats -------------------------------------------------------------------------------------------------
@@ -276,6 +306,7 @@ def test_latex_escapes_every_special_character() -> None:
 
 def test_csv_keeps_every_digit(finished: RunFolder, board: Scoreboard, paper: BesideReference) -> None:
     table = expanded_table(board, paper)
+    assert table is not None
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert len(rows) == 4 * len(SETS) * len(METHODS)
     first = rows[0]

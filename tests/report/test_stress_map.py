@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.image import imread
 
 import normscale as ns
@@ -58,7 +59,8 @@ def test_every_cell_holds_its_number() -> None:
 def test_zero_is_the_middle_of_the_colours_and_one_bad_cell_does_not_make_the_rest_pale(
     lowest: float, depth: float
 ) -> None:
-    image = draw_stress(made(lowest)).axes[0].images[0]
+    image = draw_stress(made(lowest)).axes[0].collections[0]
+    assert isinstance(image, QuadMesh)
     low, high = image.get_clim()
     assert low == -high
     assert high == pytest.approx(min(depth, 0.2))

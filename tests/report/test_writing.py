@@ -180,7 +180,27 @@ def test_a_report_serves_any_classifier_without_a_publication(tmp_path: Path) ->
     assert "paper" not in page.text.lower().replace("whitepaper", "")
     assert "Norm-Scaling" not in page.text
     assert "Energy" in page.text
-    assert {path.stem for path in run.tables.iterdir()} == {*TABLES} - {"thresholds", "better_than"}
+    assert {path.stem for path in run.tables.iterdir()} == {*TABLES} - {"thresholds", "better_than", "expanded"}
+    titles = [text.strip() for text in page.texts]
+    assert "Mean" in titles or "svhn" in titles
+    assert "Ours" not in titles  # there is no "theirs"
+
+
+def test_a_page_says_each_thing_once(written: RunFolder, tmp_path: Path) -> None:
+    alone = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "multi_threshold", "norm_scaling"), sets=TWO)
+    write_report(alone.path, additions=paper_additions, figures=False, resamples=5)
+    for run in (written, alone):
+        page = Page((run.path / "report.html").read_text())
+        told = [text for text in page.texts if len(text) > 60]  # sentences; cells are shorter
+        assert len(told) > 8
+        assert {text for text in told if told.count(text) > 1} == set()
+        assert not [text for text in told if text.startswith("Fitted and tuned on: ")]  # the table of methods says it
+        assert "No parameter was chosen by how a method does on OoD inputs." in page.text
+        files = [(run.path / "tables" / f"{name}.md").read_text() for name in ("comparison", "thresholds")]
+        assert all("Fitted and tuned on: " in text for text in files)  # a file stands alone
+    assert "Networks won" in Page((written.path / "report.html").read_text()).text
+    assert "Networks won" not in page.text
+    assert "1 of 1" not in page.text
 
 
 def test_another_publication_can_stand_beside_a_run(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 A run is a folder. ``checkpoint.safetensors`` and ``log.jsonl`` grow while it trains; at the end come
 ``network.safetensors``, ``result.json``, and the network's outputs on its own training, validation and test set and on
 any OoD set asked for, as tables that ``normscale fit`` and ``normscale eval`` read. Started again, a run goes on where
-it stopped; tables that lack a layer asked for are written anew.
+it stopped; tables that lack a layer asked for are written anew. ``network.safetensors`` and ``result.json`` are enough
+for that: put into a run's folder from elsewhere, they stand for the whole training.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from normscale._atomic import atomic_path
 from normscale._provenance import environment
 from normscale._version import __version__
 from normscale.data import Batches, ImageSet, find_source, load, short_name
-from normscale.encoding.json_text import write_json
+from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.network_folder import NetworkFolder
 from normscale.nn.extraction import LAYER_CHOICE, extract, made_by
@@ -30,7 +31,7 @@ from normscale.nn.network_file import NetworkInfo, load_network, save_network
 from normscale.nn.recipes import find_recipe
 from normscale.nn.resnet import ResidualNetwork
 from normscale.nn.resumable_table import made_of
-from normscale.nn.training import EpochLog, Ranks, accuracy, train
+from normscale.nn.training import EpochLog, Ranks, accuracy, other_settings, train
 
 VALIDATION_SHARE = 0.1
 SAFE_CHANNELS = 8
@@ -121,11 +122,7 @@ def train_network(
         network, everything.n_classes, width, channels, (height, breadth), everything.mean, everything.std,
         everything.class_names, data, seed,
     )  # fmt: skip
-    torch.manual_seed(seed)
     channels_last = width >= SAFE_CHANNELS
-    model = info.build()
-    if channels_last:
-        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     sizes = f"{len(training)} images to train on, {len(validation)} to validate, {len(test)} to test"
     say(f"{sizes}; {network}, width {width}")
     batches = Batches(
@@ -144,15 +141,23 @@ def train_network(
     }
     made = {} if everything is published else {"image_size": list(everything.shape[:2])}
     settings = {"data": data, "network": network, "width": width, "seed": seed, "n_train": len(training), **made}
-    log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings, tick=tick)
-    info = info._replace(test_accuracy=_known_accuracy(NetworkFolder(folder), info))
-    if info.test_accuracy is None:
+    described = {**settings, "n_test": len(test), "recipe": steps._asdict()}
+    files = NetworkFolder(folder)
+    done = _finished(files, info, described)
+    if done is None:
+        torch.manual_seed(seed)
+        model = _laid_out(info.build(), channels_last)
+        log = train(model, batches, steps, folder=folder, validation=plain["validation"], settings=settings, tick=tick)
         info = info._replace(test_accuracy=accuracy(model, plain["test"]))
+        done = _Finished(model, info, log, {**described, **_came_to(info, log)})
+        if Ranks.rank_here() == 0:
+            save_network(files.network, model, info)
+    else:
+        model, info = _laid_out(done.network, channels_last), done.info
+        tick(steps.epochs)
     say(f"test accuracy {info.test_accuracy:.2%}")
     missing: dict[str, str] = {}
     if Ranks.rank_here() == 0:
-        files = NetworkFolder(folder)
-        save_network(files.network, model, info)
         if outputs:
             files.make()
             for name, batches in plain.items():
@@ -161,8 +166,12 @@ def train_network(
                 extract(model, batches, layers=layers if kept is None else kept, path=path, replace=True)
             sets = {short_name(one): one for one in ood}
             missing = extract_sets(folder, model, info, sets, test, layers=layers, root=root, say=say)
-        _write_result(files, info, log, {**settings, "n_test": len(test), "recipe": steps._asdict()}, missing)
-    return RunResult(os.fspath(folder), model, info, log, missing)
+        _write_result(files, {**done.result, "missing": missing})
+    return RunResult(os.fspath(folder), model, info, done.log, missing)
+
+
+def _laid_out(model: ResidualNetwork, channels_last: bool) -> ResidualNetwork:
+    return model.to(memory_format=torch.channels_last) if channels_last else model  # type: ignore[call-overload]
 
 
 def may_be_mirrored(data: str) -> bool:
@@ -233,25 +242,42 @@ def _layers_there(path: Path, model: nn.Module, layers: Layers) -> list[str] | N
     return list(kept.values())
 
 
-def _known_accuracy(files: NetworkFolder, info: NetworkInfo) -> float | None:
-    """The test accuracy of the same network, if it was written before."""
-    if not files.network.exists():
+class _Finished(NamedTuple):
+    """A network whose training has ended, here or elsewhere."""
+
+    network: ResidualNetwork
+    info: NetworkInfo
+    log: list[EpochLog]
+    result: dict[str, Any]
+
+
+def _finished(files: NetworkFolder, info: NetworkInfo, described: dict[str, Any]) -> _Finished | None:
+    """The network that is there, if it is finished; one that was trained otherwise is refused."""
+    if not (files.network.exists() and files.result.exists()):
         return None
-    before = load_network(files.network)[1]
-    return before.test_accuracy if before._replace(test_accuracy=None) == info else None
+    network, found = load_network(files.network)
+    result = read_json(files.result.read_text())
+    wanted = read_json(write_json(described))
+    changed = sorted(key for key in wanted if result.get(key) != wanted[key])
+    if not changed and found._replace(test_accuracy=None) != info:
+        changed = sorted(name for name in ("mean", "std", "class_names") if getattr(found, name) != getattr(info, name))
+    if changed:
+        raise other_settings(files.path, changed)
+    log = [EpochLog(**line) for line in result["log"]]
+    return _Finished(network, found, log, result)
 
 
-def _write_result(
-    files: NetworkFolder, info: NetworkInfo, log: list[EpochLog], settings: dict[str, Any], missing: dict[str, str]
-) -> None:
-    result = {
-        **settings,
+def _came_to(info: NetworkInfo, log: list[EpochLog]) -> dict[str, Any]:
+    """What a training came to, and what it ran on."""
+    return {
         "test_accuracy": info.test_accuracy,
         "log": [line._asdict() for line in log],
-        "missing": missing,
         "version": __version__,
         "environment": environment(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _write_result(files: NetworkFolder, result: dict[str, Any]) -> None:
     with atomic_path(files.result) as temporary:
         Path(temporary).write_text(write_json(result, indent=1) + "\n")

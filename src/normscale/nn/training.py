@@ -133,6 +133,14 @@ def train(
         ranks.leave()
 
 
+def other_settings(folder: str | os.PathLike[str], changed: list[str]) -> InvalidInput:
+    """What to say where a folder holds a training that is not the one asked for."""
+    return InvalidInput(
+        f"{os.fspath(folder)} holds a training with other settings ({', '.join(changed)} differ). "
+        "Use another folder, or delete this one to start anew."
+    )
+
+
 class _Training:
     """One training: the optimiser, the position, and the files."""
 
@@ -174,10 +182,7 @@ class _Training:
         then, now = header["settings"], read_json(write_json(self.settings))
         if then != now:
             changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
-            raise InvalidInput(
-                f"{folder} holds a training with other settings ({', '.join(changed)} differ). "
-                "Use another folder, or delete this one to start anew."
-            )
+            raise other_settings(folder, changed)
         self.position = Position(*header["position"])
         self.log = [EpochLog(*line) for line in header["log"]]
 

@@ -28,7 +28,9 @@ PAPER_WIDTH = 64
 def joint_additions() -> JointAdditions:
     """Everything the paper adds to a joint report."""
     titles = {name: TITLES[name] for name in IN_SETS}
-    return JointAdditions(_reference, titles, IN_SETS, printed_mean, _tables, claims_table, joint_sentences)
+    return JointAdditions(
+        _reference, titles, IN_SETS, printed_mean, _tables, claims_table, joint_sentences, claims_in_short
+    )
 
 
 def _reference(run: RunFolder) -> Reference | None:
@@ -85,12 +87,25 @@ def joint_sentences(runs: Sequence[ReportedRun]) -> list[str]:
         return ["No run is of a set that the paper has, so there is nothing to reproduce."]
     sentences = [_summary(sets, ours, theirs)]
     sentences += [text for one in runs if one.beside.is_there and (text := _of_one(one))]
-    sentences += [
-        f"“{found.claim.rstrip('.')}” {found.verdict} on our networks: {found.recomputed}"
-        + (f" {found.reason}" if found.verdict == DIFFERS else "")
-        for found in measured_claims(runs)
-    ]
+    sentences += map(_of_claim, measured_claims(runs))
     return [*sentences, *_without_noise(sets), *_why_not_the_same(sets)]
+
+
+def _of_claim(found: Finding) -> str:
+    reason = f" {found.reason}" if found.verdict == DIFFERS else ""
+    return f"“{found.claim.rstrip('.')}” {found.verdict} on our networks: {found.recomputed}{reason}"
+
+
+def claims_in_short(runs: Sequence[ReportedRun]) -> tuple[str, list[str]]:
+    """How many of the paper's claims hold and which do not, and the sentences of single claims that this stands for."""
+    found = measured_claims(runs)
+    if not found:
+        return "", []
+    others = ["“" + one.claim.rstrip(".") + "”" for one in found if one.verdict == DIFFERS]
+    text = f"Of the {count(len(found), 'claim')} of the paper that our networks can speak to, {len(others) or 'none'} "
+    text += "differs" if len(others) == 1 else "differ"
+    text += f": {listed(others)}" if others else ""
+    return f"{text}. The table of claims has the numbers.", [_of_claim(one) for one in found]
 
 
 def _summary(sets: Sequence[ReportedRun], ours: float, theirs: float) -> str:

@@ -157,17 +157,18 @@ def better_than_table(
         return None
     subject = title_of(board.subject)
     sections: dict[str, list[Row]] = {}
+    networks = any(one.n_networks > 1 for one in comparisons)
     for one in comparisons:
-        sections.setdefault(one.ood_set, []).append(comparison_row(one))
-    notes = comparison_notes(subject, [method for method in board.methods if method in board.per_class])
+        sections.setdefault(one.ood_set, []).append(comparison_row(one, networks=networks))
+    notes = comparison_notes([method for method in board.methods if method in board.per_class], networks=networks)
     notes.insert(0, bootstrap_note(resamples, level))
     made = [Section(name, rows) for name, rows in sections.items()]
-    columns = comparison_columns(subject)
+    columns = comparison_columns(subject, networks=networks)
     return ReportTable("better_than", f"Is {subject} better?", columns, made, notes, section_column="OoD set")
 
 
-def comparison_columns(subject: str) -> list[Column]:
-    """The columns of a table of comparisons; ``subject`` is a title."""
+def comparison_columns(subject: str, *, networks: bool = True) -> list[Column]:
+    """The columns of a table of comparisons; ``subject`` is a title, ``networks`` says that there are several."""
     return [
         Column("Against"),
         Column(subject, "value"),
@@ -176,15 +177,16 @@ def comparison_columns(subject: str) -> list[Column]:
         Column("from", "difference"),
         Column("to", "difference"),
         Column("Resamples won", "percent"),
-        Column("Networks won"),
+        *([Column("Networks won")] if networks else []),
         Column(f"{subject} is"),
     ]
 
 
-def comparison_row(one: Comparison) -> Row:
+def comparison_row(one: Comparison, *, networks: bool = True) -> Row:
     """A comparison as a row of these columns."""
     numbers = (one.auroc, one.rival_auroc, one.difference, one.low, one.high, one.wins)
-    return (title_of(one.rival), *numbers, f"{one.networks_won} of {one.n_networks}", one.verdict)
+    won = (f"{one.networks_won} of {one.n_networks}",) if networks else ()
+    return (title_of(one.rival), *numbers, *won, one.verdict)
 
 
 def bootstrap_note(resamples: int, level: float) -> str:
@@ -195,13 +197,18 @@ def bootstrap_note(resamples: int, level: float) -> str:
     )
 
 
-def comparison_notes(subject: str, per_class: Sequence[str]) -> list[str]:
+def comparison_notes(per_class: Sequence[str], *, networks: bool = True) -> list[str]:
     """How comparisons must be read; ``per_class`` names the methods that are means over classes."""
-    return [
+    scope = (
         "The difference is the mean over networks. Only rows are resampled, so the interval speaks of these networks "
-        "on other inputs; how many networks agree is counted beside it. "
-        "Scores are taken as they are: another order of the stream is not part of the interval.",
-        f'"{BETTER.capitalize()}" or "{WORSE}": the interval leaves 0 out and every network agrees.',
+        "on other inputs; how many networks agree is counted beside it."
+        if networks
+        else "Only rows are resampled, so the interval speaks of this network on other inputs."
+    )
+    agreed = " and every network agrees" if networks else ""
+    return [
+        f"{scope} Scores are taken as they are: another order of the stream is not part of the interval.",
+        f'"{BETTER.capitalize()}" or "{WORSE}": the interval leaves 0 out{agreed}.',
         *(
             f"{title_of(method)} is a mean over predicted classes and no single ranking; read its rows with care."
             for method in per_class

@@ -11,6 +11,8 @@ from normscale.outputs import PERTURBED_LOGITS
 from normscale.report.scoreboard import Scoreboard
 
 NOTHING_FITTED = "nothing"
+NOT_ON_OOD = "No parameter was chosen by how a method does on OoD inputs."
+_NOTE = "Fitted and tuned on: "
 
 
 def fitted_on(method: str) -> str:
@@ -58,7 +60,12 @@ def fitted_on_note(boards: Sequence[Scoreboard], methods: Sequence[str]) -> str:
             shown = f"{title}: {parameters}" if "epsilon" in words or words.startswith("labelled") else title
             groups.setdefault(words, []).append(shown)
     parts = "; ".join(f"{words} ({' / '.join(titles)})" for words, titles in groups.items())
-    return f"Fitted and tuned on: {parts}. No parameter was chosen by how a method does on OoD inputs."
+    return f"{_NOTE}{parts}. {NOT_ON_OOD}"
+
+
+def is_fitted_on(note: str) -> bool:
+    """Whether a note is that line."""
+    return note.startswith(_NOTE)
 
 
 def _choices(values: list[object]) -> str:

@@ -65,7 +65,8 @@ def draw_all(
             "Left, what running statistics gain (blue) or lose (red) in AUROC against frozen ones; right, what AUROC "
             "they reach. A row for every class balance and order of the stream, a column for every share of OoD rows."
         )
-        yield Drawn("stress_map", caption, draw_stress(stress), STRESS)
+        with styled():
+            yield Drawn("stress_map", caption, draw_stress(stress), STRESS)
 
 
 def slugs(names: Sequence[str]) -> dict[str, str]:
@@ -85,22 +86,25 @@ def first_seed(board: Scoreboard, ood_set: str) -> int:
 def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str) -> Iterator[Drawn]:
     seed = first_seed(board, name)
     there = [method for method in board.methods if (method, name, seed) in board.cells]
-    if len(there) > _MOST_METHODS:  # a page has room for so many curves; the tables have all
+    n_all = len(there)
+    if n_all > _MOST_METHODS:  # a page has room for so many curves; the tables have all
         best = sorted(there, key=lambda method: -board.cells[method, name, seed].auroc)[:_MOST_METHODS]
         there = [method for method in there if method in best]
     loaded = {method: run.load_cell(seed, name, method) for method in there}
     pairs: dict[str, ScoredPair] = {method: pair for method, (_, pair) in loaded.items() if pair.id_predicted is None}
-    group, network = group_of(name), f"network of seed {seed}"
+    group, network = group_of(name), f"; network of seed {seed}" if run.plan.network else ""
+    whose = "every method" if len(there) == n_all else f"the {len(pairs)} best of {n_all} methods by AUROC"
     if pairs:
-        yield Drawn(f"roc_{slug}", f"ROC curves on {name}; {network}.", draw_roc(pairs, name, board.subject), group)
-        caption = f"Precision and recall on {name}, OoD positive; {network}. Dotted: the share of OoD inputs."
+        caption = f"ROC curves of {whose} on {name}{network}."
+        yield Drawn(f"roc_{slug}", caption, draw_roc(pairs, name, board.subject), group)
+        caption = f"Precision and recall of {whose} on {name}, OoD positive{network}. Dotted: the share of OoD inputs."
         yield Drawn(f"precision_recall_{slug}", caption, draw_precision_recall(pairs, name, board.subject), group)
-        caption = f"Scores of every method on {name}, each on a scale of its own; {network}."
+        caption = f"Scores of {whose} on {name}, each on a scale of its own{network}."
         yield Drawn(f"scores_{slug}", caption, draw_scores(pairs, name), group)
     if all(run.has_outputs(seed, one, [LOGITS]) for one in ("test", name)):
         caption = (
             f"Largest logit of the inputs predicted as one of three classes (those with the lowest, middle and highest "
-            f"mean), and of {name}: density (line) and histogram (steps); {network}."
+            f"mean), and of {name}: density (line) and histogram (steps){network}."
         )
         figure = draw_densities(run.outputs(seed, "test"), run.outputs(seed, name), name)
         yield Drawn(f"density_{slug}", caption, figure, group)

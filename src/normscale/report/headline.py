@@ -80,11 +80,17 @@ def _ranking(run: RunFolder, board: Scoreboard, metric: str) -> str:
         f"{_apart(means[first], means[second])} {ahead} {title_of(second)} ({means[second]:.3f})"
     )
     subject = board.subject
-    if subject in means and first != subject:
-        place = f"{_ordinal(order.index(subject) + 1)} of {len(order)}"
-        text += f"; {title_of(subject)} is {place} with {means[subject]:.3f}, "
+    if subject in means and subject not in (first, second):
+        text += f"; {title_of(subject)} is {_place(board, order, subject)} with {means[subject]:.3f}, "
         text += f"{_apart(means[first], means[subject])} behind"
     return f"{text}."
+
+
+def _place(board: Scoreboard, order: Sequence[str], method: str) -> str:
+    """The place of a method, and which rows of the table are not among those counted."""
+    not_counted = [title_of(one) for one in board.block.methods if one in board.per_class]
+    rest = f" ({' and '.join(not_counted)} not counted)" if not_counted else ""
+    return f"{_ordinal(order.index(method) + 1)} of {len(order)}{rest}"
 
 
 def _verdicts(board: Scoreboard, comparisons: Sequence[Comparison]) -> str:
@@ -113,11 +119,12 @@ def _losses(board: Scoreboard, comparisons: Sequence[Comparison]) -> str:
             worst[one.ood_set] = one
     if not worst:
         return f"On no OoD set is {subject} shown to be worse than a rival." if comparisons else ""
-    parts = [
-        f"{name} (to {title_of(one.rival)}, {signed(one.difference)} [{signed(one.low)}, {signed(one.high)}])"
-        for name, one in sorted(worst.items(), key=lambda item: item[1].difference)
-    ]
-    return f"{subject} loses on {', '.join(parts)}."
+    losses: dict[str, list[str]] = {}
+    for name, one in sorted(worst.items(), key=lambda item: item[1].difference):
+        text = f"{name} ({signed(one.difference)} [{signed(one.low)}, {signed(one.high)}])"
+        losses.setdefault(one.rival, []).append(text)
+    parts = [f"to {title_of(rival)} on {', '.join(sets)}" for rival, sets in losses.items()]
+    return f"{subject} loses most {'; '.join(parts)}."
 
 
 def _beside(board: Scoreboard, beside: BesideReference) -> str:

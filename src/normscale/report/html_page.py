@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 from normscale._version import __version__
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder
+from normscale.report.fitted_on import is_fitted_on
 from normscale.report.html_table import to_html
 from normscale.report.table import ReportTable
 from normscale.report.tables import count
+
+METHODS = "methods"
+"""The table that says what each method was fitted and tuned on, if the page has it."""
 
 
 class Picture(NamedTuple):
@@ -23,9 +27,10 @@ class Picture(NamedTuple):
     group: str
     """Where it belongs; see :mod:`normscale.report.gallery`."""
     markup: str
-    """An ``<svg>`` in the page's own colours, or something on white."""
+    """An ``<svg>`` in the page's own colours."""
     caption: str
-    wide: bool = False
+    shape: str = ""
+    """``map`` takes the width of the page, ``tall`` two places below each other."""
 
 
 class Contents(NamedTuple):
@@ -82,8 +87,26 @@ def assemble(title: str, facts: str, parts: Sequence[PagePart], *, module: str =
     )
 
 
+def said_once(tables: Mapping[str, ReportTable], said: Sequence[str]) -> dict[str, ReportTable]:
+    """Tables without the notes that the page has said before; each file of a table has all of its notes.
+
+    Parameters
+    ----------
+    tables : mapping of str to ReportTable
+        In the order of the page.
+    said : sequence of str
+        What stands above them.
+    """
+    known, found = set(said), {}
+    for name, table in tables.items():
+        new = [note for note in table.notes if note not in known and not (METHODS in tables and is_fitted_on(note))]
+        known.update(new)
+        found[name] = table._replace(notes=new)
+    return found
+
+
 def _parts(contents: Contents) -> list[PagePart]:
-    tables, run = contents.tables, contents.run
+    tables, run = said_once(contents.tables, [*contents.sentences, *contents.notes]), contents.run
 
     def table(*names: str) -> str:
         return "".join(to_html(tables[name], subject=contents.subject) for name in names if name in tables)
@@ -139,8 +162,11 @@ def sentences_html(sentences: Sequence[str], notes: Sequence[str] = ()) -> str:
 def _figures(pictures: Sequence[Picture]) -> str:
     items = ""
     for one in pictures:
-        kind = ' class="wide"' if one.wide else ""
-        items += f"<figure{kind}>{one.markup}<figcaption>{escape(one.caption)}</figcaption></figure>"
+        kind = f' class="{one.shape}"' if one.shape else ""
+        markup = one.markup
+        if one.shape == "map":
+            markup = f'<div class="scroll" tabindex="0" role="region" aria-label="Stress map">{markup}</div>'
+        items += f"<figure{kind}>{markup}<figcaption>{escape(one.caption)}</figcaption></figure>"
     return f'<div class="figures">{items}</div>' if items else ""
 
 

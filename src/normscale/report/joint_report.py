@@ -16,7 +16,7 @@ from normscale.errors import InvalidInput
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
 from normscale.report.better_than import ALL_SETS
-from normscale.report.html_page import PagePart, assemble, sentences_html
+from normscale.report.html_page import PagePart, assemble, said_once, sentences_html
 from normscale.report.html_table import to_html
 from normscale.report.joint_tables import (
     Printed,
@@ -53,6 +53,8 @@ class JointAdditions(NamedTuple):
     """What was claimed, and what holds; it follows the numbers."""
     sentences: Callable[[Sequence[ReportedRun]], list[str]] = lambda _: []
     """The first leads the page."""
+    claims_in_short: Callable[[Sequence[ReportedRun]], tuple[str, Sequence[str]]] = lambda _: ("", ())
+    """A sentence that stands on the page for those of ``sentences`` that the table of claims has, and these."""
 
 
 class JointReport(NamedTuple):
@@ -61,6 +63,8 @@ class JointReport(NamedTuple):
     runs: list[ReportedRun]
     tables: dict[str, ReportTable]
     sentences: list[str]
+    on_page: list[str]
+    """The sentences without what a table of the page says."""
 
 
 def read_joint(
@@ -104,7 +108,10 @@ def read_joint(
         run_table(runs),
     ]
     sentences = [*additions.sentences(runs), *_verdicts(runs), *_gaps(runs, additions), *network_notes(runs)]
-    return JointReport(runs, {table.name: table for table in made if table is not None}, sentences)
+    short, in_table = additions.claims_in_short(runs)
+    on_page = [text for text in sentences if text not in in_table]
+    on_page[1:1] = [short] if short else []
+    return JointReport(runs, {table.name: table for table in made if table is not None}, sentences, on_page)
 
 
 def _verdicts(runs: Sequence[ReportedRun]) -> list[str]:
@@ -182,8 +189,8 @@ def _page(joint: JointReport, folders: Sequence[str | os.PathLike[str]]) -> str:
     subject = title_of(joint.runs[0].board.subject or "")
     n_runs = len(joint.runs)
     folds = {"per_set": (n_runs, "The other metrics"), "better_than": (n_over_all_sets(joint.runs), "Set by set")}
-    parts = [PagePart("found", "What was found", sentences_html(joint.sentences))]
-    for name, table in joint.tables.items():
+    parts = [PagePart("found", "What was found", sentences_html(joint.on_page))]
+    for name, table in said_once(joint.tables, joint.on_page).items():
         after, folded_title = folds.get(name, (None, ""))
         markup = to_html(table, folded_after=after, folded_title=folded_title, subject=subject)
         parts.append(PagePart(name.replace("_", "-"), table.title, markup))

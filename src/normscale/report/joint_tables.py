@@ -197,7 +197,7 @@ def joint_better_than_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
     )
     notes = [bootstrap_note(resamples, LEVEL) for resamples in sorted({one.resamples for one in compared})]
     notes += [f"{one.title} is not here: {one.why_no_comparisons}." for one in runs if one.why_no_comparisons]
-    notes += comparison_notes(subject, list(per_class))
+    notes += comparison_notes(list(per_class))
     columns = comparison_columns(subject)
     title = f"Is {subject} better?"
     return ReportTable("better_than", title, columns, [*overall, *single], notes, section_column="networks and OoD set")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -157,7 +158,10 @@ def _make_run(
 ) -> RunFolder:
     if (folder / "settings.json").exists() and RunFolder.open(folder).plan.name != PLAN:
         raise InvalidInput(f"{folder} holds the run of a benchmark; write the report to another folder.")
-    methods = tuple(dict.fromkeys(record.method for record in records))
+    aurocs: dict[str, list[float]] = {}
+    for record in records:
+        aurocs.setdefault(record.method, []).append(record.auroc)
+    methods = tuple(sorted(aurocs, key=lambda name: -fmean(aurocs[name])))  # the best first
     plan = Plan(
         PLAN,
         id_name,

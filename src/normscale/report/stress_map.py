@@ -16,8 +16,11 @@ from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
 from normscale.experiments.measurement import StreamKind
 from normscale.experiments.stress_result import StressResult
+from normscale.report.figures.style import GROUND, INK, styled
 
 SUFFIXES = (".png", ".svg", ".pdf")
+_SKIPPED = (0.55, 0.57, 0.59, 0.35)
+"""Half through: a grey on any ground."""
 _DEEPEST = 0.2
 """Differences beyond this have the deepest colour: one bad cell should not make all others pale."""
 
@@ -72,7 +75,7 @@ def draw_stress(result: StressResult, running: str | None = None, against: str |
         axes.set_xticks(range(len(result.shares)), [f"{100 * share:g} %" for share in result.shares])
         axes.set_xlabel("share of OoD rows in the stream", fontsize=8)
         for edge in range(len(result.orders), len(lines), len(result.orders)):
-            axes.axhline(edge - 0.5, color="white", linewidth=4)
+            axes.axhline(edge - 0.5, color=GROUND, linewidth=4)
     left.set_yticks(range(len(lines)), [order for _, order in lines])
     for number, balance in enumerate(result.balances):
         centre = (number + 0.5) * len(result.orders) - 0.5
@@ -88,7 +91,7 @@ def draw_stress(result: StressResult, running: str | None = None, against: str |
 def save_stress_map(result: StressResult, path: str | os.PathLike[str]) -> None:
     """Write :func:`draw_stress` as .png, .svg or .pdf."""
     check_suffix(path)
-    with atomic_path(path) as temporary:
+    with atomic_path(path) as temporary, styled():
         draw_stress(result).savefig(temporary)
 
 
@@ -110,15 +113,20 @@ def _table(result: StressResult, method: str, lines: list[tuple[str, str]]) -> F
 
 
 def _heat_map(axes: Axes, table: FloatArray, colours: str, norm: Normalize, form: str) -> None:
-    palette = colormaps[colours].with_extremes(bad="0.85")
-    image = axes.imshow(np.ma.masked_invalid(table), cmap=palette, norm=norm, aspect="auto")
+    palette = colormaps[colours].with_extremes(bad=_SKIPPED)
+    axes.grid(visible=False)
+    down, across = (np.arange(n + 1) - 0.5 for n in table.shape)
+    image = axes.pcolormesh(across, down, np.ma.masked_invalid(table), cmap=palette, norm=norm)  # sharp at any size
+    axes.set_ylim(down[-1], down[0])
     axes.tick_params(length=0, labelsize=8)
     axes.spines[:].set_visible(False)
     for (i, j), value in np.ndenumerate(table):
-        red, green, blue, _ = palette(norm(value)) if np.isfinite(value) else (1.0, 1.0, 1.0, 1.0)
+        known = bool(np.isfinite(value))
+        red, green, blue, _ = palette(norm(value))
         dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-        text = format(value, form).replace("0.", ".", 1).replace("-", "−") if np.isfinite(value) else "skipped"
-        axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color="white" if dark else "black")
+        text = format(value, form).replace("0.", ".", 1).replace("-", "−") if known else "skipped"
+        colour = ("white" if dark else "black") if known else INK  # a skipped cell has the page's own ground
+        axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=colour)
     low, high = np.nanmin(table, initial=np.inf), np.nanmax(table, initial=-np.inf)
     below, above = low < (norm.vmin or 0.0), high > (norm.vmax or 0.0)
     bar = axes.figure.colorbar(
@@ -126,4 +134,6 @@ def _heat_map(axes: Axes, table: FloatArray, colours: str, norm: Normalize, form
         aspect=45, pad=0.02,
     )  # fmt: skip
     bar.outline.set_visible(False)
+    if bar.solids is not None:
+        bar.solids.set_rasterized(True)  # 256 little paths would be most of the file
     bar.ax.tick_params(labelsize=7)

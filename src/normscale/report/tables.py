@@ -20,11 +20,12 @@ METRIC_TITLES = {
 }
 WITH_AUPR_IN = ("auroc", "aupr_out", "aupr_in", "fpr95_out")
 
-SPREADS = (
-    "± over seeds: how much another training changes the average (population standard deviation of the seeds' means "
-    "over the OoD sets). ± over OoD sets: how much the OoD sets differ (population standard deviation of the sets' "
-    "means over the seeds). They are never mixed."
-)
+OVER_SEEDS, OVER_SETS = "± over seeds", "± over OoD sets"
+_SPREADS = {
+    OVER_SEEDS: "how much another training changes the average (population standard deviation of the seeds' means over "
+    "the OoD sets)",
+    OVER_SETS: "how much the OoD sets differ (population standard deviation of the sets' means over the seeds)",
+}
 
 
 def comparison_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
@@ -48,10 +49,10 @@ def average_table(
     columns = [
         Column("Method"),
         Column("Ours" if compared else "Mean", "value"),
-        Column("± over seeds", "spread"),
-        Column("± over OoD sets", "spread"),
+        *(Column(title, "spread") for title in _spreads_of(board)),
         *([Column("Ours, same sets", "value")] if other_sets else []),
     ]
+    n_own = len(columns) - other_sets
     if compared:
         between = (len(columns) - 1 if other_sets else 1, len(columns))
         columns += [Column(theirs.title, "value"), Column(f"Ours − {theirs.name}", "difference", between)]
@@ -64,12 +65,15 @@ def average_table(
                 continue
             side = sides[metric, method]
             both = (None, None, None) if side is None else (side.ours, side.theirs, side.difference)
-            rows.append((title_of(method), *average, *both[0 if other_sets else 1 :][: len(columns) - 4]))
+            spreads = [spread for spread in average[1:] if spread is not None]
+            rows.append(
+                (title_of(method), average.mean, *spreads, *both[0 if other_sets else 1 :][: len(columns) - n_own])
+            )
         ranked = {(i, 1): row[1] for i, row in enumerate(rows) if row[0] not in _not_ranked(board)}
         sections.append(Section(METRIC_TITLES[metric], rows, best_of(ranked, highest=is_higher_better(metric))))
     sets, seeds = ", ".join(block.ood_sets), ", ".join(map(str, block.seeds))
     n_sets, n_seeds = count(len(block.ood_sets), "OoD set"), count(len(block.seeds), "seed")
-    notes = [f"Averages over {n_sets} ({sets}) and {n_seeds} ({seeds}).", SPREADS]
+    notes = [f"Averages over {n_sets} ({sets}) and {n_seeds} ({seeds}).", *_spread_notes(board)]
     if left_out := [title_of(one) for one in methods if one not in block.methods]:
         notes.append(f"Left out, because too few of their cells are finished: {', '.join(left_out)}.")
     if compared:
@@ -85,34 +89,52 @@ def average_table(
     return ReportTable(name, title, columns, sections, notes)
 
 
-def per_set_table(board: Scoreboard) -> ReportTable:
-    """A row for every OoD set, a column for every method."""
-    columns = [Column("OoD set"), *(Column(title_of(method), "value") for method in board.methods)]
+def _spreads_of(board: Scoreboard) -> list[str]:
+    """The spreads that an average has: over one seed, or one set, there is none."""
+    several = {OVER_SEEDS: len(board.block.seeds) > 1, OVER_SETS: len(board.block.ood_sets) > 1}
+    return [title for title, there in several.items() if there]
+
+
+def _spread_notes(board: Scoreboard) -> list[str]:
+    titles = _spreads_of(board)
+    text = " ".join(f"{title}: {_SPREADS[title]}." for title in titles)
+    return [f"{text} They are never mixed." if len(titles) > 1 else text] if titles else []
+
+
+def per_set_table(board: Scoreboard, metrics: Sequence[str] = SHOWN) -> ReportTable:
+    """A row for every method, a column for every OoD set."""
+    columns = [Column("Method"), *(Column(name, "value") for name in board.ood_sets)]
+    ranked = [i for i, method in enumerate(board.methods) if method not in board.per_class]
     sections = []
-    for metric in SHOWN:
+    for metric in metrics:
         rows: list[Row] = []
-        for name in board.ood_sets:
-            means = [board.mean(metric, method, name) for method in board.methods]
-            rows.append((name, *(None if mean is None else mean.mean for mean in means)))
+        for method in board.methods:
+            means = [board.mean(metric, method, name) for name in board.ood_sets]
+            rows.append((title_of(method), *(None if mean is None else mean.mean for mean in means)))
         best: set[tuple[int, int]] = set()
-        for i, row in enumerate(rows):
-            ranked = {(i, j): row[j] for j in range(1, len(row)) if columns[j].title not in _not_ranked(board)}
-            best |= best_of(ranked, highest=is_higher_better(metric))
+        for j in range(1, len(columns)):
+            best |= best_of({(i, j): rows[i][j] for i in ranked}, highest=is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
-    notes = ["Means over seeds; bold is the best method on each set.", *seed_notes(board)]
+    means_over = "Means over seeds; bold" if len(board.seeds) > 1 else "Bold"
+    notes = [f"{means_over} is the best method on each set.", *seed_notes(board)]
     notes += per_class_notes(board, board.methods)
     return ReportTable("per_set", "Every OoD set at a glance", columns, sections, notes)
 
 
-def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
-    """Every method on every OoD set."""
+def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable | None:
+    """Every method on every OoD set with spread and reference; None if :func:`per_set_table` says it all."""
+    several = len(board.seeds) > 1
+    if not several and not beside.is_there:
+        return None
     theirs, ours = beside.reference, "Ours" if beside.is_there else "Mean"
-    columns = [Column("OoD set"), Column("Method"), Column(ours, "value"), Column("± over seeds", "spread")]
+    columns = [Column("OoD set"), Column("Method"), Column(ours, "value")]
+    columns += [Column(OVER_SEEDS, "spread")] if several else []
+    n_own = len(columns)
     if beside.is_there:
         columns += [
             Column(theirs.title, "value"),
-            Column(f"{theirs.title} ± over seeds", "spread"),
-            Column(f"Ours − {theirs.name}", "difference", (2, 4)),
+            Column(f"{theirs.title} {OVER_SEEDS}", "spread"),
+            Column(f"Ours − {theirs.name}", "difference", (2, n_own)),
         ]
     sections = []
     for metric in WITH_AUPR_IN:
@@ -126,12 +148,13 @@ def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable:
                     continue
                 printed = beside.value(metric, method, name)
                 both = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
-                rows.append((name, title_of(method), mean.mean, mean.over_seeds, *both[: len(columns) - 4]))
+                own = (mean.mean, mean.over_seeds) if several else (mean.mean,)
+                rows.append((name, title_of(method), *own, *both[: len(columns) - n_own]))
             ranked = {(i, 2): rows[i][2] for i in range(first, len(rows)) if rows[i][1] not in _not_ranked(board)}
             best |= best_of(ranked, highest=is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, frozenset(best)))
-    notes = ["Means over seeds with their population standard deviation; bold is the best method on each set."]
-    notes += seed_notes(board)
+    means_over = "Means over seeds with their population standard deviation; bold" if several else "Bold"
+    notes = [f"{means_over} is the best method on each set.", *seed_notes(board)]
     if beside.is_there:
         notes += size_notes(board, beside)
         notes += reference_notes(beside, board.methods)
@@ -144,18 +167,25 @@ def accuracy_table(accuracies: dict[int, float], in_set: str, reference: Referen
         return None
     theirs = reference or Reference()
     printed = theirs.accuracy
-    columns = [Column("Network"), Column("Accuracy", "percent"), Column("± over seeds", "percent")]
+    values = list(accuracies.values())
+    several = len(values) > 1
+    columns = [Column("Network"), Column("Accuracy", "percent")]
+    columns += [Column(OVER_SEEDS, "percent")] if several else []
+    n_own = len(columns)
     if printed is not None:
         columns += [
             Column(theirs.title, "percent"),
-            Column(f"{theirs.title} ± over seeds", "percent"),
-            Column(f"Ours − {theirs.name}", "points", (1, 3)),
+            Column(f"{theirs.title} {OVER_SEEDS}", "percent"),
+            Column(f"Ours − {theirs.name}", "points", (1, n_own)),
         ]
-    values = list(accuracies.values())
-    mean, spread = fmean(values), pstdev(values) if len(values) > 1 else None
+    mean = fmean(values)
     both = () if printed is None else (printed.mean, printed.std, mean - printed.mean)
-    rows: list[Row] = [(f"seed {seed}", value, None, *(None for _ in both)) for seed, value in accuracies.items()]
-    rows.append((f"mean of {count(len(values), 'network')}", mean, spread, *both))
+    rows: list[Row] = []
+    if several:
+        rows += [(f"seed {seed}", value, None, *(None for _ in both)) for seed, value in accuracies.items()]
+        rows.append((f"mean of {count(len(values), 'network')}", mean, pstdev(values), *both))
+    else:
+        rows.append((f"seed {next(iter(accuracies))}", mean, *both))
     return ReportTable("accuracy", f"Accuracy on the test set of {in_set}", columns, [Section("", rows)])
 
 
@@ -235,7 +265,7 @@ def size_notes(board: Scoreboard, beside: BesideReference) -> list[str]:
 def seed_notes(board: Scoreboard) -> list[str]:
     """Which numbers are of fewer seeds than the others."""
     if len(board.seeds) == 1:
-        return [f"One seed ({board.seeds[0]}): there is no spread over seeds."]
+        return []
     fewer = [
         f"{title_of(method)} on {name} ({len(seeds)} of {len(board.seeds)})"
         for name in board.ood_sets

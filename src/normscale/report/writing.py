@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from normscale._atomic import atomic_path
 from normscale._progress import bar
@@ -20,14 +16,15 @@ from normscale.experiments.stress_result import StressResult, load_stress
 from normscale.report.additions import Additions
 from normscale.report.better_than import LEVEL, better_than_table, compare_all
 from normscale.report.comparison_record import ComparisonRecord
-from normscale.report.fitted_on import fitted_on, parameters_of
+from normscale.report.fitted_on import NOT_ON_OOD, fitted_on, parameters_of
 from normscale.report.headline import headline
-from normscale.report.html_page import Contents, Picture, render
+from normscale.report.html_page import METHODS, Contents, Picture, render
 from normscale.report.reference import BesideReference
 from normscale.report.renderers import to_csv, to_latex, to_markdown
-from normscale.report.scoreboard import Scoreboard
+from normscale.report.scoreboard import SHOWN, Scoreboard
 from normscale.report.table import Column, ReportTable, Row, Section
 from normscale.report.tables import (
+    WITH_AUPR_IN,
     accuracies_of,
     accuracy_table,
     comparison_table,
@@ -36,9 +33,8 @@ from normscale.report.tables import (
     per_set_table,
 )
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+_TALL = 1.1
+"""A figure that is higher than so many times its width takes two places of the page below each other."""
 RENDERERS: dict[str, Callable[[ReportTable], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
 
 
@@ -101,14 +97,15 @@ def write_report(
         )
     if board.subject is not None:
         ComparisonRecord(board.subject, resamples, LEVEL, comparisons).save(run)
+    expanded = expanded_table(board, beside)
     made = [
         comparison_table(board, beside),
-        per_set_table(board),
+        per_set_table(board, SHOWN if expanded is not None else WITH_AUPR_IN),
         better_than_table(comparisons, board, resamples=resamples),
         *further,
         accuracy_table(accuracies, run.plan.in_set, additions.reference),
         ood_set_table(run, board, beside),
-        expanded_table(board, beside),
+        expanded,
         method_table([board]),
     ]
     tables = {table.name: table for table in made if table is not None and any(one.rows for one in table.sections)}
@@ -134,10 +131,11 @@ def method_table(boards: Sequence[Scoreboard]) -> ReportTable:
     ]
     notes = [
         "stream: running statistics over the shuffled mixture of both test sets; frozen: the detector "
-        "as fitted; per class: one ranking per predicted class, averaged."
+        "as fitted; per class: one ranking per predicted class, averaged.",
+        NOT_ON_OOD,
     ]
     columns = [Column("Method"), Column("Measured"), Column("Fitted and tuned on"), Column("Parameters")]
-    return ReportTable("methods", "Methods", columns, [Section("", rows)], notes)
+    return ReportTable(METHODS, "Methods", columns, [Section("", rows)], notes)
 
 
 def write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
@@ -183,20 +181,9 @@ def _draw(
         for drawn in draw_all(run, board, stress, additions.figures):
             for suffix in ("png", "svg", *(["pdf"] if pdf else [])):
                 save_figure(drawn.figure, folder / f"{drawn.name}.{suffix}")
-            is_map = drawn.group == STRESS
-            markup = (
-                _on_white(drawn.figure, drawn.caption)
-                if is_map
-                else inline_svg(drawn.figure, drawn.name, drawn.caption)
-            )
-            pictures.append(Picture(drawn.group, markup, drawn.caption, wide=is_map))
+            markup = inline_svg(drawn.figure, drawn.name, drawn.caption)
+            width, height = drawn.figure.get_size_inches()
+            shape = "map" if drawn.group == STRESS else "tall" if height > _TALL * width else ""
+            pictures.append(Picture(drawn.group, markup, drawn.caption, shape))
             line.advance(doing=f"drawing {drawn.name}")
     return pictures
-
-
-def _on_white(figure: Figure, label: str) -> str:
-    """A figure whose colours are meant for white, as a picture inside the page."""
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=130, facecolor="white")
-    data = base64.b64encode(file.getvalue()).decode("ascii")
-    return f'<div class="paper"><img alt="{escape(label, quote=True)}" src="data:image/png;base64,{data}"></div>'

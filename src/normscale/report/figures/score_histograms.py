@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from normscale.experiments.methods import title_of
 from normscale.experiments.scored_pair import ScoredPair
@@ -28,7 +29,8 @@ def draw_scores(pairs: Mapping[str, ScoredPair], ood_set: str) -> Figure:
         axes.grid(visible=False)
         axes.spines["left"].set_visible(False)
         axes.set_ylabel(title_of(method).replace(", ", ",\n"), rotation=0, ha="right", va="center", fontsize=7.5)
-        axes.tick_params(labelsize=6.5, length=2, pad=1)
+        axes.tick_params(labelsize=7, length=2, pad=1)
+        axes.xaxis.set_major_locator(MaxNLocator(5))  # numbers like −0.00125 need the room
     figure.suptitle(f"Scores, higher is more OoD: {ood_set}", fontsize=10)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)

@@ -21,6 +21,8 @@ from normscale._validate import FloatArray
 
 INK = "#1a1c1f"
 """Of text and axes; in a page it becomes the page's own text colour."""
+GROUND = "#fefefe"
+"""Of gaps; in a page it becomes the ground of the page's figures."""
 GRID = "#8c9196"
 INSIDE, OUTSIDE = "#0072b2", "#d55e00"
 """In-distribution and OoD."""
@@ -147,7 +149,7 @@ def inline_svg(figure: Figure, name: str, label: str = "") -> str:
     inner = re.sub(r'\bid="', f'id="{name}-', inner)
     inner = re.sub(r"url\(#", f"url(#{name}-", inner)
     inner = inner.replace('xlink:href="#', f'href="#{name}-').replace("xlink:href", "href")
-    inner = re.sub(r"\s*\n\s*", " ", inner.replace(INK, "currentColor"))
+    inner = re.sub(r"\s*\n\s*", " ", inner.replace(INK, "currentColor").replace(GROUND, "var(--card)"))
     return f'<svg viewBox="{view_box}" role="img" aria-label="{escape(label, quote=True)}">{inner}'
 
 

@@ -32,6 +32,13 @@
     });
   }
 
+  // a column out of sight must show: the edge behind which it lies fades
+  for (const box of document.querySelectorAll(".scroll")) {
+    const look = () => box.toggleAttribute("data-more", box.scrollLeft + box.clientWidth < box.scrollWidth - 2);
+    box.addEventListener("scroll", look, { passive: true });
+    new ResizeObserver(look).observe(box);
+  }
+
   const closed = [];
   addEventListener("beforeprint", () => {
     closed.push(...document.querySelectorAll("details:not([open])"));
