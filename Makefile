@@ -17,7 +17,7 @@ run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's compariso
 	$(BIN)/normscale bench --preset digits --workers 2 -o run/digits
 
 test: $(INSTALLED)  ## the whole test suite
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 check: $(INSTALLED)  ## ruff and mypy --strict
 	$(BIN)/ruff check

@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "detectors": {
         "_kernels", "_validate", "dataframes", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state",
     },
-    "data": {"_atomic", "_lock", "_progress", "_validate", "errors"},
+    "data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors"},
     "nn": {
         "_atomic", "_kernels", "_progress", "_provenance", "_validate", "_version", "data", "detectors", "encoding",
         "errors", "moments", "network_folder", "outputs", "state",

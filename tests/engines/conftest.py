@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,31 +19,38 @@ HAS_RAY = importlib.util.find_spec("ray") is not None
 WHY_SKIPPED = "Ray is not installed (pip install 'normscale[ray]'), so nothing is run on a cluster"
 
 
-@pytest.fixture(scope="session")
+ENVIRONMENT = {
+    "NORMSCALE_KERNELS": "numpy",  # numba takes most of the time that a new process needs to be ready
+    "AWS_ACCESS_KEY_ID": "any",  # of the S3 server that tests start
+    "AWS_SECRET_ACCESS_KEY": "any",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
 def numpy_kernels() -> Iterator[None]:
-    """Workers without numba, which takes most of the time that a new process needs to be ready."""
+    """This process and the workers that it starts do without numba while a file of these tests runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NORMSCALE_KERNELS", "numpy")
-        patch.setenv("AWS_ACCESS_KEY_ID", "any")  # of the S3 server that tests start
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "any")
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
         patch.setattr(_kernels, "_kernels", reference)
         yield
 
 
 @pytest.fixture(scope="session")
-def local(numpy_kernels: None) -> Iterator[Engine]:
-    with open_engine("local", workers=2) as engine:
+def local() -> Iterator[Engine]:
+    with open_engine("local", workers=2) as engine:  # its processes are started when the first task comes
         yield engine
 
 
 @pytest.fixture(scope="session")
-def ray_cluster(numpy_kernels: None) -> Iterator[Any]:
+def ray_cluster() -> Iterator[Any]:
     if not HAS_RAY:
         pytest.skip(WHY_SKIPPED)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes its time
-    with warnings.catch_warnings():
+    more = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}  # a busy machine takes its time
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Ray's own
+        for name, value in (ENVIRONMENT | more).items():
+            patch.setenv(name, value)
         import ray
 
         for attempt in range(3):  # on a machine that is very busy Ray gives its own daemons too little time
@@ -60,7 +67,9 @@ def ray_cluster(numpy_kernels: None) -> Iterator[Any]:
                 ray.shutdown()
                 if attempt == 2:
                     raise
-        yield ray
+    yield ray
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         ray.shutdown()
 
 
@@ -69,6 +78,13 @@ def ray_engine(ray_cluster: Any) -> Iterator[Engine]:
     with open_engine("ray") as engine:
         assert engine.workers == 2
         yield engine
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process of the test run works on these, so that one cluster is started, not two beside each other."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 @pytest.fixture(params=["local", "ray"])

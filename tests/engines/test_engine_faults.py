@@ -125,6 +125,20 @@ def test_after_an_error_nothing_more_is_written(
     assert not [name for name in there if "tmp" in name]
 
 
+def test_errors_beside_tasks_that_end_leave_this_process_alone(engine: Engine) -> None:
+    """Many errors while other tasks end: cancelling these by Ray aborted the process that had asked."""
+    for _ in range(40):
+        with pytest.raises(ZeroDivisionError):
+            list(engine.map(_divide(), 1, [4, 2, 0, 1, 1, 1, 1, 1]))
+    assert dict(engine.map(_divide(), 6, [1, 2])) == {0: 6.0, 1: 3.0}
+
+
+def _divide() -> Any:
+    import operator
+
+    return operator.truediv  # workers cannot import this file
+
+
 def test_workers_that_die_again_and_again_are_given_up(
     tmp_path: Path, many: tuple[Path, ns.NormScaling, dict[str, bytes]], local: Engine
 ) -> None:

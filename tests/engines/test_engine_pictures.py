@@ -84,6 +84,11 @@ def test_a_folder_and_a_column_of_pictures(tmp_path: Path, model: Path, detector
     assert count == 9
     table = pq.read_table(tmp_path / "column").to_pydict()
     np.testing.assert_allclose(table["score"], scores[table["id"]], rtol=1e-5)
+    with pytest.raises(ns.FileFormatError, match=r"p\.parquet has no column 'photo'; its columns: image, id\."):
+        engines.score_pictures(tmp_path / "p.parquet", model, detector, tmp_path / "x", size=SIZE, column="photo")
+    (tmp_path / "none").mkdir()
+    with pytest.raises(ns.FileFormatError, match=r"none holds no picture; expected files that end in \.png"):
+        engines.score_pictures(tmp_path / "none", model, detector, tmp_path / "x", size=SIZE)
     with pytest.raises(ns.InvalidInput, match="is there already"):
         engines.score_pictures(tmp_path / "in", model, detector, tmp_path / "out", size=SIZE)
 

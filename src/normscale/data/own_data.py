@@ -16,9 +16,8 @@ from normscale.data.decode import Picture, decode_all
 from normscale.data.image_set import ImageSet, channel_moments
 from normscale.data.npz_file import read_npz
 from normscale.data.resize import as_grey
+from normscale.encoding.picture_files import PICTURE_SUFFIXES
 from normscale.errors import InvalidInput
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 class TorchDataset(Protocol):
@@ -71,7 +70,9 @@ def from_folder(
         classes = []
         files = [(file, -1) for file in _pictures_below(path)]
     if not files:
-        raise InvalidInput(f"{path} holds no pictures ({', '.join(SUFFIXES)}), neither in folders nor by themselves.")
+        raise InvalidInput(
+            f"{path} holds no pictures ({', '.join(PICTURE_SUFFIXES)}), neither in folders nor by themselves."
+        )
     pictures: list[Picture] = [(str(file), str(file)) for file, _ in files]
     height, width, channels = size or (None, None, None)
     with bar(f"reading {path.name}", len(files)) as line:
@@ -160,4 +161,4 @@ def _pictures_below(folder: Path) -> list[Path]:
 
 
 def _is_picture(file: str) -> bool:
-    return not file.startswith(".") and file.lower().endswith(SUFFIXES)
+    return not file.startswith(".") and file.lower().endswith(PICTURE_SUFFIXES)

@@ -10,7 +10,7 @@ import fnmatch
 import glob
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from normscale.errors import FileFormatError, InvalidInput
@@ -63,13 +63,17 @@ def file_system(path: str) -> tuple[Any, str]:
     return system, inside
 
 
-def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[SourceFile]:
-    """The tables that paths name, in a defined order.
+def find_files(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], suffixes: Collection[str] = SUFFIXES
+) -> list[SourceFile]:
+    """The files that paths name, in a defined order.
 
     Parameters
     ----------
     paths : path, or several
-        Files, folders (with all tables below them; names that begin with ``.`` or ``_`` are left out) and globs.
+        Files, folders (with all files below them; names that begin with ``.`` or ``_`` are left out) and globs.
+    suffixes : collection of str
+        How names of files in folders and globs end; by default as names of tables.
 
     Returns
     -------
@@ -80,14 +84,14 @@ def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     Raises
     ------
     FileFormatError
-        When a path names no table.
+        When a path names no such file.
     InvalidInput
         When a file is named twice.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found: list[SourceFile] = []
     for path in (os.fspath(path) for path in given):
-        found += _remote_files(path) if is_remote(path) else _local_files(path)
+        found += _remote_files(path, suffixes) if is_remote(path) else _local_files(path, suffixes)
     seen: set[str] = set()
     for file in found:
         if file.path in seen:
@@ -98,7 +102,7 @@ def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     return found
 
 
-def _local_files(path: str) -> list[SourceFile]:
+def _local_files(path: str, suffixes: Collection[str]) -> list[SourceFile]:
     if os.path.isdir(path):
         inside = [
             os.path.join(folder, name)
@@ -106,11 +110,12 @@ def _local_files(path: str) -> list[SourceFile]:
             if _keep_visible(folders)
             for name in names
         ]
-        return _tables(path, [name for name in inside if _is_table(os.path.basename(name))])
+        return _existing(path, [name for name in inside if _is_wanted(name, suffixes)], suffixes)
     if glob.has_magic(path) and not os.path.exists(path):
-        return _tables(path, [name for name in glob.glob(path, recursive=True) if _is_table(os.path.basename(name))])
+        matching = glob.glob(path, recursive=True)
+        return _existing(path, [name for name in matching if _is_wanted(name, suffixes)], suffixes)
     check_file(path)
-    return _tables(path, [path])
+    return _existing(path, [path], suffixes)
 
 
 def _keep_visible(folders: list[str]) -> bool:
@@ -118,7 +123,7 @@ def _keep_visible(folders: list[str]) -> bool:
     return True
 
 
-def _remote_files(path: str) -> list[SourceFile]:
+def _remote_files(path: str, suffixes: Collection[str]) -> list[SourceFile]:
     fs = need_arrow("pyarrow.fs", path)
     location, mark, options = path.partition("?")
     scheme = location[: location.index("://") + 3]
@@ -137,31 +142,32 @@ def _remote_files(path: str) -> list[SourceFile]:
     for entry in listed:
         below = entry.path[len(inside.rstrip("/")) + 1 :]
         hidden = any(part.startswith((".", "_")) for part in below.split("/"))
-        if entry.type != fs.FileType.File or hidden or not _is_table(entry.base_name):
+        if entry.type != fs.FileType.File or hidden or not _is_wanted(entry.base_name, suffixes):
             continue
         if pattern is None or fnmatch.fnmatchcase(entry.path, pattern):
             kept.append(_remote(scheme + entry.path + mark + options, entry))
-    return sorted(_some(path, kept))
+    return sorted(_some(path, kept, suffixes))
 
 
-def _tables(path: str, names: Sequence[str]) -> list[SourceFile]:
+def _existing(path: str, names: Sequence[str], suffixes: Collection[str]) -> list[SourceFile]:
     described = [_described(os.path.abspath(name)) for name in sorted(names)]
-    return _some(path, [file for file in described if file is not None])
+    return _some(path, [file for file in described if file is not None], suffixes)
 
 
-def _some(path: str, files: list[SourceFile]) -> list[SourceFile]:
+def _some(path: str, files: list[SourceFile], suffixes: Collection[str]) -> list[SourceFile]:
     if not files:
         location = path.partition("?")[0] if is_remote(path) else path
         what = "matches" if glob.has_magic(location) else "holds"
         raise FileFormatError(
-            f"{path} {what} no table; expected files that end in {', '.join(SUFFIXES)}, and names that do not begin "
-            "with . or _."
+            f"{path} {what} no {'table' if suffixes is SUFFIXES else 'picture'}; expected files that end in "
+            f"{', '.join(suffixes)}, and names that do not begin with . or _."
         )
     return files
 
 
-def _is_table(name: str) -> bool:
-    return not name.startswith((".", "_")) and os.path.splitext(name)[1].lower() in SUFFIXES
+def _is_wanted(path: str, suffixes: Collection[str]) -> bool:
+    name = os.path.basename(path)
+    return not name.startswith((".", "_")) and os.path.splitext(name)[1].lower() in suffixes
 
 
 def _remote(path: str, info: Any) -> SourceFile:

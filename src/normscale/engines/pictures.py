@@ -1,13 +1,15 @@
 """Pictures to scores on a Ray cluster: a model on actors, a GPU each where there is one, and the same detectors.
 
 Ray Data streams the pictures through the actors; which rows are in which output file, and their order, is its choice,
-so every row carries the path of its picture, or the columns that were asked for.
+so every row carries the path of its picture, or the columns that were asked for. Files are listed and read here: Ray
+Data's own listing (2.60) waits for ever now and then.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +17,15 @@ from numpy.typing import NDArray
 
 from normscale._validate import at_least
 from normscale.detectors.base import Detector
-from normscale.engines.locations import find_files
+from normscale.encoding.picture_files import PICTURE_SUFFIXES
+from normscale.engines.locations import file_system, find_files, is_remote
+from normscale.engines.pieces import open_parquet
 from normscale.engines.ray_engine import RayEngine
 from normscale.engines.spreading import EngineFailed, one_thread
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
 from normscale.outputs import LOGITS, ModelOutputs
+
+_FILES_AT_ONCE = 64
 
 Prepare = Callable[[NDArray[np.uint8]], NDArray[Any]]
 """From pictures (n, height, width, 3) of bytes to what the model takes."""
@@ -117,7 +123,7 @@ def score_pictures(
             scored.write_parquet(target)
         except engine.task_error as error:
             raise _cause(error) from error
-        return int(data.read_parquet(target).count())
+        return _rows_written(target)
     finally:
         engine.close()
 
@@ -217,8 +223,54 @@ def _torch_runner(job: PictureJob) -> Callable[[NDArray[Any]], dict[str, NDArray
 def _pictures(data: Any, source: str, job: PictureJob, from_files: bool) -> Any:
     """The pictures as a data set with the column ``job.column``, encoded."""
     if from_files:
-        return data.read_binary_files(source, include_paths=True).rename_columns({"bytes": job.column})
-    return data.read_parquet([file.path for file in find_files(source)], columns=[job.column, *job.keep])
+        paths = [{"path": file.path} for file in find_files(source, PICTURE_SUFFIXES)]
+        return data.from_items(paths).map_batches(_read_files, fn_args=(job.column,), batch_size=_FILES_AT_ONCE)
+    columns = [job.column, *job.keep]
+    groups = [
+        {"path": file.path, "row_group": number}
+        for file in find_files(source)
+        for number in range(_row_groups(file.path, columns))
+    ]
+    return data.from_items(groups).map_batches(_read_row_group, fn_args=(columns,), batch_size=1)
+
+
+def _read_files(batch: dict[str, NDArray[Any]], column: str) -> dict[str, NDArray[Any]]:
+    contents = np.empty(len(batch["path"]), dtype=object)
+    contents[:] = [_read_bytes(path) for path in batch["path"]]
+    return {**batch, column: contents}
+
+
+def _read_bytes(path: str) -> bytes:
+    if not is_remote(path):
+        return Path(path).read_bytes()
+    system, inside = file_system(path)
+    with system.open_input_stream(inside) as stream:
+        return bytes(stream.read())
+
+
+def _read_row_group(batch: dict[str, NDArray[Any]], columns: list[str]) -> Any:
+    (path,), (number,) = batch["path"], batch["row_group"]
+    with open_parquet(path) as file:
+        return file.read_row_group(int(number), columns=columns, use_threads=False)
+
+
+def _row_groups(path: str, columns: list[str]) -> int:
+    """How many row groups a file has; raises where a column is missing."""
+    with open_parquet(path) as file:
+        for name in columns:
+            if name not in file.schema_arrow.names:
+                raise FileFormatError(
+                    f"{path} has no column {name!r}; its columns: {', '.join(file.schema_arrow.names)}."
+                )
+        return int(file.num_row_groups)
+
+
+def _rows_written(folder: str) -> int:
+    total = 0
+    for file in find_files(folder):
+        with open_parquet(file.path) as table:
+            total += table.metadata.num_rows
+    return total
 
 
 def _is_parquet(source: str) -> bool:

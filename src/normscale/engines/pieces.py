@@ -17,6 +17,7 @@ from normscale.errors import FileFormatError
 from normscale.input_checks.class_order import class_order, in_class_order
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables import open_table
+from normscale.tables.arrow import need_arrow
 from normscale.tables.formats import format_by_suffix
 from normscale.tables.read_parquet import ParquetReader
 from normscale.tables.reader import TableReader
@@ -73,6 +74,15 @@ class Pieces(NamedTuple):
         return sum(piece.n_bytes for piece in self.pieces)
 
 
+def open_parquet(path: str, **options: Any) -> Any:
+    """A Parquet file, here or in an object store; ``options`` are for files here."""
+    parquet = need_arrow("pyarrow.parquet", path)
+    if is_remote(path):
+        system, inside = file_system(path)
+        return parquet.ParquetFile(inside, filesystem=system, pre_buffer=True)  # few large requests
+    return parquet.ParquetFile(path, page_checksum_verification=True, **options)
+
+
 class PieceReader(ParquetReader):
     """Some row groups of a Parquet file, here or in an object store."""
 
@@ -81,10 +91,7 @@ class PieceReader(ParquetReader):
         super().__init__(path, None, names=names)
 
     def _opened(self, **options: Any) -> Any:
-        if is_remote(self._file):  # few large requests
-            system, inside = file_system(self._file)
-            return self._parquet.ParquetFile(inside, filesystem=system, pre_buffer=True)
-        return super()._opened(**options, page_checksum_verification=True)
+        return open_parquet(self._file, **options)
 
     def group_sizes(self) -> list[tuple[int, int]]:
         """Rows and bytes of every row group."""
@@ -194,14 +201,9 @@ def _head(file: SourceFile, names: list[str] | None) -> tuple[Layout, Groups] | 
 
 
 def _has_no_rows(file: SourceFile) -> bool:
-    from normscale.tables.arrow import need_arrow
-
-    parquet = need_arrow("pyarrow.parquet", file.path)
     try:
-        if is_remote(file.path):
-            system, inside = file_system(file.path)
-            return bool(parquet.read_metadata(inside, filesystem=system).num_rows == 0)
-        return bool(parquet.read_metadata(file.path).num_rows == 0)
+        with open_parquet(file.path) as table:
+            return bool(table.metadata.num_rows == 0)
     except (OSError, ValueError):
         return False  # the reader says what is wrong
 

@@ -7,13 +7,14 @@ import logging
 import os
 import socket
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from normscale._version import __version__
 from normscale.engines.spreading import RETRIES, EngineFailed, Work, run_task
 from normscale.errors import MissingExtra
 
-_CANCEL_SECONDS = 30.0
+_LAST_PIECES_SECONDS = 60.0
 _ANSWER_SECONDS = 10.0
 
 
@@ -99,7 +100,7 @@ class RayEngine:
                     result = self._result(ref)
                     yield waiting.pop(ref), result
         finally:
-            self._cancel(list(waiting))
+            self._await_last(list(waiting))
 
     def _result(self, ref: Any) -> Any:
         exceptions = self._ray.exceptions
@@ -112,18 +113,18 @@ class RayEngine:
                 f"Ray gave a task up after {RETRIES} new beginnings: {str(error).splitlines()[0]} Is memory short?"
             ) from error
 
-    def _cancel(self, refs: list[Any]) -> None:
-        """Stop what is under way and wait for it, so that nothing is written afterwards."""
+    def _await_last(self, refs: list[Any]) -> None:
+        """After an error, let the pieces under way end, so that nothing is written behind it.
+
+        They are not cancelled: a task that ends while ``ray.cancel`` looks for it aborts this process (a failed check
+        in task_manager.cc of Ray 2.60). At most two pieces a worker are under way.
+        """
         if not refs or not self._ray.is_initialized():
             return
-        for ref in refs:
-            self._ray.cancel(ref)
-        self._ray.wait(refs, num_returns=len(refs), timeout=_CANCEL_SECONDS, fetch_local=False)
-        for ref in refs:
-            try:
-                self._ray.get(ref, timeout=0.1)
-            except Exception:
-                continue
+        ended, _ = self._ray.wait(refs, num_returns=len(refs), timeout=_LAST_PIECES_SECONDS)
+        for ref in ended:
+            with suppress(Exception):  # Ray prints an error that nobody asked for
+                self._ray.get(ref)
 
     def close(self) -> None:
         """Leave the cluster; one that was started here ends."""

@@ -35,7 +35,8 @@ class Engine(Protocol):
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Give ``work(shared, task)`` of every task, with its place in ``tasks``, in the order they are finished.
 
-        The first error is raised after what is under way was cancelled. A task whose process dies is begun again.
+        The first error is raised when the tasks under way have ended; no further ones begin. A task whose process dies
+        is begun again.
         """
 
     def shuffle(
