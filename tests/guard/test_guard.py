@@ -358,7 +358,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nothing to freeze"):
         guard(made=detector("energy")).freeze("x")
     with pytest.raises(InvalidInput, match="evidence"):
-        Policy(evidence=0.0).checked()
+        Policy(evidence=0.0)
     assert on.state.scored == 0
 
 

@@ -161,7 +161,7 @@ def serve(
         outlier=outlier,
         client_cap=client_cap,
         minute_cap=minute_cap,
-    ).checked()
+    )
     if detector.endswith(".toml"):
         if any((store, tokens, model, logits, adopt, shadow, shadow_store)) or threshold is not None:
             raise InvalidInput(

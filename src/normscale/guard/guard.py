@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -19,14 +20,13 @@ from normscale.guard.detector_check import Identity, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
-from normscale.guard.judge import Cause, Judge
+from normscale.guard.judge import Cause, Judge, Ruling
 from normscale.guard.policy import Policy
 from normscale.guard.quarantine import drop, moments_of, set_aside
-from normscale.guard.request import Request, cut_verdicts, joined_outputs, request_starts
+from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
-from normscale.guard.stores import Quarantined, SqlStore
-from normscale.guard.verdict import Mode, Verdict
+from normscale.guard.stores import Quarantined, SqlStore, open_store
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 _COMPARED_EVERY = 1000
@@ -61,7 +61,7 @@ class Guard(StoredState):
     def __init__(
         self, detector: Detector, store: SqlStore, policy: Policy | None = None, *, adopt: bool = False
     ) -> None:
-        self.policy = (Policy() if policy is None else policy).checked()
+        self.policy = Policy() if policy is None else policy
         self.detector = detector
         self.widths = required_widths(detector)
         self.n_classes = self.widths[LOGITS]
@@ -78,7 +78,7 @@ class Guard(StoredState):
     @property
     def mode(self) -> Mode:
         """How rows are scored now."""
-        return Mode.FROZEN if self.state.frozen is not None else self.judge.mode
+        return self.judge.mode_of(self.state)
 
     @property
     def now(self) -> float:
@@ -204,15 +204,12 @@ class Guard(StoredState):
 
     def preview(self, outputs: ModelOutputs | Any) -> Verdict:
         """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
-        scores, flags, predicted = self.judge.preview(self.state, self.checked(outputs))
-        alarms = tuple(alarm.name for alarm in self.state.alarms)
-        return Verdict(scores, flags, predicted, self.mode, 0, alarms, self.state.rows)
+        return self.judge.preview(self.state, self.checked(outputs))
 
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
         """Score one client's rows, and write what becomes of them."""
-        outputs = joined_outputs(requests)
-        wanted = any(request.scaled for request in requests)
-        starts = request_starts(requests)
+        outputs, wanted = _joined(requests), any(request.scaled for request in requests)
+        starts = np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
         try:
             ruling = self.judge.rule(session.state, client, session.now, outputs, starts, scaled=wanted)
         except InvalidInput as refusal:  # nothing is written yet; whose fault it is shows one by one
@@ -229,8 +226,9 @@ class Guard(StoredState):
             entry = session.append(event, cause, client=client, **counts)
             if part.cause is not None:
                 set_aside(session, entry, part.cause, part)
-        self._compare(session, [request.given for request in requests if request.given is not None], ruling.flags)
-        return cut_verdicts(requests, ruling)
+        given = [request.given for request in requests if request.given is not None]
+        self._compare(session, given, ruling.verdict.is_ood)
+        return [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
 
     def _compare(self, session: Session, given: list[Verdict], flags: BoolArray) -> None:
         """Count how far a shadow agrees with what the serving guard answered."""
@@ -356,3 +354,43 @@ class Guard(StoredState):
                 arrays[name] = moments.mean + moments.std * reach * random.uniform(-1.0, 1.0, (65, width))
             largest = max(largest, float(self.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
         return largest
+
+
+def _joined(requests: Sequence[Request]) -> ModelOutputs:
+    """The rows of all requests below each other; they were checked, so there is nothing to compare."""
+    first = requests[0].outputs
+    if len(requests) == 1:
+        return first
+    return ModelOutputs._trusted(
+        {name: np.concatenate([request.outputs.array(name) for request in requests]) for name in first.names}
+    )
+
+
+def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
+    """The verdict on a request, whose rows begin at ``start``, out of that on all."""
+    verdict, rows = ruling.verdict, slice(start, start + len(request.outputs))
+    return dataclasses.replace(
+        verdict,
+        scores=verdict.scores[rows],
+        is_ood=verdict.is_ood[rows],
+        predicted=verdict.predicted[rows],
+        scaled=verdict.scaled[rows] if verdict.scaled is not None and request.scaled else None,
+        taken_in=int(np.count_nonzero(ruling.taken[rows])),
+    )
+
+
+def open_guard(
+    detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None, *, adopt: bool = False
+) -> Guard:
+    """Open the store ``where`` (see :func:`open_store`) and the guard on it.
+
+    With ``adopt`` a store of another detector with the same classes is taken over. A detector that is refused leaves no
+    store behind; a store that is refused is closed.
+    """
+    required_widths(detector)
+    store = open_store(where)
+    try:
+        return Guard(detector, store, policy, adopt=adopt)
+    except BaseException:
+        store.close()
+        raise

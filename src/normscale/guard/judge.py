@@ -23,8 +23,9 @@ from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Alarm, GuardState
 from normscale.guard.policy import OnDrift
+from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
-from normscale.guard.verdict import Mode
+from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 
 _FORGIVEN_AFTER = 10.0
@@ -59,15 +60,12 @@ class Part(NamedTuple):
 class Ruling(NamedTuple):
     """The judgement on one block."""
 
-    mode: Mode
+    verdict: Verdict
+    """On all rows of the block."""
+    taken: BoolArray
+    """Which of them the statistics take in."""
     events: list[tuple[Event, dict[str, Any]]]
     """What else happened, with notes: alarms, freeze, thaw."""
-    taken: BoolArray
-    """Which rows the statistics take in."""
-    scores: FloatArray
-    flags: BoolArray
-    predicted: IntArray
-    scaled: FloatArray | None
     parts: list[Part]
     after: GuardState
 
@@ -115,8 +113,9 @@ class Judge:
         running = None if state.frozen is not None else scored.statistics.moments
         readings = () if self.policy.trusting else self.drift.readings(recent, running)
         alarming = [reading for reading in readings if reading.alarming]
-        alarms = tuple(self._alarm(reading, state, recent, running) for reading in alarming)
-        if new := [alarm for alarm in alarms if alarm.since == at and alarm.name not in _names(state)]:
+        since = {alarm.name: alarm.since for alarm in state.alarms}
+        alarms = tuple(self._alarm(reading, since.get(reading.name, at), recent, running) for reading in alarming)
+        if new := [alarm for alarm in alarms if alarm.name not in since]:
             events.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}))
         elif state.alarms and not alarms:
             events.append((Event.CALM, {}))
@@ -126,24 +125,25 @@ class Judge:
             state = state.froze(because, alarms, self.start)
             scored = self._score(state, block, may)  # as if it had been frozen before these rows came
             recent = self._counted(state.recent, block, may, scored)
-        frozen = state.frozen is not None
-        return Ruling(
-            Mode.FROZEN if frozen else self.mode,
-            events,
-            scored.taken,
-            scored.scores,
-            scored.flags,
-            block.predicted,
-            self._scaled(state, outputs, scored) if scaled else None,
-            list(self._parts(block, may, scored, request_starts)),
-            self._after(state, client, block, may, scored, recent, alarms, len(new)),
-        )
+        raised = state.alarms_raised + len(new)
+        seen = state._replace(recent=recent, alarms=alarms, alarms_raised=raised)
+        after = self._after(seen, client, may, scored)
+        verdict = self._verdict(after, block, scored, self._scaled(state, outputs, scored) if scaled else None)
+        return Ruling(verdict, scored.taken, events, list(self._parts(block, may, scored, request_starts)), after)
 
-    def preview(self, state: GuardState, outputs: ModelOutputs) -> tuple[FloatArray, BoolArray, IntArray]:
-        """Scores, flags and predicted classes by the statistics as they are."""
+    def preview(self, state: GuardState, outputs: ModelOutputs) -> Verdict:
+        """What would be said of rows by the statistics as they are."""
         block = Block.of(outputs, self.drift)
-        scored = self._score(state, block, np.zeros(len(outputs), np.bool_))
-        return scored.scores, scored.flags, block.predicted
+        return self._verdict(state, block, self._score(state, block, np.zeros(len(outputs), np.bool_)))
+
+    def mode_of(self, state: GuardState) -> Mode:
+        """How rows are scored in a state."""
+        return Mode.FROZEN if state.frozen is not None else self.mode
+
+    def _verdict(self, state: GuardState, block: Block, scored: _Scored, scaled: FloatArray | None = None) -> Verdict:
+        alarms = tuple(alarm.name for alarm in state.alarms)
+        taken, mode = int(np.count_nonzero(scored.taken)), self.mode_of(state).value
+        return Verdict(scored.scores, scored.flags, block.predicted, mode, taken, alarms, state.rows, scaled)
 
     def _thaws(self, state: GuardState) -> str | None:
         if state.frozen is not None and state.frozen.by_person:
@@ -191,39 +191,25 @@ class Judge:
         part, added = block.part(may), int(np.count_nonzero(scored.added & may))
         return recent.after(part.moments, np.bincount(part.predicted, minlength=recent.mean.size), added, window)
 
-    def _alarm(self, reading: Reading, state: GuardState, recent: RecentRows, running: Any) -> Alarm:
-        since = next((alarm.since for alarm in state.alarms if alarm.name == reading.name), state.at)
+    def _alarm(self, reading: Reading, since: float, recent: RecentRows, running: RunningMoments | None) -> Alarm:
         text = self.drift.explain(reading, recent, running, self.class_names)
         return Alarm(reading.name.value, since, reading.value, reading.limit, text)
 
-    def _after(
-        self,
-        state: GuardState,
-        client: str,
-        block: Block,
-        may: BoolArray,
-        scored: _Scored,
-        recent: RecentRows,
-        alarms: tuple[Alarm, ...],
-        raised: int,
-    ) -> GuardState:
-        n = len(block.outputs)
-        taken = int(np.count_nonzero(scored.taken))
-        calm_rows = 0 if alarms else state.calm_rows + n
+    def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
+        """Count the rows."""
+        n, taken = may.size, int(np.count_nonzero(scored.taken))
+        calm_rows = 0 if state.alarms else state.calm_rows + n
         this_minute = state.this_minute
         if self.policy.client_cap is not None or self.policy.minute_cap is not None:
             this_minute = this_minute.after(state.at, client, int(np.count_nonzero(may)))
         forgiven = state.frozen is None and calm_rows >= _FORGIVEN_AFTER * self.policy.calm
         return state._replace(
             statistics=scored.statistics,
-            recent=recent,
             rows=state.rows + taken,
             scored=state.scored + n,
             quarantined=state.quarantined + n - taken,
-            alarms=alarms,
             calm_rows=calm_rows,
             freezes=0 if forgiven else state.freezes,
-            alarms_raised=state.alarms_raised + raised,
             largest_score=max(state.largest_score, float(scored.scores.max())),
             this_minute=this_minute,
         )
@@ -262,10 +248,6 @@ def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) ->
         scores[taken], statistics = statistics.step(outputs[taken])
     scores[~taken] = statistics.score(outputs[~taken])
     return scores, statistics
-
-
-def _names(state: GuardState) -> set[str]:
-    return {alarm.name for alarm in state.alarms}
 
 
 class _Scored(NamedTuple):

@@ -13,7 +13,7 @@ from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.block import require_numbers
 from normscale.guard.guard import Guard
-from normscale.guard.verdict import Verdict
+from normscale.guard.request import Verdict
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables.formats import format_by_content
 from normscale.tables.pipe import PipeSource

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from normscale.encoding.json_text import number_for_json
 from normscale.encoding.npy_header import npy_header_bytes
-from normscale.guard.verdict import Verdict
+from normscale.guard import Verdict
 from normscale.serve.bodies import Scores, encode_json
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
 

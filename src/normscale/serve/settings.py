@@ -156,7 +156,7 @@ def _guard_of(name: str, table: Any, folder: str, policy: Policy, path: str) -> 
     if "window" in wanted:
         wanted.setdefault("evidence", min(policy.evidence, 0.5 * wanted["window"]))
     try:
-        own["policy"] = dataclasses.replace(policy, **wanted).checked()
+        own["policy"] = dataclasses.replace(policy, **wanted)
     except TypeError as error:
         raise FileFormatError(f"{path}: [{name}.policy] is not a policy ({error}).") from None
     return GuardSettings(**own)
