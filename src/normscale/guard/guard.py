@@ -22,7 +22,7 @@ from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
 from normscale.guard.judge import Cause, Judge, Ruling
 from normscale.guard.policy import Policy
-from normscale.guard.quarantine import drop, moments_of, set_aside
+from normscale.guard.quarantine import drop, set_aside
 from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
@@ -221,11 +221,11 @@ class Guard(StoredState):
             session.append(event, note)
         for part in ruling.parts:
             event = Event.ROWS if part.cause is None else Event.QUARANTINE
+            note = {} if part.cause is None else {"cause": part.cause}
             counts = {"rows": part.rows, "flagged": part.flagged, "display_sample": part.display_sample}
-            cause = {} if part.cause is None else {"cause": part.cause}
-            entry = session.append(event, cause, client=client, **counts)
+            entry = session.append(event, note, client=client, **counts)
             if part.cause is not None:
-                set_aside(session, entry, part.cause, part)
+                set_aside(session, entry, part)
         given = [request.given for request in requests if request.given is not None]
         self._compare(session, given, ruling.verdict.is_ood)
         return [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
@@ -293,7 +293,7 @@ class Guard(StoredState):
             parts = [part for part in session.transaction.quarantined(client) if part.cause != Cause.OUTLIER]
             statistics = session.state.statistics
             for part in parts:
-                statistics = statistics.accept(moments_of(part), part.packed_rows)
+                statistics = statistics.accept(part.moments, part.packed_rows)
             rows = drop(session, parts)
             session.state = session.state._replace(statistics=statistics, rows=session.state.rows + rows)
             session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)

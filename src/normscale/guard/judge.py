@@ -18,13 +18,13 @@ import numpy as np
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.guard.block import Block
-from normscale.guard.display_sample import sample_for_display
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Alarm, GuardState
 from normscale.guard.policy import OnDrift
 from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
+from normscale.guard.view import sample_for_display
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 

@@ -49,7 +49,7 @@ def succeed(
     carried = _carried(start.statistics, statistics_tensors(tensors), profile, identity.profile)
     state = start._replace(  # what only the old detector's logits explain begins anew
         **{name: header[name] for name in ("seq", "at", "scored", "alarms_raised")},
-        frozen=None if header["frozen"] is None else Frozen(*header["frozen"]),
+        frozen=None if header["frozen"] is None else Frozen.from_list(header["frozen"]),
         this_minute=MinuteCounts(*header["this_minute"]),
         statistics=start.statistics if carried is None else carried,
         rows=0 if carried is None else int(header["rows"]),

@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
+from normscale._kernels import BlockState
 from normscale.errors import FileFormatError
 from normscale.guard.entries import Entry
 
@@ -59,6 +62,11 @@ class Quarantined(NamedTuple):
     m2: bytes
     packed_rows: bytes = b""
 
+    @property
+    def moments(self) -> BlockState:
+        """Of the rows' logits."""
+        return BlockState(float(self.rows), np.frombuffer(self.mean), np.frombuffer(self.m2))
+
 
 class Transaction:
     """Statements inside one transaction that no other process is in."""
@@ -71,7 +79,9 @@ class Transaction:
     def head(self) -> StateHead:
         """Which state the store holds; seq 0: none."""
         rows = self._run("SELECT seq, tag FROM state WHERE id = 1", ())
-        return StateHead(int(rows[0][0]), bytes(rows[0][1])) if rows else StateHead(0, self._first_tag())
+        if not rows:
+            return StateHead(0, (self.meta["store"] or "").encode())
+        return StateHead(int(rows[0][0]), bytes(rows[0][1]))
 
     def state(self) -> bytes | None:
         """The state, if there is one; its tag is checked."""
@@ -95,9 +105,6 @@ class Transaction:
             (seq, previous.tag, tag, state),
         )
         return StateHead(seq, tag)
-
-    def _first_tag(self) -> bytes:
-        return (self.meta["store"] or "").encode()
 
     def entries_after(self, seq: int) -> list[Entry]:
         """The log beyond an entry, in order."""
@@ -208,11 +215,10 @@ class SqlStore(ABC):
                 )
             if version == SCHEMA_VERSION:
                 return
-            for older in range(max(version, 1), SCHEMA_VERSION):
-                if version:
-                    MIGRATIONS[older](self, transaction)
             if not version:
                 self.make_tables()
+            for older in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
+                MIGRATIONS[older](self, transaction)
             meta["schema"] = str(SCHEMA_VERSION)
 
     def make_tables(self) -> None:
