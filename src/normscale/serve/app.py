@@ -92,7 +92,7 @@ class GuardApp:
         for name, guard in self.guards.items():
             prefix = f"/{name}" if name else ""
             for route in (*routes_of(guard.settings), _OPENAPI):
-                found = (route, guard, getattr(guard, route.handler))
+                found = (route, guard, guard.handler(route))
                 self._routes.setdefault(prefix + route.path, {})[route.method] = found
             for path, (content, content_type) in page_files().items():
                 reply = Reply(content, content_type, {"Cache-Control": "no-cache"})

@@ -56,7 +56,7 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: str
-    """A method of ``Handlers``."""
+    """A method of ``Handlers`` or, for a decision, of ``Guard``."""
     summary: str
     role: str = ""
     """Who may: ``score``, ``read`` or ``admin``; empty: anyone."""
