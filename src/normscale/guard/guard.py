@@ -141,23 +141,27 @@ class Guard(StoredState):
         StoreUnavailable
             Nothing was taken in (or, for a broken connection, see the message).
         """
-        results: dict[int, Verdict | InvalidInput] = {}
-        checked = [self._checked_request(request) for request in requests]
+        answers: dict[int, Verdict | InvalidInput] = {}
+        waiting = {i: self._checked_request(request) for i, request in enumerate(requests)}
         with self.session() as session:
-            repeats, by_client = self._group_by_client(session, checked, results)
-            for client, mine in by_client.items():
-                members = [checked[i] for i in mine]
-                verdicts = self._answer(session, client, members)  # type: ignore[arg-type]
-                for i, verdict in zip(mine, verdicts, strict=True):
-                    results[i] = verdict
-                    key = requests[i].key
-                    if key is not None and isinstance(verdict, Verdict):
-                        given = requests[i].given or verdict
-                        session.remember(client, key, requests[i].digest, given.pack())
-        for i, first in repeats.items():
-            earlier = results[first]
-            results[i] = dataclasses.replace(earlier, repeated=True) if isinstance(earlier, Verdict) else earlier
-        return [results[i] for i in range(len(requests))]
+            while waiting:
+                by_client: dict[str, dict[int, Request]] = {}
+                keys: set[tuple[str, str | None]] = set()
+                for i, request in waiting.items():
+                    if isinstance(request, InvalidInput):
+                        answers[i] = request
+                    elif request.key is None or (request.client, request.key) not in keys:
+                        known = self._known_answer(session, request)
+                        if known is not None:
+                            answers[i] = known
+                            continue
+                        keys.add((request.client, request.key))
+                        by_client.setdefault(request.client, {})[i] = request
+                for client, mine in by_client.items():
+                    answers |= zip(mine, self._answer(session, client, list(mine.values())), strict=True)
+                # A key that came twice is answered in the next round, by what was kept of its first answer.
+                waiting = {i: request for i, request in waiting.items() if i not in answers}
+        return [answers[i] for i in range(len(requests))]
 
     def _checked_request(self, request: Request) -> Request | InvalidInput:
         try:
@@ -168,39 +172,18 @@ class Guard(StoredState):
             return refusal
         return dataclasses.replace(request, outputs=outputs)
 
-    def _group_by_client(
-        self,
-        session: Session,
-        requests: Sequence[Request | InvalidInput],
-        results: dict[int, Verdict | InvalidInput],
-    ) -> tuple[dict[int, int], dict[str, list[int]]]:
-        """Which requests repeat another of the group, and which are to be answered, by client."""
-        first_of: dict[tuple[str, str], int] = {}
-        repeats: dict[int, int] = {}
-        by_client: dict[str, list[int]] = {}
-        for i, request in enumerate(requests):
-            if isinstance(request, InvalidInput):
-                results[i] = request
-                continue
-            if request.key is not None:
-                name = (request.client, request.key)
-                first = first_of.get(name)
-                earlier = session.transaction.answer(*name) if first is None else None
-                digest = requests[first].digest if first is not None else earlier and earlier[0]  # type: ignore[union-attr]
-                if digest is not None and digest != request.digest:
-                    results[i] = InvalidInput(
-                        "this Idempotency-Key was used for other rows; use a new key for each request, and the same "
-                        "key only to send the same bytes again."
-                    )
-                elif earlier is not None:
-                    results[i] = Verdict.unpack(earlier[1])
-                elif first is not None:
-                    repeats[i] = first
-                if digest is not None:
-                    continue
-                first_of[name] = i
-            by_client.setdefault(request.client, []).append(i)
-        return repeats, by_client
+    def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
+        """What was answered to an earlier request with that key."""
+        earlier = None if request.key is None else session.transaction.answer(request.client, request.key)
+        if earlier is None:
+            return None
+        digest, verdict = earlier
+        if digest == request.digest:
+            return Verdict.unpack(verdict)
+        return InvalidInput(
+            "this Idempotency-Key was used for other rows; use a new key for each request, and the same key only to "
+            "send the same bytes again."
+        )
 
     def preview(self, outputs: ModelOutputs | Any) -> Verdict:
         """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
@@ -228,7 +211,11 @@ class Guard(StoredState):
                 set_aside(session, entry, part)
         given = [request.given for request in requests if request.given is not None]
         self._compare(session, given, ruling.verdict.is_ood)
-        return [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
+        verdicts = [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
+        for request, verdict in zip(requests, verdicts, strict=True):
+            if request.key is not None:
+                session.remember(client, request.key, request.digest, (request.given or verdict).pack())
+        return verdicts
 
     def _compare(self, session: Session, given: list[Verdict], flags: BoolArray) -> None:
         """Count how far a shadow agrees with what the serving guard answered."""
