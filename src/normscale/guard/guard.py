@@ -11,23 +11,22 @@ from typing import Any
 import numpy as np
 
 from normscale import _validate
-from normscale._validate import BoolArray, Rows
+from normscale._validate import BoolArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
-from normscale.errors import InvalidInput, MissingOutput
-from normscale.guard.block import require_numbers
-from normscale.guard.detector_check import Identity, required_widths
+from normscale.errors import InvalidInput
+from normscale.guard.block import checked_outputs, require_numbers, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
 from normscale.guard.judge import Cause, Judge, Ruling
 from normscale.guard.policy import Policy
-from normscale.guard.quarantine import drop, set_aside
 from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
 from normscale.guard.stores import Quarantined, SqlStore, open_store
-from normscale.outputs import LOGITS, ModelOutputs, as_outputs
+from normscale.guard.succession import Identity
+from normscale.outputs import LOGITS, ModelOutputs
 
 _COMPARED_EVERY = 1000
 """Rows between two entries of a shadow's log that say how far it agrees."""
@@ -113,22 +112,7 @@ class Guard(StoredState):
 
     def checked(self, outputs: ModelOutputs | Any, widths: Mapping[str, int] | None = None) -> ModelOutputs:
         """Choose the arrays that the guard reads; their shapes are checked here, their numbers when they are scored."""
-        widths = self.widths if widths is None else widths
-        outputs = as_outputs(outputs)
-        arrays: dict[str, Rows] = {}
-        for name, width in widths.items():
-            array = outputs.get(name)
-            if array is None:
-                raise MissingOutput(
-                    f"{name} is missing: {self.detector.name} needs {' and '.join(widths)}; got "
-                    f"{' and '.join(outputs.names)}."
-                )
-            array = _validate.as_rows(array, name, width=width)
-            if array.dtype.char not in "fd" or not array.flags.c_contiguous or not array.dtype.isnative:
-                array = np.ascontiguousarray(array, np.float32 if array.dtype.char == "e" else np.float64)
-            arrays[name] = array
-        _validate.require_rows(arrays[LOGITS], LOGITS)
-        return ModelOutputs._trusted(arrays)
+        return checked_outputs(outputs, self.widths if widths is None else widths, self.detector.name)
 
     def process(self, requests: Sequence[Request]) -> list[Verdict | InvalidInput]:
         """Answer requests as one group: all their rows are on disk when this returns, or none.
@@ -208,7 +192,7 @@ class Guard(StoredState):
             counts = {"rows": part.rows, "flagged": part.flagged, "display_sample": part.display_sample}
             entry = session.append(event, note, client=client, **counts)
             if part.cause is not None:
-                set_aside(session, entry, part)
+                session.quarantine(entry, part.cause, part.moments, part.packed_rows)
         given = [request.given for request in requests if request.given is not None]
         self._compare(session, given, ruling.verdict.is_ood)
         verdicts = [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
@@ -281,7 +265,7 @@ class Guard(StoredState):
             statistics = session.state.statistics
             for part in parts:
                 statistics = statistics.accept(part.moments, part.packed_rows)
-            rows = drop(session, parts)
+            rows = session.drop_quarantined(parts)
             session.state = session.state._replace(statistics=statistics, rows=session.state.rows + rows)
             session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
         return self.state
@@ -289,7 +273,7 @@ class Guard(StoredState):
     def discard(self, client: str | None = None, *, by: str = "") -> GuardState:
         """Drop quarantined rows, of one client or of all."""
         with self.session() as session:
-            rows = drop(session, session.transaction.quarantined(client, with_rows=False))
+            rows = session.drop_quarantined(session.transaction.quarantined(client, with_rows=False))
             session.append(Event.DISCARD, {"client": client}, rows=rows, by=by)
         return self.state
 

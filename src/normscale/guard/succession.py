@@ -2,18 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+import hashlib
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from normscale._kernels import BlockState
+from normscale.detectors.base import Detector
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
-from normscale.guard.detector_check import Identity
 from normscale.guard.guard_state import STORED, Frozen, GuardState, MinuteCounts, statistics_tensors
 from normscale.guard.statistics import MomentStatistics, Statistics, Tensors
 from normscale.guard.stores import Transaction
 from normscale.state import unpack_state
+
+
+class Identity(NamedTuple):
+    """Whose a store is."""
+
+    fingerprint: str
+    profile: dict[str, Any]
+    """Its classes, and mean and deviation of their logits in training, for a detector that comes after it."""
+
+    @classmethod
+    def of(cls, detector: Detector) -> Identity:
+        """That of a fitted detector."""
+        moments = None if detector.baseline_ is None else detector.baseline_.moments
+        profile = {
+            "classes": detector.n_classes_,
+            "names": None if detector.class_names is None else list(detector.class_names),
+            "mean": None if moments is None else moments.mean.tolist(),
+            "std": None if moments is None else moments.std.tolist(),
+        }
+        return cls(fingerprint(detector), profile)
+
+
+def fingerprint(detector: Detector) -> str:
+    """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
+    digest = hashlib.sha256()
+    digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
+    baseline = {} if detector.baseline_ is None else detector.baseline_.tensors()
+    for name, array in sorted({**baseline, **detector._tensors()}.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
+        digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())
+    return digest.hexdigest()
 
 
 def succeed(
