@@ -39,7 +39,7 @@ def state_document(guards: GuardPair) -> dict[str, Any]:
         "alarms": [alarm._asdict() for alarm in state.alarms],
         "readings": [
             {"name": name, "label": LABELS[name], "value": values.get(name), "limit": number_for_json(limit)}
-            for name, limit in guard.drift.limits().items()
+            for name, limit in guard.drift.limits.items()
         ],
         "classes": _classes(guard),
         "entry": state.seq,
