@@ -7,6 +7,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,24 +25,19 @@ class Instruments:
     """What a worker counts by itself."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "normscale_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
-        )
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        self._requests = counter("normscale_requests", "Requests by path and status.", ["path", "status"])
         self._seconds = Histogram(
             "normscale_score_seconds",
             "From a request's arrival to its answer.",
             ["path"],
             buckets=_BUCKETS,
-            registry=self.registry,
+            registry=self._registry,
         )
-        self.alarms = Counter(
-            "normscale_alarms", "Alarms that were raised.", ["guard", "reading"], registry=self.registry
-        )
-        self.freezes = Counter("normscale_freezes", "Times it was frozen.", ["guard"], registry=self.registry)
-        self.store_errors = Counter(
-            "normscale_store_errors", "Requests that the store failed.", ["guard"], registry=self.registry
-        )
+        self.alarms = counter("normscale_alarms", "Alarms that were raised.", ["guard", "reading"])
+        self.freezes = counter("normscale_freezes", "Times it was frozen.", ["guard"])
+        self.store_errors = counter("normscale_store_errors", "Requests that the store failed.", ["guard"])
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
 
     def request(self, path: str, status: int) -> None:
@@ -68,7 +64,7 @@ class Instruments:
 
     def exposition(self, state: dict[str, Any], guard: str, *, store_is_up: bool) -> bytes:
         """All metrics of a guard in Prometheus' text format; ``state`` is that of ``/v1/state``."""
-        counted = self.registry
+        counted = self._registry
         if MULTIPROCESS in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
 
