@@ -138,10 +138,7 @@ class Handlers:
     async def classify(self, request: HttpRequest) -> Reply:
         """``POST /v1/classify``."""
         began = time.perf_counter()
-        if self.classifier is None:
-            raise BadRequest(
-                404, "this server has no model; start it with --model m.onnx, or send logits to /v1/score."
-            )
+        assert self.classifier is not None  # without a model there is no such route
         inputs = read_inputs(
             request.body,
             request.header(b"content-type"),
