@@ -25,7 +25,6 @@ from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
 from normscale.guard.stores import Quarantined, SqlStore, open_store
-from normscale.guard.succession import Identity
 from normscale.outputs import LOGITS, ModelOutputs
 
 _COMPARED_EVERY = 1000
@@ -70,9 +69,7 @@ class Guard(StoredState):
         statistics = statistics_of(detector, read, None if self.policy.trusting else self.policy.prior)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
-        identity = Identity.of(detector)
-        self.fingerprint = identity.fingerprint
-        super().__init__(store, start, identity, adopt=adopt)
+        super().__init__(store, start, detector, adopt=adopt)
 
     @property
     def mode(self) -> Mode:

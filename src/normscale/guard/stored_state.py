@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from normscale._kernels import BlockState, combine
+from normscale.detectors.base import Detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import StoreUnavailable
 from normscale.guard.clock import Clock
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState, Successor
 from normscale.guard.stores import Quarantined, SqlStore, StateHead, Transaction
-from normscale.guard.succession import Identity, succeed
+from normscale.guard.succession import fingerprint, profile_of, succeed
 from normscale.guard.view import View
 
 KEEP = 2000
@@ -46,15 +47,17 @@ class StoredState:
         Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
     """
 
-    def __init__(self, store: SqlStore, start: GuardState, identity: Identity, *, adopt: bool = False) -> None:
+    def __init__(self, store: SqlStore, start: GuardState, detector: Detector, *, adopt: bool = False) -> None:
         """Read the state and the log; with ``adopt`` also those of another detector (a store belongs to one)."""
         self.store = store
         self.start = start
         self.view = View()
         self.listeners: list[Callable[[Entry], None]] = []
         self.clock = Clock()
+        self.fingerprint = fingerprint(detector)
         with store.transaction() as transaction:
-            note = succeed(transaction, start, identity, adopt=adopt, store_name=store.name)
+            profile = profile_of(detector)
+            note = succeed(transaction, start, self.fingerprint, profile, adopt=adopt, store_name=store.name)
             self.head = transaction.head()
             self.state = self.loaded(transaction)
             self.view.feed(transaction.entries_after(self.state.seq - KEEP))

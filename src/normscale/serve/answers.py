@@ -80,19 +80,20 @@ def choose(accept: str) -> str:
 
 @lru_cache(maxsize=64)
 def _choose(accept: str) -> str:
-    # For each type the most specific range decides (RFC 9110, 12.5.1); among equals the one named first.
-    best: dict[str, tuple[int, float, int]] = {}
+    said: dict[str, tuple[float, int]] = {}
     for place, item in enumerate(accept.lower().split(",")):
         name, *parameters = (part.strip() for part in item.split(";"))
-        quality = _quality(parameters)
-        for offered in _OFFERED:
-            ranges = ("*/*", "application/*", offered)
-            if name in ranges and ranges.index(name) > best.get(offered, (-1, 0.0, 0))[0]:
-                best[offered] = ranges.index(name), quality, -place
-    liked = {offered: (quality, specific, place) for offered, (specific, quality, place) in best.items() if quality > 0}
-    if ARROW_STREAM in liked and not _has_arrow():
-        del liked[ARROW_STREAM]
-    return max(liked, key=liked.__getitem__) if liked else JSON
+        said.setdefault(name, (_quality(parameters), -place))
+    liked: dict[str, tuple[float, int, int]] = {}
+    for offered in _OFFERED:
+        for specific, name in enumerate(("*/*", "application/*", offered)):  # the last decides (RFC 9110, 12.5.1)
+            if name in said:
+                quality, place = said[name]
+                liked[offered] = (quality, specific, place)
+    for best in sorted(liked, key=liked.__getitem__, reverse=True):  # among equals the one offered first
+        if liked[best][0] > 0.0 and (best != ARROW_STREAM or _has_arrow()):
+            return best
+    return JSON
 
 
 def _quality(parameters: list[str]) -> float:
