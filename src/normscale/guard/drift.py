@@ -226,12 +226,12 @@ class DriftMonitor:
         self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
     ) -> str:
         """Say a reading in plain words."""
-        worst = reading.worst
+        worst, share = reading.worst, f"{100 * reading.value:.0f} % of the recent rows are flagged"
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
         if reading.name == Drift.FLAGGED:
-            return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."
+            return f"{share} as out-of-distribution."
         if reading.name == Drift.ADDED:
-            return f"{100 * reading.value:.0f} % of the recent rows are flagged by what the stream has taught alone."
+            return f"{share} by what the stream has taught alone."
         if reading.name == Drift.BALANCE:
             now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
@@ -240,8 +240,9 @@ class DriftMonitor:
         if reading.name in (Drift.SHIFT, Drift.RUNNING_SHIFT):
             direction = "above" if mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
-            what = f"The recent logits of {name} lie" if of_rows else f"The running mean of {name} lies"
-            return f"{what} {distance} {'their' if of_rows else 'its'} training mean."
+            if of_rows:
+                return f"The recent logits of {name} lie {distance} their training mean."
+            return f"The running mean of {name} lies {distance} its training mean."
         how = "wider" if std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
-        what = f"The recent logits of {name} spread" if of_rows else f"The running statistics of {name} spread"
-        return f"{what} {1.0 + reading.value:.1f} times {how} than in training."
+        what = "recent logits" if of_rows else "running statistics"
+        return f"The {what} of {name} spread {1.0 + reading.value:.1f} times {how} than in training."

@@ -11,7 +11,7 @@ import asyncio
 import gc
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 
 from normscale._processes import end_with_parent
@@ -23,7 +23,7 @@ from normscale.serve.handlers import Handlers
 from normscale.serve.hosts import SECURITY_HEADERS, Hosts, checked_origin
 from normscale.serve.instruments import Instruments
 from normscale.serve.openapi import Route, routes_of
-from normscale.serve.request import BodyBudget, ClientGone, HttpRequest, Receive, Reply, Scope, Send
+from normscale.serve.request import BodyBudget, ClientGone, Handler, HttpRequest, Receive, Reply, Scope, Send
 from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
 from normscale.serve.webhook import Webhook
@@ -44,8 +44,6 @@ _SERVER_ERROR = (
     "known: ask again with the same Idempotency-Key, or look at /v1/state."
 )
 _OPENAPI = Route("GET", "/openapi.json", "openapi", "This document")
-
-Handler = Callable[[HttpRequest], Awaitable[Reply]]
 
 
 class _Gate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from normscale.serve.group_commit import GroupCommit
 from normscale.serve.instruments import Instruments
 from normscale.serve.openapi import Route, openapi_document
 from normscale.serve.parsing import read_inputs, read_outputs
-from normscale.serve.request import HttpRequest, Reply
+from normscale.serve.request import Handler, HttpRequest, Reply
 from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
 from normscale.serve.state_document import live_document, state_document
@@ -97,9 +97,9 @@ class Handlers:
             return  # the thread ends with the process; nothing that it holds was acknowledged
         self.guards.close()
 
-    def handler(self, route: Route) -> Callable[[HttpRequest], Awaitable[Reply]]:
+    def handler(self, route: Route) -> Handler:
         """What answers a route: the method of its name here or, for a decision, that of the guard."""
-        own: Callable[[HttpRequest], Awaitable[Reply]] | None = getattr(self, route.handler, None)
+        own: Handler | None = getattr(self, route.handler, None)
         return partial(self._decide, route) if own is None else own
 
     def _hear(self, guard: Guard, entry: Entry) -> None:
