@@ -152,7 +152,6 @@ def serve(
     policy = Policy(
         on_drift=on_drift,
         window=window,
-        evidence=min(_POLICY.evidence, 0.5 * window),
         balance=balance,
         shift=shift,
         spread=spread,

@@ -112,7 +112,8 @@ def read_inputs(
         array = read_inputs_of_npy(body, len(shape), wanted, max_elements)
     else:
         raise BadRequest(415, f"inputs are taken as {JSON} or {NPY}; got {'.npz' if form == NPZ else 'Arrow'}.")
-    if not _fits(array.shape, shape):
+    lengths = zip(array.shape, shape, strict=False)
+    if array.ndim != len(shape) or any(wish is not None and length != wish for length, wish in lengths):
         wish = ", ".join("n" if length is None else str(length) for length in shape)
         raise BadRequest(422, f"the model takes inputs of shape ({wish}); got {shown(array.shape)}.")
     if not array.size:
@@ -138,10 +139,6 @@ def _format(body: Body, content_type: str | None) -> str:
         f"content type {shown(name) or 'of no name'} is not known; send {JSON}, {NPY}, {NPZ} or {ARROW_STREAM}, and "
         "say which in the header Content-Type.",
     )
-
-
-def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
-    return len(shape) == len(wanted) and all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
 
 
 def _require_finite(array: NDArray[Any], name: str) -> None:

@@ -84,12 +84,7 @@ def _read(pa: Any, source: Any, is_file: bool, widths: Mapping[str, int], max_ro
 
 
 def _messages(pa: Any, source: Any, is_file: bool, most_bytes: int) -> Iterator[Any]:
-    reader = pa.ipc.MessageReader.open_stream(source)
-    while True:
-        try:
-            message = reader.read_next_message()
-        except StopIteration:
-            break
+    for message in pa.ipc.MessageReader.open_stream(source):
         if message.metadata.size > most_bytes:
             raise BadRequest(
                 413, f"the metadata of an Arrow message is larger than {most_bytes} bytes; the columns need less."
