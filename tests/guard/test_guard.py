@@ -399,9 +399,7 @@ def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
-    code = (
-        "from normscale.guard.succession import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
-    )
+    code = "from normscale.guard.succession import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
     code += "print(fingerprint(sample_detector()))"
     made = [
         subprocess.run(

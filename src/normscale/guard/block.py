@@ -9,7 +9,7 @@ import numpy as np
 
 from normscale import _kernels, _validate
 from normscale._kernels import BlockState
-from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+from normscale._validate import BoolArray, IntArray, Rows
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, MissingOutput, NotFitted
 from normscale.guard.drift import DriftMonitor
@@ -85,22 +85,24 @@ class Block(NamedTuple):
     outputs: ModelOutputs
     moments: BlockState
     predicted: IntArray
-    distances: FloatArray | None
-    """(n,) from training; None: none is far."""
+    far: BoolArray
+    """(n,) too far from training to be taken in ..."""
+    outliers: BoolArray
+    """(n,) ... or so far that they are flagged, whatever their score."""
 
     @classmethod
     def of(cls, outputs: ModelOutputs, drift: DriftMonitor) -> Block:
         """Look at rows, or refuse their numbers (:class:`InvalidInput`)."""
-        logits = outputs.logits
-        return cls(outputs, block_moments(logits), _kernels.predicted(logits), drift.distances(outputs))
+        moments, predicted = block_moments(outputs.logits), _kernels.predicted(outputs.logits)
+        distances = drift.distances(outputs)
+        if distances is None:
+            none = np.zeros(len(outputs), np.bool_)
+            return cls(outputs, moments, predicted, none, none)
+        return cls(outputs, moments, predicted, distances > drift.far, distances > drift.policy.outlier)
 
-    def far(self, limit: float) -> BoolArray:
-        """Which rows lie farther from training than a limit."""
-        return np.zeros(len(self.outputs), np.bool_) if self.distances is None else self.distances > limit
-
-    def may_be_taken_in(self, limit: float, room: int | None) -> BoolArray:
+    def may_be_taken_in(self, room: int | None) -> BoolArray:
         """Which rows are near enough, and the first of them for whom there is room."""
-        may = ~self.far(limit)
+        may = ~self.far
         if room is not None:
             may[np.flatnonzero(may)[room:]] = False
         return may
@@ -110,5 +112,5 @@ class Block(NamedTuple):
         if mask.all():
             return self
         outputs = self.outputs[mask]
-        distances = None if self.distances is None else self.distances[mask]
-        return Block(outputs, block_moments(outputs.logits), self.predicted[mask], distances)
+        moments = block_moments(outputs.logits)
+        return Block(outputs, moments, self.predicted[mask], self.far[mask], self.outliers[mask])

@@ -107,7 +107,7 @@ class Judge:
             events.append((Event.THAW, {"because": why}))
         block = Block.of(outputs, self.drift)
         room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
-        may = block.may_be_taken_in(self.drift.far, room)
+        may = block.may_be_taken_in(room)
         scored = self._score(state, block, may)
         recent = self._counted(state.recent, block, may, scored)
         running = None if state.frozen is not None else scored.statistics.moments
@@ -161,26 +161,22 @@ class Judge:
         return acts and any(reading.freezing for reading in alarming)
 
     def _score(self, state: GuardState, block: Block, may: BoolArray) -> _Scored:
-        """Score and flag a block, taking in what may be. Outliers are flagged, whatever their score."""
-        outputs, file, statistics = block.outputs, self.start.statistics, state.statistics
-        taken, added = may, np.zeros_like(may)
+        """Score and flag a block, taking in what may be."""
+        file, none = self.start.statistics, np.zeros_like(may)
         if state.frozen is not None:
-            scores, taken = file.score(outputs), np.zeros_like(may)
-            flags = self._flags(state, scores, block)
-        else:
-            running, statistics = _stepped(statistics, outputs, may)
-            if self.policy.trusting or self.mode == Mode.STATIC:
-                scores, flags = running, self._flags(state, running, block)
-            else:
-                by_file = file.score(outputs)
-                scores = np.maximum(by_file, running)
-                flags = self._flags(state, scores, block)
-                added = flags & ~self._flags(state, by_file, block)
-        return _Scored(scores, flags, added, taken, statistics)
+            scores = file.score(block.outputs)
+            return _Scored(scores, self._flags(state, scores, block), none, none, state.statistics)
+        scores, statistics = _stepped(state.statistics, block.outputs, may)
+        if self.policy.trusting or self.mode == Mode.STATIC:
+            return _Scored(scores, self._flags(state, scores, block), none, may, statistics)
+        by_file = file.score(block.outputs)
+        scores = np.maximum(by_file, scores)
+        flags = self._flags(state, scores, block)
+        return _Scored(scores, flags, flags & ~self._flags(state, by_file, block), may, statistics)
 
     def _flags(self, state: GuardState, scores: FloatArray, block: Block) -> BoolArray:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
-        return flags if block.distances is None else flags | (block.distances > self.policy.outlier)
+        return flags | block.outliers
 
     def _counted(self, recent: RecentRows, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
         """Count the rows that were taken in, or would be if the guard were not frozen, and the answers to all."""
@@ -215,7 +211,7 @@ class Judge:
         )
 
     def _parts(self, block: Block, may: BoolArray, scored: _Scored, request_starts: IntArray) -> Iterator[Part]:
-        far, taken = block.far(self.drift.far), scored.taken
+        far, taken = block.far, scored.taken
         fates = {None: taken, Cause.FROZEN: may & ~taken, Cause.CAP: ~may & ~far, Cause.OUTLIER: far}
         for cause, mask in fates.items():
             if not mask.any():
