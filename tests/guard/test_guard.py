@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 import normscale as ns
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
-from normscale.guard import Guard, Policy, Verdict, open_store, quarantine, stored_state
+from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
 from normscale.guard.clock import Clock
-from normscale.guard.detector_check import fingerprint
 from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
 from normscale.guard.stores import Quarantined
 from normscale.guard.stores.sqlite import SqliteStore
+from normscale.guard.succession import fingerprint
 
 
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=12), groups=st.integers(1, 4), wide=st.booleans())
@@ -129,7 +129,7 @@ def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
 
 def test_a_quarantine_of_rows_is_bounded_and_holds_no_outliers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on = guard(tmp_path / "s", IGNORE, detector("robust_norm_scaling"))
-    monkeypatch.setattr(quarantine, "MOST_PACKED_BYTES", 100_000)
+    monkeypatch.setattr(stored_state, "MOST_PACKED_BYTES", 100_000)
     on.freeze("test")
 
     def kept() -> list[Quarantined]:
@@ -358,7 +358,7 @@ def test_refusals_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="nothing to freeze"):
         guard(made=detector("energy")).freeze("x")
     with pytest.raises(InvalidInput, match="evidence"):
-        Policy(evidence=0.0).checked()
+        Policy(evidence=0.0)
     assert on.state.scored == 0
 
 
@@ -399,9 +399,7 @@ def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
-    code = (
-        "from normscale.guard.detector_check import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
-    )
+    code = "from normscale.guard.succession import fingerprint\nfrom normscale.serve.settings import sample_detector\n"
     code += "print(fingerprint(sample_detector()))"
     made = [
         subprocess.run(

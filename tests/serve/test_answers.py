@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
@@ -160,3 +161,25 @@ def test_headers_are_one_line_of_ascii() -> None:
         "X-Guard-Alarms": "caf\\xe9\\r\\nSet-Cookie: x",
     }
     assert "X-Guard-Alarms" not in encode(answer(alarms=()), NPY)[2]
+
+
+def test_arrow_is_read_and_written_without_pandas() -> None:
+    """pyarrow's own conversions load it where it is installed, which costs every worker 40 MB."""
+    code = (
+        "import sys, pathlib, numpy as np\n"
+        "from normscale.guard import Verdict\n"
+        "from normscale.serve.answers import encode\n"
+        "from normscale.serve.parsing import ARROW_STREAM, read_outputs\n"
+        "batch = encode(Verdict(np.zeros(2), np.zeros(2, bool), np.zeros(2, int), 'static', 0, scaled=np.eye(2)),"
+        " ARROW_STREAM)[0]\n"
+        "import pyarrow as pa\n"
+        "scaled = pa.ipc.open_stream(batch).read_next_batch().column('scaled')\n"
+        "sink = pa.BufferOutputStream()\n"
+        "batch = pa.record_batch({'logits': scaled})\n"
+        "with pa.ipc.new_stream(sink, batch.schema) as writer: writer.write_batch(batch)\n"
+        "body = sink.getvalue().to_pybytes()\n"
+        "print(read_outputs(body, ARROW_STREAM, widths={'logits': 2}, max_rows=9).logits.tolist())\n"
+        "print('pandas' in sys.modules)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines() == ["[[1.0, 0.0], [0.0, 1.0]]", "False"]

@@ -152,7 +152,6 @@ def serve(
     policy = Policy(
         on_drift=on_drift,
         window=window,
-        evidence=min(_POLICY.evidence, 0.5 * window),
         balance=balance,
         shift=shift,
         spread=spread,
@@ -161,7 +160,7 @@ def serve(
         outlier=outlier,
         client_cap=client_cap,
         minute_cap=minute_cap,
-    ).checked()
+    )
     if detector.endswith(".toml"):
         if any((store, tokens, model, logits, adopt, shadow, shadow_store)) or threshold is not None:
             raise InvalidInput(

@@ -5,12 +5,10 @@ state after them, inside one transaction of the store, so any number of processe
 tells people what happened.
 """
 
-from normscale.guard.guard import Guard
-from normscale.guard.opening import open_guard
+from normscale.guard.guard import Guard, open_guard
 from normscale.guard.pair import GuardPair
 from normscale.guard.policy import OnDrift, Policy
-from normscale.guard.request import Request
+from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.stores import open_store
-from normscale.guard.verdict import Mode, Verdict
 
 __all__ = ["Guard", "GuardPair", "Mode", "OnDrift", "Policy", "Request", "Verdict", "open_guard", "open_store"]

@@ -1,19 +1,59 @@
-"""A block of rows: which numbers are accepted, and what is known of them before they are scored."""
+"""A block of rows: which arrays and numbers are accepted, and what is known of them before they are scored."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from normscale import _kernels, _validate
 from normscale._kernels import BlockState
-from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+from normscale._validate import BoolArray, IntArray, Rows
+from normscale.detectors.base import Detector
+from normscale.errors import InvalidInput, MissingOutput, NotFitted
 from normscale.guard.drift import DriftMonitor
-from normscale.outputs import ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 LARGEST = 1e100
 """No number may be larger: its square, summed over any number of rows, must stay finite."""
+
+
+def required_widths(detector: Detector) -> dict[str, int]:
+    """Columns of every array that a guard needs of this detector, logits first, or what the detector lacks."""
+    n_classes = detector.n_classes_
+    if n_classes is None:
+        if detector.widths_ is not None:
+            raise InvalidInput(
+                f"{detector.name} was fitted without logits, and a guard needs them for the predicted classes; fit it "
+                f"again with ModelOutputs(logits, {', '.join(f'{name}=...' for name in detector.reads)})."
+            )
+        raise NotFitted(f"{detector.name} is not fitted, so the number of classes is not known; fit it first.")
+    if detector.threshold_ is None:
+        raise NotFitted(
+            f"{detector.name} has no threshold, so the guard could not say yes or no; fit it with "
+            "--threshold-on VALIDATION, or give a --threshold."
+        )
+    if not np.isfinite(detector.threshold_.value):
+        raise InvalidInput(f"threshold must be finite; got {detector.threshold_.value!r}.")
+    return {LOGITS: n_classes, **(detector.widths_ or {})}
+
+
+def checked_outputs(outputs: ModelOutputs | Any, widths: Mapping[str, int], detector: str) -> ModelOutputs:
+    """Choose arrays by their names, logits first, and check their shapes; ``detector`` is for the message."""
+    outputs = as_outputs(outputs)
+    arrays: dict[str, Rows] = {}
+    for name, width in widths.items():
+        array = outputs.get(name)
+        if array is None:
+            found = " and ".join(outputs.names)
+            raise MissingOutput(f"{name} is missing: {detector} needs {' and '.join(widths)}; got {found}.")
+        array = _validate.as_rows(array, name, width=width)
+        if array.dtype.char not in "fd" or not array.flags.c_contiguous or not array.dtype.isnative:
+            array = np.ascontiguousarray(array, np.float32 if array.dtype.char == "e" else np.float64)
+        arrays[name] = array
+    _validate.require_rows(arrays[LOGITS], LOGITS)
+    return ModelOutputs._trusted(arrays)
 
 
 def block_moments(logits: Rows) -> BlockState:
@@ -45,22 +85,24 @@ class Block(NamedTuple):
     outputs: ModelOutputs
     moments: BlockState
     predicted: IntArray
-    distances: FloatArray | None
-    """(n,) from training; None: none is far."""
+    far: BoolArray
+    """(n,) too far from training to be taken in ..."""
+    outliers: BoolArray
+    """(n,) ... or so far that they are flagged, whatever their score."""
 
     @classmethod
     def of(cls, outputs: ModelOutputs, drift: DriftMonitor) -> Block:
         """Look at rows, or refuse their numbers (:class:`InvalidInput`)."""
-        logits = outputs.logits
-        return cls(outputs, block_moments(logits), _kernels.predicted(logits), drift.distances(outputs))
+        moments, predicted = block_moments(outputs.logits), _kernels.predicted(outputs.logits)
+        distances = drift.distances(outputs)
+        if distances is None:
+            none = np.zeros(len(outputs), np.bool_)
+            return cls(outputs, moments, predicted, none, none)
+        return cls(outputs, moments, predicted, distances > drift.far, distances > drift.policy.outlier)
 
-    def far(self, limit: float) -> BoolArray:
-        """Which rows lie farther from training than a limit."""
-        return np.zeros(len(self.outputs), np.bool_) if self.distances is None else self.distances > limit
-
-    def may_be_taken_in(self, limit: float, room: int | None) -> BoolArray:
+    def may_be_taken_in(self, room: int | None) -> BoolArray:
         """Which rows are near enough, and the first of them for whom there is room."""
-        may = ~self.far(limit)
+        may = ~self.far
         if room is not None:
             may[np.flatnonzero(may)[room:]] = False
         return may
@@ -70,5 +112,5 @@ class Block(NamedTuple):
         if mask.all():
             return self
         outputs = self.outputs[mask]
-        distances = None if self.distances is None else self.distances[mask]
-        return Block(outputs, block_moments(outputs.logits), self.predicted[mask], distances)
+        moments = block_moments(outputs.logits)
+        return Block(outputs, moments, self.predicted[mask], self.far[mask], self.outliers[mask])

@@ -168,6 +168,12 @@ class DriftMonitor:
         self.policy = policy
         self.baseline = baseline
         self.far = policy.outlier if policy.trusting else min(policy.far, policy.outlier)
+        self.limits = {name: getattr(policy, "balance" if name == Drift.BALANCE else name.value) for name in Drift}
+        self._freezes_above = {
+            Drift.ADDED: policy.most_added,
+            Drift.RUNNING_SHIFT: _FAR_BEYOND * policy.running_shift,
+            Drift.RUNNING_SPREAD: _FAR_BEYOND * policy.running_spread,
+        }
         if baseline is not None:
             self.share = baseline.share
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
@@ -175,20 +181,15 @@ class DriftMonitor:
             arrays = {LOGITS: baseline.moments, **baseline.others}
             self._ranges = {name: _TrainingRange(moments, self.far) for name, moments in arrays.items()}
 
-    def limits(self) -> dict[Drift, float]:
-        """The limit of every reading."""
-        return {name: getattr(self.policy, "balance" if name == Drift.BALANCE else name.value) for name in Drift}
-
     def readings(self, recent: RecentRows, running: RunningMoments | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
         policy, readings = self.policy, []
         if self.baseline is not None and recent.weight >= policy.enough:
             readings = [self._balance(recent), *self._moved(recent.mean, recent.std, Drift.SHIFT, Drift.SPREAD)]
         if recent.answered >= policy.enough:
-            readings.append(Reading(Drift.FLAGGED, recent.flagged / recent.answered, policy.flagged))
+            readings.append(self._reading(Drift.FLAGGED, recent.flagged / recent.answered))
         if recent.lately > 0.0:
-            share = max(0.0, recent.added - _FEW) / recent.lately
-            readings.append(Reading(Drift.ADDED, share, policy.added, freezes_above=policy.most_added))
+            readings.append(self._reading(Drift.ADDED, max(0.0, recent.added - _FEW) / recent.lately))
         if self.baseline is not None and running is not None:
             readings += self._moved(running.mean, running.std, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
         return tuple(readings)
@@ -197,7 +198,7 @@ class DriftMonitor:
         excess = recent.predicted / recent.weight - self.share
         chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
         balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
-        return Reading(Drift.BALANCE, balance, self.policy.balance, int(excess.argmax()))
+        return self._reading(Drift.BALANCE, balance, int(excess.argmax()))
 
     def _moved(self, mean: FloatArray, std: FloatArray, shift: Drift, spread: Drift) -> list[Reading]:
         """How far the mean and deviation of every class lie from training."""
@@ -210,10 +211,8 @@ class DriftMonitor:
             self._reading(spread, min(float(factor[strangest]), _WIDEST) - 1.0, strangest),
         ]
 
-    def _reading(self, name: Drift, value: float, worst: int) -> Reading:
-        limit = self.limits()[name]
-        of_statistics = name in (Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
-        return Reading(name, value, limit, worst, freezes_above=_FAR_BEYOND * limit if of_statistics else 0.0)
+    def _reading(self, name: Drift, value: float, worst: int = -1) -> Reading:
+        return Reading(name, value, self.limits[name], worst, self._freezes_above.get(name, 0.0))
 
     def distances(self, outputs: ModelOutputs) -> FloatArray | None:
         """(n,) how far from training each row's farthest number lies, in training deviations; None: none is far."""
@@ -227,12 +226,12 @@ class DriftMonitor:
         self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
     ) -> str:
         """Say a reading in plain words."""
-        worst = reading.worst
+        worst, share = reading.worst, f"{100 * reading.value:.0f} % of the recent rows are flagged"
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
         if reading.name == Drift.FLAGGED:
-            return f"{100 * reading.value:.0f} % of the recent rows are flagged as out-of-distribution."
+            return f"{share} as out-of-distribution."
         if reading.name == Drift.ADDED:
-            return f"{100 * reading.value:.0f} % of the recent rows are flagged by what the stream has taught alone."
+            return f"{share} by what the stream has taught alone."
         if reading.name == Drift.BALANCE:
             now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
@@ -241,8 +240,9 @@ class DriftMonitor:
         if reading.name in (Drift.SHIFT, Drift.RUNNING_SHIFT):
             direction = "above" if mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
-            what = f"The recent logits of {name} lie" if of_rows else f"The running mean of {name} lies"
-            return f"{what} {distance} {'their' if of_rows else 'its'} training mean."
+            if of_rows:
+                return f"The recent logits of {name} lie {distance} their training mean."
+            return f"The running mean of {name} lies {distance} its training mean."
         how = "wider" if std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
-        what = f"The recent logits of {name} spread" if of_rows else f"The running statistics of {name} spread"
-        return f"{what} {1.0 + reading.value:.1f} times {how} than in training."
+        what = "recent logits" if of_rows else "running statistics"
+        return f"The {what} of {name} spread {1.0 + reading.value:.1f} times {how} than in training."

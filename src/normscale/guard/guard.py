@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -10,24 +11,21 @@ from typing import Any
 import numpy as np
 
 from normscale import _validate
-from normscale._validate import BoolArray, Rows
+from normscale._validate import BoolArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
-from normscale.errors import InvalidInput, MissingOutput
-from normscale.guard.block import require_numbers
-from normscale.guard.detector_check import Identity, required_widths
+from normscale.errors import InvalidInput
+from normscale.guard.block import checked_outputs, require_numbers, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
-from normscale.guard.judge import Cause, Judge
+from normscale.guard.judge import Cause, Judge, Ruling
 from normscale.guard.policy import Policy
-from normscale.guard.quarantine import drop, moments_of, set_aside
-from normscale.guard.request import Request, cut_verdicts, joined_outputs, request_starts
+from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
-from normscale.guard.stores import Quarantined, SqlStore
-from normscale.guard.verdict import Mode, Verdict
-from normscale.outputs import LOGITS, ModelOutputs, as_outputs
+from normscale.guard.stores import Quarantined, SqlStore, open_store
+from normscale.outputs import LOGITS, ModelOutputs
 
 _COMPARED_EVERY = 1000
 """Rows between two entries of a shadow's log that say how far it agrees."""
@@ -61,7 +59,7 @@ class Guard(StoredState):
     def __init__(
         self, detector: Detector, store: SqlStore, policy: Policy | None = None, *, adopt: bool = False
     ) -> None:
-        self.policy = (Policy() if policy is None else policy).checked()
+        self.policy = Policy() if policy is None else policy
         self.detector = detector
         self.widths = required_widths(detector)
         self.n_classes = self.widths[LOGITS]
@@ -71,14 +69,12 @@ class Guard(StoredState):
         statistics = statistics_of(detector, read, None if self.policy.trusting else self.policy.prior)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
-        identity = Identity.of(detector)
-        self.fingerprint = identity.fingerprint
-        super().__init__(store, start, identity, adopt=adopt)
+        super().__init__(store, start, detector, adopt=adopt)
 
     @property
     def mode(self) -> Mode:
         """How rows are scored now."""
-        return Mode.FROZEN if self.state.frozen is not None else self.judge.mode
+        return self.judge.mode_of(self.state)
 
     @property
     def now(self) -> float:
@@ -113,22 +109,7 @@ class Guard(StoredState):
 
     def checked(self, outputs: ModelOutputs | Any, widths: Mapping[str, int] | None = None) -> ModelOutputs:
         """Choose the arrays that the guard reads; their shapes are checked here, their numbers when they are scored."""
-        widths = self.widths if widths is None else widths
-        outputs = as_outputs(outputs)
-        arrays: dict[str, Rows] = {}
-        for name, width in widths.items():
-            array = outputs.get(name)
-            if array is None:
-                raise MissingOutput(
-                    f"{name} is missing: {self.detector.name} needs {' and '.join(widths)}; got "
-                    f"{' and '.join(outputs.names)}."
-                )
-            array = _validate.as_rows(array, name, width=width)
-            if array.dtype.char not in "fd" or not array.flags.c_contiguous or not array.dtype.isnative:
-                array = np.ascontiguousarray(array, np.float32 if array.dtype.char == "e" else np.float64)
-            arrays[name] = array
-        _validate.require_rows(arrays[LOGITS], LOGITS)
-        return ModelOutputs._trusted(arrays)
+        return checked_outputs(outputs, self.widths if widths is None else widths, self.detector.name)
 
     def process(self, requests: Sequence[Request]) -> list[Verdict | InvalidInput]:
         """Answer requests as one group: all their rows are on disk when this returns, or none.
@@ -141,23 +122,27 @@ class Guard(StoredState):
         StoreUnavailable
             Nothing was taken in (or, for a broken connection, see the message).
         """
-        results: dict[int, Verdict | InvalidInput] = {}
-        checked = [self._checked_request(request) for request in requests]
+        answers: dict[int, Verdict | InvalidInput] = {}
+        waiting = {i: self._checked_request(request) for i, request in enumerate(requests)}
         with self.session() as session:
-            repeats, by_client = self._group_by_client(session, checked, results)
-            for client, mine in by_client.items():
-                members = [checked[i] for i in mine]
-                verdicts = self._answer(session, client, members)  # type: ignore[arg-type]
-                for i, verdict in zip(mine, verdicts, strict=True):
-                    results[i] = verdict
-                    key = requests[i].key
-                    if key is not None and isinstance(verdict, Verdict):
-                        given = requests[i].given or verdict
-                        session.remember(client, key, requests[i].digest, given.pack())
-        for i, first in repeats.items():
-            earlier = results[first]
-            results[i] = dataclasses.replace(earlier, repeated=True) if isinstance(earlier, Verdict) else earlier
-        return [results[i] for i in range(len(requests))]
+            while waiting:
+                by_client: dict[str, dict[int, Request]] = {}
+                keys: set[tuple[str, str | None]] = set()
+                for i, request in waiting.items():
+                    if isinstance(request, InvalidInput):
+                        answers[i] = request
+                    elif request.key is None or (request.client, request.key) not in keys:
+                        known = self._known_answer(session, request)
+                        if known is not None:
+                            answers[i] = known
+                            continue
+                        keys.add((request.client, request.key))
+                        by_client.setdefault(request.client, {})[i] = request
+                for client, mine in by_client.items():
+                    answers |= zip(mine, self._answer(session, client, list(mine.values())), strict=True)
+                # A key that came twice is answered in the next round, by what was kept of its first answer.
+                waiting = {i: request for i, request in waiting.items() if i not in answers}
+        return [answers[i] for i in range(len(requests))]
 
     def _checked_request(self, request: Request) -> Request | InvalidInput:
         try:
@@ -168,51 +153,27 @@ class Guard(StoredState):
             return refusal
         return dataclasses.replace(request, outputs=outputs)
 
-    def _group_by_client(
-        self,
-        session: Session,
-        requests: Sequence[Request | InvalidInput],
-        results: dict[int, Verdict | InvalidInput],
-    ) -> tuple[dict[int, int], dict[str, list[int]]]:
-        """Which requests repeat another of the group, and which are to be answered, by client."""
-        first_of: dict[tuple[str, str], int] = {}
-        repeats: dict[int, int] = {}
-        by_client: dict[str, list[int]] = {}
-        for i, request in enumerate(requests):
-            if isinstance(request, InvalidInput):
-                results[i] = request
-                continue
-            if request.key is not None:
-                name = (request.client, request.key)
-                first = first_of.get(name)
-                earlier = session.transaction.answer(*name) if first is None else None
-                digest = requests[first].digest if first is not None else earlier and earlier[0]  # type: ignore[union-attr]
-                if digest is not None and digest != request.digest:
-                    results[i] = InvalidInput(
-                        "this Idempotency-Key was used for other rows; use a new key for each request, and the same "
-                        "key only to send the same bytes again."
-                    )
-                elif earlier is not None:
-                    results[i] = Verdict.unpack(earlier[1])
-                elif first is not None:
-                    repeats[i] = first
-                if digest is not None:
-                    continue
-                first_of[name] = i
-            by_client.setdefault(request.client, []).append(i)
-        return repeats, by_client
+    def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
+        """What was answered to an earlier request with that key."""
+        earlier = None if request.key is None else session.transaction.answer(request.client, request.key)
+        if earlier is None:
+            return None
+        digest, verdict = earlier
+        if digest == request.digest:
+            return Verdict.unpack(verdict)
+        return InvalidInput(
+            "this Idempotency-Key was used for other rows; use a new key for each request, and the same key only to "
+            "send the same bytes again."
+        )
 
     def preview(self, outputs: ModelOutputs | Any) -> Verdict:
         """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
-        scores, flags, predicted = self.judge.preview(self.state, self.checked(outputs))
-        alarms = tuple(alarm.name for alarm in self.state.alarms)
-        return Verdict(scores, flags, predicted, self.mode, 0, alarms, self.state.rows)
+        return self.judge.preview(self.state, self.checked(outputs))
 
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
         """Score one client's rows, and write what becomes of them."""
-        outputs = joined_outputs(requests)
-        wanted = any(request.scaled for request in requests)
-        starts = request_starts(requests)
+        outputs, wanted = _joined(requests), any(request.scaled for request in requests)
+        starts = np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
         try:
             ruling = self.judge.rule(session.state, client, session.now, outputs, starts, scaled=wanted)
         except InvalidInput as refusal:  # nothing is written yet; whose fault it is shows one by one
@@ -224,13 +185,18 @@ class Guard(StoredState):
             session.append(event, note)
         for part in ruling.parts:
             event = Event.ROWS if part.cause is None else Event.QUARANTINE
+            note = {} if part.cause is None else {"cause": part.cause}
             counts = {"rows": part.rows, "flagged": part.flagged, "display_sample": part.display_sample}
-            cause = {} if part.cause is None else {"cause": part.cause}
-            entry = session.append(event, cause, client=client, **counts)
+            entry = session.append(event, note, client=client, **counts)
             if part.cause is not None:
-                set_aside(session, entry, part.cause, part)
-        self._compare(session, [request.given for request in requests if request.given is not None], ruling.flags)
-        return cut_verdicts(requests, ruling)
+                session.quarantine(entry, part.cause, part.moments, part.packed_rows)
+        given = [request.given for request in requests if request.given is not None]
+        self._compare(session, given, ruling.verdict.is_ood)
+        verdicts = [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
+        for request, verdict in zip(requests, verdicts, strict=True):
+            if request.key is not None:
+                session.remember(client, request.key, request.digest, (request.given or verdict).pack())
+        return verdicts
 
     def _compare(self, session: Session, given: list[Verdict], flags: BoolArray) -> None:
         """Count how far a shadow agrees with what the serving guard answered."""
@@ -295,8 +261,8 @@ class Guard(StoredState):
             parts = [part for part in session.transaction.quarantined(client) if part.cause != Cause.OUTLIER]
             statistics = session.state.statistics
             for part in parts:
-                statistics = statistics.accept(moments_of(part), part.packed_rows)
-            rows = drop(session, parts)
+                statistics = statistics.accept(part.moments, part.packed_rows)
+            rows = session.drop_quarantined(parts)
             session.state = session.state._replace(statistics=statistics, rows=session.state.rows + rows)
             session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
         return self.state
@@ -304,7 +270,7 @@ class Guard(StoredState):
     def discard(self, client: str | None = None, *, by: str = "") -> GuardState:
         """Drop quarantined rows, of one client or of all."""
         with self.session() as session:
-            rows = drop(session, session.transaction.quarantined(client, with_rows=False))
+            rows = session.drop_quarantined(session.transaction.quarantined(client, with_rows=False))
             session.append(Event.DISCARD, {"client": client}, rows=rows, by=by)
         return self.state
 
@@ -356,3 +322,43 @@ class Guard(StoredState):
                 arrays[name] = moments.mean + moments.std * reach * random.uniform(-1.0, 1.0, (65, width))
             largest = max(largest, float(self.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
         return largest
+
+
+def _joined(requests: Sequence[Request]) -> ModelOutputs:
+    """The rows of all requests below each other; they were checked, so there is nothing to compare."""
+    first = requests[0].outputs
+    if len(requests) == 1:
+        return first
+    return ModelOutputs._trusted(
+        {name: np.concatenate([request.outputs.array(name) for request in requests]) for name in first.names}
+    )
+
+
+def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
+    """The verdict on a request, whose rows begin at ``start``, out of that on all."""
+    verdict, rows = ruling.verdict, slice(start, start + len(request.outputs))
+    return dataclasses.replace(
+        verdict,
+        scores=verdict.scores[rows],
+        is_ood=verdict.is_ood[rows],
+        predicted=verdict.predicted[rows],
+        scaled=verdict.scaled[rows] if verdict.scaled is not None and request.scaled else None,
+        taken_in=int(np.count_nonzero(ruling.taken[rows])),
+    )
+
+
+def open_guard(
+    detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None, *, adopt: bool = False
+) -> Guard:
+    """Open the store ``where`` (see :func:`open_store`) and the guard on it.
+
+    With ``adopt`` a store of another detector with the same classes is taken over. A detector that is refused leaves no
+    store behind; a store that is refused is closed.
+    """
+    required_widths(detector)
+    store = open_store(where)
+    try:
+        return Guard(detector, store, policy, adopt=adopt)
+    except BaseException:
+        store.close()
+        raise

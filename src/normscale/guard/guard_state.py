@@ -14,13 +14,9 @@ from normscale.guard.drift import RecentRows
 from normscale.guard.statistics import Statistics, Tensors
 from normscale.state import Kind, pack_state, unpack_state
 
-STORED = Kind(
-    "normscale_guard",
-    "state of a guard",
-    "",
-    "restore the store from a copy, or start with a new one.",
-)
+STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
 _PLAIN = ("seq", "at", "rows", "scored", "quarantined", "calm_rows", "freezes", "alarms_raised", "largest_score")
+_TUPLES = ("frozen", "alarms", "this_minute", "successor", "agreement")
 _RECENT = ("predicted", "mean", "m2")
 
 
@@ -44,10 +40,6 @@ class Frozen(NamedTuple):
     alarms: tuple[Alarm, ...] = ()
     """Those that stood when it froze."""
 
-    def to_list(self) -> list[Any]:
-        """For a header."""
-        return [self.since, self.because, self.by_person, [list(alarm) for alarm in self.alarms]]
-
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> Frozen:
         """Read what a header has; one of an older version has no alarms."""
@@ -62,24 +54,23 @@ class MinuteCounts(NamedTuple):
     total: int = 0
     by_client: Mapping[str, int] = {}
 
-    def after(self, at: float, client: str, rows: int) -> MinuteCounts:
-        """Count some more rows of a client."""
-        number = int(at // 60.0)
-        before = self if number == self.number else MinuteCounts(number)
-        mine = before.by_client.get(client, 0) + rows
-        return MinuteCounts(number, before.total + rows, {**before.by_client, client: mine})
+    def at(self, time: float) -> MinuteCounts:
+        """The counts of the minute that it is now."""
+        number = int(time // 60.0)
+        return self if number == self.number else MinuteCounts(number)
 
-    def room(self, at: float, client: str, client_cap: int | None, minute_cap: int | None) -> int | None:
+    def after(self, time: float, client: str, rows: int) -> MinuteCounts:
+        """Count some more rows of a client."""
+        now = self.at(time)
+        mine = now.by_client.get(client, 0) + rows
+        return MinuteCounts(now.number, now.total + rows, {**now.by_client, client: mine})
+
+    def room(self, time: float, client: str, client_cap: int | None, minute_cap: int | None) -> int | None:
         """Say how many more rows of a client may be taken in; None: any number."""
-        if client_cap is None and minute_cap is None:
-            return None
-        now = self if int(at // 60.0) == self.number else MinuteCounts()
-        limits = []
-        if client_cap is not None:
-            limits.append(client_cap - now.by_client.get(client, 0))
-        if minute_cap is not None:
-            limits.append(minute_cap - now.total)
-        return max(0, min(limits))
+        now = self.at(time)
+        used = ((client_cap, now.by_client.get(client, 0)), (minute_cap, now.total))
+        left = [cap - rows for cap, rows in used if cap is not None]
+        return max(0, min(left)) if left else None
 
 
 class Successor(NamedTuple):
@@ -151,13 +142,8 @@ class GuardState(NamedTuple):
         """Write the state as bytes."""
         recent = self.recent
         header = {
-            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name) for name in (*_PLAIN, *_TUPLES)},  # tuples are lists there
             "threshold": self.threshold.to_header() if self.threshold_decided else None,
-            "frozen": None if self.frozen is None else self.frozen.to_list(),
-            "alarms": [list(alarm) for alarm in self.alarms],
-            "this_minute": [*self.this_minute[:2], dict(self.this_minute.by_client)],
-            "successor": None if self.successor is None else list(self.successor),
-            "agreement": list(self.agreement),
             "recent": {name: value for name, value in recent._asdict().items() if name not in _RECENT},
         }
         tensors = {f"statistics.{name}": array for name, array in self.statistics.tensors().items()}

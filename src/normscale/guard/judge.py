@@ -18,13 +18,14 @@ import numpy as np
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.guard.block import Block
-from normscale.guard.display_sample import sample_for_display
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Alarm, GuardState
 from normscale.guard.policy import OnDrift
+from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
-from normscale.guard.verdict import Mode
+from normscale.guard.view import sample_for_display
+from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 
 _FORGIVEN_AFTER = 10.0
@@ -59,15 +60,12 @@ class Part(NamedTuple):
 class Ruling(NamedTuple):
     """The judgement on one block."""
 
-    mode: Mode
+    verdict: Verdict
+    """On all rows of the block."""
+    taken: BoolArray
+    """Which of them the statistics take in."""
     events: list[tuple[Event, dict[str, Any]]]
     """What else happened, with notes: alarms, freeze, thaw."""
-    taken: BoolArray
-    """Which rows the statistics take in."""
-    scores: FloatArray
-    flags: BoolArray
-    predicted: IntArray
-    scaled: FloatArray | None
     parts: list[Part]
     after: GuardState
 
@@ -109,14 +107,15 @@ class Judge:
             events.append((Event.THAW, {"because": why}))
         block = Block.of(outputs, self.drift)
         room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
-        may = block.may_be_taken_in(self.drift.far, room)
+        may = block.may_be_taken_in(room)
         scored = self._score(state, block, may)
         recent = self._counted(state.recent, block, may, scored)
         running = None if state.frozen is not None else scored.statistics.moments
         readings = () if self.policy.trusting else self.drift.readings(recent, running)
         alarming = [reading for reading in readings if reading.alarming]
-        alarms = tuple(self._alarm(reading, state, recent, running) for reading in alarming)
-        if new := [alarm for alarm in alarms if alarm.since == at and alarm.name not in _names(state)]:
+        since = {alarm.name: alarm.since for alarm in state.alarms}
+        alarms = tuple(self._alarm(reading, since.get(reading.name, at), recent, running) for reading in alarming)
+        if new := [alarm for alarm in alarms if alarm.name not in since]:
             events.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}))
         elif state.alarms and not alarms:
             events.append((Event.CALM, {}))
@@ -126,24 +125,25 @@ class Judge:
             state = state.froze(because, alarms, self.start)
             scored = self._score(state, block, may)  # as if it had been frozen before these rows came
             recent = self._counted(state.recent, block, may, scored)
-        frozen = state.frozen is not None
-        return Ruling(
-            Mode.FROZEN if frozen else self.mode,
-            events,
-            scored.taken,
-            scored.scores,
-            scored.flags,
-            block.predicted,
-            self._scaled(state, outputs, scored) if scaled else None,
-            list(self._parts(block, may, scored, request_starts)),
-            self._after(state, client, block, may, scored, recent, alarms, len(new)),
-        )
+        raised = state.alarms_raised + len(new)
+        seen = state._replace(recent=recent, alarms=alarms, alarms_raised=raised)
+        after = self._after(seen, client, may, scored)
+        verdict = self._verdict(after, block, scored, self._scaled(state, outputs, scored) if scaled else None)
+        return Ruling(verdict, scored.taken, events, list(self._parts(block, may, scored, request_starts)), after)
 
-    def preview(self, state: GuardState, outputs: ModelOutputs) -> tuple[FloatArray, BoolArray, IntArray]:
-        """Scores, flags and predicted classes by the statistics as they are."""
+    def preview(self, state: GuardState, outputs: ModelOutputs) -> Verdict:
+        """What would be said of rows by the statistics as they are."""
         block = Block.of(outputs, self.drift)
-        scored = self._score(state, block, np.zeros(len(outputs), np.bool_))
-        return scored.scores, scored.flags, block.predicted
+        return self._verdict(state, block, self._score(state, block, np.zeros(len(outputs), np.bool_)))
+
+    def mode_of(self, state: GuardState) -> Mode:
+        """How rows are scored in a state."""
+        return Mode.FROZEN if state.frozen is not None else self.mode
+
+    def _verdict(self, state: GuardState, block: Block, scored: _Scored, scaled: FloatArray | None = None) -> Verdict:
+        alarms = tuple(alarm.name for alarm in state.alarms)
+        taken, mode = int(np.count_nonzero(scored.taken)), self.mode_of(state).value
+        return Verdict(scored.scores, scored.flags, block.predicted, mode, taken, alarms, state.rows, scaled)
 
     def _thaws(self, state: GuardState) -> str | None:
         if state.frozen is not None and state.frozen.by_person:
@@ -161,26 +161,22 @@ class Judge:
         return acts and any(reading.freezing for reading in alarming)
 
     def _score(self, state: GuardState, block: Block, may: BoolArray) -> _Scored:
-        """Score and flag a block, taking in what may be. Outliers are flagged, whatever their score."""
-        outputs, file, statistics = block.outputs, self.start.statistics, state.statistics
-        taken, added = may, np.zeros_like(may)
+        """Score and flag a block, taking in what may be."""
+        file, none = self.start.statistics, np.zeros_like(may)
         if state.frozen is not None:
-            scores, taken = file.score(outputs), np.zeros_like(may)
-            flags = self._flags(state, scores, block)
-        else:
-            running, statistics = _stepped(statistics, outputs, may)
-            if self.policy.trusting or self.mode == Mode.STATIC:
-                scores, flags = running, self._flags(state, running, block)
-            else:
-                by_file = file.score(outputs)
-                scores = np.maximum(by_file, running)
-                flags = self._flags(state, scores, block)
-                added = flags & ~self._flags(state, by_file, block)
-        return _Scored(scores, flags, added, taken, statistics)
+            scores = file.score(block.outputs)
+            return _Scored(scores, self._flags(state, scores, block), none, none, state.statistics)
+        scores, statistics = _stepped(state.statistics, block.outputs, may)
+        if self.policy.trusting or self.mode == Mode.STATIC:
+            return _Scored(scores, self._flags(state, scores, block), none, may, statistics)
+        by_file = file.score(block.outputs)
+        scores = np.maximum(by_file, scores)
+        flags = self._flags(state, scores, block)
+        return _Scored(scores, flags, flags & ~self._flags(state, by_file, block), may, statistics)
 
     def _flags(self, state: GuardState, scores: FloatArray, block: Block) -> BoolArray:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
-        return flags if block.distances is None else flags | (block.distances > self.policy.outlier)
+        return flags | block.outliers
 
     def _counted(self, recent: RecentRows, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
         """Count the rows that were taken in, or would be if the guard were not frozen, and the answers to all."""
@@ -191,45 +187,31 @@ class Judge:
         part, added = block.part(may), int(np.count_nonzero(scored.added & may))
         return recent.after(part.moments, np.bincount(part.predicted, minlength=recent.mean.size), added, window)
 
-    def _alarm(self, reading: Reading, state: GuardState, recent: RecentRows, running: Any) -> Alarm:
-        since = next((alarm.since for alarm in state.alarms if alarm.name == reading.name), state.at)
+    def _alarm(self, reading: Reading, since: float, recent: RecentRows, running: RunningMoments | None) -> Alarm:
         text = self.drift.explain(reading, recent, running, self.class_names)
         return Alarm(reading.name.value, since, reading.value, reading.limit, text)
 
-    def _after(
-        self,
-        state: GuardState,
-        client: str,
-        block: Block,
-        may: BoolArray,
-        scored: _Scored,
-        recent: RecentRows,
-        alarms: tuple[Alarm, ...],
-        raised: int,
-    ) -> GuardState:
-        n = len(block.outputs)
-        taken = int(np.count_nonzero(scored.taken))
-        calm_rows = 0 if alarms else state.calm_rows + n
+    def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
+        """Count the rows."""
+        n, taken = may.size, int(np.count_nonzero(scored.taken))
+        calm_rows = 0 if state.alarms else state.calm_rows + n
         this_minute = state.this_minute
         if self.policy.client_cap is not None or self.policy.minute_cap is not None:
             this_minute = this_minute.after(state.at, client, int(np.count_nonzero(may)))
         forgiven = state.frozen is None and calm_rows >= _FORGIVEN_AFTER * self.policy.calm
         return state._replace(
             statistics=scored.statistics,
-            recent=recent,
             rows=state.rows + taken,
             scored=state.scored + n,
             quarantined=state.quarantined + n - taken,
-            alarms=alarms,
             calm_rows=calm_rows,
             freezes=0 if forgiven else state.freezes,
-            alarms_raised=state.alarms_raised + raised,
             largest_score=max(state.largest_score, float(scored.scores.max())),
             this_minute=this_minute,
         )
 
     def _parts(self, block: Block, may: BoolArray, scored: _Scored, request_starts: IntArray) -> Iterator[Part]:
-        far, taken = block.far(self.drift.far), scored.taken
+        far, taken = block.far, scored.taken
         fates = {None: taken, Cause.FROZEN: may & ~taken, Cause.CAP: ~may & ~far, Cause.OUTLIER: far}
         for cause, mask in fates.items():
             if not mask.any():
@@ -262,10 +244,6 @@ def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) ->
         scores[taken], statistics = statistics.step(outputs[taken])
     scores[~taken] = statistics.score(outputs[~taken])
     return scores, statistics
-
-
-def _names(state: GuardState) -> set[str]:
-    return {alarm.name for alarm in state.alarms}
 
 
 class _Scored(NamedTuple):

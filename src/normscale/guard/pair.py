@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 from normscale.errors import InvalidInput
 from normscale.guard.guard import Guard
-from normscale.guard.request import Request
+from normscale.guard.request import Request, Verdict
 from normscale.guard.stored_state import Switched
-from normscale.guard.verdict import Verdict
 from normscale.outputs import ModelOutputs
 
 Result = TypeVar("Result")

@@ -13,7 +13,6 @@ from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.block import require_numbers
 from normscale.guard.guard import Guard
-from normscale.guard.verdict import Verdict
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables.formats import format_by_content
 from normscale.tables.pipe import PipeSource
@@ -40,8 +39,15 @@ def watch_pipe(
     """
     totals, mode = PipeTotals(), guard.mode
     for block in _blocks(source, guard.widths):
-        totals = _answer(guard, block, target, totals, skip)
+        lines = _checked(guard, block)
+        bad = [i for i, line in enumerate(lines) if line.error]
+        stop = bad[0] if bad and not skip else len(lines)
+        flagged = _answer(guard, lines[:stop], target)  # what comes before a bad line is answered and taken in
         target.flush()
+        if stop < len(lines):
+            raise InvalidInput(f"line {lines[stop].number}: {lines[stop].error} (--on-invalid skip goes on)")
+        rows = len(lines) - len(bad)
+        totals = PipeTotals(totals.rows + rows, totals.flagged + flagged, totals.skipped + len(bad))
         if guard.mode != mode:
             mode = guard.mode
             say(f"frozen: {guard.state.frozen.because}" if guard.state.frozen else "running again: the stream is calm.")
@@ -58,64 +64,42 @@ class _Line(NamedTuple):
     error: str = ""
 
 
-def _answer(guard: Guard, block: list[_Line], target: BinaryIO, totals: PipeTotals, skip: bool) -> PipeTotals:
-    checked: list[_Line] = []
-    for line in _checked(guard, block):
-        if line.error and not skip:
-            _score(guard, checked, target)  # those before it are answered and taken in
-            target.flush()
-            raise InvalidInput(f"line {line.number}: {line.error} (--on-invalid skip goes on)")
-        checked.append(line)
-    verdict = _score(guard, checked, target)
-    bad = sum(bool(line.error) for line in checked)
-    flagged = int(np.count_nonzero(verdict.is_ood)) if verdict is not None else 0
-    return PipeTotals(totals.rows + len(checked) - bad, totals.flagged + flagged, totals.skipped + bad)
-
-
-def _checked(guard: Guard, block: list[_Line]) -> Iterator[_Line]:
+def _checked(guard: Guard, block: list[_Line]) -> list[_Line]:
     """The lines, those that the guard would refuse marked as such."""
-    rows = [line.row for line in block if not line.error]
+    good = [line for line in block if not line.error]
     try:
-        if rows:
-            _stacked(guard, rows)
-        yield from block
-    except ValueError:  # some line is wrong; find it
-        for line in block:
-            error = line.error
-            if not error:
-                try:
-                    _stacked(guard, [line.row])
-                except InvalidInput as invalid:
-                    error = str(invalid)
-            yield line._replace(error=error)
+        if good:
+            _stacked(guard, good)
+        return block
+    except ValueError as error:  # some line is wrong; find it
+        if len(block) == 1:
+            return [block[0]._replace(error=str(error))]
+        return [checked for line in block for checked in _checked(guard, [line])]
 
 
-def _stacked(guard: Guard, rows: list[dict[str, NDArray[Any]]]) -> ModelOutputs:
+def _stacked(guard: Guard, lines: list[_Line]) -> ModelOutputs:
     """Rows as outputs that the guard takes; ``ValueError`` when one of them is wrong."""
-    outputs = guard.checked({name: np.stack([row[name] for row in rows]) for name in guard.widths})
+    outputs = guard.checked({name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
     for name in outputs.names:
         require_numbers(outputs.array(name), name)
     return outputs
 
 
-def _score(guard: Guard, lines: list[_Line], target: BinaryIO) -> Verdict | None:
-    """Answer good lines as one request, and write all lines in their order."""
-    good = [line.row for line in lines if not line.error]
-    verdict: Verdict | None = None
+def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:
+    """Score good lines as one request, and write the answers to all in their order; how many were flagged."""
+    good, answers = [line for line in lines if not line.error], []
     if good:
         verdict = guard.score(_stacked(guard, good), client="pipe")
-    answers = iter(()) if verdict is None else _rows_of(verdict)
+        columns = (verdict.scores.tolist(), verdict.is_ood.tolist(), verdict.predicted.tolist())
+        answers = [
+            {"score": score, "is_ood": is_ood, "predicted": predicted, "mode": verdict.mode}
+            for score, is_ood, predicted in zip(*columns, strict=True)
+        ]
+    waiting = iter(answers)
     for line in lines:
-        answer = {"error": line.error, "line": line.number} if line.error else next(answers)
+        answer = {"error": line.error, "line": line.number} if line.error else next(waiting)
         target.write(write_json({**line.others, **answer}).encode() + b"\n")
-    return verdict
-
-
-def _rows_of(verdict: Verdict) -> Iterator[dict[str, Any]]:
-    for score, is_ood, predicted in zip(
-        verdict.scores.tolist(), verdict.is_ood.tolist(), verdict.predicted.tolist(), strict=True
-    ):
-        yield {"score": score, "is_ood": is_ood, "predicted": predicted, "mode": verdict.mode}
+    return sum(answer["is_ood"] for answer in answers)
 
 
 def _blocks(source: BinaryIO, widths: Mapping[str, int]) -> Iterator[list[_Line]]:

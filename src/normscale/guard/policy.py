@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
 
 from normscale import _validate
 
@@ -72,8 +71,8 @@ class Policy:
         """Rows after which the recent ones are compared with training."""
         return min(self.evidence, 0.5 * self.window)
 
-    def checked(self) -> Self:
-        """Return the policy itself, or raise :class:`InvalidInput` naming what is wrong with it."""
+    def __post_init__(self) -> None:
+        """Raise :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
         for field in dataclasses.fields(self):
             if field.type == "float":
@@ -81,4 +80,3 @@ class Policy:
         for name in ("client_cap", "minute_cap"):
             if getattr(self, name) is not None:
                 _validate.at_least(getattr(self, name), name, 1)
-        return self

@@ -1,15 +1,69 @@
-"""Requests to a guard: joined to one block of rows, and the ruling on it cut into their verdicts."""
+"""What a guard is asked, and what it says: the rows of one request, and a verdict on them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
-from normscale._validate import IntArray
-from normscale.guard.judge import Ruling
-from normscale.guard.verdict import Verdict
+from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.outputs import ModelOutputs
+from normscale.state import Kind, pack_state, unpack_state
+
+STORED = Kind("normscale_verdict", "verdict", "", "it is of no use any more.")
+
+
+class Mode(StrEnum):
+    """By which statistics rows are scored."""
+
+    RUNNING = "running"
+    """Statistics that take the stream in."""
+    FROZEN = "frozen"
+    """The detector file's, while nothing is taken in."""
+    STATIC = "static"
+    """The detector has no running statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one request, row by row in its order."""
+
+    scores: FloatArray
+    """(n,) higher = more out-of-distribution."""
+    is_ood: BoolArray
+    """(n,)"""
+    predicted: IntArray
+    """(n,) the class with the largest logit."""
+    mode: str
+    """One of :class:`Mode`."""
+    taken_in: int
+    """How many of the rows are in the running statistics now; the others are quarantined."""
+    alarms: tuple[str, ...] = ()
+    """The drift readings that were beyond their limits at that time."""
+    rows: int = 0
+    """How many rows are in the statistics after this request's group of requests."""
+    scaled: FloatArray | None = None
+    """(n, C) the scaled logits, for a request that wanted them."""
+    repeated: bool = False
+    """Whether this was the answer to an earlier request with the same key."""
+
+    def pack(self) -> bytes:
+        """Write it as bytes, for a retry of the same request."""
+        header = {"mode": self.mode, "taken_in": self.taken_in, "alarms": self.alarms, "rows": self.rows}
+        tensors = {"scores": self.scores, "is_ood": self.is_ood, "predicted": self.predicted}
+        if self.scaled is not None:
+            tensors["scaled"] = self.scaled
+        return pack_state(header, tensors, STORED)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Verdict:
+        """Read the verdict of an earlier request, marked as repeated."""
+        header, tensors = unpack_state(data, STORED)
+        fields: dict[str, Any] = {name: header[name] for name in ("mode", "taken_in", "rows")} | tensors
+        fields["is_ood"] = tensors["is_ood"].astype(np.bool_, copy=False)
+        return cls(**fields, alarms=tuple(header["alarms"]), repeated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,40 +81,3 @@ class Request:
     """Whether the scaled logits are wanted."""
     given: Verdict | None = None
     """What the serving guard answered, where this is for its shadow."""
-
-
-def joined_outputs(requests: list[Request]) -> ModelOutputs:
-    """The rows of all requests below each other; they were checked, so there is nothing to compare."""
-    if len(requests) == 1:
-        return requests[0].outputs
-    names = requests[0].outputs.names
-    return ModelOutputs._trusted(
-        {name: np.concatenate([request.outputs.array(name) for request in requests]) for name in names}
-    )
-
-
-def request_starts(requests: list[Request]) -> IntArray:
-    """Where in the block each request begins."""
-    return np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
-
-
-def cut_verdicts(requests: list[Request], ruling: Ruling) -> list[Verdict]:
-    """The ruling, cut into the requests' own rows."""
-    alarms = tuple(alarm.name for alarm in ruling.after.alarms)
-    scaled, verdicts, a = ruling.scaled, [], 0
-    for request in requests:
-        b = a + len(request.outputs)
-        verdicts.append(
-            Verdict(
-                ruling.scores[a:b],
-                ruling.flags[a:b],
-                ruling.predicted[a:b],
-                ruling.mode.value,
-                int(np.count_nonzero(ruling.taken[a:b])),
-                alarms,
-                ruling.after.rows,
-                scaled[a:b] if scaled is not None and request.scaled else None,
-            )
-        )
-        a = b
-    return verdicts

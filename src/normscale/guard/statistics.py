@@ -14,6 +14,7 @@ import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -72,13 +73,13 @@ class Statistics(ABC):
         return self
 
 
+@dataclass(frozen=True, eq=False)
 class MomentStatistics(Statistics):
     """Moments of the logits. Once they weigh twice ``prior`` rows, that is halved: so the past is forgotten again."""
 
-    def __init__(self, formula: MomentFormula, state: BlockState, prior: float = math.inf) -> None:
-        self.formula = formula
-        self.state = state
-        self.prior = prior
+    formula: MomentFormula
+    state: BlockState
+    prior: float = math.inf
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, MomentStatistics]:
         formula, rows, state = self.formula, outputs.logits, self.state
@@ -131,14 +132,13 @@ def _halved(state: BlockState, prior: float) -> BlockState:
     return BlockState(prior, mean, m2 * (prior / weight)) if weight >= 2.0 * prior else state
 
 
+@dataclass(frozen=True, eq=False)
 class NoStatistics(Statistics):
     """A detector that does not change."""
 
     running = False
-
-    def __init__(self, detector: Detector, widths: Mapping[str, int]) -> None:
-        self.detector = detector
-        self.widths = widths
+    detector: Detector
+    widths: Mapping[str, int]
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
         return self.score(outputs), self
@@ -153,15 +153,13 @@ class NoStatistics(Statistics):
         return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
 
 
+@dataclass(frozen=True, eq=False)
 class DetectorStatistics(NoStatistics):
-    """A detector that must see the rows themselves, in their order."""
+    """A detector that must see the rows themselves, in their order, and that nobody else streams through."""
 
     running = True
-
-    def __init__(self, detector: Detector, widths: Mapping[str, int], fitted: Tensors) -> None:
-        """Wrap a detector that nobody else streams through; ``fitted`` are its arrays before any row."""
-        super().__init__(detector, widths)
-        self.fitted = fitted
+    fitted: Tensors
+    """The detector's arrays before any row."""
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, DetectorStatistics]:
         twin = copy.copy(self.detector)

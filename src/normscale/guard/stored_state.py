@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from normscale._kernels import BlockState, combine
+from normscale.detectors.base import Detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import StoreUnavailable
 from normscale.guard.clock import Clock
-from normscale.guard.detector_check import Identity
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState, Successor
-from normscale.guard.stores import SqlStore, StateHead, Transaction
-from normscale.guard.succession import succeed
+from normscale.guard.stores import Quarantined, SqlStore, StateHead, Transaction
+from normscale.guard.succession import fingerprint, profile_of, succeed
 from normscale.guard.view import View
 
 KEEP = 2000
@@ -24,6 +25,10 @@ REMEMBER = 24 * 3600.0
 """Seconds that the answer to a request with a key is kept ..."""
 MOST_BYTES = 512 << 20
 """... and how many bytes of such answers of one client."""
+MOST_PARTS, MOST_PACKED_BYTES = 10_000, 64 << 20
+"""Of all that is quarantined; beyond, the older half is dropped."""
+LOOK_EVERY = 50
+"""Entries between two looks at its size."""
 
 
 class StoredState:
@@ -42,15 +47,17 @@ class StoredState:
         Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
     """
 
-    def __init__(self, store: SqlStore, start: GuardState, identity: Identity, *, adopt: bool = False) -> None:
+    def __init__(self, store: SqlStore, start: GuardState, detector: Detector, *, adopt: bool = False) -> None:
         """Read the state and the log; with ``adopt`` also those of another detector (a store belongs to one)."""
         self.store = store
         self.start = start
         self.view = View()
         self.listeners: list[Callable[[Entry], None]] = []
         self.clock = Clock()
+        self.fingerprint = fingerprint(detector)
         with store.transaction() as transaction:
-            note = succeed(transaction, start, identity, adopt=adopt, store_name=store.name)
+            profile = profile_of(detector)
+            note = succeed(transaction, start, self.fingerprint, profile, adopt=adopt, store_name=store.name)
             self.head = transaction.head()
             self.state = self.loaded(transaction)
             self.view.feed(transaction.entries_after(self.state.seq - KEEP))
@@ -135,6 +142,26 @@ class Session:
         """Change the state as a person wants it, and write down who that was."""
         self.state = self.state._replace(**changed)
         self.append(event, note, by=by)
+
+    def quarantine(self, entry: Entry, cause: str, moments: BlockState, packed_rows: bytes) -> None:
+        """Keep what a person may accept some day; moments join those of the same minute, client and cause."""
+        minute = int(entry.at // 60.0)
+        kept = Quarantined(entry.seq, entry.at, minute, entry.client, cause, 0, 0, b"", b"", packed_rows)
+        earlier = None if packed_rows else self.transaction.quarantined_in_minute(minute, entry.client, cause)
+        if earlier is not None:
+            kept, moments = earlier, combine(earlier.moments, moments)
+        rows, flagged = kept.rows + entry.rows, kept.flagged + entry.flagged
+        mean, m2 = moments.mean.tobytes(), moments.m2.tobytes()
+        self.transaction.quarantine(kept._replace(rows=rows, flagged=flagged, mean=mean, m2=m2))
+        if entry.seq % LOOK_EVERY == 0 or len(packed_rows) > MOST_PACKED_BYTES // LOOK_EVERY:
+            self.drop_quarantined(self.transaction.oldest_quarantined_beyond(MOST_PARTS, MOST_PACKED_BYTES))
+
+    def drop_quarantined(self, parts: Sequence[Quarantined]) -> int:
+        """Take parts out of the quarantine; how many rows that were."""
+        self.transaction.drop_quarantined(parts)
+        rows = sum(part.rows for part in parts)
+        self.state = self.state._replace(quarantined=self.state.quarantined - rows)
+        return rows
 
     def remember(self, client: str, key: str, digest: bytes, verdict: bytes) -> None:
         """Keep the answer to a request that may be sent again."""

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 
 from normscale._kernels import BlockState
+from normscale.detectors.base import Detector
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
-from normscale.guard.detector_check import Identity
 from normscale.guard.guard_state import STORED, Frozen, GuardState, MinuteCounts, statistics_tensors
 from normscale.guard.statistics import MomentStatistics, Statistics, Tensors
 from normscale.guard.stores import Transaction
 from normscale.state import unpack_state
 
 
+def profile_of(detector: Detector) -> dict[str, Any]:
+    """Its classes, and mean and deviation of their logits in training, for a detector that comes after it."""
+    moments = None if detector.baseline_ is None else detector.baseline_.moments
+    return {
+        "classes": detector.n_classes_,
+        "names": None if detector.class_names is None else list(detector.class_names),
+        "mean": None if moments is None else moments.mean.tolist(),
+        "std": None if moments is None else moments.std.tolist(),
+    }
+
+
+def fingerprint(detector: Detector) -> str:
+    """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
+    digest = hashlib.sha256()
+    digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
+    baseline = {} if detector.baseline_ is None else detector.baseline_.tensors()
+    for name, array in sorted({**baseline, **detector._tensors()}.items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
+        digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())
+    return digest.hexdigest()
+
+
 def succeed(
-    transaction: Transaction, start: GuardState, identity: Identity, *, adopt: bool, store_name: str
+    transaction: Transaction, start: GuardState, own: str, profile: dict[str, Any], *, adopt: bool, store_name: str
 ) -> dict[str, Any] | None:
-    """Make sure that a store belongs to this detector; a note for the log when it was taken over.
+    """Make sure that a store belongs to the detector with this fingerprint; a note for the log when it was taken over.
 
     Running moments are carried over relative to training: a class whose running mean lies 0.1 deviations above
     its old training mean gets one 0.1 deviations above the new. Counts, a person's freeze and answers to keys stay;
     the threshold is the new file's, and quarantined rows, which are another network's, are dropped.
     """
     known = transaction.meta["detector"]
-    if known == identity.fingerprint:
+    if known == own:
         return None
     stored = transaction.state()
     if known is not None and not adopt:
@@ -34,22 +58,22 @@ def succeed(
             f"the store {store_name!r} holds the statistics of another detector; its rows do not belong to this one. "
             "Choose another --store, go back to the detector file that it was made with, or take it over (--adopt)."
         )
-    profile = read_json(transaction.meta["profile"] or "null")
-    transaction.meta["detector"], transaction.meta["profile"] = identity.fingerprint, write_json(identity.profile)
+    earlier = read_json(transaction.meta["profile"] or "null")
+    transaction.meta["detector"], transaction.meta["profile"] = own, write_json(profile)
     if known is None:
         return None
-    if profile is not None and not _classes_agree(profile, identity.profile):
+    if earlier is not None and not _classes_agree(earlier, profile):
         raise InvalidInput(
-            f"the store {store_name!r} was made with other classes ({_classes(profile)}) than this detector has "
-            f"({_classes(identity.profile)}), so nothing of it can be carried over; choose another --store."
+            f"the store {store_name!r} was made with other classes ({_classes(earlier)}) than this detector has "
+            f"({_classes(profile)}), so nothing of it can be carried over; choose another --store."
         )
     if stored is None:
         return {"carried": False}
     header, tensors = unpack_state(stored, STORED)
-    carried = _carried(start.statistics, statistics_tensors(tensors), profile, identity.profile)
+    carried = _carried(start.statistics, statistics_tensors(tensors), earlier, profile)
     state = start._replace(  # what only the old detector's logits explain begins anew
         **{name: header[name] for name in ("seq", "at", "scored", "alarms_raised")},
-        frozen=None if header["frozen"] is None else Frozen(*header["frozen"]),
+        frozen=None if header["frozen"] is None else Frozen.from_list(header["frozen"]),
         this_minute=MinuteCounts(*header["this_minute"]),
         statistics=start.statistics if carried is None else carried,
         rows=0 if carried is None else int(header["rows"]),

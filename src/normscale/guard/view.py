@@ -1,12 +1,17 @@
-"""The recent past of a guard, for people: what the page shows. A fold over entries, kept in memory only."""
+"""The recent past of a guard, for people: what the page shows.
+
+Of every block a few rows are kept in its entry of the log. A view is a fold over entries, in memory only.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from normscale.guard.display_sample import displayed_rows
+import numpy as np
+
+from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.guard.entries import Entry, Event
 
 SECONDS = 5
@@ -17,17 +22,33 @@ SCORES = 1000
 """Latest scores that are kept."""
 MOST_FLAGGED = 20
 """Latest flagged rows that are kept."""
+_RECORD = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
+"""Of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
+_MOST_ROWS = 48
+_MOST_FLAGGED = 8  # of a large block: flagged rows that are kept besides
+_LARGEST_SINGLE = 3e38  # what single precision holds
 
 
-class FlaggedRow(NamedTuple):
-    """A flagged row as the page lists it."""
+def sample_for_display(
+    scores: FloatArray, predicted: IntArray, flagged: BoolArray, request_starts: IntArray, places: IntArray
+) -> bytes:
+    """Choose evenly spread rows and the first flagged ones; all rows of a small block.
 
-    at: float
-    score: float
-    predicted: int
-    client: str
-    row: int
-    """Its place in its request."""
+    ``request_starts`` says where in the block each request begins, ``places`` which of the block's rows these are.
+    """
+    n = scores.size
+    chosen, even = np.arange(min(n, _MOST_ROWS)), min(n, _MOST_ROWS)
+    if n > _MOST_ROWS:
+        chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_MOST_FLAGGED]])
+    records = np.empty(chosen.size, _RECORD)
+    records["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
+    records["predicted"] = predicted[chosen]
+    place = places[chosen]
+    records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
+    records["flagged"] = flagged[chosen]
+    records["sampled"] = False
+    records["sampled"][:even] = True
+    return records.tobytes()
 
 
 class View:
@@ -35,7 +56,6 @@ class View:
 
     def __init__(self) -> None:
         self._steps: dict[int, list[int]] = {}
-        self._newest = 0
         self._latest: deque[tuple[float, str, bytes]] = deque(maxlen=SCORES)
 
     def feed(self, entries: Iterable[Entry]) -> None:
@@ -44,12 +64,9 @@ class View:
             if entry.event not in (Event.ROWS, Event.QUARANTINE):
                 continue
             number = int(entry.at // SECONDS)
-            step = self._steps.get(number)
-            if step is None:
-                step = self._steps[number] = [0, 0, 0]
-                self._newest = max(self._newest, number)
-                for old in [known for known in self._steps if known <= self._newest - STEPS]:
-                    del self._steps[old]
+            step = self._steps.setdefault(number, [0, 0, 0])
+            if len(self._steps) > STEPS:
+                del self._steps[min(self._steps)]
             step[0] += entry.rows
             step[1] += entry.flagged
             if entry.event == Event.QUARANTINE:
@@ -74,7 +91,7 @@ class View:
         scores: list[float] = []
         classes: list[int] = []
         for _, _, sample in reversed(self._latest):
-            shown = displayed_rows(sample)
+            shown = np.frombuffer(sample, _RECORD)
             shown = shown[shown["sampled"]][::-1]
             scores += shown["score"].tolist()
             classes += shown["predicted"].tolist()
@@ -83,12 +100,12 @@ class View:
         return {"score": scores[:SCORES][::-1], "predicted": classes[:SCORES][::-1]}
 
     def latest_flagged(self) -> list[dict[str, Any]]:
-        """The latest flagged rows, latest first."""
+        """The latest flagged rows, latest first; ``row`` is a row's place in its request."""
         found: list[dict[str, Any]] = []
         for at, client, sample in reversed(self._latest):
-            shown = displayed_rows(sample)
+            shown = np.frombuffer(sample, _RECORD)
             for score, predicted, row, *_ in reversed(shown[shown["flagged"]].tolist()):
-                found.append(FlaggedRow(at, score, predicted, client, row)._asdict())
+                found.append({"at": at, "score": score, "predicted": predicted, "client": client, "row": row})
             if len(found) >= MOST_FLAGGED:
                 break
         return found[:MOST_FLAGGED]

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 from msgspec import UNSET
+from numpy.typing import NDArray
 
 from normscale.encoding.json_text import number_for_json
 from normscale.encoding.npy_header import npy_header_bytes
-from normscale.guard.verdict import Verdict
+from normscale.guard import Verdict
 from normscale.serve.bodies import Scores, encode_json
 from normscale.serve.parsing import ARROW_STREAM, JSON, NPY
 
@@ -79,19 +80,20 @@ def choose(accept: str) -> str:
 
 @lru_cache(maxsize=64)
 def _choose(accept: str) -> str:
-    # For each type the most specific range decides (RFC 9110, 12.5.1); among equals the one named first.
-    best: dict[str, tuple[int, float, int]] = {}
+    said: dict[str, tuple[float, int]] = {}
     for place, item in enumerate(accept.lower().split(",")):
         name, *parameters = (part.strip() for part in item.split(";"))
-        quality = _quality(parameters)
-        for offered in _OFFERED:
-            ranges = ("*/*", "application/*", offered)
-            if name in ranges and ranges.index(name) > best.get(offered, (-1, 0.0, 0))[0]:
-                best[offered] = ranges.index(name), quality, -place
-    liked = {offered: (quality, specific, place) for offered, (specific, quality, place) in best.items() if quality > 0}
-    if ARROW_STREAM in liked and not _has_arrow():
-        del liked[ARROW_STREAM]
-    return max(liked, key=liked.__getitem__) if liked else JSON
+        said.setdefault(name, (_quality(parameters), -place))
+    liked: dict[str, tuple[float, int, int]] = {}
+    for offered in _OFFERED:
+        for specific, name in enumerate(("*/*", "application/*", offered)):  # the last decides (RFC 9110, 12.5.1)
+            if name in said:
+                quality, place = said[name]
+                liked[offered] = (quality, specific, place)
+    for best in sorted(liked, key=liked.__getitem__, reverse=True):  # among equals the one offered first
+        if liked[best][0] > 0.0 and (best != ARROW_STREAM or _has_arrow()):
+            return best
+    return JSON
 
 
 def _quality(parameters: list[str]) -> float:
@@ -157,16 +159,18 @@ def _record(n_classes: int | None) -> tuple[np.dtype[Any], str]:
 def _as_arrow(answer: Verdict) -> bytes:
     import pyarrow as pa
 
+    def array(numbers: NDArray[Any]) -> Any:  # pa.array would load pandas where it is installed: 40 MB
+        bits = np.packbits(numbers, bitorder="little") if numbers.dtype == np.bool_ else np.ascontiguousarray(numbers)
+        return pa.Array.from_buffers(pa.from_numpy_dtype(numbers.dtype), numbers.size, [None, pa.py_buffer(bits)])
+
     columns = {
-        "score": pa.array(answer.scores),
-        "predicted": pa.array(answer.predicted.astype(np.int32)),
-        "is_ood": pa.array(answer.is_ood),
+        "score": array(answer.scores),
+        "predicted": array(answer.predicted.astype(np.int32)),
+        "is_ood": array(answer.is_ood),
     }
     if answer.scaled is not None:
-        flat = pa.array(np.ascontiguousarray(answer.scaled).reshape(-1))
-        columns["scaled"] = pa.FixedSizeListArray.from_arrays(flat, answer.scaled.shape[1])
-    batch = pa.record_batch(columns)
-    sink = pa.BufferOutputStream()
+        columns["scaled"] = pa.FixedSizeListArray.from_arrays(array(answer.scaled), answer.scaled.shape[1])
+    batch, sink = pa.record_batch(columns), pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     body: bytes = sink.getvalue().to_pybytes()

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import os
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
-from typing import Any
 
 from normscale._processes import end_with_parent
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
@@ -24,8 +23,7 @@ from normscale.serve.handlers import Handlers
 from normscale.serve.hosts import SECURITY_HEADERS, Hosts, checked_origin
 from normscale.serve.instruments import Instruments
 from normscale.serve.openapi import Route, routes_of
-from normscale.serve.page_files import page_files
-from normscale.serve.request import BodyBudget, ClientGone, HttpRequest, Receive, Reply, Scope, Send
+from normscale.serve.request import BodyBudget, ClientGone, Handler, HttpRequest, Receive, Reply, Scope, Send
 from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
 from normscale.serve.webhook import Webhook
@@ -33,14 +31,19 @@ from normscale.serve.webhook import Webhook
 _PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _WEBHOOK_SECONDS = 2.0
+_PAGE = os.path.join(os.path.dirname(__file__), "page")
+_PAGE_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
 _LOGGER = logging.getLogger("uvicorn.error")
 _SERVER_ERROR = (
     "the server made a mistake, and its log says which. Whether it happened before or after rows were taken in is not "
     "known: ask again with the same Idempotency-Key, or look at /v1/state."
 )
 _OPENAPI = Route("GET", "/openapi.json", "openapi", "This document")
-
-Handler = Callable[[HttpRequest], Awaitable[Reply]]
 
 
 class _Gate:
@@ -92,12 +95,10 @@ class GuardApp:
         for name, guard in self.guards.items():
             prefix = f"/{name}" if name else ""
             for route in (*routes_of(guard.settings), _OPENAPI):
-                found = (route, guard, getattr(guard, route.handler))
+                found = (route, guard, guard.handler(route))
                 self._routes.setdefault(prefix + route.path, {})[route.method] = found
-            for path, (content, content_type) in page_files().items():
-                reply = Reply(content, content_type, {"Cache-Control": "no-cache"})
-                page = Route("GET", path, "", "The page")
-                self._routes[prefix + path] = {"GET": (page, guard, _always(reply))}
+            for path, reply in _page_files():
+                self._routes[prefix + path] = {"GET": (Route("GET", path, "", "The page"), guard, _always(reply))}
         if "" not in self.guards:  # for all of them; the page of one says where the others are
             first = next(iter(self.guards.values()))
             for path, handler in (("/healthz", first.health), ("/readyz", self._all_ready), ("/", self._names)):
@@ -138,7 +139,7 @@ class GuardApp:
 
     async def _answer(self, request: HttpRequest, send: Send) -> None:
         methods = self._routes.get(request.path, {})
-        name = request.path if methods else "other"
+        path = request.path if methods else "other"
         with ExitStack() as held:
             try:
                 reply = await self._reply(request, methods, held)
@@ -152,29 +153,22 @@ class GuardApp:
                     self._instruments.store_errors.labels(guard).inc()
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
-                self._tell(request, guard, name, reply)
-            self._instruments.request(name, reply.status)
+                because = None if reply.status in (401, 404) else _sentence(error)  # of strangers' paths, nothing
+                who = {"client": request.client, "address": request.address}
+                self._refusals.tell(guard=guard, status=reply.status, path=path, **who, because=because)
+            self._instruments.request(path, reply.status)
             await respond(request, reply, send)
-
-    def _tell(self, request: HttpRequest, guard: str, path: str, reply: Reply) -> None:
-        """Write a line of a refused request; of strangers' paths and headers, nothing."""
-        assert isinstance(reply.content, bytes)
-        self._refusals.tell(
-            guard=guard,
-            status=reply.status,
-            path=path,
-            client=request.client,
-            address=request.address,
-            because=None if reply.status in (401, 404) else json.loads(reply.content)["error"],
-        )
 
     async def _reply(
         self, request: HttpRequest, methods: dict[str, tuple[Route, Handlers, Handler]], held: ExitStack
     ) -> Reply:
         self._check_head(request)
         found = methods.get(request.method)
+        if not methods:
+            raise BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in /openapi.json.")
         if found is None:
-            raise _no_route(request, methods)
+            known = ", ".join(sorted(methods))
+            raise BadRequest(405, f"{shown(request.method)} is not allowed here, but {known}.")
         route, guard, handler = found
         guard.identify(request, route.role)
         bounds = self._settings.bounds
@@ -240,16 +234,23 @@ def _always(reply: Reply) -> Handler:
     return give
 
 
-def _no_route(request: HttpRequest, methods: dict[str, Any]) -> BadRequest:
-    if not methods:
-        return BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in /openapi.json.")
-    return BadRequest(405, f"{shown(request.method)} is not allowed here, but {', '.join(sorted(methods))}.")
+def _page_files() -> Iterator[tuple[str, Reply]]:
+    """``/`` is the page, ``/page/...`` what it loads; all of it is read once, at the start."""
+    for name in sorted(os.listdir(_PAGE)):
+        content_type = _PAGE_TYPES.get(os.path.splitext(name)[1])
+        if content_type is not None:
+            with open(os.path.join(_PAGE, name), "rb") as file:
+                reply = Reply(file.read(), content_type, {"Cache-Control": "no-cache"})
+            yield "/" if name == "index.html" else f"/page/{name}", reply
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, NormscaleError) else _SERVER_ERROR
 
 
 def refusal(error: Exception) -> Reply:
     """An error as a status and a sentence."""
-    if not isinstance(error, NormscaleError):
-        return Reply(error_body(_SERVER_ERROR), status=500)
+    headers: dict[str, str] = {}
     if isinstance(error, BadRequest):
         status = error.status
     elif isinstance(error, StoreUnavailable):
@@ -260,12 +261,11 @@ def refusal(error: Exception) -> Reply:
         status = 415
     else:
         status = 422 if isinstance(error, InvalidInput) else 500
-    headers: dict[str, str] = {}
     if status in (503, 507):
         headers["Retry-After"] = "1"
     elif status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return Reply(error_body(str(error)), headers=headers, status=status)
+    return Reply(error_body(_sentence(error)), headers=headers, status=status)
 
 
 async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:

@@ -28,7 +28,7 @@ class Classifier:
     ``shape`` and ``dtype`` are those of its input; None where any length will do.
     """
 
-    def __init__(self, path: str, widths: Mapping[str, int], logits: str | None = None, threads: int = 1) -> None:
+    def __init__(self, path: str, widths: Mapping[str, int], logits: str | None = None) -> None:
         """Load the model and find the arrays that are wanted, by their widths; ``logits`` names their output."""
         try:
             import onnxruntime
@@ -37,7 +37,7 @@ class Classifier:
         if not os.path.isfile(path):
             raise FileFormatError(f"no model at {path!r}.")
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1  # requests are answered side by side anyway
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         try:

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 from normscale.encoding.json_text import number_for_json
@@ -56,34 +57,29 @@ class JsonLines(logging.Formatter):
     """A record as one JSON object: time, level, event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        document: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower()}
+        return _SECRET.sub("[token]", json.dumps(self.document(record)))
+
+    def document(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The fields of a line; uvicorn's own records are of the event ``server``."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = getattr(record, _FIELDS, None)
-        if fields is None:  # uvicorn's own
-            document |= {"event": "server", "message": record.getMessage()}
-        else:
-            document |= {"event": record.msg, **fields}
-        if record.exc_info:
-            document["traceback"] = self.formatException(record.exc_info)
-        return _SECRET.sub("[token]", json.dumps(document))
+        event = {"event": "server", "message": record.getMessage()} if fields is None else {"event": record.msg}
+        traceback = {"traceback": self.formatException(record.exc_info)} if record.exc_info else {}
+        return {"time": moment, "level": record.levelname.lower(), **event, **(fields or {}), **traceback}
 
 
-class TextLines(logging.Formatter):
-    """A record for people: time, event, and its fields as name=value."""
+class TextLines(JsonLines):
+    """A record for people: time, event, and its fields as name=value; a traceback stands below."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Write it on one line, with a traceback below where there is one."""
-        fields = getattr(record, _FIELDS, None)
-        if fields is None:
-            said = f"{record.levelname.lower()} {record.getMessage()}"
+        document = self.document(record)
+        moment, level, event = (document.pop(name) for name in ("time", "level", "event"))
+        traceback = document.pop("traceback", None)
+        if event == "server":
+            said = f"{level} {document['message']}"
         else:
-            said = " ".join([record.msg, *(f"{name}={json.dumps(value)}" for name, value in fields.items())])
-        if record.exc_info:
-            said += "\n" + self.formatException(record.exc_info)
-        return _SECRET.sub("[token]", f"{_time(record)} {said}")
-
-
-def _time(record: logging.LogRecord) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+            said = " ".join([event, *(f"{name}={json.dumps(value)}" for name, value in document.items())])
+        return _SECRET.sub("[token]", f"{moment} {said}" + ("" if traceback is None else f"\n{traceback}"))
 
 
 def log_config(form: str) -> dict[str, Any]:

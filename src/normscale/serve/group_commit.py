@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from normscale.errors import FileFormatError, NormscaleError, StoreUnavailable
 from normscale.guard import GuardPair, Request, Verdict
@@ -26,7 +25,8 @@ Python's five milliseconds, and hardly at all within a group of many rows, which
 _MANY_ROWS = 4096
 
 Result = TypeVar("Result")
-Job = Callable[[GuardPair], Any]
+Job: TypeAlias = Callable[[GuardPair], Any]
+Work: TypeAlias = tuple[Request | Job, asyncio.Future[Any]]
 
 
 class GroupCommit:
@@ -37,7 +37,7 @@ class GroupCommit:
         self._guards = guards
         self.is_failing = False
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[tuple[Request | Job, asyncio.Future[Any]]] = []
+        self._waiting: list[Work] = []
         self._stopping = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="guard", daemon=True)
@@ -78,49 +78,46 @@ class GroupCommit:
     def _work(self) -> None:
         while True:
             with self._changed:
-                while not self._waiting and not self._stopping:
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._waiting or self._stopping)
                 work, self._waiting = self._waiting, []
             if not work:
                 return
-            group: dict[asyncio.Future[Any], Request] = {}
-            numbers = 0
-            for item, future in work:
-                if future.cancelled():  # the client is gone, and its rows were not taken in
-                    continue
-                size = GROUP_NUMBERS  # a job joins no group
-                if isinstance(item, Request):
-                    size = sum(item.outputs.array(name).size for name in item.outputs.names)
-                if group and numbers + size > GROUP_NUMBERS:
-                    self._answer(group)
-                    group, numbers = {}, 0
-                if isinstance(item, Request):
-                    group[future] = item
-                    numbers += size
-                else:
-                    self._do([future], partial(_alone, item))
-            if group:
-                self._answer(group)
+            for group in _groups(work):  # of a client that is gone, nothing is taken in
+                if still_wanted := [(item, future) for item, future in group if not future.cancelled()]:
+                    self._do(still_wanted)
 
-    def _answer(self, group: dict[asyncio.Future[Any], Request]) -> None:
-        requests = list(group.values())
-        many = sum(len(request.outputs) for request in requests) >= _MANY_ROWS
-        sys.setswitchinterval(_SHORT_TURN if many else _TURN)
-        self._do(list(group), lambda guards: guards.process(requests))
-
-    def _do(self, futures: list[asyncio.Future[Any]], job: Callable[[GuardPair], list[Any]]) -> None:
+    def _do(self, group: Sequence[Work]) -> None:
+        requests = [item for item, _ in group if isinstance(item, Request)]
+        results: list[Any] = []
         try:
-            results = job(self._guards)
+            if requests:
+                many = sum(len(request.outputs) for request in requests) >= _MANY_ROWS
+                sys.setswitchinterval(_SHORT_TURN if many else _TURN)
+                results = self._guards.process(requests)
+            else:
+                results = [job(self._guards) for job, _ in group if not isinstance(job, Request)]
             self.is_failing = False
         except Exception as error:  # every request of a group must hear of it
-            results = [error] * len(futures)
+            results = [error] * len(group)
             self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_resolve, futures, results)
+            self._loop.call_soon_threadsafe(_resolve, [future for _, future in group], results)
 
 
-def _alone(job: Job, guards: GuardPair) -> list[Any]:
-    return [job(guards)]
+def _groups(work: Iterable[Work]) -> Iterator[list[Work]]:
+    """Requests that fit together, and each job by itself."""
+    group: list[Work] = []
+    numbers = 0
+    for item, future in work:
+        size = GROUP_NUMBERS
+        if isinstance(item, Request):
+            size = sum(item.outputs.array(name).size for name in item.outputs.names)
+        if group and numbers + size > GROUP_NUMBERS:
+            yield group
+            group, numbers = [], 0
+        group.append((item, future))
+        numbers += size
+    yield group
 
 
 def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:

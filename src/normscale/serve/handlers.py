@@ -20,17 +20,16 @@ from normscale.guard.entries import Entry
 from normscale.outputs import ModelOutputs
 from normscale.serve.answers import encode
 from normscale.serve.bad_request import BadRequest, shown
-from normscale.serve.bodies import NewThreshold, Nothing, OfClient, Reason, encode_json
+from normscale.serve.bodies import Decided, Nothing, encode_json
 from normscale.serve.classifier import Classifier
 from normscale.serve.group_commit import GroupCommit
 from normscale.serve.instruments import Instruments
-from normscale.serve.openapi import openapi_document
+from normscale.serve.openapi import Route, openapi_document
 from normscale.serve.parsing import read_inputs, read_outputs
-from normscale.serve.request import HttpRequest, Reply
+from normscale.serve.request import Handler, HttpRequest, Reply
 from normscale.serve.settings import ServerSettings
 from normscale.serve.shutdown import ShutdownSignal
-from normscale.serve.state_document import live_document, state_document, threshold_document
-from normscale.serve.succession_document import succession_document
+from normscale.serve.state_document import live_document, state_document
 from normscale.serve.tokens import TokenFile, may
 from normscale.serve.watcher import Watcher
 from normscale.serve.webhook import Webhook
@@ -98,10 +97,10 @@ class Handlers:
             return  # the thread ends with the process; nothing that it holds was acknowledged
         self.guards.close()
 
-    @property
-    def guard(self) -> Guard:
-        """The one that serves."""
-        return self.guards.serving
+    def handler(self, route: Route) -> Handler:
+        """What answers a route: the method of its name here or, for a decision, that of the guard."""
+        own: Handler | None = getattr(self, route.handler, None)
+        return partial(self._decide, route) if own is None else own
 
     def _hear(self, guard: Guard, entry: Entry) -> None:
         self.watcher.hear(entry, of_shadow=guard is self.guards.shadow)
@@ -139,10 +138,7 @@ class Handlers:
     async def classify(self, request: HttpRequest) -> Reply:
         """``POST /v1/classify``."""
         began = time.perf_counter()
-        if self.classifier is None:
-            raise BadRequest(
-                404, "this server has no model; start it with --model m.onnx, or send logits to /v1/score."
-            )
+        assert self.classifier is not None  # without a model there is no such route
         inputs = read_inputs(
             request.body,
             request.header(b"content-type"),
@@ -215,7 +211,7 @@ class Handlers:
             async with asyncio.timeout(_STATE_SECONDS):
                 state, store_is_up = await self._refreshed_state(), True
         except (StoreUnavailable, FileFormatError, TimeoutError):
-            state, store_is_up = _described(state_document, self.guards), False  # as it was last known
+            state, store_is_up = state_document(self.guards), False  # as it was last known
         text = self.instruments.exposition(state, self.name, store_is_up=store_is_up)
         return Reply(text, "text/plain; version=0.0.4; charset=utf-8")
 
@@ -251,38 +247,17 @@ class Handlers:
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
-    async def set_threshold(self, request: HttpRequest) -> Reply:
-        """``PUT /v1/threshold``."""
-        wanted = _read_json(request, NewThreshold)
-        state = await self.commit.run(
-            lambda guards: guards.run(lambda guard: guard.set_threshold(wanted.value, by=request.client))
-        )
-        return Reply(encode_json({"threshold": threshold_document(state.threshold, self.guard.start.threshold)}))
+    async def _decide(self, route: Route, request: HttpRequest) -> Reply:
+        """Call the guard's method of the route's name with the fields of the body."""
+        values = msgspec.structs.astuple(_read_json(request, route.body))
 
-    async def freeze(self, request: HttpRequest) -> Reply:
-        """``POST /v1/freeze``."""
-        reason = _read_json(request, Reason).reason
-        return await self._decide(lambda guard: guard.freeze(reason, by=request.client))
+        def decide(guards: GuardPair) -> dict[str, Any]:
+            guards.run(lambda guard: getattr(guard, route.handler)(*values, by=request.client))
+            return state_document(guards)
 
-    async def thaw(self, request: HttpRequest) -> Reply:
-        """``POST /v1/thaw``."""
-        _read_json(request, Nothing)
-        return await self._decide(lambda guard: guard.thaw(by=request.client))
-
-    async def reset(self, request: HttpRequest) -> Reply:
-        """``POST /v1/reset``."""
-        _read_json(request, Nothing)
-        return await self._decide(lambda guard: guard.reset(by=request.client))
-
-    async def accept(self, request: HttpRequest) -> Reply:
-        """``POST /v1/quarantine/accept``."""
-        client = _read_json(request, OfClient).client
-        return await self._decide(lambda guard: guard.accept(client, by=request.client))
-
-    async def discard(self, request: HttpRequest) -> Reply:
-        """``POST /v1/quarantine/discard``."""
-        client = _read_json(request, OfClient).client
-        return await self._decide(lambda guard: guard.discard(client, by=request.client))
+        state = await self.commit.run(decide)
+        shown = Decided.__struct_fields__ if route.answer is Decided else ("threshold",)
+        return Reply(encode_json({name: state[name] for name in shown}))
 
     async def switch(self, request: HttpRequest) -> Reply:
         """``POST /v1/switch``."""
@@ -290,17 +265,10 @@ class Handlers:
 
         def switch(guards: GuardPair) -> dict[str, Any]:
             guards.switch(by=request.client)
-            return succession_document(guards)
+            state = state_document(guards)
+            return {name: state[name] for name in ("shadow", "switched")}
 
         return Reply(encode_json(await self.commit.run(switch)))
-
-    async def _decide(self, decision: Callable[[Guard], Any]) -> Reply:
-        def decide(guards: GuardPair) -> dict[str, Any]:
-            guards.run(decision)
-            return state_document(guards.serving)
-
-        state = await self.commit.run(decide)
-        return Reply(encode_json({name: state[name] for name in ("mode", "rows", "quarantined", "frozen_because")}))
 
 
 def _read_json(request: HttpRequest, body_type: type[Wanted]) -> Wanted:
@@ -310,10 +278,6 @@ def _read_json(request: HttpRequest, body_type: type[Wanted]) -> Wanted:
         raise BadRequest(422, f"the body is not what is expected here: {shown(str(error))}.") from error
 
 
-def _refreshed(describe: Callable[[Guard], dict[str, Any]], guards: GuardPair) -> dict[str, Any]:
+def _refreshed(describe: Callable[[GuardPair], dict[str, Any]], guards: GuardPair) -> dict[str, Any]:
     guards.refresh()
-    return _described(describe, guards)
-
-
-def _described(describe: Callable[[Guard], dict[str, Any]], guards: GuardPair) -> dict[str, Any]:
-    return describe(guards.serving) | succession_document(guards)
+    return describe(guards)

@@ -29,6 +29,7 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _EVERYWHERE = ("0.0.0.0", "::", "")
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
+_ORIGIN = re.compile("https?://" + _HOST.pattern)
 
 
 class Hosts:
@@ -60,9 +61,6 @@ class Hosts:
             return False
         name = match[1].rstrip(".")
         return self._all or name in self._names or (self._any_address and _is_address(name))
-
-
-_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?")
 
 
 def checked_origin(origin: str) -> bytes:

@@ -7,14 +7,13 @@ import os
 import time
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from normscale.serve.succession_document import shadow_metrics
 
 _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _RECENT_SECONDS = 10.0
@@ -26,24 +25,19 @@ class Instruments:
     """What a worker counts by itself."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "normscale_requests", "Requests by path and status.", ["path", "status"], registry=self.registry
-        )
+        self._registry = CollectorRegistry()
+        counter = partial(Counter, registry=self._registry)
+        self._requests = counter("normscale_requests", "Requests by path and status.", ["path", "status"])
         self._seconds = Histogram(
             "normscale_score_seconds",
             "From a request's arrival to its answer.",
             ["path"],
             buckets=_BUCKETS,
-            registry=self.registry,
+            registry=self._registry,
         )
-        self.alarms = Counter(
-            "normscale_alarms", "Alarms that were raised.", ["guard", "reading"], registry=self.registry
-        )
-        self.freezes = Counter("normscale_freezes", "Times it was frozen.", ["guard"], registry=self.registry)
-        self.store_errors = Counter(
-            "normscale_store_errors", "Requests that the store failed.", ["guard"], registry=self.registry
-        )
+        self.alarms = counter("normscale_alarms", "Alarms that were raised.", ["guard", "reading"])
+        self.freezes = counter("normscale_freezes", "Times it was frozen.", ["guard"])
+        self.store_errors = counter("normscale_store_errors", "Requests that the store failed.", ["guard"])
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
 
     def request(self, path: str, status: int) -> None:
@@ -70,7 +64,7 @@ class Instruments:
 
     def exposition(self, state: dict[str, Any], guard: str, *, store_is_up: bool) -> bytes:
         """All metrics of a guard in Prometheus' text format; ``state`` is that of ``/v1/state``."""
-        counted = self.registry
+        counted = self._registry
         if MULTIPROCESS in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
 
@@ -122,7 +116,7 @@ def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]
         readings.add_metric([name], math.nan if value is None else value)
         alarms.add_metric([name], float(name in alarming))
     yield from (readings, alarms)
-    yield from shadow_metrics(state["shadow"])
+    yield from _shadow_metrics(state["shadow"])
     running = running_readings(state["classes"])
     if running is not None:
         shift, spread = running
@@ -130,6 +124,27 @@ def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]
             "normscale_running_shift", "Farthest running mean of a class, in training deviations.", shift
         )
         yield GaugeMetricFamily("normscale_running_spread", "Largest factor of a class's spread, less 1.", spread)
+
+
+def _shadow_metrics(shadow: dict[str, Any] | None) -> Iterator[Metric]:
+    """Those of a shadow; none where there is none."""
+    if shadow is None:
+        return
+    agreement = shadow["agreement"]
+    compared = CounterMetricFamily(
+        "normscale_shadow_rows", "Rows scored by the shadow, too, by who flagged them.", labels=["flagged_by"]
+    )
+    flagged = {"both": "both", "serving": "serving_only", "shadow": "shadow_only"}
+    for label, name in flagged.items():
+        compared.add_metric([label], agreement[name])
+    compared.add_metric(["neither"], agreement["rows"] - sum(agreement[name] for name in flagged.values()))
+    alarms = GaugeMetricFamily("normscale_shadow_alarm", "1: an alarm of the shadow.", labels=["reading"])
+    for alarm in shadow["alarms"]:
+        alarms.add_metric([alarm["name"]], 1.0)
+    yield from (compared, alarms)
+    yield GaugeMetricFamily("normscale_shadow_frozen", "1 while the shadow is.", float(shadow["mode"] == "frozen"))
+    yield GaugeMetricFamily("normscale_shadow_up", "0 while its store fails.", float(shadow["trouble"] is None))
+    yield CounterMetricFamily("normscale_shadow_missed_rows", "Rows of this worker it missed.", value=shadow["missed"])
 
 
 def running_readings(classes: dict[str, Any]) -> tuple[float, float] | None:

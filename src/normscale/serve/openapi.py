@@ -21,15 +21,14 @@ _SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A to
 _UNKNOWN = "No answer in time. It may still be done: ask again with the same Idempotency-Key, or look at /v1/state."
 _LONGEST_EXAMPLE = 64
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
-_INPUTS = {
-    "schema": {
-        "type": "object",
-        "required": ["inputs"],
-        "additionalProperties": False,
-        "properties": {"inputs": {"type": "array"}},
-    },
-    "example": {"inputs": [[0.0, 0.5, 1.0]]},
-}
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object that has all of these fields and no others."""
+    return {"type": "object", "required": list(properties), "additionalProperties": False, "properties": properties}
+
+
+_INPUTS = {"schema": _object({"inputs": {"type": "array"}}), "example": {"inputs": [[0.0, 0.5, 1.0]]}}
 _PARAMETERS = [
     {
         "name": "Idempotency-Key",
@@ -56,7 +55,7 @@ class Route(NamedTuple):
     method: str
     path: str
     handler: str
-    """A method of ``Handlers``."""
+    """A method of ``Handlers`` or, for a decision, of ``Guard``."""
     summary: str
     role: str = ""
     """Who may: ``score``, ``read`` or ``admin``; empty: anyone."""
@@ -144,13 +143,12 @@ def _operation(route: Route, reference: Mapping[Any, Any], widths: Mapping[str, 
     operation: dict[str, Any] = {"operationId": route.handler, "summary": route.summary, "responses": responses}
     if route.role:
         operation["security"] = [{}, {"bearer": []}]
-    if route.body == "rows":
-        binary = [NPZ, ARROW_STREAM, ARROW_FILE] + ([NPY] if list(widths) == [LOGITS] else [])  # it holds one array
-        content = {JSON: _rows(widths), **dict.fromkeys(binary, _BINARY)}
+    if route.body in ("rows", "inputs"):
+        content = {JSON: _INPUTS, NPY: _BINARY}
+        if route.body == "rows":
+            binary = [NPZ, ARROW_STREAM, ARROW_FILE] + ([NPY] if list(widths) == [LOGITS] else [])  # it holds one array
+            content = {JSON: _rows(widths), **dict.fromkeys(binary, _BINARY)}
         operation |= {"requestBody": {"required": True, "content": content}, "parameters": _PARAMETERS}
-    elif route.body == "inputs":
-        operation |= {"requestBody": {"required": True, "content": {JSON: _INPUTS, NPY: _BINARY}}}
-        operation["parameters"] = _PARAMETERS
     elif route.body is not None:
         content = {JSON: {"schema": reference[route.body], "example": route.example}}
         operation["requestBody"] = {"required": route.body is NewThreshold, "content": content}
@@ -163,14 +161,7 @@ def _rows(widths: Mapping[str, int]) -> dict[str, Any]:
     for name, width in widths.items():
         row = {"type": "array", "items": {"type": "number"}, "minItems": width, "maxItems": width}
         properties[name] = {"oneOf": [{"type": "array", "items": row, "minItems": 1}, row]}
-    made: dict[str, Any] = {
-        "schema": {
-            "type": "object",
-            "required": list(properties),
-            "additionalProperties": False,
-            "properties": properties,
-        }
-    }
+    made: dict[str, Any] = {"schema": _object(properties)}
     if sum(widths.values()) <= _LONGEST_EXAMPLE:
         first = {name: [4.2, -1.0, *(0.3,) * (width - 2)][:width] for name, width in widths.items()}
         second = {name: [0.1, 0.2, *(0.4,) * (width - 2)][:width] for name, width in widths.items()}

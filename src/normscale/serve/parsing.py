@@ -17,9 +17,7 @@ from normscale.outputs import LOGITS, ModelOutputs
 from normscale.serve.bad_request import BadRequest, Body, shown
 from normscale.serve.read_arrow import read_arrow
 from normscale.serve.read_json import read_arrays, read_inputs_array, require_equal_rows
-from normscale.serve.read_npy import read_header, read_numbers
-from normscale.serve.read_npz import MAGIC as NPZ_MAGIC
-from normscale.serve.read_npz import read_members
+from normscale.serve.read_npy import ZIP_MAGIC, read_inputs_of_npy, read_members, read_rows
 
 __all__ = ["ARROW_FILE", "ARROW_STREAM", "JSON", "NPY", "NPZ", "BadRequest", "read_inputs", "read_outputs"]
 
@@ -65,10 +63,10 @@ def read_outputs(
             raise BadRequest(
                 415, f"a .npy holds logits alone, and {' and '.join(widths)} are needed; send {NPZ}, {JSON} or Arrow."
             )
-        arrays = {LOGITS: _rows_of_npy(body, LOGITS, widths[LOGITS], max_rows)}
+        arrays = {LOGITS: read_rows(body, LOGITS, widths[LOGITS], max_rows)}
     elif form == NPZ:
         members = read_members(body, widths)
-        arrays = {name: _rows_of_npy(members[name], name, width, max_rows) for name, width in widths.items()}
+        arrays = {name: read_rows(members[name], name, width, max_rows) for name, width in widths.items()}
     else:
         arrays = read_arrow(body, is_file=form == ARROW_FILE, widths=widths, max_rows=max_rows)
     arrays = {name: _as_floats(array) for name, array in arrays.items()}
@@ -111,10 +109,11 @@ def read_inputs(
     if form == JSON:
         array = read_inputs_array(body, len(shape), wanted, max_elements)
     elif form == NPY:
-        array = _inputs_of_npy(body, len(shape), wanted, max_elements)
+        array = read_inputs_of_npy(body, len(shape), wanted, max_elements)
     else:
         raise BadRequest(415, f"inputs are taken as {JSON} or {NPY}; got {'.npz' if form == NPZ else 'Arrow'}.")
-    if not _fits(array.shape, shape):
+    lengths = zip(array.shape, shape, strict=False)
+    if array.ndim != len(shape) or any(wish is not None and length != wish for length, wish in lengths):
         wish = ", ".join("n" if length is None else str(length) for length in shape)
         raise BadRequest(422, f"the model takes inputs of shape ({wish}); got {shown(array.shape)}.")
     if not array.size:
@@ -133,46 +132,13 @@ def _format(body: Body, content_type: str | None) -> str:
         return name
     if name.startswith("application/") and name.endswith("+json"):
         return JSON
-    if name == "application/octet-stream" and body.startswith((NPY_MAGIC, NPZ_MAGIC)):
+    if name == "application/octet-stream" and body.startswith((NPY_MAGIC, ZIP_MAGIC)):
         return NPY if body.startswith(NPY_MAGIC) else NPZ
     raise BadRequest(
         415,
         f"content type {shown(name) or 'of no name'} is not known; send {JSON}, {NPY}, {NPZ} or {ARROW_STREAM}, and "
         "say which in the header Content-Type.",
     )
-
-
-def _rows_of_npy(body: Body, name: str, width: int, max_rows: int) -> NDArray[Any]:
-    header = read_header(body)
-    shape = header.shape
-    if len(shape) not in (1, 2) or shape[-1] != width:
-        raise BadRequest(422, f"{name} must have shape (n, {width}), or ({width},) for one row; got {shown(shape)}.")
-    if len(shape) == 2 and not 1 <= shape[0] <= max_rows:
-        if not shape[0]:
-            raise BadRequest(422, "the .npy holds no rows; at least one is needed.")
-        raise BadRequest(413, f"{shape[0]} rows in one request; at most {max_rows} are taken. Send them in parts.")
-    return read_numbers(body, header).reshape(-1, width)
-
-
-def _inputs_of_npy(body: Body, axes: int, wanted: np.dtype[Any], max_elements: int) -> NDArray[Any]:
-    header = read_header(body)
-    count = 1
-    for length in header.shape:
-        count *= length
-    if count > max_elements:
-        raise BadRequest(413, f"{shown(count)} numbers in one request; at most {max_elements} are taken.")
-    if header.dtype.kind == "f" and wanted.kind != "f":
-        raise BadRequest(422, f"the model takes {wanted}; got {header.dtype.name}. Convert the inputs.")
-    numbers = read_numbers(body, header)
-    with np.errstate(over="ignore"):  # too large for the model's type: infinite, and refused as such
-        array = numbers.astype(wanted, copy=False)
-    if wanted.kind != "f" and not np.array_equal(array, numbers):
-        raise BadRequest(422, f"the model takes {wanted}, which does not hold every number sent.")
-    return array if array.ndim != axes - 1 else array[None]
-
-
-def _fits(shape: tuple[int, ...], wanted: Sequence[int | None]) -> bool:
-    return len(shape) == len(wanted) and all(b is None or a == b for a, b in zip(shape, wanted, strict=True))
 
 
 def _require_finite(array: NDArray[Any], name: str) -> None:

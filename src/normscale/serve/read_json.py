@@ -46,13 +46,21 @@ def require_equal_rows(arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _rows(numbers: list[Any], name: str, width: int) -> NDArray[np.float64]:
+    """The rows of an array, or its only row, as (n, width)."""
+    is_row = bool(numbers) and type(numbers[0]) is float
+    rows = [numbers] if is_row else numbers
+    if not rows:
+        raise BadRequest(422, f'"{name}" holds no rows; at least one is needed.')
     try:
-        one_row = numbers and type(numbers[0]) is float
-        return _one_row(numbers, name, width) if one_row else _all_rows(numbers, name, width)
+        if set(map(len, rows)) == {width}:
+            return np.fromiter(chain.from_iterable(rows), np.float64, len(rows) * width).reshape(-1, width)
+        bad = next(index for index, row in enumerate(rows) if len(row) != width)
     except (TypeError, ValueError):
         raise BadRequest(
             422, f'"{name}" must be one row of {width} numbers or a list of such rows, not a mix.'
         ) from None
+    where, each = "" if is_row else f" row {bad}", ", one for each class" if name == LOGITS else ""
+    raise BadRequest(422, f'"{name}"{where} must hold {width} numbers{each}; got {len(rows[bad])}.')
 
 
 def read_inputs_array(body: Body, axes: int, dtype: DTypeLike, max_elements: int) -> NDArray[Any]:
@@ -89,33 +97,9 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: Body, names: tuple[str, .
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(400, f"the body is not JSON: {shown(error)}.") from None
     if body.count(b'"') != 2 * len(names):
-        raise BadRequest(422, f"the body names {_quoted(names)} more than once; name it once.")
+        quoted = " or ".join(f'"{name}"' for name in names)
+        raise BadRequest(422, f"the body names {quoted} more than once; name it once.")
     return document
-
-
-def _quoted(names: tuple[str, ...]) -> str:
-    return " or ".join(f'"{name}"' for name in names)
-
-
-def _one_row(numbers: list[Any], name: str, width: int) -> NDArray[np.float64]:
-    if len(numbers) != width:
-        raise BadRequest(422, f'"{name}" must hold {width} numbers{_each(name)}; got {len(numbers)}.')
-    return np.array([numbers], dtype=np.float64)
-
-
-def _all_rows(rows: list[Any], name: str, width: int) -> NDArray[np.float64]:
-    if not rows:
-        raise BadRequest(422, f'"{name}" holds no rows; at least one is needed.')
-    lengths = set(map(len, rows))
-    if lengths != {width}:
-        bad = next(index for index, row in enumerate(rows) if len(row) != width)
-        raise BadRequest(422, f'"{name}" row {bad} must hold {width} numbers{_each(name)}; got {len(rows[bad])}.')
-    count = len(rows) * width
-    return np.fromiter(chain.from_iterable(rows), np.float64, count).reshape(-1, width)
-
-
-def _each(name: str) -> str:
-    return ", one for each class" if name == LOGITS else ""
 
 
 def _depth(body: Body, axes: int) -> int:

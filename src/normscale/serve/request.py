@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qs
 
 from normscale.serve.bad_request import BadRequest, Body, shown
+from normscale.serve.parsing import JSON
 
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
@@ -19,14 +20,13 @@ _ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-encodi
 _LONGEST_KEY = 128
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 << 20
-JSON_TYPE = "application/json"
 
 
 class Reply(NamedTuple):
     """What a client gets back."""
 
     content: bytes | AsyncIterator[bytes]
-    content_type: str = JSON_TYPE
+    content_type: str = JSON
     headers: Mapping[str, str] = {}
     status: int = 200
 
@@ -152,6 +152,10 @@ class HttpRequest:
                     self.unread = message["type"] == "http.request" and message.get("more_body", False)
         except TimeoutError:
             return
+
+
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply]]
+"""What answers a route."""
 
 
 def _too_large(max_body: int) -> BadRequest:

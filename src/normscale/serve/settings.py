@@ -152,11 +152,8 @@ def _guard_of(name: str, table: Any, folder: str, policy: Policy, path: str) -> 
     own.setdefault("store", default_store(own["detector"]))
     if "shadow" in own:
         own.setdefault("shadow_store", default_store(own["shadow"]))
-    wanted = dict(own.get("policy", {}))
-    if "window" in wanted:
-        wanted.setdefault("evidence", min(policy.evidence, 0.5 * wanted["window"]))
     try:
-        own["policy"] = dataclasses.replace(policy, **wanted).checked()
+        own["policy"] = dataclasses.replace(policy, **own.get("policy", {}))
     except TypeError as error:
         raise FileFormatError(f"{path}: [{name}.policy] is not a policy ({error}).") from None
     return GuardSettings(**own)

@@ -6,32 +6,27 @@ import math
 from typing import Any
 
 from normscale._version import __version__
-from normscale.detectors.threshold import Threshold
 from normscale.encoding.json_text import number_for_json
-from normscale.guard import Guard
+from normscale.guard import Guard, GuardPair
 from normscale.guard.drift import LABELS
 
 
-def threshold_document(threshold: Threshold, own: Threshold) -> dict[str, Any]:
-    """The threshold in force, and the detector file's own."""
-    return {
-        "value": threshold.value,
-        "per_class": None if threshold.per_class is None else list(threshold.per_class),
-        "keep": threshold.keep,
-        "own": own.value,
-    }
-
-
-def state_document(guard: Guard) -> dict[str, Any]:
-    """What a guard knows, without the past."""
+def state_document(guards: GuardPair) -> dict[str, Any]:
+    """What the guard in use knows, without the past, and what stands beside it."""
+    guard = guards.serving
     state = guard.state
-    running = None if state.frozen is not None else state.statistics.moments  # as the guard itself reads them
-    values = {reading.name: reading.value for reading in guard.drift.readings(state.recent, running)}
+    values = {reading.name: reading.value for reading in guard.readings()}
+    threshold = state.threshold
     return {
         "detector": guard.detector.name,
         "parameters": {name: _for_json(value) for name, value in guard.detector.get_params().items()},
         "version": __version__,
-        "threshold": threshold_document(state.threshold, guard.start.threshold),
+        "threshold": {
+            "value": threshold.value,
+            "per_class": None if threshold.per_class is None else list(threshold.per_class),
+            "keep": threshold.keep,
+            "own": guard.start.threshold.value,
+        },
         "rows": state.rows,
         "scored": state.scored,
         "quarantined": state.quarantined,
@@ -40,20 +35,22 @@ def state_document(guard: Guard) -> dict[str, Any]:
         "frozen_since": None if state.frozen is None else state.frozen.since,
         "frozen_because": None if state.frozen is None else state.frozen.because,
         "frozen_by": [] if state.frozen is None else [alarm._asdict() for alarm in state.frozen.alarms],
-        "thaw": thaw_document(guard),
+        "thaw": _thaw(guard),
         "alarms": [alarm._asdict() for alarm in state.alarms],
         "readings": [
             {"name": name, "label": LABELS[name], "value": values.get(name), "limit": number_for_json(limit)}
-            for name, limit in guard.drift.limits().items()
+            for name, limit in guard.drift.limits.items()
         ],
-        "classes": class_profiles(guard),
+        "classes": _classes(guard),
         "entry": state.seq,
         "store": guard.store.name,
         "now": guard.now,
+        "shadow": _shadow(guards),
+        "switched": _switched(guards),
     }
 
 
-def thaw_document(guard: Guard) -> dict[str, Any] | None:
+def _thaw(guard: Guard) -> dict[str, Any] | None:
     """When a frozen guard goes on by itself; None if it is not frozen, or only a person ends it."""
     state = guard.state
     if state.frozen is None or state.frozen.by_person or not math.isfinite(guard.judge.thaws_after(state)):
@@ -62,7 +59,7 @@ def thaw_document(guard: Guard) -> dict[str, Any] | None:
     return {"calm_rows": state.calm_rows, "needed": needed, "to_come": max(0, needed - state.calm_rows)}
 
 
-def class_profiles(guard: Guard) -> dict[str, Any]:
+def _classes(guard: Guard) -> dict[str, Any]:
     """The classes, column by column: running against training. A column that does not exist is None."""
     baseline, recent = guard.detector.baseline_, guard.state.recent
     running = guard.state.statistics.moments
@@ -79,15 +76,42 @@ def class_profiles(guard: Guard) -> dict[str, Any]:
     }
 
 
-def live_document(guard: Guard) -> dict[str, Any]:
-    """What the page shows: the state, and the recent past."""
-    now = guard.now
+def _shadow(guards: GuardPair) -> dict[str, Any] | None:
+    """The shadow beside the serving guard, if there is one."""
+    shadow = guards.shadow
+    if shadow is None:
+        return None
+    state, agreement = shadow.state, shadow.state.agreement
+    rows = max(agreement.rows, 1)
     return {
-        **state_document(guard),
-        "timeline": guard.view.timeline(now),
-        "recent": guard.view.recent(),
-        "flagged": guard.view.latest_flagged(),
+        "detector": shadow.detector.name,
+        "store": shadow.store.name,
+        "mode": shadow.mode,
+        "rows": state.rows,
+        "threshold": state.threshold.value,
+        "alarms": [alarm._asdict() for alarm in state.alarms],
+        "agreement": agreement._asdict(),
+        "flagged_share": (agreement.both + agreement.shadow_only) / rows,
+        "serving_flagged_share": (agreement.both + agreement.serving_only) / rows,
+        "missed": guards.missed,
+        "trouble": guards.trouble,
     }
+
+
+def _switched(guards: GuardPair) -> dict[str, Any] | None:
+    """The switch by which the guard came to serve, if there was one."""
+    former = guards.former
+    if former is None or former.state.successor is None:
+        return None
+    successor = former.state.successor
+    return {"at": successor.at, "by": successor.by, "from": former.detector.name, "from_store": former.store.name}
+
+
+def live_document(guards: GuardPair) -> dict[str, Any]:
+    """What the page shows: the state, and the recent past."""
+    guard = guards.serving
+    past = {"recent": guard.view.recent(), "flagged": guard.view.latest_flagged()}
+    return {**state_document(guards), "timeline": guard.view.timeline(guard.now), **past}
 
 
 def _for_json(value: Any) -> Any:

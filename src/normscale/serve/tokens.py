@@ -41,8 +41,12 @@ ENVIRONMENT = "NORMSCALE_TOKEN"
 
 _PREFIX = "nsk_"  # lets people and secret scanners see what it is
 _SHORTEST = 20
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_HASH = re.compile(r"[0-9a-f]{64}")
+_RULES = {
+    "name": (re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"), "1 to 64 letters, digits, dots, dashes or underscores"),
+    "role": (re.compile("|".join(ROLES)), f"one of {', '.join(ROLES)}"),
+    "sha256": (re.compile(r"[0-9a-f]{64}"), "64 hexadecimal digits in lower case"),
+}
+"""Field of a line -> what it must look like, for the program and for people."""
 
 
 class Client(NamedTuple):
@@ -144,12 +148,10 @@ def may(role: str, action: str) -> bool:
 
 def new_token(name: str, role: str) -> tuple[str, str]:
     """A fresh secret, and the line that makes its owner known. The secret is kept nowhere."""
-    if not _NAME.fullmatch(name):
-        raise InvalidInput(
-            f"a token's name must be 1 to 64 letters, digits, dots, dashes or underscores; got {name[:80]!r}."
-        )
-    if role not in ROLES:
-        raise InvalidInput(f"role must be one of {', '.join(ROLES)}; got {role!r}.")
+    for field, value in (("name", name), ("role", role)):
+        pattern, rule = _RULES[field]
+        if not pattern.fullmatch(value):
+            raise InvalidInput(f"a token's {field} must be {rule}; got {value[:80]!r}.")
     secret = _PREFIX + secrets.token_urlsafe(32)
     return secret, json.dumps({"name": name, "role": role, "sha256": _digest(secret)})
 
@@ -163,14 +165,10 @@ def parse_line(line: str) -> tuple[str, str, str]:
     if not isinstance(pairs, tuple) or sorted(key for key, _ in pairs) != ["name", "role", "sha256"]:
         raise ValueError("it must have the fields name, role and sha256, each once, and no others")
     entry = dict(pairs)
-    name, role, digest = entry["name"], entry["role"], entry["sha256"]
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError("its name must be 1 to 64 letters, digits, dots, dashes or underscores")
-    if not isinstance(role, str) or role not in ROLES:
-        raise ValueError(f"its role must be one of {', '.join(ROLES)}")
-    if not isinstance(digest, str) or not _HASH.fullmatch(digest):
-        raise ValueError("its sha256 must be 64 hexadecimal digits in lower case")
-    return name, role, digest
+    for field, (pattern, rule) in _RULES.items():
+        if not isinstance(entry[field], str) or not pattern.fullmatch(entry[field]):
+            raise ValueError(f"its {field} must be {rule}")
+    return entry["name"], entry["role"], entry["sha256"]
 
 
 def load_tokens(path: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> Tokens:

@@ -75,7 +75,7 @@ class PostgresStore(SqlStore):
         except self._psycopg.Error:
             self._drop()
 
-    def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         try:
             cursor = self._connection.execute(statement.replace("?", "%s"), tuple(values))
             return list(cursor.fetchall()) if cursor.description else []

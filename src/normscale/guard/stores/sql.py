@@ -13,6 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+
+from normscale._kernels import BlockState
 from normscale.errors import FileFormatError
 from normscale.guard.entries import Entry
 
@@ -59,6 +62,11 @@ class Quarantined(NamedTuple):
     m2: bytes
     packed_rows: bytes = b""
 
+    @property
+    def moments(self) -> BlockState:
+        """Of the rows' logits."""
+        return BlockState(float(self.rows), np.frombuffer(self.mean), np.frombuffer(self.m2))
+
 
 class Transaction:
     """Statements inside one transaction that no other process is in."""
@@ -70,12 +78,14 @@ class Transaction:
 
     def head(self) -> StateHead:
         """Which state the store holds; seq 0: none."""
-        rows = self._run("SELECT seq, tag FROM state WHERE id = 1", ())
-        return StateHead(int(rows[0][0]), bytes(rows[0][1])) if rows else StateHead(0, self._first_tag())
+        rows = self._run("SELECT seq, tag FROM state WHERE id = 1")
+        if not rows:
+            return StateHead(0, (self.meta["store"] or "").encode())
+        return StateHead(int(rows[0][0]), bytes(rows[0][1]))
 
     def state(self) -> bytes | None:
         """The state, if there is one; its tag is checked."""
-        rows = self._run("SELECT previous, tag, state FROM state WHERE id = 1", ())
+        rows = self._run("SELECT previous, tag, state FROM state WHERE id = 1")
         if not rows:
             return None
         previous, tag, state = (bytes(value) for value in rows[0])
@@ -95,9 +105,6 @@ class Transaction:
             (seq, previous.tag, tag, state),
         )
         return StateHead(seq, tag)
-
-    def _first_tag(self) -> bytes:
-        return (self.meta["store"] or "").encode()
 
     def entries_after(self, seq: int) -> list[Entry]:
         """The log beyond an entry, in order."""
@@ -155,7 +162,7 @@ class Transaction:
 
     def oldest_quarantined_beyond(self, parts: int, most_bytes: int) -> list[Quarantined]:
         """The oldest quarantined rows, as many as are too many; without the rows themselves."""
-        count, size = self._run("SELECT COUNT(*), COALESCE(SUM(length(packed_rows)), 0) FROM quarantine", ())[0]
+        count, size = self._run("SELECT COUNT(*), COALESCE(SUM(length(packed_rows)), 0) FROM quarantine")[0]
         if count <= parts and size <= most_bytes:
             return []
         return self.quarantined(with_rows=False)[: max(1, int(count) // 2)]
@@ -197,7 +204,7 @@ class SqlStore(ABC):
         from normscale.guard.stores.migrations import MIGRATIONS
 
         with self.transaction() as transaction:
-            self.run(_META, ())
+            self.run(_META)
             meta = transaction.meta
             known = meta["schema"]
             version = int(known) if known is not None else 1 if meta["detector"] is not None else 0
@@ -208,17 +215,16 @@ class SqlStore(ABC):
                 )
             if version == SCHEMA_VERSION:
                 return
-            for older in range(max(version, 1), SCHEMA_VERSION):
-                if version:
-                    MIGRATIONS[older](self, transaction)
             if not version:
                 self.make_tables()
+            for older in range(version or SCHEMA_VERSION, SCHEMA_VERSION):
+                MIGRATIONS[older](self, transaction)
             meta["schema"] = str(SCHEMA_VERSION)
 
     def make_tables(self) -> None:
         """Make the tables, and give the store a name that no other has."""
         for statement in _SCHEMA:
-            self.run(statement.format(bytes=self.byte_type), ())
+            self.run(statement.format(bytes=self.byte_type))
         _Meta(self)["store"] = uuid.uuid4().hex
 
     @contextmanager
@@ -245,7 +251,7 @@ class SqlStore(ABC):
         """Undo; never raises."""
 
     @abstractmethod
-    def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Run a statement with ``?`` for its values, and return what it selects."""
 
     @abstractmethod

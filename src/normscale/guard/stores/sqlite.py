@@ -43,17 +43,16 @@ class SqliteStore(SqlStore):
             self._connection = sqlite3.connect(path, timeout=10.0, isolation_level=None, check_same_thread=False)
             if not in_memory:
                 os.chmod(path, 0o600)
-            self._execute("PRAGMA journal_mode = WAL")
-            self._execute("PRAGMA synchronous = FULL")  # the log is flushed at every commit, not now and then
-            self._execute("PRAGMA fullfsync = ON")  # macOS: down to the disk, not only to its cache
-            self._execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
+            self.run("PRAGMA journal_mode = WAL")
+            self.run("PRAGMA synchronous = FULL")  # the log is flushed at every commit, not now and then
+            self.run("PRAGMA fullfsync = ON")  # macOS: down to the disk, not only to its cache
+            self.run(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
             self._opened = None if in_memory else self._on_disk()
             self.create()
-        except sqlite3.DatabaseError as error:
+        except BaseException as error:
             self.close()
-            self._explain(error)
-        except BaseException:
-            self.close()
+            if isinstance(error, sqlite3.Error):
+                self._explain(error)
             raise
 
     def begin(self) -> None:
@@ -61,19 +60,13 @@ class SqliteStore(SqlStore):
         self._take_lock()
         try:
             self._require_same_file("nothing was taken in")
-            self._execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            self._release_lock()
-            self._explain(error)
+            self.run("BEGIN IMMEDIATE")
         except BaseException:
             self._release_lock()
             raise
 
     def commit(self) -> None:
-        try:
-            self._execute("COMMIT")
-        except sqlite3.Error as error:
-            self._explain(error)
+        self.run("COMMIT")
         self._require_same_file("the rows of this moment were not taken in")
         self._release_lock()
 
@@ -88,9 +81,11 @@ class SqliteStore(SqlStore):
         finally:
             self._release_lock()
 
-    def run(self, statement: str, values: Sequence[Any]) -> list[Any]:
+    def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        if self._connection is None:
+            raise StoreUnavailable(f"the store {self.name!r} is closed.")
         try:
-            return self._execute(statement, values).fetchall()
+            return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             self._explain(error)
 
@@ -102,11 +97,6 @@ class SqliteStore(SqlStore):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def _execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        if self._connection is None:
-            raise StoreUnavailable(f"the store {self.name!r} is closed.")
-        return self._connection.execute(statement, values)
 
     def _take_lock(self) -> None:
         if self._lock is None:
