@@ -83,6 +83,7 @@ def test_jumps_of_the_clock_move_nothing(start_server: Start, wall: WallClock, t
 
     server, client = start(0.0)
     first = send(client).json
+    began = time.monotonic()
     times = [client.state()["now"]]
     for ahead in (DAY, -DAY, YEAR, -YEAR, 0.0):
         wall.set(ahead)
@@ -92,7 +93,7 @@ def test_jumps_of_the_clock_move_nothing(start_server: Start, wall: WallClock, t
         assert client.ask("GET", "/metrics").status == client.ask("GET", "/readyz").status == 200
         times.append(client.state()["now"])
     assert times == sorted(times)
-    assert times[-1] - times[0] < 60  # none of it was seen
+    assert times[-1] - times[0] < time.monotonic() - began + 1  # none of it was seen, however busy the machine
 
     for ahead in (YEAR, -DAY):  # across restarts, and a kill rather than an end: no time to write anything down
         server.kill()
