@@ -46,6 +46,37 @@ NEEDED: dict[str, tuple[str, ...]] = {
 }
 """A folder or file under tests/, and the packages that its modules cannot do without; a file goes before its folder."""
 
+PAGES: dict[str, tuple[str, ...]] = {
+    "export.md": ("onnx", "onnxruntime", "torch"),
+    "foreign-classifier.md": ("onnx", "onnxruntime"),
+    "own-network.md": ("torch", "PIL", "matplotlib"),
+    "scale.md": ("pyarrow",),
+    "training.md": ("torch", "PIL"),
+    "tutorial.md": ("torch", "onnx", "onnxruntime"),
+}
+"""Pages of the documentation whose examples need more than numpy."""
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "normscale._kernels.compiled": ("numba",),
+    "normscale._kernels.entropy_compiled": ("numba",),
+    "normscale._kernels.mixture_compiled": ("numba",),
+    "normscale._kernels.vector_math": ("numba",),
+    "normscale.data.batches": ("torch",),
+    "normscale.nn": ("torch",),
+    "normscale.onnx.attaching": ("onnx",),
+    "normscale.report.figures": ("matplotlib",),
+    "normscale.report.gallery": ("matplotlib",),
+    "normscale.report.stress_map": ("matplotlib",),
+    "normscale.serve": ("uvicorn", "httptools", "msgspec", "prometheus_client"),
+}
+"""Modules of the package, with those below them, that cannot be imported (or shown by example) with numpy alone."""
+
+
+def packages_of_module(name: str) -> tuple[str, ...]:
+    """What a module of normscale needs."""
+    parts = name.split(".")
+    return next((MODULES[up] for n in range(len(parts), 0, -1) if (up := ".".join(parts[:n])) in MODULES), ())
+
 
 def missing(packages: Iterable[str]) -> str | None:
     """What is missing and how to get it, or None."""
