@@ -150,8 +150,8 @@ def test_a_threshold_that_a_stream_would_not_keep(tmp_path: Path) -> None:
     table = ("sample:train", "-o", tmp_path / "d.safetensors", "--threshold-on", "sample:validation")
     noted = run("fit", *table, "-d", "oodd")
     assert "100 % would be flagged by `score --stream`. Add --stream" in said(noted)
-    assert "would be flagged" not in said(run("fit", *table, "-d", "oodd", "--stream"))
-    assert "would be flagged" not in said(run("fit", *table, "-d", "norm_scaling"))
+    for calm in (("-d", "oodd", "--stream"), ("-d", "rtl"), ("-d", "norm_scaling")):
+        assert "would be flagged" not in said(run("fit", *table, *calm))
     flagged = run("score", tmp_path / "d.safetensors", "sample:test", "--stream")
     assert "26 of 362 rows" in said(flagged)
 
