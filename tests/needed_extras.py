@@ -120,4 +120,4 @@ def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module
     """Put a skip in the place of a module that cannot be imported."""
     if missing(packages_of(module_path)) is None:
         return None
-    return ModuleInNeed.from_parent(parent, path=module_path)  # type: ignore[no-any-return]
+    return ModuleInNeed.from_parent(parent, path=module_path)

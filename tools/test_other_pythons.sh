@@ -13,10 +13,9 @@ TESTS=(
     tests/kernels tests/encoding tests/metrics tests/tables tests/input_checks
     tests/cli/test_wrong_use.py tests/cli/test_detectors_command.py
     tests/detectors/test_norm_scaling.py tests/detectors/test_robust_norm_scaling.py tests/detectors/test_knn.py
-    tests/detectors/test_rivals.py tests/detectors/test_steps.py
     tests/test_moments.py tests/test_outputs.py tests/test_sample.py tests/test_scores.py tests/test_sklearn.py
     tests/test_lock.py tests/test_processes.py tests/test_progress.py tests/test_architecture.py
-    tests/test_docs.py::test_examples_run
+    "tests/test_docs.py::test_examples_run[README.md]" "tests/test_docs.py::test_examples_run[guide.md]"
 )
 
 find_python() { # the first interpreter of a version that runs; a shim of pyenv may be there and not run
