@@ -110,14 +110,15 @@ class RTL(Wrapper):
             information = np.linalg.inv(self.covariance_)  # what w rests on: the ridge and the rows of the stream
             more = _STEADY_ROWS_PER_WEIGHT * self.start_.size * self.products_
             right = information @ self.weights_ + more @ self.start_
-            self.covariance_ = np.linalg.inv(information + more)
+            self.covariance_ = np.asarray(np.linalg.inv(information + more), dtype=np.float64)
             self.weights_ = self.covariance_ @ right
 
     def _start_own(self) -> None:
         self.weights_ = self.start_.copy()
         width = self.start_.size
         rows = _STEADY_ROWS_PER_WEIGHT * width if self._is_steady else 0.0
-        self.covariance_ = np.linalg.inv(self.ridge * np.eye(width) + rows * self.products_)
+        information = self.ridge * np.eye(width) + rows * self.products_
+        self.covariance_ = np.asarray(np.linalg.inv(information), dtype=np.float64)
 
     def _separate(self) -> None:
         super()._separate()
