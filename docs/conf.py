@@ -51,6 +51,7 @@ html_theme = "furo"
 html_title = "normscale"
 html_copy_source = False
 html_show_sphinx = False
+html_show_copyright = False
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_theme_options = {"navigation_with_keys": True}

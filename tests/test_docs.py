@@ -13,6 +13,8 @@ from types import ModuleType
 import pytest
 
 import normscale
+from needed_extras import PAGES as NEEDED_BY_PAGES
+from needed_extras import need
 from normscale.detectors.registry import detector_class
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +24,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted(DOCS.glob("*.md")
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_examples_run(page: Path) -> None:
+    need(*NEEDED_BY_PAGES.get(page.name, ()))
     assert doctest.testfile(str(page), module_relative=False).failed == 0
 
 
@@ -82,6 +85,7 @@ STOP = re.compile(r"`((?:\w+\.)*\w+):([\w.]+)`")
 
 def test_the_ways_of_a_row_are_true_to_the_code() -> None:
     """Every stop that ARCHITECTURE.md names is there, and no way has more than a dozen of them."""
+    need("torch", "uvicorn", "httptools", "msgspec", "prometheus_client", "numba", "matplotlib")
     text = (ROOT / "ARCHITECTURE.md").read_text()
     ways = text[text.index("## The way of one row") : text.index("## Words")].split("\nThrough ")[1:]
     assert len(ways) == 3

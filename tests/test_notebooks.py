@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from needed_extras import need
 from test_docs import ROOT, tool
 
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -18,6 +19,7 @@ def test_there_are_notebooks() -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_shows_what_its_cells_give(path: Path) -> None:
+    need("matplotlib")
     runner = tool("run_notebooks")
     kept = json.loads(path.read_text())
     shown = runner.texts(kept)
@@ -27,6 +29,7 @@ def test_a_notebook_shows_what_its_cells_give(path: Path) -> None:
 
 
 def test_a_cell_that_fails_is_an_error() -> None:
+    need("matplotlib")
     cell = {"cell_type": "code", "source": ["1 / 0"], "outputs": [], "execution_count": None}
     with pytest.raises(ZeroDivisionError):
         tool("run_notebooks").run({"cells": [cell]})

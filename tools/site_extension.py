@@ -57,7 +57,8 @@ def write_source(_app: Sphinx, page: str, source: list[str]) -> None:
     elif page == "docs/api":
         source[0] = source[0].replace("<!-- reference -->", "\n".join(reference()))
     elif page == "docs/detectors":
-        source[0] = source[0].replace("<!-- cards -->", "\n".join(cards()))
+        linked = re.sub(r"^\| `(\w+)` \|", r"| [`\1`](#\1) |", source[0], flags=re.MULTILINE)
+        source[0] = linked.replace("<!-- cards -->", "\n".join(cards()))
 
 
 def reference() -> Iterator[str]:
@@ -102,13 +103,8 @@ def own_signature(
 
 
 def cards() -> Iterator[str]:
-    """The cards of all detectors, a table of them first."""
-    all_cards = [card_of(name) for name in ns.list_detectors()]
-    yield "| detector | reads | idea |\n|---|---|---|"
-    for card in all_cards:
-        idea = _markdown(card.idea).replace("|", "\\|")
-        yield f"| [{card.name}](#{card.name}) | {', '.join(card.reads)} | {idea} |"
-    for card in all_cards:
+    """The cards of all detectors."""
+    for card in map(card_of, ns.list_detectors()):
         yield f"\n({card.name})=\n## {card.title}\n"
         yield from _card(card)
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +35,12 @@ def runs() -> list[Path]:
 def detector_table() -> str:
     """Every detector of the package, a line each."""
     cards = [card_of(name) for name in list_detectors() if detector_class(name).__module__.startswith("normscale.")]
-    rows = [f"| `{card.name}` | {card.paper} | {', '.join(card.reads)} | {card.cost} |" for card in cards]
-    return "\n".join(["| detector | paper | reads | cost of a score |", "|---|---|---|---|", *rows]) + "\n"
+    rows = []
+    for card in cards:
+        idea = re.sub(r"([|*_<\[\]\\])", r"\\\1", re.sub(r":\w+:(?=`)", "", card.idea))
+        paper = card.paper.replace("docs/robust.md", "[this project](robust.md)")
+        rows.append(f"| `{card.name}` | {idea} | {', '.join(card.reads)} | {paper} |")
+    return "\n".join(["| detector | idea | reads | paper |", "|---|---|---|---|", *rows]) + "\n"
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

@@ -156,7 +156,9 @@ def as_class_indices(
     if indices.size and (indices.min() < 0 or (n_classes is not None and indices.max() >= n_classes)):
         bad = int(np.argmax((indices < 0) | (indices >= (n_classes if n_classes is not None else np.inf))))
         rule = f"from 0 to {n_classes - 1}" if n_classes is not None else "at least 0"
-        raise InvalidInput(f"{name}[{bad}] is {indices[bad]}; class numbers must be {rule}.")
+        from_one = n_classes is not None and indices.min() >= 1 and indices.max() == n_classes
+        hint = " They seem to count from 1: subtract 1." if from_one else ""
+        raise InvalidInput(f"{name}[{bad}] is {indices[bad]}; class numbers must be {rule}.{hint}")
     return indices
 
 

@@ -59,7 +59,7 @@ def msp_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) 
 
     Examples
     --------
-    >>> msp_score([[2.0, 0.0], [30.0, 0.0], [60.0, 0.0]]).tolist()
+    >>> msp_score([[2.0, 0.0], [30.0, 0.0], [60.0, 0.0]]).round(12).tolist()
     [-2.0, -30.0, -60.0]
     """
     return _plain(logits, temperature, "log_odds", threads)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
+from needed_extras import need
 
 
 def normscale(
@@ -49,6 +50,8 @@ def test_fit_writes_the_detector_the_library_would(detector: Path) -> None:
 
 @pytest.mark.parametrize("suffix", (".npz", ".npy", ".safetensors", ".parquet", ".csv"))
 def test_score_reads_and_writes_every_format(detector: Path, tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        need("pyarrow")
     outputs = ns.load_sample().ood["unseen_digits"]
     table, scores = tmp_path / f"logits{suffix}", tmp_path / f"scores{suffix}"
     ns.write_table(table, ns.ModelOutputs(outputs.logits))
@@ -168,6 +171,7 @@ def test_doctor_finds_nothing_wrong_here() -> None:
 
 
 def test_doctor_notices_wrong_kernels() -> None:
+    need("numba")
     code = (
         "from normscale._kernels import reference\n"
         "true = reference.stream_scores\n"

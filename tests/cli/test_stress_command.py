@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
+from needed_extras import need
 from normscale.experiments.measurement import StreamKind
 from normscale.experiments.stress import stress_preset
 from normscale.experiments.stress_result import load_stress
@@ -46,6 +47,7 @@ ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "str
 
 
 def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
+    need("matplotlib")
     run = normscale(*ARGUMENTS, "-o", "rows.json", "--picture", "map.svg", "--seed", 3, "--threads", 2, cwd=folder)
     assert run.returncode == 0, run.stderr
     odd = {"strange": TABLES["odd"]}
@@ -134,6 +136,8 @@ def test_rows_as_csv_and_json(folder: Path) -> None:
     ),
 )
 def test_mistakes_are_answered_with_a_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    if "--picture" in arguments:
+        need("matplotlib")
     np.save(folder / "flat.npy", np.zeros(12))
     np.savez(folder / "wrong.npz", logits=np.zeros((40, 3)), labels=np.r_[np.zeros(5), 7, np.zeros(34)].astype(int))
     ns.write_table(folder / "wide.npz", ns.ModelOutputs(np.random.default_rng(0).normal(size=(50, 5))))

@@ -129,6 +129,12 @@ def test_rows_and_columns_that_changed_places(tmp_path: Path, fitted: Path) -> N
     )
     assert "rows and columns changed places" in said(run("fit", tmp_path / "labelled.npz", "-o", out))
     assert "Pass logits.T" in said(run("score", fitted, tmp_path / "turned.npy"))
+    np.save(tmp_path / "test.npy", SAMPLE.test.logits.T)
+    for tables in (
+        ("--id", tmp_path / "test.npy", "--ood", "sample:unseen_digits"),
+        ("--id", "sample:unseen_digits", "--ood", tmp_path / "test.npy"),
+    ):
+        assert "change places? logits.T turns them." in said(run("eval", *tables, "-d", "msp"))
 
 
 def test_a_threshold_on_training_rows(tmp_path: Path) -> None:
@@ -144,8 +150,8 @@ def test_a_threshold_that_a_stream_would_not_keep(tmp_path: Path) -> None:
     table = ("sample:train", "-o", tmp_path / "d.safetensors", "--threshold-on", "sample:validation")
     noted = run("fit", *table, "-d", "oodd")
     assert "100 % would be flagged by `score --stream`. Add --stream" in said(noted)
-    assert "would be flagged" not in said(run("fit", *table, "-d", "oodd", "--stream"))
-    assert "would be flagged" not in said(run("fit", *table, "-d", "norm_scaling"))
+    for calm in (("-d", "oodd", "--stream"), ("-d", "rtl"), ("-d", "norm_scaling")):
+        assert "would be flagged" not in said(run("fit", *table, *calm))
     flagged = run("score", tmp_path / "d.safetensors", "sample:test", "--stream")
     assert "26 of 362 rows" in said(flagged)
 
@@ -162,6 +168,13 @@ def test_swapped_sides_and_permuted_labels(tmp_path: Path) -> None:
         ("eval", "--train", table, "--id", "sample:test", "--ood", "sample:uniform_noise", "-d", "msp"),
     ):
         assert "if the classes were numbered otherwise" in said(run(*command))
+        assert "number them in that order. " in said(run(*command)) + " "
+    shuffled = np.random.default_rng(0).permutation(LABELS)
+    np.savez(table, logits=SAMPLE.train.logits, labels=shuffled)
+    noted = said(run("fit", table, "-o", tmp_path / "x.safetensors"))
+    assert "Do labels and logits have their rows in the same order? " in noted + " "
+    np.savez(table, logits=SAMPLE.train.logits, labels=LABELS + 1)
+    assert "They seem to count from 1: subtract 1." in said(run("fit", table, "-o", tmp_path / "x.safetensors"))
 
 
 def test_a_row_that_cannot_be_computed_is_a_dash_with_a_note(tmp_path: Path) -> None:
@@ -194,6 +207,35 @@ def test_small_flaws(tmp_path: Path, fitted: Path) -> None:
         ns.RunningMoments(2).update(rows)
     assert [name for name in dir(ns) if not name.startswith("__")] == sorted(set(ns.__all__) - {"__version__"})
     assert "raise|skip" in run("score", "--help").stdout
+
+
+def test_a_report_on_what_is_no_benchmark_advises_no_deletion(tmp_path: Path, fitted: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for path, why in ((fitted, "it is a file"), (tmp_path / "notes", "it has no"), (tmp_path / "no", "no such folder")):
+        sentence = said(run("report", path))
+        assert "is not the folder of a benchmark" in sentence
+        assert why in sentence
+        assert "`normscale eval ... --report FOLDER`" in sentence
+        assert "elete" not in sentence
+    assert fitted.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("fit", "sample:train", "-o"),
+        ("score", "detector.safetensors", "validation.csv", "-o"),
+        ("eval", "--id", "sample:test", "--ood", "sample:unseen_digits", "-d", "msp", "-o"),
+    ],
+)
+def test_an_output_in_a_missing_folder(tmp_path: Path, fitted: Path, command: tuple[str, ...]) -> None:
+    words = [fitted.parent / word if (fitted.parent / word).exists() else word for word in command]
+    ending = ".safetensors" if command[0] == "fit" else ".csv"
+    result = run(*words, tmp_path / "missing" / f"out{ending}")
+    assert result.exit_code == 1
+    assert "there is no folder" in said(result)
+    assert "make it first" in said(result)
+    assert not (tmp_path / "missing").exists()
 
 
 def test_no_help_shows_the_type_of_a_variable() -> None:

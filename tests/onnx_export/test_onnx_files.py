@@ -122,7 +122,10 @@ def test_the_tensor_before_a_softmax_is_taken_by_itself(tail_op: str, tmp_path: 
     assert "logits" not in result
     np.testing.assert_allclose(result["ood_score"], fitted().score(rows), rtol=1e-12)
     probable = export_with_detector(source, fitted(), tmp_path / "asked_for.onnx", logits="probability")
-    assert (probable.reads, probable.notes) == (("probability",), ())
+    assert probable.reads == ("probability",)
+    (note,) = probable.notes
+    assert f"'probability' comes out of a {tail_op}" in note
+    assert "right only where the detector was fitted on such numbers; else pass logits='logits'" in note
     found = classifier_output(source, CLASSES)
     assert found.tensor == "logits"
     assert found.model is not None

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import normscale as ns
+from needed_extras import need
 from normscale.cli import app
 from normscale.tables import open_score_writer, open_table
 
@@ -157,6 +158,8 @@ def test_a_kept_column_is_no_logit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".npz", ".parquet", ".csv.gz"])
 def test_score_carries_columns_to_its_output(tmp_path: Path, suffix: str) -> None:
+    if suffix == ".parquet":
+        need("pyarrow")
     table, detector = _table_with_ids(tmp_path / "table.csv"), tmp_path / "energy.safetensors"
     ns.Energy().fit(LOGITS).save(detector)
     out = tmp_path / f"scores{suffix}"

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
+from needed_extras import SERVER, need
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
 from running import Server  # type: ignore[import-not-found]
@@ -25,6 +26,7 @@ NEAR = SAMPLE.ood["unseen_digits"]
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Where the package is installed as any other is: found by its entry point alone."""
+    need("hatchling")
     folder = tmp_path_factory.mktemp("installed")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"]
     options = ["--no-deps", "--no-build-isolation", "--target", str(folder), str(PACKAGE)]
@@ -99,6 +101,7 @@ def test_scores_and_comparisons(environment: dict[str, str], files: dict[str, Pa
 
 
 def test_a_pipe_and_a_server(environment: dict[str, str], files: dict[str, Path], tmp_path: Path) -> None:
+    need(*SERVER)
     rows = {"logits": NEAR.logits[:5].tolist(), "features": NEAR.features[:5].tolist()}
     lines = "".join(json.dumps({name: array[i] for name, array in rows.items()}) + "\n" for i in range(5))
     answers = command(environment, "watch", str(files["their_vim"]), given=lines)
@@ -115,6 +118,7 @@ def test_a_pipe_and_a_server(environment: dict[str, str], files: dict[str, Path]
 
 
 def test_a_benchmark_and_its_report(environment: dict[str, str], tmp_path: Path) -> None:
+    need("torch", "PIL", "matplotlib")
     small = ["--seeds", "1", "--epochs", "1", "--width", "4", "--ood", "uniform", "--ood", "fashion", "--no-stress"]
     methods = [item for name in (*THEIRS, "energy", "react+energy") for item in ("-m", name)]
     command(environment, "bench", "--preset", "digits", "-o", str(tmp_path), *small, *methods)

@@ -185,7 +185,7 @@ class Input:
         if self._check_labels and chunk.labels is not None:
             wrong = permuted_labels(chunk.labels, chunk.predicted, chunk.n_classes)
             if wrong is not None:
-                self._notes.append(f"{self.path}: {wrong}.")
+                self._notes.append(f"{self.path}: {wrong}")
 
 
 def input_named(item: str, taken: Container[str]) -> tuple[str, str]:

@@ -211,7 +211,8 @@ def _note_missing_classes(model: Detector, seen: _Seen) -> None:
     if shown < counts.size:
         note(
             f"the rows show {shown} of {counts.size} classes ({'labels' if seen.labels else 'predicted classes'}). "
-            f"Norm-scaling takes the least stir of the others for certainty; {DEFAULT} leaves them out."
+            "The other logits hardly vary on these rows, so norm-scaling divides them by next to nothing and takes any "
+            f"change for certainty; {DEFAULT} leaves them out."
         )
 
 

@@ -20,7 +20,7 @@ class MSP(Detector):
 
     Examples
     --------
-    >>> MSP().score([[2.0, 0.0], [0.5, 0.0]]).tolist()
+    >>> MSP().score([[2.0, 0.0], [0.5, 0.0]]).round(12).tolist()
     [-2.0, -0.5]
     """
 

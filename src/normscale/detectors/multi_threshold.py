@@ -40,9 +40,9 @@ class MultiThreshold(Detector):
     Examples
     --------
     >>> detector = MultiThreshold(keep=0.5).fit([[2.0, 0.0], [4.0, 0.0], [0.0, 9.0]])
-    >>> detector.thresholds_.tolist()
+    >>> detector.thresholds_.round(12).tolist()
     [-4.0, -9.0]
-    >>> detector.score([[3.0, 0.0], [0.0, 3.0]]).tolist()
+    >>> detector.score([[3.0, 0.0], [0.0, 3.0]]).round(12).tolist()
     [1.0, 6.0]
     >>> detector.predict([[5.0, 0.0], [0.0, 5.0]]).tolist()
     [False, True]

@@ -32,7 +32,7 @@ class ODIN(Detector):
     Examples
     --------
     >>> from normscale import ModelOutputs
-    >>> ODIN(temperature=1000.0).score(ModelOutputs(perturbed_logits=[[20.0, 0.0]])).tolist()
+    >>> ODIN(temperature=1000.0).score(ModelOutputs(perturbed_logits=[[20.0, 0.0]])).round(12).tolist()
     [-0.02]
     """
 

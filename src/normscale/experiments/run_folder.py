@@ -105,9 +105,12 @@ class RunFolder:
         try:
             document = read_json(file.read_text())
         except (FileNotFoundError, NotADirectoryError):
+            why = "there is no such folder"
+            if Path(path).exists():
+                why = f"it has no {_SETTINGS}" if Path(path).is_dir() else "it is a file"
             raise FileFormatError(
-                f"{os.fspath(path)!r} is not the folder of a benchmark (it has no {_SETTINGS}). "
-                "Make one with `normscale bench -o FOLDER`."
+                f"{os.fspath(path)!r} is not the folder of a benchmark ({why}). Make one with `normscale bench "
+                "-o FOLDER`; for a report on outputs of your own: `normscale eval ... --report FOLDER`."
             ) from None
         except (OSError, ValueError) as error:
             raise FileFormatError(f"{file} is damaged ({error}). Delete it and run the benchmark again.") from error

@@ -61,9 +61,11 @@ def require_one_network(named: Mapping[str, ModelOutputs], reads: Iterable[str] 
             _validate.require_rows(rows, f"{array} of {name}")
             if rows.shape[1] != expected:
                 what = "classes" if array == "logits" else f"columns of {array}"
+                turned = name if rows.shape[0] == expected else first if len(named[first]) == rows.shape[1] else None
+                hint = f" Did rows and columns of {turned} change places? {array}.T turns them." if turned else ""
                 raise InvalidInput(
                     f"{name} has {rows.shape[1]} {what} and {first} has {expected}; "
-                    "all outputs must come from one network."
+                    f"all outputs must come from one network.{hint}"
                 )
             step = max(1, _BLOCK // rows.shape[1])
             for start in range(0, rows.shape[0], step):  # rows may be mapped from a file

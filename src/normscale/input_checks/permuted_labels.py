@@ -50,7 +50,7 @@ def permuted_labels(labels: IntArray, predicted: IntArray, n_classes: int) -> st
         return (
             f"the label is the predicted class in {100 * right:.1f} % of the rows, and would be in "
             f"{100 * renumbered:.1f} % if the classes were numbered otherwise ({shown}). Labels count the columns of "
-            "the logits from 0; number them in that order"
+            "the logits from 0; number them in that order."
         )
     if len(best) > 1 and right < 1.5 / n_classes and right < 0.5:
         return (

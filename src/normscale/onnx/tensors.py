@@ -66,7 +66,7 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
     outputs = [_tensor(info) for info in graph.output]
     columns = "n_classes" if width is None else str(width)
     if wanted is not None:
-        return _named(graph, role, width, wanted, outputs)
+        return _noted(_named(graph, role, width, wanted, outputs), graph, role)
     fitting = [tensor for tensor in outputs if tensor.fits(width)]
     fitting = fitting or [tensor for tensor in outputs if tensor.may_fit(width)]
     if role == "logits":  # a model that gives its probabilities, too, is not in doubt
@@ -103,6 +103,18 @@ def _inside(
         f"logits={output.name!r} (--logits {output.name})."
     )
     return found._replace(note=note, is_asked_for=False)
+
+
+def _noted(found: FoundTensor, graph: GraphProto, role: str) -> FoundTensor:
+    """A tensor that was asked for, with a note where it comes out of a softmax."""
+    made_by = before_softmax(graph, found.name) if role == "logits" else None
+    if made_by is None:
+        return found
+    note = (
+        f"{found.name!r} comes out of a {made_by.operator}, so it is no longer logits: right only where the detector "
+        f"was fitted on such numbers; else pass logits={made_by.tensor!r} (--logits {made_by.tensor})."
+    )
+    return found._replace(note=note)
 
 
 def with_shapes(model: ModelProto) -> ModelProto:
