@@ -7,8 +7,11 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from needed_extras import compiled_kernels, pytest_pycollect_makemodule
 from normscale import _kernels
-from normscale._kernels import compiled, reference
+from normscale._kernels import reference
+
+__all__ = ["pytest_pycollect_makemodule"]  # a hook: modules that need an extra are skipped without it
 
 # A virtual machine may announce AMX and not have it; torch's half-precision convolutions then end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -20,6 +23,6 @@ settings.load_profile("normscale")
 @pytest.fixture(params=["numba", "numpy"])
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> _kernels.Backend:
     """Run the test once with each back end."""
-    chosen: _kernels.Backend = {"numba": compiled, "numpy": reference}[request.param]
+    chosen: _kernels.Backend = compiled_kernels() if request.param == "numba" else reference
     monkeypatch.setattr(_kernels, "_kernels", chosen)
     return chosen

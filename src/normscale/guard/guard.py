@@ -54,6 +54,7 @@ class Guard(StoredState):
     >>> verdict = guard.score(sample.ood["unseen_digits"][:3], client="camera-7")
     >>> verdict.is_ood.tolist(), verdict.mode, guard.state.rows
     ([True, True, True], 'running', 3)
+    >>> guard.store.close()
     """
 
     def __init__(
