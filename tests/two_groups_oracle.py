@@ -71,6 +71,28 @@ class Training:
             c: ((rows[i].var(axis=0) * i.size if i.size else 0.0) + 5.0 * average) / (i.size + 5.0)
             for c, i in own.items()
         }
+        distances = np.array([self.distance(row, int(c)) for row, c in zip(logits, predicted, strict=True)])
+        far = 1.0 / spread(distances, groups)
+        both = spread(raw - far * distances, groups)
+        self.weights = (1.0 / both, far / both)
+        alike = raw * self.weights[0] - distances * self.weights[1]
+        likes = {c: alike[rows_of] if rows_of.size else alike for c, rows_of in own.items()}
+        self.like_median = {c: float(np.median(s)) for c, s in likes.items()}
+        self.above_like = {c: float(np.mean([step(v - self.like_median[c]) for v in s])) for c, s in likes.items()}
+
+    def place(self, row: FloatArray, c: int) -> FloatArray:
+        """Centred logits in deviations from the mean of the class, cut off."""
+        place: FloatArray = np.clip((row - row.mean() - self.mean[c]) / np.sqrt(self.variance[c]), -2.5, 2.5)
+        return place
+
+    def distance(self, row: FloatArray, c: int) -> float:
+        """From the class, as a mean square."""
+        return float((self.place(row, c) ** 2).mean())
+
+    def likeness(self, row: FloatArray, c: int) -> float:
+        """How sure and how near, from the median of the class."""
+        sure, far = self.weights
+        return sure * self.confidence(row) - far * self.distance(row, c) - self.like_median[c]
 
     def confidence(self, row: FloatArray) -> float:
         """A third the log-odds, two thirds the largest logit, in deviations from the median row."""
@@ -86,6 +108,7 @@ def streamed(
     """Scores of a stream, and its covariate shift at the end."""
     scores: list[float] = []
     counts: list[float] = []
+    above: list[float] = []
     tops: list[float] = []
     classes: list[int] = []
     taught: list[tuple[float, FloatArray]] = []
@@ -94,16 +117,18 @@ def streamed(
         confidence = training.confidence(row)
         u = confidence - training.median[c]
         classes.append(c)
-        counts.append(step(u) / training.above_median[c])
+        t = training.likeness(row, c)
+        counts.append(step(t) / training.above_like[c])
+        above.append(step(u) / training.above_median[c])
         tops.append(step(u + training.median[c] - training.upper[c]) / training.above_upper[c])
         share = min(1.0, _share(training, classes, counts, c, memory, prior) / tolerance)
-        x = np.clip((row - row.mean() - training.mean[c]) / np.sqrt(training.variance[c]), -2.5, 2.5)
+        x = training.place(row, c)
         evidence = _position(x, [t for t, k in zip(taught, classes, strict=False) if k == c], memory, prior)
-        trust = min(1.0, max(0.0, (0.5 - _shift(counts, tops, memory)) / 0.15))
+        trust = min(1.0, max(0.0, (0.5 - _shift(above, tops, memory)) / 0.15))
         scores.append(trust * (evidence - math.log(share)) - confidence)
-        odds = share / (1.0 - share + 0.001) * math.exp(u - evidence)
+        odds = share / (1.0 - share + 0.001) * math.exp(t - evidence)
         taught.append((1.0 / (1.0 + odds), x))
-    return scores, _shift(counts, tops, memory)
+    return scores, _shift(above, tops, memory)
 
 
 def _shift(counts: list[float], tops: list[float], memory: float) -> float:

@@ -171,6 +171,30 @@ def test_ood_that_gathers_in_a_class_is_seen_better_than_without_the_stream(trai
     assert state.covariate_shift < 0.15, "OoD beside healthy rows is no covariate shift"
 
 
+def test_rows_that_are_surer_than_training_are_suspected_where_they_lie_off_their_class(train: Any) -> None:
+    """Confidence alone is upside down here: noise that the network calls class 2 with more certainty than any input."""
+    rng = np.random.default_rng(41)
+    good, bad = inside(1500, 42), rng.normal(0.0, 0.5, (400, N_CLASSES)) + np.array([3.0, -3.0, 9.0, 3.0, -3.0, 0.0])
+    order = rng.permutation(1900)
+    detector = fitted(train)
+    frozen = ns.evaluate(detector.score(good), detector.score(bad)).auroc
+    scores = np.empty(1900)
+    scores[order] = detector.stream(np.concatenate([good, bad])[order])
+    assert frozen < 0.4
+    assert ns.evaluate(scores[:1500], scores[1500:]).auroc > 0.8
+    state = detector.state
+    assert state.id_share[2] < 0.8 < 0.9 < np.delete(state.id_share, 2).min()
+    assert state.covariate_shift < 0.15
+
+
+def test_rows_of_a_class_that_are_surer_than_training_and_lie_on_it_are_not(train: Any) -> None:
+    """Clear inputs of one class: many, and better than most that training showed."""
+    detector = fitted(train)
+    clear = inside(3000, 43, [2] * 8 + [0, 1])
+    detector.stream(clear[detector.score(clear) < np.median(detector.score(clear))])
+    assert detector.state.id_share.min() == 1.0
+
+
 def test_one_dominant_class_is_no_reason_for_suspicion(train: Any) -> None:
     """Where the paper's running statistics collapse."""
     good, bad = inside(2000, 15, [3] * 8 + [0, 1]), outside(500, 16)
@@ -214,15 +238,19 @@ def test_where_the_inputs_themselves_have_changed_the_stream_says_nothing(train:
 
 
 def test_rows_of_the_threshold_step_teach_how_new_rows_count(train: Any) -> None:
-    """A network that is surer of its training rows than of new ones: its classes would be suspected without any OoD."""
-    new = 0.85 * inside(4000, 31)
-    detector, without = fitted(train).set_threshold(0.85 * inside(4000, 30)), fitted(train)
-    detector.stream(new)
-    without.stream(new)
+    """A network that knows its training rows better than new ones: its classes would be suspected without any OoD."""
+
+    def new(seed: int) -> Any:
+        return 0.85 * (inside(4000, seed) + np.random.default_rng(seed).normal(0.0, 0.8, (4000, N_CLASSES)))
+
+    detector, without = fitted(train).set_threshold(new(30)), fitted(train)
+    detector.stream(new(31))
+    without.stream(new(31))
     assert detector.state.overall_id_share == 1.0
     assert np.median(detector.state.id_share) > np.median(without.state.id_share)
-    scale = detector.profiles_.count_scale
-    np.testing.assert_allclose(detector.set_threshold(0.85 * inside(4000, 30)).profiles_.count_scale, scale, rtol=1e-9)
+    once = detector.profiles_
+    for name, scale in detector.set_threshold(new(30)).profiles_._asdict().items():
+        np.testing.assert_allclose(scale, once._asdict()[name], rtol=1e-9)
 
 
 def test_a_number_added_to_all_logits_of_a_row_changes_nothing(

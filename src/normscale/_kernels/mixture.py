@@ -20,7 +20,7 @@ ROWS, RECENT, RECENT_ID, LONG, LONG_ID, LONG_TOP, GROWN = range(7)
 """Places in :attr:`Mixture.totals`."""
 
 SOFTNESS = 0.3
-"""Width of the step at the median that counts rows as profiles, in deviations of the confidence."""
+"""Width of the steps at which rows begin to count, in deviations."""
 LEAST_OOD = 0.001
 """Prior share of OoD rows where a class shows none, so that the first one can be noticed."""
 FEW = 20.0
@@ -42,14 +42,20 @@ class ClassProfiles(NamedTuple):
     Its rows have D = C + F coordinates: the logits less their mean over the row, and F further numbers.
     """
 
+    likeness_weights: FloatArray
+    """(2,) of the confidence and of the distance (taken off) in the likeness, which then has a deviation of 1."""
+    likeness_median: FloatArray
+    """(C,) of the likeness of the rows predicted c."""
+    likeness_scale: FloatArray
+    """(C,) what a row far above it counts as, so that ID rows count 1 on average: about 2."""
     median: FloatArray
     """(C,) of the confidence of the rows predicted c."""
     count_scale: FloatArray
-    """(C,) what a row far above the median counts as, so that ID rows count 1 on average: about 2."""
+    """(C,) what a row far above that median counts as: about 2."""
     top_odds: FloatArray
     """(C,) exp((upper quartile - median) / softness)."""
     top_scale: FloatArray
-    """(C,) what a row far above the upper quartile counts as, so that ID rows count 1 on average: about 4."""
+    """(C,) what a row far above the upper quartile counts as: about 4."""
     share: FloatArray
     """(C,) of training rows predicted c."""
     mean: FloatArray
@@ -73,7 +79,7 @@ class Mixture(NamedTuple):
 
     totals: FloatArray
     """(7,) rows ever; recent rows and their ID counts; rows remembered long, their counts above the median and above
-    the quartile; the unit of ``recent``, which grows."""
+    the quartile of the confidence; the unit of ``recent``, which grows."""
     recent: FloatArray
     """(C,) recent rows predicted c, forgotten with every row of the stream, in a unit that grows instead."""
     seen: FloatArray

@@ -1,8 +1,8 @@
 """The two-groups stream for numba; :mod:`normscale._kernels.mixture_reference` says what it computes.
 
-What a row is without the rows before it (its class, its place, its counts) is computed ahead, many rows at once; what
-must go row by row costs one exponential and two logarithms, because the sum of the logarithms of the variances is the
-logarithm of their product and the responsibility comes from odds.
+What a row is without the rows before it (its class, its counts) is computed ahead, many rows at once, unless it needs
+the row's place, which would have to be kept; what goes row by row costs two exponentials and two logarithms, because
+the sum of the logarithms of the variances is the logarithm of their product and the responsibility comes from odds.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _mean(rows: Array, i: int) -> float:
 
 @compiled(EXACT)
 def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count: Array, top: Array) -> None:
-    """Class, and counts above the median and the quartile, of every row."""
+    """Class, and counts above the median and the quartile of the confidence, of every row."""
     for i in range(predicted.shape[0]):
         predicted[i] = _predicted(rows.logits, i)
     for i in range(predicted.shape[0]):
@@ -103,12 +103,20 @@ def _trust_in_stream(totals: Array) -> float:
 @compiled({**REDUCE, **INLINE})
 def _standardise(
     rows: Array, i: int, shift: float, c: int, first: int, mean: Array, inverse_deviation: Array, x: Array
-) -> None:
-    """Row i less ``shift``, in training deviations from the mean of class c, into x from ``first``; four at once."""
+) -> float:
+    """Row i less ``shift``, in training deviations from the mean of class c, into x from ``first``; four at once.
+
+    Returns the mean square of that.
+    """
+    squares = 0.0
     for j in range(rows.shape[1]):
         far = (np.float64(rows[i, j]) - shift - mean[c, first + j]) * inverse_deviation[c, first + j]
         far = far if far < REACH else REACH
-        x[first + j] = far if far > -REACH else -REACH
+        far = far if far > -REACH else -REACH
+        x[first + j] = far
+        squares += far * far
+    mean_square: float = squares / rows.shape[1]
+    return mean_square
 
 
 @compiled({**REDUCE, **INLINE})
@@ -167,19 +175,29 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
     totals = state.totals
     n, n_logits = rows.logits.shape
     grows = 1.0 / settings.recent_decay
-    predicted, count, top = np.empty(n, np.int64), np.empty(n), np.empty(n)
-    _counts(rows, profiles, predicted, count, top)
+    predicted, above, top = np.empty(n, np.int64), np.empty(n), np.empty(n)
+    _counts(rows, profiles, predicted, above, top)
     logits, further, confidence = rows.logits, rows.further, rows.confidence
-    own_mean, inverse_deviation, median = profiles.mean, profiles.inverse_deviation, profiles.median
+    own_mean, inverse_deviation = profiles.mean, profiles.inverse_deviation
+    sure, far = profiles.likeness_weights[0], profiles.likeness_weights[1]
     mean, variance = state.ood_mean, state.ood_variance
     x = np.empty(own_mean.shape[1])
     for i in range(n):
         c = predicted[i]
+        shift = _mean(logits, i)
+        distance = _standardise(logits, i, shift, c, 0, own_mean, inverse_deviation, x)
+        if further.shape[1]:
+            distance += _standardise(further, i, 0.0, c, n_logits, own_mean, inverse_deviation, x)
+            distance *= 0.5
+        alike = sure * confidence[i] - far * distance - profiles.likeness_median[c]
+        grown = exp_nonpositive(-abs(alike) / SOFTNESS)
+        count = (grown if alike < 0.0 else 1.0) / (1.0 + grown) * profiles.likeness_scale[c]
+
         totals[ROWS] += 1.0
         totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
-        totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count[i]
+        totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
         totals[LONG] = totals[LONG] * settings.long_decay + 1.0
-        totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + count[i]
+        totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + above[i]
         totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top[i]
         totals[GROWN] *= grows
         state.recent[c] += totals[GROWN]
@@ -187,22 +205,17 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
             state.recent[:] /= totals[GROWN]
             totals[GROWN] = 1.0
         state.seen[c] = state.seen[c] * settings.class_decay + 1.0
-        state.id_count[c] = state.id_count[c] * settings.class_decay + count[i]
+        state.id_count[c] = state.id_count[c] * settings.class_decay + count
         weight = state.ood_weight[c] * settings.class_decay
 
         share = _id_share(c, profiles, settings, state)
-        shift = _mean(logits, i)
-        _standardise(logits, i, shift, c, 0, own_mean, inverse_deviation, x)
-        if further.shape[1]:
-            _standardise(further, i, 0.0, c, n_logits, own_mean, inverse_deviation, x)
         evidence = _position(x, n_logits, weight, settings.prior, c, mean, variance)
         learned = evidence
         if share < 1.0:
             learned -= np.log(share)
         out[i] = _trust_in_stream(totals) * learned - confidence[i] + 0.0 * shift  # NaN where the row is not finite
 
-        u = confidence[i] - median[c]
-        lead = u - evidence
+        lead = alike - evidence
         grown = exp_nonpositive(-abs(lead))
         own, other = (
             (share, grown * (1.0 - share + LEAST_OOD)) if lead > 0.0 else (share * grown, 1.0 - share + LEAST_OOD)

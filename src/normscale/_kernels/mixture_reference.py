@@ -1,20 +1,22 @@
 """One row of the two-groups stream in plain numpy: always there, and easier to read than the compiled form.
 
-For a row z, predicted c, of confidence B (in deviations), and u = B - median_c:
+For a row z, predicted c, of confidence B (in deviations), and distance Q, the mean square of its coordinates in
+training deviations from the mean of class c (a coordinate more than 2.5 deviations away counts as 2.5):
 
-1. Its ID count, sigmoid(u / 0.3) over the mean of that in training, is 1 on average for ID rows and near 0 for rows
-   below the median: Storey's estimate of a null share, with a soft step.
+1. Its likeness is B - Q, each in deviations: rows of training are sure, and near. t is the likeness, made of deviation
+   1 again, less its median in training over the rows predicted c. The row's ID count, sigmoid(t / 0.3) over the mean of
+   that in training, is 1 on average for ID rows and near 0 for rows below the median: Storey's estimate of a null
+   share, with a soft step.
 2. The ID share pi_c: ID counts over rows, of the recent rows predicted c, drawn towards the share of all
    recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
    Divided by the tolerance and cut at 1.
 3. The position L: how much better the OoD group of c explains the row's coordinates than the ID group does, both as
    Gaussians with independent coordinates; averaged over them, because they are far from independent, half of it over
-   the logits and half over the further coordinates where there are any; never below 0. A coordinate more than 2.5
-   training deviations away counts as 2.5.
+   the logits and half over the further coordinates where there are any (as in Q); never below 0.
 4. The trust w: 1, unless the most confident rows are less confident than in training; then the in-distribution inputs
    themselves have changed, the stream cannot teach what OoD is, and w falls to 0.
 5. Score: w (L - log pi_c) - B. The responsibility of the OoD group is
-   r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(u - L)); with weight r the row joins that group's moments.
+   r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(t - L)); with weight r the row joins that group's moments.
 """
 
 from __future__ import annotations
@@ -48,12 +50,41 @@ from normscale._kernels.mixture import (
 )
 
 
-def soft_counts(u: FloatArray, c: NDArray[np.int64], profiles: ClassProfiles) -> tuple[FloatArray, FloatArray]:
-    """Counts (b,) of rows above the median and above the upper quartile; each is 1 on average in training."""
+def soft_step(u: FloatArray, odds: FloatArray | float = 1.0) -> FloatArray:
+    """(b,) from 0 to 1 around u = softness log odds."""
     grown = np.exp(np.maximum(-np.abs(u) / SOFTNESS, -700.0))
     above, below = np.where(u < 0.0, grown, 1.0), np.where(u < 0.0, 1.0, grown)
-    top: FloatArray = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
-    return above / (above + below) * profiles.count_scale[c], top
+    step: FloatArray = above / (above + below * odds)
+    return step
+
+
+def distances(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
+    """Q (b,) of rows predicted c (b,)."""
+    places = coordinates(rows)
+    found = np.empty(len(places))
+    for k in np.unique(c).tolist():
+        x = in_deviations(places[c == k], k, profiles)
+        found[c == k] = mean_over(x * x, rows.logits.shape[1])
+    return found
+
+
+def likeness(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
+    """t (b,) of rows predicted c (b,)."""
+    sure, far = profiles.likeness_weights
+    t: FloatArray = sure * rows.confidence - far * distances(rows, c, profiles) - profiles.likeness_median[c]
+    return t
+
+
+def soft_counts(
+    rows: MixtureRows, t: FloatArray, c: NDArray[np.int64], profiles: ClassProfiles
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """ID counts (b,), counts of rows above the median and the upper quartile of the confidence; 1 on average."""
+    u = rows.confidence - profiles.median[c]
+    return (
+        soft_step(t) * profiles.likeness_scale[c],
+        soft_step(u) * profiles.count_scale[c],
+        soft_step(u, profiles.top_odds[c]) * profiles.top_scale[c],
+    )
 
 
 def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
@@ -94,6 +125,12 @@ def in_deviations(places: FloatArray, c: int, profiles: ClassProfiles) -> FloatA
     return x
 
 
+def mean_over(terms: FloatArray, n_logits: int) -> FloatArray:
+    """(b,) of terms (b, D): half of it over the further coordinates where there are any."""
+    mean: FloatArray = terms[:, :n_logits].mean(axis=1)
+    return mean if terms.shape[1] == n_logits else 0.5 * (mean + terms[:, n_logits:].mean(axis=1))
+
+
 def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -> FloatArray:
     """L of rows in training deviations x (b, D) from the mean of class c."""
     weight = float(state.ood_weight[c])
@@ -103,11 +140,7 @@ def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -
     variance = 1.0 + trust * (state.ood_variance[c] - 1.0)
     misfit = x - trust * state.ood_mean[c]
     terms = x * x - misfit * misfit / variance - np.log(variance)
-    n_logits = state.recent.size
-    ratio = terms[:, :n_logits].mean(axis=1)
-    if x.shape[1] > n_logits:
-        ratio = 0.5 * (ratio + terms[:, n_logits:].mean(axis=1))
-    evidence: FloatArray = np.maximum(0.0, trust * ratio)
+    evidence: FloatArray = np.maximum(0.0, trust * mean_over(terms, state.recent.size))
     return evidence
 
 
@@ -118,16 +151,16 @@ def stream(
     totals = state.totals
     with np.errstate(all="ignore"):
         places, predicted = coordinates(rows), rows.logits.argmax(axis=1)
-        distances = rows.confidence - profiles.median[predicted]
-        counts, tops = soft_counts(distances, predicted, profiles)
+        alike = likeness(rows, predicted, profiles)
+        counts = np.column_stack(soft_counts(rows, alike, predicted, profiles)).tolist()
         for i, c in enumerate(predicted.tolist()):
-            confidence, u = float(rows.confidence[i]), float(distances[i])
-            count, top = float(counts[i]), float(tops[i])
+            confidence, t = float(rows.confidence[i]), float(alike[i])
+            count, above, top = counts[i]
             totals[ROWS] += 1.0
             totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
             totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
             totals[LONG] = totals[LONG] * settings.long_decay + 1.0
-            totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + count
+            totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + above
             totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top
             totals[GROWN] /= settings.recent_decay
             state.recent[c] += totals[GROWN]
@@ -143,7 +176,7 @@ def stream(
             evidence = float(position(x[None], c, settings, state)[0])
             out[i] = trust_in_stream(totals) * (evidence - math.log(share)) - confidence
 
-            odds = share / (1.0 - share + LEAST_OOD) * math.exp(min(max(u - evidence, -600.0), 600.0))
+            odds = share / (1.0 - share + LEAST_OOD) * math.exp(min(max(t - evidence, -600.0), 600.0))
             responsibility = 1.0 / (1.0 + odds)
             state.ood_weight[c] += responsibility
             step = responsibility / state.ood_weight[c]

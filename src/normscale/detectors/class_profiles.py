@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from normscale._kernels.mixture import SOFTNESS, ClassProfiles, MixtureRows
-from normscale._kernels.mixture_reference import coordinates
+from normscale._kernels.mixture_reference import coordinates, distances, soft_step
 from normscale._validate import FloatArray, IntArray
+from normscale.detectors.common_scale import spread_within
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
 
@@ -25,9 +26,13 @@ def class_profiles(rows: MixtureRows) -> ClassProfiles:
     n_classes = rows.logits.shape[1]
     predicted: IntArray = rows.logits.argmax(axis=1)
     counts = np.bincount(predicted, minlength=n_classes).astype(np.float64)
-    median, top_odds, count_scale, top_scale = _levels(rows.confidence, predicted, n_classes)
+    median, count_scale, top_odds, top_scale = _levels(rows.confidence, predicted, n_classes)
     mean, deviation = _positions(coordinates(rows), predicted, counts)
-    return ClassProfiles(
+    unknown = np.empty(0)
+    profiles = ClassProfiles(
+        likeness_weights=unknown,
+        likeness_median=unknown,
+        likeness_scale=unknown,
         median=median,
         count_scale=count_scale,
         top_odds=top_odds,
@@ -36,23 +41,23 @@ def class_profiles(rows: MixtureRows) -> ClassProfiles:
         mean=mean,
         inverse_deviation=1.0 / deviation,
     )
+    distance = distances(rows, predicted, profiles)
+    weights = np.array([1.0, 1.0 / spread_within(distance, predicted)])
+    weights /= spread_within(rows.confidence - weights[1] * distance, predicted)
+    median, scale, _, _ = _levels(weights[0] * rows.confidence - weights[1] * distance, predicted, n_classes)
+    return profiles._replace(likeness_weights=weights, likeness_median=median, likeness_scale=scale)
 
 
-def _levels(confidence: FloatArray, predicted: IntArray, n_classes: int) -> FloatArray:
-    """Median, odds that lead to the upper quartile, and what a row far above each counts as; shape (4, C)."""
+def _levels(values: FloatArray, predicted: IntArray, n_classes: int) -> FloatArray:
+    """Median, what a row far above it counts as, odds that lead to the upper quartile, the count there; (4, C)."""
     levels = np.empty((4, n_classes))
     for c in range(n_classes):
-        own = confidence[predicted == c]
-        own = own if own.size else confidence
+        own = values[predicted == c]
+        own = own if own.size else values
         median, upper = np.quantile(own, (0.5, 0.75))
         odds = np.exp(min((upper - median) / SOFTNESS, _LARGEST_EXPONENT))
-        levels[:, c] = median, odds, 1.0 / soft_count(own - median), 1.0 / soft_count(own - upper)
+        levels[:, c] = median, 1.0 / soft_step(own - median).mean(), odds, 1.0 / soft_step(own - upper).mean()
     return levels
-
-
-def soft_count(distances: FloatArray) -> float:
-    """Mean of the soft counts above a bound."""
-    return float(np.mean(0.5 + 0.5 * np.tanh(distances / (2.0 * SOFTNESS))))
 
 
 def _positions(places: FloatArray, predicted: IntArray, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -72,9 +77,9 @@ def _positions(places: FloatArray, predicted: IntArray, counts: FloatArray) -> t
 def checked(profiles: ClassProfiles, n_coordinates: int) -> ClassProfiles:
     """The same description, or an error that names what cannot be."""
     n_classes = profiles.median.size
-    wide = ("mean", "inverse_deviation")
+    shapes = dict.fromkeys(("mean", "inverse_deviation"), (n_classes, n_coordinates)) | {"likeness_weights": (2,)}
     for name, part in profiles._asdict().items():
-        wanted = (n_classes, n_coordinates) if name in wide else (n_classes,)
+        wanted = shapes.get(name, (n_classes,))
         if part.shape != wanted:
             raise InvalidInput(f"profiles.{name} must have shape {wanted}; got {part.shape}.")
         if not np.isfinite(part).all():

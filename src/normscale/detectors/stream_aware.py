@@ -23,7 +23,7 @@ from normscale._kernels.mixture import (
     score_mixture,
     stream_mixture,
 )
-from normscale._kernels.mixture_reference import covariate_shift, id_share, soft_counts, trust_in_stream
+from normscale._kernels.mixture_reference import covariate_shift, id_share, likeness, soft_counts, trust_in_stream
 from normscale._validate import FloatArray
 from normscale.detectors.base import OutputsLike, Setting, join
 from normscale.detectors.class_profiles import checked, class_profiles
@@ -79,7 +79,8 @@ class StreamAware(Wrapper):
     Rows predicted as class c are a mixture of two groups. The in-distribution group is described at training and never
     moves; the OoD group, and its share, are learned online and forgotten again. A row is scored by three things: the
     wrapped detector's score (as fitted: its own statistics do not run), how many of the recent rows of its predicted
-    class look like training, and whether it lies where recent OoD rows of that class lay. Where the in-distribution
+    class look like training (sure, and near the class in the logits), and whether it lies where recent OoD rows of that
+    class lay. Where the in-distribution
     inputs themselves have changed, the stream cannot tell what is OoD: the wrapped score is left alone then.
     ``docs/robust.md`` derives it.
 
@@ -189,7 +190,7 @@ class StreamAware(Wrapper):
         if self.components:
             self.components_ = PrincipalComponents.of(train.features, self.components)
         self.profiles_ = class_profiles(self._rows(train, scores))
-        self.recounted_ = np.ones(2)
+        self.recounted_ = np.ones(3)
 
     def why_all_rows(self) -> str:
         return "it needs all rows: medians and quartiles of held-out scores per class do not add up from parts"
@@ -258,12 +259,13 @@ class StreamAware(Wrapper):
             return
         rows = self._scored(outputs, 1)
         predicted = outputs.predicted
-        distances = rows.confidence - self.profiles_.median[predicted]
-        counts = np.column_stack(soft_counts(distances, predicted, self.profiles_)) / self.recounted_
+        alike = likeness(rows, predicted, self.profiles_)
+        counts = np.column_stack(soft_counts(rows, alike, predicted, self.profiles_)) / self.recounted_
         before, self.recounted_ = self.recounted_, _recounted(counts)
-        median, top = self.recounted_ / before
+        scales = ("likeness_scale", "count_scale", "top_scale")
+        factors = zip(scales, self.recounted_ / before, strict=True)
         self.profiles_ = self.profiles_._replace(
-            count_scale=self.profiles_.count_scale * median, top_scale=self.profiles_.top_scale * top
+            **{name: getattr(self.profiles_, name) * factor for name, factor in factors}
         )
 
     def formula(self) -> LogitFormula | None:
@@ -346,8 +348,8 @@ class StreamAware(Wrapper):
     def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
         self.scale_ = CommonScale.from_tensors(tensors, "confidence.", "sum")
         self.recounted_ = _validate.as_finite_vector(tensors["recounted"], "recounted")
-        if self.recounted_.shape != (2,) or (self.recounted_ <= 0.0).any():
-            raise InvalidInput("recounted must be two positive numbers.")
+        if self.recounted_.shape != (3,) or (self.recounted_ <= 0.0).any():
+            raise InvalidInput("recounted must be three positive numbers.")
         if self.components:
             self.components_ = PrincipalComponents.from_tensors(tensors)
         found = 0 if self.components_ is None else self.components_.directions.shape[1]
@@ -365,6 +367,6 @@ class StreamAware(Wrapper):
 
 
 def _recounted(counts: FloatArray) -> FloatArray:
-    """(2,) what counts (n, 2) above the median and the quartile must be multiplied by to be 1 on average."""
+    """(3,) what counts (n, 3) must be multiplied by to be 1 on average."""
     factors: FloatArray = (_RECOUNT_PRIOR + len(counts)) / (_RECOUNT_PRIOR + counts.sum(axis=0))
     return factors
