@@ -53,11 +53,11 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "outputs", "state",
     },
     "guard": {
-        "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "moments", "outputs", "scaling", "state",
-        "tables",
+        "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "input_checks", "moments", "outputs",
+        "scaling", "state", "tables",
     },
     "serve": {
-        "_kernels", "_lock", "_processes", "_version", "detectors", "encoding", "errors", "guard", "outputs",
+        "_kernels", "_lock", "_processes", "_version", "detectors", "encoding", "errors", "guard", "onnx", "outputs",
         "sample",
     },
     "engines": {

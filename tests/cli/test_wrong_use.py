@@ -253,23 +253,30 @@ def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:
     linear_model(tmp_path / "two.onnx", 4, 8)
     model = onnx.load(tmp_path / "two.onnx")
     model.graph.node.append(onnx.helper.make_node("Softmax", ["logits"], ["probabilities"]))
-    model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], ["scores"]))
-    del model.graph.output[:]
-    model.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, 1, ["n", 8]) for name in ("probabilities", "scores")
-    )
-    onnx.save(model, tmp_path / "two.onnx")
+    for name in ("scores", "others"):
+        model.graph.node.append(onnx.helper.make_node("Identity", ["logits"], [name]))
+
+    def write(name: str, *outputs: str) -> Path:
+        del model.graph.output[:]
+        model.graph.output.extend(onnx.helper.make_tensor_value_info(one, 1, ["n", 8]) for one in outputs)
+        onnx.save(model, tmp_path / name)
+        return tmp_path / name
+
+    two, soft = write("two.onnx", "scores", "others"), write("soft.onnx", "probabilities")
     store = ("--store", tmp_path / "guard.sqlite", "--port", 0)
-    two = said(run("serve", "sample", "--model", tmp_path / "two.onnx", *store))
-    assert "has 2 that could be it (probabilities, scores). --logits NAME chooses one." in two
-    wrong = said(run("serve", "sample", "--model", tmp_path / "two.onnx", "--logits", "logit", *store))
-    assert "has no output of 8 columns with that name; it has probabilities, scores." in wrong
+    several = said(run("serve", "sample", "--model", two, *store))
+    assert "several outputs of the model could be its logits: 'scores' (n, 8), 'others' (n, 8); pass" in several
+    assert "(--logits NAME)" in several
+    wrong = said(run("serve", "sample", "--model", two, "--logits", "score", *store))
+    assert "Did you mean 'scores'?" in wrong
     assert "no model at" in said(run("serve", "sample", "--model", tmp_path / "nowhere.onnx", *store))
     assert "give both" in said(run("serve", "sample", "--logits", "scores", *store))
-    chosen = Classifier(str(tmp_path / "two.onnx"), {"logits": 8}, "scores")
     inputs = np.ones((2, 4), np.float32)
-    expected = onnxruntime_outputs(tmp_path / "two.onnx", inputs)
-    np.testing.assert_array_equal(chosen.outputs(inputs)["logits"], expected)
+    expected = onnxruntime_outputs(two, inputs)
+    assert not np.allclose(expected.sum(axis=1), 1.0)
+    for chosen in (Classifier(str(two), {"logits": 8}, "scores"), Classifier(str(soft), {"logits": 8})):
+        np.testing.assert_array_equal(chosen.outputs(inputs)["logits"], expected)
+    assert "comes out of a Softmax, so it is no longer logits: the detector reads 'logits'" in chosen.note
 
 
 def onnxruntime_outputs(path: Path, inputs: Any) -> Any:

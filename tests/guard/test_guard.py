@@ -60,6 +60,22 @@ def test_a_verdict_is_what_the_detector_says(name: str) -> None:
     assert (verdict.taken_in, verdict.rows) == (60, 60)
 
 
+def test_probabilities_are_refused_unless_the_detector_was_fitted_on_them() -> None:
+    rows = digits(40)
+    shares = np.exp(rows - rows.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    on = guard()
+    for some in (shares, shares[:1]):
+        (refusal,) = on.process([request(some)])
+        assert isinstance(refusal, ns.InvalidInput)
+        assert "the request holds probabilities, not logits (every row adds up to 1" in str(refusal)
+    assert on.state.rows == 0
+    assert send(on, np.log(shares)).scores.shape == (40,)  # logarithms of probabilities have their uses
+    on.store.close()
+    fitted = ns.NormScaling().fit(shares).set_threshold(shares)
+    assert send(guard(made=fitted), shares).scores.shape == (40,)
+
+
 def test_scaled_logits_are_those_behind_the_scores() -> None:
     on = guard(policy=IGNORE)
     send(on, digits(10, seed=1))

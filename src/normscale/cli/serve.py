@@ -195,8 +195,10 @@ def serve(
         for name, guard in guards.items():
             # What is wrong with it is said here, once, and not by every worker.
             opened = guard.open()
-            guard.load_classifier(opened.widths)
+            classifier = guard.load_classifier(opened.widths)
             _introduce(opened, f"http://{shown}:{bound_port}/{name and name + '/'}")
+            if classifier is not None and classifier.note:
+                typer.echo(f"normscale: note: {classifier.note}", err=True)
         typer.echo("Ctrl-C stops.", err=True)
         run(settings, listener)
 

@@ -13,6 +13,7 @@ from normscale._validate import BoolArray, IntArray, Rows
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, MissingOutput, NotFitted
 from normscale.guard.drift import DriftMonitor
+from normscale.input_checks.softmaxed import TOLERANCE, Squashed, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 LARGEST = 1e100
@@ -77,6 +78,15 @@ def require_numbers(rows: Rows, name: str) -> None:
     """Refuse an array with numbers that are not finite or too large (:class:`InvalidInput`)."""
     if not max(-float(rows.min()), float(rows.max())) <= LARGEST:  # NaN fails too
         raise _validate.invalid_row_error(rows, name)
+
+
+def require_logits(rows: Rows) -> None:
+    """Refuse probabilities that were sent as logits (:class:`InvalidInput`)."""
+    if float(rows.max()) > 1.0 + TOLERANCE:  # most rows of logits are told by their largest number
+        return
+    found = squashed(rows)
+    if found is not None and found.kind is Squashed.PROBABILITIES:
+        raise InvalidInput(sentence(found, "the request"))
 
 
 class Block(NamedTuple):

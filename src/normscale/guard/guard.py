@@ -15,7 +15,7 @@ from normscale._validate import BoolArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.guard.block import checked_outputs, require_numbers, required_widths
+from normscale.guard.block import checked_outputs, require_logits, require_numbers, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
@@ -25,6 +25,7 @@ from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
 from normscale.guard.stores import Quarantined, SqlStore, open_store
+from normscale.input_checks.softmaxed import squashed
 from normscale.outputs import LOGITS, ModelOutputs
 
 _COMPARED_EVERY = 1000
@@ -66,6 +67,8 @@ class Guard(StoredState):
         self.n_classes = self.widths[LOGITS]
         assert detector.threshold_ is not None
         self.drift = DriftMonitor(detector.baseline_, self.policy)
+        training = detector.baseline_  # a mean of probabilities adds up to 1, too
+        self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
         read = {name: self.widths[name] for name in detector.reads}
         statistics = statistics_of(detector, read, None if self.policy.trusting else self.policy.prior)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
@@ -148,6 +151,8 @@ class Guard(StoredState):
     def _checked_request(self, request: Request) -> Request | InvalidInput:
         try:
             outputs = self.checked(request.outputs)
+            if not self._fitted_on_probabilities:
+                require_logits(outputs.logits)
             for name in outputs.names[1:]:  # logits come first, and are looked at with their moments
                 require_numbers(outputs.array(name), name)
         except InvalidInput as refusal:

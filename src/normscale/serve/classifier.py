@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.onnx import classifier_output
 from normscale.outputs import LOGITS
 
 _DTYPES = {
@@ -29,62 +30,49 @@ class Classifier:
     """
 
     def __init__(self, path: str, widths: Mapping[str, int], logits: str | None = None) -> None:
-        """Load the model and find the arrays that are wanted, by their widths; ``logits`` names their output."""
+        """Load the model and find the arrays that are wanted; ``logits`` names their tensor, also one inside the model.
+
+        Without it logits are the only output of that width or, where that comes out of a softmax, what goes into it.
+        """
         try:
             import onnxruntime
         except ImportError as error:
             raise MissingExtra(f"--model needs onnxruntime ({error}). Run: pip install 'normscale[onnx]'") from error
         if not os.path.isfile(path):
             raise FileFormatError(f"no model at {path!r}.")
+        found = classifier_output(path, widths[LOGITS], name=logits)
+        self.note = found.note
+        """What a person should know about the logits that were found; empty if nothing."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # requests are answered side by side anyway
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
         try:
-            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+            self._session = onnxruntime.InferenceSession(
+                path if found.model is None else found.model, options, providers=["CPUExecutionProvider"]
+            )
         except Exception as error:  # onnxruntime's errors have no common class
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise FileFormatError(f"{path!r} is not a model that onnxruntime can load ({line[:200]}).") from error
         inputs = self._session.get_inputs()
         if len(inputs) != 1 or inputs[0].type not in _DTYPES:
-            found = ", ".join(f"{one.name} {one.type}" for one in inputs)
-            raise InvalidInput(f"the model must have one input of numbers; {path!r} has {found or 'none'}.")
+            names = ", ".join(f"{one.name} {one.type}" for one in inputs)
+            raise InvalidInput(f"the model must have one input of numbers; {path!r} has {names or 'none'}.")
         self._input = inputs[0].name
-        self._outputs = {name: self._find_output(name, width, path, logits) for name, width in widths.items()}
+        self._outputs = {name: self._named(name, width, path) for name, width in widths.items() if name != LOGITS}
+        self._outputs[LOGITS] = found.tensor
         self.dtype = np.dtype(_DTYPES[inputs[0].type])
         self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
 
-    def _find_output(self, name: str, width: int, path: str, logits: str | None) -> str:
-        """The output of that name or, for logits alone, the only one that could be it."""
-        found = [
-            one.name
-            for one in self._session.get_outputs()
-            if one.type in ("tensor(float)", "tensor(double)", "tensor(float16)")
-            and len(one.shape) == 2
-            and one.shape[1] in (width, None)
-        ]
-        if name == LOGITS and logits is not None:
-            if logits not in found:
-                raise InvalidInput(
-                    f"--logits {logits}: {path!r} has no output of {width} columns with that name; it has "
-                    f"{', '.join(found) or 'none'}."
-                )
-            return logits
-        if name in found:
-            return name
-        if name != LOGITS:  # a guess by width would take one output for two arrays
+    def _named(self, name: str, width: int, path: str) -> str:
+        """The output of that name: a guess by width would take one output for two arrays."""
+        there = {one.name: one.shape for one in self._session.get_outputs()}
+        if len(there.get(name, ())) != 2 or there[name][1] not in (width, None):
             raise InvalidInput(
                 f"the detector reads {name}, so the model needs an output of {width} columns with that name; {path!r} "
-                f"has {', '.join(one.name for one in self._session.get_outputs())}. Rename it, or send {name} to "
-                "/v1/score."
+                f"has {', '.join(there)}. Rename it, or send {name} to /v1/score."
             )
-        if len(found) != 1:
-            raise InvalidInput(
-                f"the model must have one output of {width} {name}, as the detector was fitted on; {path!r} has "
-                f"{len(found)} that could be it ({', '.join(found) or 'none'}). "
-                + ("--logits NAME chooses one." if found else "Was the detector fitted on another classifier?")
-            )
-        return str(found[0])
+        return name
 
     def outputs(self, inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
         """Run some inputs (n, ...) through the model, to arrays (n, width) by name."""
