@@ -22,6 +22,7 @@ with bar("whole work", 2, unit="share") as whole:
             for _ in range(4):
                 line.advance(250)
                 time.sleep(0.06)
+            time.sleep(0.5)  # the display is drawn ten times a second, later on a busy machine
         whole.advance(doing="nearly done" if part == "second" else None)
         time.sleep(0.15)
 """
