@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -92,6 +93,12 @@ def test_a_finished_network_from_elsewhere_is_not_trained_again(
     assert {**before, "missing": {}} == after, "what trained it is still said"
     mine, theirs = (Path(folder) / "outputs" / "test.safetensors" for folder in (run.folder, tmp_path))
     np.testing.assert_array_equal(ns.read_table(mine).logits, ns.read_table(theirs).logits)
+    mean, *others = run.info.mean
+    for factor, accepted in ((1.0 + 1e-12, True), (1.001, False)):  # another processor rounds otherwise; other pictures
+        save_network(tmp_path / "network.safetensors", run.network, run.info._replace(mean=(mean * factor, *others)))
+        with contextlib.nullcontext() if accepted else pytest.raises(ns.InvalidInput, match=r"other settings \(mean"):
+            train_network(tmp_path, "digits", width=8, recipe="fast", epochs=6, seed=1)
+    save_network(tmp_path / "network.safetensors", run.network, run.info)
     for other in ({"epochs": 7}, {"width": 4}, {"seed": 2}):
         asked = {"width": 8, "epochs": 6, "seed": 1, **other}
         with pytest.raises(ns.InvalidInput, match="other settings"):
