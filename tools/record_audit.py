@@ -14,7 +14,7 @@ from datetime import date
 from pathlib import Path
 
 import numpy
-from record_comparison import output_of, short
+from record_comparison import commit, output_of, short
 
 import normscale
 
@@ -24,7 +24,7 @@ def main(target: str, arguments: list[str]) -> None:
     findings = [json.loads(line) for line in lines]
     head = {
         "command": " ".join(["normscale", "audit", *map(short, arguments)]),
-        "commit": output_of("git", "rev-parse", "HEAD"),
+        "commit": commit(),
         "date": date.today().isoformat(),
         "version": normscale.__version__,
         "python": platform.python_version(),

@@ -21,7 +21,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from record_comparison import output_of, short
+from record_comparison import commit, short
 from record_robust import rounded
 
 import normscale as ns
@@ -149,7 +149,7 @@ def main() -> None:
     alone = ns.ModelOutputs(train.logits, labels=train.labels)
     entry = {
         "command": "python tools/record_choice.py " + " ".join(map(short, sys.argv[1:])),
-        "commit": output_of("git", "rev-parse", "--short", "HEAD"),
+        "commit": commit(),
         "date": date.today().isoformat(),
         "wrong_on_test": rounded(float(wrong.mean())),
         "auto": {"why": choice.reason, **numbers(choice.detector.fit(train), plain, ood)},

@@ -23,6 +23,11 @@ def output_of(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def commit() -> str:
+    """Of this checkout, wherever a tool is started."""
+    return output_of("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD")
+
+
 def short(argument: str) -> str:
     return "/".join(argument.split("/")[-2:])
 
@@ -31,7 +36,7 @@ def main(target: str, arguments: list[str]) -> None:
     rows = output_of(sys.executable, "-m", "normscale", "eval", *arguments, "--format", "json").splitlines()
     record = {
         "command": " ".join(["normscale", "eval", *map(short, arguments)]),
-        "commit": output_of("git", "rev-parse", "HEAD"),
+        "commit": commit(),
         "date": date.today().isoformat(),
         "version": normscale.__version__,
         "python": platform.python_version(),

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from record_comparison import output_of, short
+from record_comparison import commit, short
 
 import normscale as ns
 from normscale.cli._inputs import Input, read_named
@@ -145,7 +145,7 @@ def main() -> None:
     result = stress_preset(STRESS_PRESETS["robust"], train, test, ood, seed=options.seed)
     record: dict[str, Any] = {
         "command": " ".join(["python tools/record_robust.py", *map(short, sys.argv[1:])]),
-        "commit": output_of("git", "rev-parse", "HEAD"),
+        "commit": commit(),
         "date": date.today().isoformat(),
         "version": ns.__version__,
         "positive": "OoD",

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from record_comparison import output_of, short
+from record_comparison import commit, short
 from record_robust import SWEEP_GRID, false_alarms, rounded
 
 import normscale as ns
@@ -113,7 +113,7 @@ def main() -> None:
     cells = result.means()
     record = {
         "command": "python tools/record_streams.py " + " ".join(map(short, sys.argv[1:])),
-        "commit": output_of("git", "rev-parse", "--short", "HEAD"),
+        "commit": commit(),
         "date": date.today().isoformat(),
         "rows": {"train": len(train), "test": len(test), **{name: len(rows) for name, rows in sets.items()}},
         "methods": summary(cells),

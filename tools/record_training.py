@@ -9,13 +9,13 @@ import json
 import sys
 from pathlib import Path
 
-from record_comparison import output_of
+from record_comparison import commit
 
 
 def main(run: Path, target: Path, command: str) -> None:
     result = json.loads((run / "result.json").read_text())
     target.parent.mkdir(parents=True, exist_ok=True)
-    record = {"command": command, "recorded_at_commit": output_of("git", "rev-parse", "HEAD"), **result}
+    record = {"command": command, "recorded_at_commit": commit(), **result}
     target.with_suffix(".json").write_text(json.dumps(record, indent=1) + "\n")
     draw(result, target.with_suffix(".png"))
 
