@@ -44,8 +44,10 @@ def test_the_same_seed_gives_the_same_bits(uninterrupted: nn.Module) -> None:
     assert not same_weights(network(seed=1), network(seed=0))
 
 
-def test_it_learns(uninterrupted: nn.Module) -> None:
-    assert accuracy(uninterrupted, Digits()) > 0.9
+def test_it_learns() -> None:
+    model = network()
+    train(model, Digits(), RECIPE._replace(epochs=6))  # after three, processors differ by a few per cent
+    assert accuracy(model, Digits()) > 0.9
 
 
 def test_killed_again_and_again_it_ends_with_the_same_weights(uninterrupted: nn.Module, tmp_path: Path) -> None:
