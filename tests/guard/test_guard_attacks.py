@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from attack_guard import (  # type: ignore[import-not-found]
     attack,
     cover_traffic,
     fewest_rows_that_freeze,
+    greedy_rows,
     look,
     moment_rows,
+    most_harmful_rows,
     sample_case,
     worst_corner,
 )
@@ -72,6 +75,36 @@ def test_a_flood_of_the_first_rows_cannot_decide(tmp_path: Path) -> None:
     make = moment_rows(CASE, worst_corner(CASE, "hide"), 1.0, 0.95, 1)
     outcome = attack(on, make, 0.1, "first", "hide", 1000)
     assert outcome.worst.ood >= float(on.detector.predict(CASE.ood).mean())
+
+
+@pytest.mark.parametrize("part", (0.3, 0.6))
+def test_a_flood_of_the_first_rows_cannot_cry_wolf_either(tmp_path: Path, part: float) -> None:
+    """Order-dependent statistics have no moments that training could outweigh: their first rows are on probation."""
+    on = target(tmp_path, name="robust_norm_scaling")
+    pool = most_harmful_rows(CASE, on.detector, "cry", seed=1)
+    outcome = attack(on, greedy_rows(CASE, pool, part, 1), 0.2, "first", "cry", 1500)
+    assert outcome.worst.in_distribution <= float(on.detector.predict(CASE.in_distribution).mean()) + 0.05
+
+
+def test_the_first_rows_are_answered_by_the_file_and_counted(tmp_path: Path) -> None:
+    detector = ns.RobustNormScaling().fit(CASE.train).set_threshold(CASE.validation)
+    random = np.random.default_rng(0)
+    honest, ood = CASE.draw(700, random), CASE.ood[random.integers(0, len(CASE.ood), 700)]
+    rows = np.where(random.random((700, 1)) < 0.2, ood, honest)
+    file, running = detector.score(rows), copy.copy(detector).stream(rows)
+    enough, policy = int(Policy().enough), Policy(most_added=1.0, flagged=0.99, balance=0.99)
+    expected = np.concatenate([file[:enough], np.maximum(file, running)[enough:]])
+    assert (expected[enough:] > file[enough:]).any()
+    for name, splits in {"one": [], "many": [1, 60, enough - 1, enough, 630]}.items():
+        guard = open_guard(detector, tmp_path / f"{name}.sqlite", policy)
+        scores = np.concatenate([guard.score(part).scores for part in np.split(rows, splits)])
+        np.testing.assert_allclose(scores, expected, rtol=1e-12)
+        guard.store.close()
+    # What the stream alone would flag raises the alarm all the same, before any of it was answered.
+    guard = open_guard(detector, ":memory:")
+    flood = greedy_rows(CASE, most_harmful_rows(CASE, detector, "cry", seed=1), 0.6, 1)(100)
+    assert "added" in guard.score(np.concatenate([flood, honest[:300]])).alarms
+    guard.store.close()
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))

@@ -70,7 +70,7 @@ class Guard(StoredState):
         training = detector.baseline_  # a mean of probabilities adds up to 1, too
         self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
         read = {name: self.widths[name] for name in detector.reads}
-        statistics = statistics_of(detector, read, None if self.policy.trusting else self.policy.prior)
+        statistics = statistics_of(detector, read, self.policy)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
         super().__init__(store, start, detector, adopt=adopt)

@@ -171,8 +171,11 @@ class Judge:
             return _Scored(scores, self._flags(state, scores, block), none, may, statistics)
         by_file = file.score(block.outputs)
         scores = np.maximum(by_file, scores)
-        flags = self._flags(state, scores, block)
-        return _Scored(scores, flags, flags & ~self._flags(state, by_file, block), may, statistics)
+        flags, flagged_by_file = self._flags(state, scores, block), self._flags(state, by_file, block)
+        added = flags & ~flagged_by_file
+        early = state.rows + np.cumsum(may) <= file.probation
+        scores, flags = np.where(early, by_file, scores), np.where(early, flagged_by_file, flags)
+        return _Scored(scores, flags, added, may, statistics)
 
     def _flags(self, state: GuardState, scores: FloatArray, block: Block) -> BoolArray:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
@@ -250,7 +253,7 @@ class _Scored(NamedTuple):
     scores: FloatArray
     flags: BoolArray
     added: BoolArray
-    """Which rows the running statistics flagged alone."""
+    """Which rows the running statistics flag alone; during their probation they are not answered so."""
     taken: BoolArray
     statistics: Statistics
     """After the rows."""

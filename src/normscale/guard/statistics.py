@@ -26,6 +26,7 @@ from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import Detector, Setting
 from normscale.detectors.formula import MomentFormula, offered_moments
 from normscale.errors import InvalidInput
+from normscale.guard.policy import Policy
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 from normscale.scaling import norm_scale, norm_scaled_scores
@@ -38,6 +39,8 @@ class Statistics(ABC):
 
     running: ClassVar[bool] = True
     """Whether they change with the stream."""
+    probation: float = 0.0
+    """How many rows the stream must have taught before its scores are answered; until then they are only counted."""
 
     @abstractmethod
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
@@ -155,15 +158,22 @@ class NoStatistics(Statistics):
 
 @dataclass(frozen=True, eq=False)
 class DetectorStatistics(NoStatistics):
-    """A detector that must see the rows themselves, in their order, and that nobody else streams through."""
+    """A detector that must see the rows themselves, in their order, and that nobody else streams through.
+
+    Training cannot count as many rows of its stream, as it does in moments, so the first ones are on probation.
+    """
 
     running = True
     fitted: Tensors
     """The detector's arrays before any row."""
+    probation: float
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, DetectorStatistics]:
         twin = copy.copy(self.detector)
-        return twin.stream(outputs.only(*self.widths)), DetectorStatistics(twin, self.widths, self.fitted)
+        return twin.stream(outputs.only(*self.widths)), self._after(twin)
+
+    def _after(self, detector: Detector) -> DetectorStatistics:
+        return DetectorStatistics(detector, self.widths, self.fitted, self.probation)
 
     def pack_rows(self, outputs: ModelOutputs) -> bytes:
         return b"".join(outputs.array(name).astype("<f8").tobytes() for name in self.widths)
@@ -187,11 +197,11 @@ class DetectorStatistics(NoStatistics):
     def restored(self, tensors: Tensors) -> DetectorStatistics:
         twin = copy.copy(self.detector)
         twin._restore({**self.fitted, **tensors})
-        return DetectorStatistics(twin, self.widths, self.fitted)
+        return self._after(twin)
 
 
-def statistics_of(detector: Detector, widths: Mapping[str, int], prior: float | None) -> Statistics:
-    """The statistics that a detector starts with; moments count as ``prior`` rows (None: as they are).
+def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy) -> Statistics:
+    """The statistics that a detector starts with; where the stream is not trusted, its first rows decide nothing.
 
     The detector itself is left alone.
     """
@@ -200,8 +210,8 @@ def statistics_of(detector: Detector, widths: Mapping[str, int], prior: float | 
     formula = offered_moments(detector)
     if formula is None:
         own = copy.copy(detector)
-        return DetectorStatistics(own, widths, own._tensors())
+        return DetectorStatistics(own, widths, own._tensors(), 0.0 if policy.trusting else policy.enough)
     moments = RunningMoments.wrap(formula.state)
-    if prior is None:
+    if policy.trusting:
         return MomentStatistics(formula, moments.copy().state)
-    return MomentStatistics(formula, moments.reweighted(prior).state, prior)
+    return MomentStatistics(formula, moments.reweighted(policy.prior).state, policy.prior)
