@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
 
@@ -31,9 +32,10 @@ def commands() -> list[tuple[str, ...]]:
 
     from normscale.cli import app
 
+    group: Any = typer.main.get_command(app)
     found: list[tuple[str, ...]] = []
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
-        inner = getattr(command, "commands", None)
+    for name in group.list_commands(None):
+        inner = getattr(group.get_command(None, name), "commands", None)
         found += [(name,)] if inner is None else [(name, part) for part in inner]
     return found
 

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import normscale as ns
+import program
 from normscale.paper.audit import POINTS, audit, summary
 
 
 def run(*arguments: object, columns: int | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NORMSCALE_KERNELS": "numpy", "NO_COLOR": "1"}
-    environment.pop("COLUMNS", None)
-    if columns is not None:
-        environment["COLUMNS"] = str(columns)
-    return subprocess.run(
-        [sys.executable, "-m", "normscale", "audit", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+    return program.normscale("audit", *arguments, COLUMNS=None if columns is None else str(columns))
 
 
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (110, 110), (200, 110), (None, 110)])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from program import normscale
 
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
@@ -15,14 +15,9 @@ pytest.importorskip("matplotlib")
 SMALL = ("--seeds", "1", "--width", "4", "--epochs", "1", "--method", "msp", "--method", "norm_scaling", "--no-stress")
 
 
-def normscale(*arguments: str, at: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "normscale", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=at, timeout=300)
-
-
 def test_one_command_ends_with_a_report_and_goes_on_the_second_time(tmp_path: Path) -> None:
     ask = ("bench", *SMALL, "--ood", "gaussian", "--ood", "mine=npz:nowhere.npz")
-    first = normscale(*ask, at=tmp_path)
+    first = normscale(*ask, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "mine was left out" in first.stderr
     assert "2 cells computed, 0 were there: runs/digits/results.jsonl" in first.stderr
@@ -32,7 +27,7 @@ def test_one_command_ends_with_a_report_and_goes_on_the_second_time(tmp_path: Pa
     assert {row["ood_set"] for row in rows} == {None, "gaussian"}
     made_by = json.loads((tmp_path / "runs/digits/settings.json").read_text())["made_by"]
     assert made_by["command"].startswith("normscale bench --seeds 1")
-    second = normscale(*ask, "--no-report", at=tmp_path)
+    second = normscale(*ask, "--no-report", cwd=tmp_path)
     assert "0 cells computed, 2 were there" in second.stderr
 
 
@@ -46,7 +41,7 @@ def test_one_command_ends_with_a_report_and_goes_on_the_second_time(tmp_path: Pa
     ],
 )
 def test_mistakes_are_explained_before_any_work(tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
-    done = normscale("bench", *arguments, at=tmp_path)
+    done = normscale("bench", *arguments, cwd=tmp_path)
     assert done.returncode in (1, 2)
     assert says in done.stderr
     assert "Traceback" not in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,19 +13,7 @@ import pytest
 
 import normscale as ns
 from needed_extras import need
-
-
-def normscale(
-    *arguments: object, stdin: bytes | None = None, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        [sys.executable, "-m", "normscale", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        cwd=cwd,
-        env={**os.environ, "NORMSCALE_KERNELS": "numpy", "COLUMNS": "120", "NO_COLOR": "1"},
-    )
-    return subprocess.CompletedProcess(result.args, result.returncode, result.stdout.decode(), result.stderr.decode())
+from program import normscale, python
 
 
 @pytest.fixture(name="detector", scope="module")
@@ -184,7 +171,7 @@ def test_doctor_notices_wrong_kernels() -> None:
         "_kernels._kernels = fake\n"
         "from normscale.cli import app; app(['doctor'])"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = python(code)
     assert result.returncode == 1
     assert "FAIL" in result.stdout
     assert "please report" in result.stderr
@@ -230,3 +217,11 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
 
 def test_version() -> None:
     assert normscale("--version").stdout.strip() == f"normscale {ns.__version__}"
+
+
+def test_a_command_is_imported_only_when_it_is_asked_for() -> None:
+    code = (
+        "import sys; from normscale.cli import app; app(['token', '--help'], standalone_mode=False); "
+        "print(sorted(name for name in sys.modules if name.startswith('normscale.cli.') and '._' not in name))"
+    )
+    assert python(code).stdout.splitlines()[-1] == "['normscale.cli.token']"

@@ -5,9 +5,6 @@ from __future__ import annotations
 import doctest
 import inspect
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +13,7 @@ import normscale as ns
 from normscale.cli import app
 from normscale.detectors.card import card_of
 from normscale.detectors.registry import detector_class, unregister
+from program import normscale
 
 
 def run(*arguments: str) -> str:
@@ -100,9 +98,7 @@ def test_a_stranger_without_a_word_about_itself_has_a_card() -> None:
 
 
 def test_an_unknown_name_gets_a_suggestion() -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "normscale", "detectors", "energi"], capture_output=True, text=True, env={**os.environ}
-    )
+    result = normscale("detectors", "energi")
     assert result.returncode == 1
     assert "Did you mean 'energy'?" in result.stderr
     assert "Traceback" not in result.stderr

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,7 @@ from normscale.experiments.measuring import Measured, rows_to_score
 from normscale.outputs import ModelOutputs
 from normscale.report.own_outputs import report_on
 from normscale.tables.gathering import gather
+from program import python
 
 SAMPLE = ns.load_sample()
 NEAR = SAMPLE.ood["unseen_digits"]
@@ -136,12 +134,6 @@ def test_rows_in_temporary_files_and_small_blocks_give_the_same_numbers(monkeypa
 
 def some() -> list[ns.Detector]:
     return [ns.MSP(), ns.NormScaling(), ns.RobustNormScaling(), ns.MultiThreshold()]
-
-
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **environment}
-    )
 
 
 def test_the_first_compilation_is_announced_and_no_other(tmp_path: Path) -> None:

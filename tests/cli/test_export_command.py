@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,17 +13,12 @@ import pytest
 
 import normscale as ns
 from normscale.cli import main
+from program import normscale
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 Say = Callable[..., tuple[int, str]]
-
-
-def normscale(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A process of its own, as a person would start it."""
-    command = [sys.executable, "-m", "normscale", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "NO_COLOR": "1"})
 
 
 @pytest.fixture(name="say")

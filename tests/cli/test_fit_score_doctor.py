@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +12,11 @@ import pytest
 
 import normscale as ns
 from normscale.detectors import Detector, Threshold
+from program import normscale, python
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "normscale", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "NORMSCALE_KERNELS": "numpy", "COLUMNS": "200", "NO_COLOR": "1", **environment},
-    )
+    return normscale(*arguments, cwd=None, stdin=None, **{"COLUMNS": "200", **environment})
 
 
 def saved(path: Path, detector: Detector, keep: float | None = None, **options: bool) -> Path:
@@ -151,8 +145,7 @@ def test_infinite_thresholds_survive_the_file(tmp_path: Path) -> None:
 
 def doctor(setup: str) -> subprocess.CompletedProcess[str]:
     code = f"{setup}\nfrom normscale.cli import app; app(['doctor'])"
-    environment = {name: value for name, value in os.environ.items() if name != "NORMSCALE_KERNELS"}
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    return python(code, NORMSCALE_KERNELS=None)
 
 
 def test_doctor_says_that_there_was_nothing_to_compare() -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +15,7 @@ from normscale.experiments.measurement import StreamKind
 from normscale.experiments.stress import stress_preset
 from normscale.experiments.stress_result import load_stress
 from normscale.paper.stress_presets import RUNNING, STRESS_PRESETS
+from program import normscale
 
 
 def outputs(n: int, seed: int, shift: float) -> ns.ModelOutputs:
@@ -35,12 +33,6 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, table in TABLES.items():
         ns.write_table(folder / f"{name}.npz", table)
     return folder
-
-
-def normscale(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "normscale", *map(str, arguments)]
-    environment = {**os.environ, "NORMSCALE_KERNELS": "numpy", "COLUMNS": "120", "NO_COLOR": "1"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
 
 
 ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "strange=odd.npz", "--preset", "robust")

@@ -58,9 +58,9 @@ def outputs() -> ModelOutputs:
 @pytest.mark.parametrize("step", [1, 5, 1000])
 @pytest.mark.parametrize("kind", ["npz", "npy", "safetensors", "parquet", "csv"])
 def test_the_first_bytes_tell_the_format(
-    monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs, kind: str, step: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outputs: ModelOutputs, kind: str, step: int
 ) -> None:
-    before = set(os.listdir(tempfile.gettempdir()))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for chunk_rows in (1, 7, None):
         stdin(monkeypatch, data_of(kind, outputs), step)
         with open_table("-", chunk_rows=chunk_rows) as table:
@@ -69,8 +69,7 @@ def test_the_first_bytes_tell_the_format(
             chunks = list(table.chunks())
         np.testing.assert_array_equal(ModelOutputs.concatenate(chunks).logits, outputs.logits)
         assert [len(chunk) for chunk in chunks[:-1]] == [chunk_rows] * (len(chunks) - 1)
-    left = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("normscale-")}
-    assert left <= before
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_fortran_array_comes_through(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs) -> None:
@@ -105,18 +104,19 @@ def test_a_pipe_is_read_once(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutp
 
 
 @pytest.mark.parametrize("kind", ["npz", "npy", "safetensors", "parquet"])
-def test_a_writer_that_dies(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs, kind: str) -> None:
+def test_a_writer_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outputs: ModelOutputs, kind: str) -> None:
     data = data_of(kind, outputs)
-    before = set(os.listdir(tempfile.gettempdir()))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for length in (7, 9, 60, len(data) // 2, len(data) - 1):
         stdin(monkeypatch, data[:length])
         with pytest.raises(FileFormatError, match="standard input"):
             read_table("-")
-    left = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("normscale-")}
-    assert left <= before
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_pipe_that_breaks_leaves_no_temporary_file(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs) -> None:
+def test_a_pipe_that_breaks_leaves_no_temporary_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outputs: ModelOutputs
+) -> None:
     raw = stdin(monkeypatch, data_of("npz", outputs), 100)
     original = raw.readinto
 
@@ -126,11 +126,10 @@ def test_a_pipe_that_breaks_leaves_no_temporary_file(monkeypatch: pytest.MonkeyP
         return original(buffer)
 
     monkeypatch.setattr(raw, "readinto", broken)
-    before = set(os.listdir(tempfile.gettempdir()))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(OSError, match="the disk is gone"):
         open_table("-")
-    left = {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("normscale-")}
-    assert left <= before
+    assert not list(tmp_path.iterdir())
 
 
 def test_trailing_bytes_and_silence(monkeypatch: pytest.MonkeyPatch, outputs: ModelOutputs) -> None:

@@ -11,29 +11,12 @@ import typer
 
 from normscale._kernels import announce_compilation
 from normscale._version import __version__
-from normscale.cli import (
-    audit,
-    bench,
-    data,
-    detectors,
-    doctor,
-    evaluate,
-    export,
-    fit,
-    leaderboard,
-    report,
-    score,
-    serve,
-    stress,
-    token,
-    train,
-    watch,
-)
-from normscale.cli._plain_help import PlainCommand
+from normscale.cli._lazy_commands import LazyGroup
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
     name="normscale",
+    cls=LazyGroup,
     help="Tell, for every answer of a classifier, whether the input was one it was trained for.",
     epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv .jsonl (text also .gz), - for a pipe, or "
     "sample:NAME for the embedded sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
@@ -42,22 +25,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("fit", cls=PlainCommand, epilog=fit.EXAMPLE)(fit.fit)
-app.command("score", cls=PlainCommand, epilog=score.EXAMPLE)(score.score)
-app.command("eval", cls=PlainCommand, epilog=evaluate.EXAMPLE)(evaluate.evaluate)
-app.command("audit", cls=PlainCommand, epilog=audit.EXAMPLE)(audit.audit_claims)
-app.command("bench", cls=PlainCommand, epilog=bench.EXAMPLE)(bench.bench)
-app.command("stress", cls=PlainCommand, epilog=stress.EXAMPLE)(stress.command)
-app.command("report", cls=PlainCommand, epilog=report.EXAMPLE)(report.report)
-app.command("leaderboard", cls=PlainCommand, epilog=leaderboard.EXAMPLE)(leaderboard.leaderboard)
-app.command("train", cls=PlainCommand, epilog=train.EXAMPLE)(train.train)
-app.add_typer(data.app, name="data")
-app.command("serve", cls=PlainCommand, epilog=serve.EXAMPLE)(serve.serve)
-app.command("watch", cls=PlainCommand, epilog=watch.EXAMPLE)(watch.watch)
-app.command("token", cls=PlainCommand, epilog=token.EXAMPLE)(token.token)
-app.command("export", cls=PlainCommand, epilog=export.EXAMPLE)(export.export)
-app.command("detectors", cls=PlainCommand, epilog=detectors.EXAMPLE)(detectors.detectors)
-app.command("doctor", cls=PlainCommand, epilog=doctor.EXAMPLE)(doctor.doctor)
 
 
 def _show_version(wanted: bool) -> None:

@@ -12,6 +12,7 @@ from normscale.cli._plain_help import PlainCommand
 app = typer.Typer(
     help="Data sets: list them, get them, look at them.",
     no_args_is_help=True,
+    add_completion=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -1,0 +1,61 @@
+"""Commands that are imported when they are asked for: what a command needs is loaded for that command alone."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command as built
+
+from normscale.cli._plain_help import PlainCommand
+
+COMMANDS = {
+    "fit": "fit:fit",
+    "score": "score:score",
+    "eval": "evaluate:evaluate",
+    "audit": "audit:audit_claims",
+    "bench": "bench:bench",
+    "stress": "stress:command",
+    "report": "report:report",
+    "leaderboard": "leaderboard:leaderboard",
+    "train": "train:train",
+    "serve": "serve:serve",
+    "watch": "watch:watch",
+    "token": "token:token",
+    "export": "export:export",
+    "detectors": "detectors:detectors",
+    "doctor": "doctor:doctor",
+    "data": "data:app",
+}
+"""Name -> module of this folder and what it calls the command; in the order of the help."""
+
+
+class LazyGroup(TyperGroup):
+    """Builds a command on its first use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Every name, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by name; for a name that is none, all are built, so that one like it can be suggested."""
+        for name in [cmd_name] if cmd_name in COMMANDS else COMMANDS:
+            if name not in self.commands:
+                self.commands[name] = _build(name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _build(name: str) -> Any:
+    file, attribute = COMMANDS[name].split(":")
+    module = importlib.import_module(f"normscale.cli.{file}")
+    found = getattr(module, attribute)
+    if isinstance(found, typer.Typer):
+        command = built(found)
+    else:
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        alone.command(name, cls=PlainCommand, epilog=module.EXAMPLE)(found)
+        command = built(alone)
+    command.name = name
+    return command
