@@ -90,6 +90,7 @@ class Detector(ABC):
     choice: str | None = None
     """Why it is this detector, where it was chosen for the outputs at hand and by nobody."""
     baseline_: TrainingBaseline | None = None
+    _is_steady = False
     """What the training rows looked like; None where their logits were not known."""
 
     _lock: threading.Lock
@@ -156,8 +157,14 @@ class Detector(ABC):
     def _start(self) -> None:  # noqa: B027 - nothing to do is a valid answer
         """Begin a new stream from what ``fit`` learned."""
 
-    def _steady(self) -> None:  # noqa: B027
+    def _steady(self) -> None:
         """Let running statistics begin so calmly that one threshold serves the first row of a stream and the last."""
+        if not self._is_steady:
+            self._is_steady = True
+            self._add_prior()
+
+    def _add_prior(self) -> None:  # noqa: B027
+        """Add to running statistics what makes them steady."""
 
     def _separate(self) -> None:  # noqa: B027
         """Give a copy running statistics of its own."""
@@ -239,6 +246,7 @@ class Detector(ABC):
         """A copy that has learned nothing: a failed fit must leave self as it was."""
         learner = copy.copy(self)
         learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        learner._is_steady = False
         return learner
 
     def score(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:

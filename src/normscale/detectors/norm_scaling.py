@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -87,7 +87,6 @@ class NormScaling(Step):
     }
 
     running_: RunningMoments
-    _is_steady = False
 
     def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
         self._score_by(score)
@@ -120,18 +119,10 @@ class NormScaling(Step):
             return self.prior_weight
         return max(self.prior_weight, _FEWEST_STEADY_ROWS, _STEADY_ROWS_PER_CLASS * self.running_.mean.size)
 
-    def _learner(self) -> Self:
-        learner = super()._learner()
-        learner._is_steady = False
-        return learner
-
-    def _steady(self) -> None:
-        super()._steady()
-        if self._learns and not self._is_steady:
-            self._is_steady = True
-            more = self.training_weight_ - self.prior_weight
-            if more > 0.0:
-                self.running_ = self.training_.reweighted(more).merge(self.running_)
+    def _add_prior(self) -> None:
+        more = self.training_weight_ - self.prior_weight if self._learns else 0.0
+        if more > 0.0:
+            self.running_ = self.training_.reweighted(more).merge(self.running_)
 
     def _start_own(self) -> None:
         self.running_ = self._prior()

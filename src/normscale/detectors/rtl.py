@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,6 @@ class RTL(Wrapper):
         "ridge": "how strongly the regression is held to that of the training rows",
     }
 
-    _is_steady = False
     start_: FloatArray
     products_: FloatArray
     weights_: FloatArray
@@ -98,20 +97,12 @@ class RTL(Wrapper):
         self.products_ = gram / len(train)
         self.start_ = np.asarray(np.linalg.solve(gram + self.ridge * np.eye(width), right), dtype=np.float64)
 
-    def _learner(self) -> Self:
-        learner = super()._learner()
-        learner._is_steady = False
-        return learner
-
-    def _steady(self) -> None:
-        super()._steady()
-        if not self._is_steady:
-            self._is_steady = True
-            information = np.linalg.inv(self.covariance_)  # what w rests on: the ridge and the rows of the stream
-            more = _STEADY_ROWS_PER_WEIGHT * self.start_.size * self.products_
-            right = information @ self.weights_ + more @ self.start_
-            self.covariance_ = np.asarray(np.linalg.inv(information + more), dtype=np.float64)
-            self.weights_ = self.covariance_ @ right
+    def _add_prior(self) -> None:
+        information = np.linalg.inv(self.covariance_)  # what w rests on: the ridge and the rows of the stream
+        more = _STEADY_ROWS_PER_WEIGHT * self.start_.size * self.products_
+        right = information @ self.weights_ + more @ self.start_
+        self.covariance_ = np.asarray(np.linalg.inv(information + more), dtype=np.float64)
+        self.weights_ = self.covariance_ @ right
 
     def _start_own(self) -> None:
         self.weights_ = self.start_.copy()

@@ -79,6 +79,7 @@ class Wrapper(Detector):
 
     def _steady(self) -> None:
         self.scorer._steady()
+        super()._steady()
 
     def _separate(self) -> None:
         self.scorer = copy.copy(self.scorer)
