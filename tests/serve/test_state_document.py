@@ -99,3 +99,18 @@ def test_what_a_person_froze_only_a_person_thaws() -> None:
     assert document["mode"] == "frozen"
     assert document["thaw"] is None
     assert document["frozen_by"] == []
+
+
+def test_how_long_the_stream_is_on_probation() -> None:
+    assert state_document(opened())["probation"] == 0  # training counts as many rows there
+    detector = ns.RobustNormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation)
+    guard = open_guard(detector, ":memory:")
+    assert state_document(guard)["probation"] == 500
+    guard.score(DIGITS[:300])
+    assert state_document(guard)["probation"] == 500 - guard.state.rows < 250
+    guard.score(DIGITS[:300])
+    assert state_document(guard)["probation"] == 0
+    guard.store.close()
+    trusting = open_guard(detector, ":memory:", Policy(on_drift="ignore"))
+    assert state_document(trusting)["probation"] == 0
+    trusting.store.close()

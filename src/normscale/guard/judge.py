@@ -9,6 +9,7 @@ Pure: nothing here is written or changed. The caller writes the ruling to the st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -139,6 +140,10 @@ class Judge:
     def mode_of(self, state: GuardState) -> Mode:
         """How rows are scored in a state."""
         return Mode.FROZEN if state.frozen is not None else self.mode
+
+    def probation_left(self, state: GuardState) -> int:
+        """Rows to be taken in before answers are more than the detector file's."""
+        return max(0, math.ceil(self.start.statistics.probation) - state.rows)
 
     def _verdict(self, state: GuardState, block: Block, scored: _Scored, scaled: FloatArray | None = None) -> Verdict:
         alarms = tuple(alarm.name for alarm in state.alarms)

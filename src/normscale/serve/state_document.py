@@ -31,6 +31,7 @@ def state_document(guards: GuardPair) -> dict[str, Any]:
         "scored": state.scored,
         "quarantined": state.quarantined,
         "mode": guard.mode,
+        "probation": guard.judge.probation_left(state),
         "on_drift": guard.policy.on_drift,
         "frozen_since": None if state.frozen is None else state.frozen.since,
         "frozen_because": None if state.frozen is None else state.frozen.because,

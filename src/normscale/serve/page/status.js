@@ -29,7 +29,8 @@ function describe(view) {
     return ["alarm", `${title}, with ${n === 1 ? "one alarm" : `${n} alarms`}`, words + quarantined];
   }
   if (view.mode === "static") return ["static", title, "No alarm. This detector learns nothing from the stream."];
-  return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${quarantined}`];
+  const probation = view.probation ? ` What the stream teaches is answered in ${rows(view.probation)}.` : "";
+  return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${probation}${quarantined}`];
 }
 
 // When a frozen guard will go on.
