@@ -51,6 +51,10 @@ class StoreUnavailable(NormscaleError, OSError):
         self.full = full
 
 
+class StoreHeld(StoreUnavailable):
+    """Another process has kept the store to itself for longer than anyone should wait."""
+
+
 class MissingExtra(NormscaleError, ImportError):
     """A feature needs an optional dependency that is not installed."""
 

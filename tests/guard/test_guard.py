@@ -287,11 +287,11 @@ def test_a_new_threshold_of_the_guard_file_counts_until_a_person_draws_another(t
         send(on, digits(5))
         return on
 
-    assert [restarted(value).state.threshold.value for value in (1.0, 2.0)] == [1.0, 2.0]
-    restarted(2.0).set_threshold(1.5)
-    assert restarted(3.0).state.threshold.value == 1.5
-    restarted(3.0).set_threshold(None)
-    assert restarted(4.0).state.threshold.value == 4.0
+    assert [restarted(value).state.threshold.value for value in (1.0, 1.5)] == [1.0, 1.5]
+    restarted(1.6).set_threshold(1.5)
+    assert restarted(1.7).state.threshold.value == 1.5
+    restarted(1.7).set_threshold(None)
+    assert restarted(1.8).state.threshold.value == 1.8
 
 
 def test_frozen_scores_are_the_guard_files(tmp_path: Path) -> None:
@@ -444,7 +444,7 @@ def test_the_detector_itself_is_left_alone() -> None:
 @pytest.mark.parametrize("sizes", ((3, 7, 5), (30, 7, 70)))
 def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) -> None:
     made = detector()
-    made.threshold_ = Threshold(1e9)
+    made.threshold_ = Threshold(1.94)
     on = guard(policy=Policy(on_drift="ignore"), made=made)
     parts = [digits(n, seed=n) for n in sizes]
     parts[1][4] = 1e6  # far out, so flagged and quarantined

@@ -443,3 +443,28 @@ def test_running_readings_are_of_the_farthest_class() -> None:
     assert running_readings(classes) == (0.5, 3.0)  # the class that never varied says nothing
     assert running_readings({**classes, "running_mean": None}) is None
     assert running_readings({**classes, "training_std": [0.0] * 3}) == (0.0, 0.0)
+
+
+def test_a_store_that_is_lost_counts_for_its_own_guard_and_every_line_is_json(
+    sample_guard: Path, tmp_path: Path
+) -> None:
+    guards = "".join(f'[{name}]\ndetector = "{sample_guard}"\nstore = "{name}.sqlite"\n' for name in ("cams", "doors"))
+    (tmp_path / "guards.toml").write_text(guards)
+    with Server(tmp_path / "guards.toml", tmp_path / "log", "--log-format", "json") as server:
+        anyone = server.client()
+        (tmp_path / "doors.sqlite").unlink()
+        assert eventually(lambda: anyone.ask("GET", "/readyz").status == 503)  # it was written to a moment ago
+        answer = anyone.ask("GET", "/readyz")
+        assert answer.json["error"].startswith("doors: the store")
+
+        def errors(guard: str) -> list[str]:
+            text = anyone.ask("GET", f"/{guard}/metrics").body.decode()
+            return [line for line in text.splitlines() if line.startswith("normscale_store_errors_total")]
+
+        assert errors("cams") == []
+        assert errors("doors") == ['normscale_store_errors_total{guard="doors"} 2.0']
+        assert "normscale_store_up 0.0" in anyone.ask("GET", "/doors/metrics").body.decode()
+        assert "/NAME/openapi.json" in anyone.ask("GET", "/openapi.json").json["error"]
+    lines = [json.loads(line) for line in server.log.splitlines()]  # nothing else goes to stderr
+    assert [line["guard"] for line in lines if line["event"] == "guard"] == ["cams", "doors"]
+    assert [(line["guard"], line["up"]) for line in lines if line["event"] == "store"] == [("doors", False)]

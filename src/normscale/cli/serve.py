@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -138,7 +138,9 @@ def serve(
 ) -> None:
     """Serve a guard over HTTP: rows in, scores out, running statistics that survive a crash, and a page at /."""
     try:
-        from normscale.serve.run import bind, check_settings
+        from normscale._kernels import announce_compilation
+        from normscale.serve.event_log import tell
+        from normscale.serve.run import bind, check_settings, start_log
         from normscale.serve.run import serve as run
         from normscale.serve.settings import SAMPLE, GuardSettings, ServerSettings, default_store, read_guards
     except ImportError as error:
@@ -189,6 +191,10 @@ def serve(
     if logits is not None and model is None:
         raise InvalidInput("--logits names an output of --model; give both.")
     check_settings(settings)
+    as_json = log_format == "json"
+    if as_json:  # then nothing but JSON goes to stderr
+        start_log(settings)
+        announce_compilation(lambda: tell("compiling"))
     with bind(settings) as listener:
         address, bound_port = listener.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
@@ -196,15 +202,23 @@ def serve(
             # What is wrong with it is said here, once, and not by every worker.
             opened = guard.open()
             classifier = guard.load_classifier(opened.widths)
-            _introduce(opened, f"http://{shown}:{bound_port}/{name and name + '/'}")
-            if classifier is not None and classifier.note:
-                typer.echo(f"normscale: note: {classifier.note}", err=True)
-        typer.echo("Ctrl-C stops.", err=True)
+            address = f"http://{shown}:{bound_port}/{name and name + '/'}"
+            notes = _notes(opened) + ([classifier.note] if classifier is not None and classifier.note else [])
+            if as_json:
+                state = opened.serving.state
+                facts: dict[str, Any] = {"detector": repr(opened.serving.detector), "store": opened.serving.store.name}
+                facts |= {"rows": state.rows, "mode": opened.serving.mode, "notes": notes}
+                tell("guard", guard=name, address=address, **facts)
+            else:
+                _introduce(opened, address, notes)
+            opened.close()
+        if not as_json:
+            typer.echo("Ctrl-C stops.", err=True)
         run(settings, listener)
 
 
-def _introduce(guards: GuardPair, address: str) -> None:
-    """Say which guard is served where, and close it again."""
+def _introduce(guards: GuardPair, address: str, notes: list[str]) -> None:
+    """Say which guard is served where."""
     guard = guards.serving
     state, wanted = guard.state, " and ".join(guards.widths)
     typer.echo(
@@ -214,14 +228,23 @@ def _introduce(guards: GuardPair, address: str) -> None:
         f"{address} is the page; POST {address}v1/score takes {wanted}.",
         err=True,
     )
+    for note in notes:
+        typer.echo(f"normscale: note: {note}", err=True)
+
+
+def _notes(guards: GuardPair) -> list[str]:
+    """What else an operator should know of a guard."""
+    guard, notes = guards.serving, []
     if guard.detector.baseline_ is None:
-        typer.echo(
-            "note: the detector file does not say what training looked like, so only the flagged share is watched; "
-            "fit it again with this version.",
-            err=True,
+        notes.append(
+            "the detector file does not say what training looked like, so only the flagged share is watched; "
+            "fit it again with this version."
         )
+    if guard.adopted is not None:
+        carried = f"{guard.state.rows} rows were carried over" if guard.adopted["carried"] else "it begins anew"
+        notes.append(f"the store was another detector's; {carried}.")
     if guards.shadow is not None:
-        typer.echo(f"{guards.shadow.detector!r} on {guards.shadow.store.name} is its shadow.", err=True)
+        notes.append(f"{guards.shadow.detector!r} on {guards.shadow.store.name} is its shadow.")
     if guards.former is not None:
-        typer.echo(f"it was switched to from {guards.former.detector!r} on {guards.former.store.name}.", err=True)
-    guards.close()
+        notes.append(f"it was switched to from {guards.former.detector!r} on {guards.former.store.name}.")
+    return notes

@@ -184,9 +184,9 @@ class DriftMonitor:
     def readings(self, recent: RecentRows, running: RunningMoments | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
         policy, readings = self.policy, []
-        if self.baseline is not None and recent.weight >= policy.enough:
+        if self.baseline is not None and recent.weight >= policy.enough_weight:
             readings = [self._balance(recent), *self._moved(recent.mean, recent.std, Drift.SHIFT, Drift.SPREAD)]
-        if recent.answered >= policy.enough:
+        if recent.answered >= policy.enough_weight:
             readings.append(self._reading(Drift.FLAGGED, recent.flagged / recent.answered))
         if recent.lately > 0.0:
             readings.append(self._reading(Drift.ADDED, max(0.0, recent.added - _FEW) / recent.lately))

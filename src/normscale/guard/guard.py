@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -73,6 +74,8 @@ class Guard(StoredState):
         statistics = statistics_of(detector, read, self.policy)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
+        if detector.threshold_.keep is None:  # somebody's number, and not one that rows gave
+            _require_some_flagged(detector.threshold_.value, self._largest_score)
         super().__init__(store, start, detector, adopt=adopt)
 
     @property
@@ -150,14 +153,18 @@ class Guard(StoredState):
 
     def _checked_request(self, request: Request) -> Request | InvalidInput:
         try:
-            outputs = self.checked(request.outputs)
-            if not self._fitted_on_probabilities:
-                require_logits(outputs.logits)
-            for name in outputs.names[1:]:  # logits come first, and are looked at with their moments
-                require_numbers(outputs.array(name), name)
+            return dataclasses.replace(request, outputs=self.acceptable(request.outputs))
         except InvalidInput as refusal:
             return refusal
-        return dataclasses.replace(request, outputs=outputs)
+
+    def acceptable(self, outputs: ModelOutputs | Any) -> ModelOutputs:
+        """Choose the arrays that the guard reads, or refuse them; the numbers of logits are looked at later."""
+        outputs = self.checked(outputs)
+        if not self._fitted_on_probabilities:
+            require_logits(outputs.logits)
+        for name in outputs.names[1:]:  # logits come first, and are looked at with their moments
+            require_numbers(outputs.array(name), name)
+        return outputs
 
     def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
         """What was answered to an earlier request with that key."""
@@ -225,11 +232,8 @@ class Guard(StoredState):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
         with self.session() as session:
             largest = max(self._largest_score, session.state.largest_score)
-            if value is not None and threshold.value > largest:
-                raise InvalidInput(
-                    f"a threshold of {threshold.value:g} would flag nothing: no score so far, nor of rows far from "
-                    f"training, was above {largest:g}. Choose a smaller one."
-                )
+            if value is not None:
+                _require_some_flagged(threshold.value, largest)
             session.decide(
                 Event.THRESHOLD,
                 {"value": threshold.value, "own": value is None},
@@ -249,14 +253,16 @@ class Guard(StoredState):
         return self.state
 
     def thaw(self, *, by: str = "") -> GuardState:
-        """Resume taking rows in."""
+        """Resume taking rows in; what is compared with training begins anew."""
         with self.session() as session:
-            session.decide(Event.THAW, {"because": "a person said so"}, by, frozen=None, calm_rows=0, freezes=0)
+            anew = {"recent": self.start.recent, "alarms": ()}  # or what froze it would freeze it again
+            note = {"because": "a person said so"}
+            session.decide(Event.THAW, note, by, frozen=None, calm_rows=0, freezes=0, **anew)
         return self.state
 
     def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream: back to the detector file's statistics. Quarantined rows stay where they are."""
-        names = ("statistics", "recent", "rows", "frozen", "alarms", "calm_rows", "freezes")
+        names = ("statistics", "recent", "rows", "counted", "frozen", "alarms", "calm_rows", "freezes")
         with self.session() as session:
             session.decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
         return self.state
@@ -269,7 +275,10 @@ class Guard(StoredState):
             for part in parts:
                 statistics = statistics.accept(part.moments, part.packed_rows)
             rows = session.drop_quarantined(parts)
-            session.state = session.state._replace(statistics=statistics, rows=session.state.rows + rows)
+            taught = {"statistics": statistics, "rows": session.state.rows + rows}
+            if rows:
+                taught["counted"] = 0  # what these rows teach was never held against a limit
+            session.state = session.state._replace(**taught)
             session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
         return self.state
 
@@ -314,20 +323,34 @@ class Guard(StoredState):
         """Write to the store, or raise :class:`StoreUnavailable` as answers would."""
         with self.session() as session:
             session.transaction.meta["probe"] = str(session.now)
+        self.require_room()
+
+    def require_room(self) -> None:
+        """Raise :class:`StoreUnavailable` where the store's disk has no room for another state."""
+        self.store.require_room(self.state_bytes)
 
     @cached_property
     def _largest_score(self) -> float:
-        """Of the training mean and of rows far out, by the detector file, and its own threshold."""
+        """Of the training mean and of rows far out, by the detector file, and the threshold that it was fitted with."""
         baseline, random = self.detector.baseline_, np.random.default_rng(0)
-        largest = self.start.threshold.value
+        threshold = self.judge.start.threshold
+        largest = threshold.value if baseline is None or threshold.keep is not None else -math.inf
         if baseline is not None:
             reach = np.concatenate([np.zeros(1), np.repeat(self.policy.far, 64)])[:, None]
             arrays = {}
             for name, width in self.widths.items():
                 moments = baseline.moments if name == LOGITS else baseline.others[name]
                 arrays[name] = moments.mean + moments.std * reach * random.uniform(-1.0, 1.0, (65, width))
-            largest = max(largest, float(self.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
+            largest = max(largest, float(self.judge.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
         return largest
+
+
+def _require_some_flagged(threshold: float, largest: float) -> None:
+    if threshold > largest:
+        raise InvalidInput(
+            f"a threshold of {threshold:g} would flag nothing: no score so far, nor of rows far from training, was "
+            f"above {largest:g}. Choose a smaller one."
+        )
 
 
 def _joined(requests: Sequence[Request]) -> ModelOutputs:

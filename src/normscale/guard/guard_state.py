@@ -111,6 +111,8 @@ class GuardState(NamedTuple):
     threshold: Threshold
     rows: int = 0
     """Rows in the statistics."""
+    counted: int = 0
+    """Rows in them of which it was counted what the stream alone flags; probation lasts so long."""
     scored: int = 0
     """Rows answered since the store began."""
     quarantined: int = 0
@@ -136,13 +138,13 @@ class GuardState(NamedTuple):
     def froze(self, because: str, alarms: tuple[Alarm, ...], start: GuardState) -> GuardState:
         """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
         frozen = Frozen(self.at, because, alarms=alarms)
-        return self._replace(frozen=frozen, statistics=start.statistics, rows=0, freezes=self.freezes + 1)
+        return self._replace(frozen=frozen, statistics=start.statistics, rows=0, counted=0, freezes=self.freezes + 1)
 
     def pack(self) -> bytes:
         """Write the state as bytes."""
         recent = self.recent
         header = {
-            **{name: getattr(self, name) for name in (*_PLAIN, *_TUPLES)},  # tuples are lists there
+            **{name: getattr(self, name) for name in (*_PLAIN, *_TUPLES, "counted")},  # tuples are lists there
             "threshold": self.threshold.to_header() if self.threshold_decided else None,
             "recent": {name: value for name, value in recent._asdict().items() if name not in _RECENT},
         }
@@ -165,6 +167,7 @@ class GuardState(NamedTuple):
                 threshold_decided=decided,
                 successor=None if header.get("successor") is None else Successor(*header["successor"]),
                 agreement=ShadowAgreement(*header.get("agreement", ())),
+                counted=header.get("counted", 0),
                 **{name: header[name] for name in _PLAIN},
             )
         except (KeyError, TypeError, ValueError) as error:

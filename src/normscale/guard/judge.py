@@ -143,7 +143,7 @@ class Judge:
 
     def probation_left(self, state: GuardState) -> int:
         """Rows to be taken in before answers are more than the detector file's."""
-        return max(0, math.ceil(self.start.statistics.probation) - state.rows)
+        return max(0, math.ceil(self.start.statistics.probation) - state.counted)
 
     def _verdict(self, state: GuardState, block: Block, scored: _Scored, scaled: FloatArray | None = None) -> Verdict:
         alarms = tuple(alarm.name for alarm in state.alarms)
@@ -178,7 +178,7 @@ class Judge:
         scores = np.maximum(by_file, scores)
         flags, flagged_by_file = self._flags(state, scores, block), self._flags(state, by_file, block)
         added = flags & ~flagged_by_file
-        early = state.rows + np.cumsum(may) <= file.probation
+        early = state.counted + np.cumsum(may) - may < file.probation
         scores, flags = np.where(early, by_file, scores), np.where(early, flagged_by_file, flags)
         return _Scored(scores, flags, added, may, statistics)
 
@@ -210,6 +210,7 @@ class Judge:
         return state._replace(
             statistics=scored.statistics,
             rows=state.rows + taken,
+            counted=state.counted + (0 if self.policy.trusting else taken),
             scored=state.scored + n,
             quarantined=state.quarantined + n - taken,
             calm_rows=calm_rows,

@@ -66,22 +66,28 @@ class _Line(NamedTuple):
 
 def _checked(guard: Guard, block: list[_Line]) -> list[_Line]:
     """The lines, those that the guard would refuse marked as such."""
-    good = [line for line in block if not line.error]
+    if _trouble(guard, block):
+        block = [line if line.error else line._replace(error=_trouble(guard, [line])) for line in block]
+        if error := _trouble(guard, block):  # none by itself, but all that are left
+            block = [line if line.error else line._replace(error=error) for line in block]
+    return block
+
+
+def _trouble(guard: Guard, lines: list[_Line]) -> str:
+    """Why the guard would refuse those of the lines that are still good; empty: it would not."""
+    good = [line for line in lines if not line.error]
     try:
         if good:
             _stacked(guard, good)
-        return block
-    except ValueError as error:  # some line is wrong; find it
-        if len(block) == 1:
-            return [block[0]._replace(error=str(error))]
-        return [checked for line in block for checked in _checked(guard, [line])]
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _stacked(guard: Guard, lines: list[_Line]) -> ModelOutputs:
     """Rows as outputs that the guard takes; ``ValueError`` when one of them is wrong."""
-    outputs = guard.checked({name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
-    for name in outputs.names:
-        require_numbers(outputs.array(name), name)
+    outputs = guard.acceptable({name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
+    require_numbers(outputs.logits, LOGITS)
     return outputs
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -70,6 +71,11 @@ class Policy:
     def enough(self) -> float:
         """Rows after which the recent ones are compared with training."""
         return min(self.evidence, 0.5 * self.window)
+
+    @property
+    def enough_weight(self) -> float:
+        """What so many recent rows weigh, since each fades from its arrival on."""
+        return self.window * (1.0 - math.exp(-self.enough / self.window)) * (1.0 - 1e-9)
 
     def __post_init__(self) -> None:
         """Raise :class:`InvalidInput` naming what is wrong with it."""

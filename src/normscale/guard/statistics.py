@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -86,16 +86,23 @@ class MomentStatistics(Statistics):
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, MomentStatistics]:
         formula, rows, state = self.formula, outputs.logits, self.state
-        scores, first = np.empty(rows.shape[0]), 0
-        while first < len(rows):  # up to the row that makes it due, so that any split of a stream gives the same
-            room = 2.0 * self.prior - state.weight
-            last = len(rows) if room >= len(rows) - first else first + max(1, math.ceil(room))
-            part, into = rows[first:last], scores[first:last]
-            after = _kernels.stream_scores(part, *state, KINDS[formula.kind], 1.0 / formula.temperature, into)
+        scores = np.empty(len(rows))
+        for part in self._parts(len(rows)):
+            into = scores[part]
+            after = _kernels.stream_scores(rows[part], *state, KINDS[formula.kind], 1.0 / formula.temperature, into)
             if after is None:
                 raise _validate.invalid_row_error(rows, "logits")
-            state, first = _halved(after, self.prior), last
+            state = _halved(after, self.prior)
         return (scores if formula.weight == 1.0 else formula.weight * scores), self._after(state)
+
+    def _parts(self, n_rows: int) -> Iterator[slice]:
+        """Rows up to each one that makes it due to forget, so that any split of a stream gives the same."""
+        weight, first = self.state.weight, 0
+        while first < n_rows:
+            room = 2.0 * self.prior - weight
+            last = n_rows if room >= n_rows - first else first + max(1, math.ceil(room))
+            yield slice(first, last)
+            weight, first = self.prior if last - first >= room else weight + last - first, last
 
     def _after(self, state: BlockState) -> MomentStatistics:
         return MomentStatistics(self.formula, state, self.prior)
@@ -111,9 +118,14 @@ class MomentStatistics(Statistics):
     def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
         if not taking_in:
             return norm_scale(logits, self.moments, self.formula.temperature)
-        _, means, variances = self.moments.prefix(logits)
-        deviations = self.formula.temperature * np.sqrt(variances)
-        return np.divide(logits - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
+        scaled, state = np.empty(logits.shape), self.state
+        for part in self._parts(len(logits)):
+            rows = logits[part]
+            weights, means, variances = RunningMoments.wrap(state).prefix(rows)
+            deviations = self.formula.temperature * np.sqrt(variances)
+            scaled[part] = np.divide(rows - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
+            state = _halved(BlockState(float(weights[-1]), means[-1], variances[-1] * weights[-1]), self.prior)
+        return scaled
 
     @property
     def moments(self) -> RunningMoments:
@@ -127,6 +139,9 @@ class MomentStatistics(Statistics):
         moments = RunningMoments.from_state(float(tensors["weight"][0]), tensors["mean"], tensors["m2"])
         if moments.mean.shape != self.state.mean.shape:
             raise InvalidInput(f"the running statistics must have shape {self.state.mean.shape}.")
+        missing = self.prior - moments.weight
+        if 0.0 < missing < math.inf:  # written where training counted as fewer rows
+            moments = RunningMoments.wrap(self.state).reweighted(missing).merge(moments)
         return self._after(moments.state)
 
 

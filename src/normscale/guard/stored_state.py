@@ -54,6 +54,10 @@ class StoredState:
         self.view = View()
         self.listeners: list[Callable[[Entry], None]] = []
         self.clock = Clock()
+        self.went_back = ""
+        """Why the store is none that rows may be acknowledged on any more, if so."""
+        self.state_bytes = 0
+        """What the state took when it was last written here."""
         self.fingerprint = fingerprint(detector)
         with store.transaction() as transaction:
             profile = profile_of(detector)
@@ -62,6 +66,8 @@ class StoredState:
             self.state = self.loaded(transaction)
             self.view.feed(transaction.entries_after(self.state.seq - KEEP))
         self.clock.catch_up(self.state.at)
+        self.adopted = note
+        """What was carried over from the detector that the store belonged to; None: it was this one's."""
         if note is not None:
             with self.session() as session:
                 session.append(Event.ADOPT, note=note)
@@ -74,6 +80,8 @@ class StoredState:
     @contextmanager
     def session(self, *, switched_too: bool = False) -> Iterator[Session]:
         """A transaction that writes the state it makes; of a guard switched from, only with ``switched_too``."""
+        if self.went_back:
+            raise StoreUnavailable(self.went_back)
         with self.store.transaction() as transaction:
             session = Session(self, transaction)
             before = session.state
@@ -170,15 +178,18 @@ class Session:
     def write(self) -> None:
         """Write the state, and forget what is old."""
         before, state = self.head.seq, self.state
-        self.head = self.transaction.save_state(state.seq, self.head, state.pack())
+        packed = state.pack()
+        self.head = self.transaction.save_state(state.seq, self.head, packed)
+        self._stored.state_bytes = len(packed)
         if state.seq // FORGET_EVERY != before // FORGET_EVERY:
             self.transaction.forget(state.seq - KEEP, state.at - REMEMBER)
 
     def _require_later(self, known: StateHead) -> None:
         found = self.head
         if found.seq <= known.seq:
-            raise StoreUnavailable(
+            self._stored.went_back = (  # others may soon have brought it as far again, with other rows
                 f"the store {self._stored.store.name!r} went back: it holds entry {found.seq}, and this process has "
                 f"acknowledged rows up to entry {known.seq} (was it restored from a copy, or did a replica without "
                 "them take over?). Nothing was taken in. Restart the guard to go on from what the store holds."
             )
+            raise StoreUnavailable(self._stored.went_back)

@@ -71,9 +71,10 @@ def succeed(
         return {"carried": False}
     header, tensors = unpack_state(stored, STORED)
     carried = _carried(start.statistics, statistics_tensors(tensors), earlier, profile)
-    state = start._replace(  # what only the old detector's logits explain begins anew
+    frozen = None if header["frozen"] is None else Frozen.from_list(header["frozen"])
+    state = start._replace(  # what only the old detector's logits explain begins anew, an alarm's freeze too
         **{name: header[name] for name in ("seq", "at", "scored", "alarms_raised")},
-        frozen=None if header["frozen"] is None else Frozen.from_list(header["frozen"]),
+        frozen=frozen if frozen is not None and frozen.by_person else None,
         this_minute=MinuteCounts(*header["this_minute"]),
         statistics=start.statistics if carried is None else carried,
         rows=0 if carried is None else int(header["rows"]),

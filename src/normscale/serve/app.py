@@ -103,6 +103,7 @@ class GuardApp:
             first = next(iter(self.guards.values()))
             for path, handler in (("/healthz", first.health), ("/readyz", self._all_ready), ("/", self._names)):
                 self._routes[path] = {"GET": (Route("GET", path, "", ""), first, handler)}
+        self._paths = "/openapi.json" if "" in self.guards else "/NAME/openapi.json; / lists the names"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -148,9 +149,10 @@ class GuardApp:
             except Exception as error:
                 held.close()  # who is refused makes room for others, though it may be listened to for a while
                 reply = refusal(error)
-                guard = next((handlers.name for _, handlers, _ in methods.values()), "")
+                of_all = "" not in self.guards and request.path.count("/") == 1
+                guard = "" if of_all else next((handlers.name for _, handlers, _ in methods.values()), "")
                 if isinstance(error, (StoreUnavailable, FileFormatError)):
-                    self._instruments.store_errors.labels(guard).inc()
+                    self._count_store_error(self.guards[guard], error)
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
                 because = None if reply.status in (401, 404) else _sentence(error)  # of strangers' paths, nothing
@@ -165,7 +167,7 @@ class GuardApp:
         self._check_head(request)
         found = methods.get(request.method)
         if not methods:
-            raise BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in /openapi.json.")
+            raise BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in {self._paths}.")
         if found is None:
             known = ", ".join(sorted(methods))
             raise BadRequest(405, f"{shown(request.method)} is not allowed here, but {known}.")
@@ -213,9 +215,17 @@ class GuardApp:
             raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")
 
     async def _all_ready(self, request: HttpRequest) -> Reply:
-        for guard in self.guards.values():
-            await guard.ready(request)
+        for name, guard in self.guards.items():
+            try:
+                await guard.ready(request)
+            except (StoreUnavailable, FileFormatError) as error:
+                self._count_store_error(guard, error)
+                raise BadRequest(refusal(error).status, f"{name}: {error}") from error
         return Reply(encode_json({"status": "ready"}))
+
+    def _count_store_error(self, guard: Handlers, error: Exception) -> None:
+        self._instruments.store_errors.labels(guard.name).inc()
+        guard.watcher.store_trouble(str(error))
 
     async def _names(self, _: HttpRequest) -> Reply:
         return Reply(encode_json({"guards": {name: f"/{name}/" for name in self.guards}}))

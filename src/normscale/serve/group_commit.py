@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from normscale.errors import FileFormatError, NormscaleError, StoreUnavailable
+from normscale.errors import FileFormatError, NormscaleError, StoreHeld, StoreUnavailable
 from normscale.guard import GuardPair, Request, Verdict
 
 GROUP_NUMBERS = 1 << 22
@@ -82,14 +82,22 @@ class GroupCommit:
                 work, self._waiting = self._waiting, []
             if not work:
                 return
+            held: StoreHeld | None = None
             for group in _groups(work):  # of a client that is gone, nothing is taken in
                 if still_wanted := [(item, future) for item, future in group if not future.cancelled()]:
-                    self._do(still_wanted)
+                    held = self._do(still_wanted, held)
+            if held is not None:  # who came meanwhile need not wait as long again
+                with self._changed:
+                    work, self._waiting = self._waiting, []
+                self._do(work, held)
 
-    def _do(self, group: Sequence[Work]) -> None:
+    def _do(self, group: Sequence[Work], held: StoreHeld | None = None) -> StoreHeld | None:
+        """Answer a group; if the store is held by another process, all of it hears that at once."""
         requests = [item for item, _ in group if isinstance(item, Request)]
         results: list[Any] = []
         try:
+            if held is not None:
+                raise held
             if requests:
                 many = sum(len(request.outputs) for request in requests) >= _MANY_ROWS
                 sys.setswitchinterval(_SHORT_TURN if many else _TURN)
@@ -99,9 +107,11 @@ class GroupCommit:
             self.is_failing = False
         except Exception as error:  # every request of a group must hear of it
             results = [error] * len(group)
+            held = error if isinstance(error, StoreHeld) else None
             self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(_resolve, [future for _, future in group], results)
+        return held
 
 
 def _groups(work: Iterable[Work]) -> Iterator[list[Work]]:

@@ -109,7 +109,7 @@ class Handlers:
         """Look at the store every few seconds, so that its troubles are told also while nobody asks."""
         while not await self.shutdown.within(_WATCH_SECONDS):
             with suppress(StoreUnavailable, FileFormatError):
-                await self._refreshed_state()
+                await self._writable_state()
 
     def identify(self, request: HttpRequest, role: str) -> None:
         """Find out whose request it is, and whether they may; before its body is read."""
@@ -209,15 +209,20 @@ class Handlers:
         """``GET /metrics``: also when the store is down."""
         try:
             async with asyncio.timeout(_STATE_SECONDS):
-                state, store_is_up = await self._refreshed_state(), True
+                state, store_is_up = await self._writable_state(), True
         except (StoreUnavailable, FileFormatError, TimeoutError):
             state, store_is_up = state_document(self.guards), False  # as it was last known
         text = self.instruments.exposition(state, self.name, store_is_up=store_is_up)
         return Reply(text, "text/plain; version=0.0.4; charset=utf-8")
 
     async def _refreshed_state(self) -> dict[str, Any]:
+        return await self.commit.run(partial(_refreshed, state_document))
+
+    async def _writable_state(self) -> dict[str, Any]:
+        """The state, of a store that more can be written to; what is wrong with it is told."""
         try:
-            state = await self.commit.run(partial(_refreshed, state_document))
+            state = await self._refreshed_state()
+            self.guards.serving.require_room()
         except (StoreUnavailable, FileFormatError) as error:
             self.watcher.store_trouble(str(error))
             raise

@@ -78,9 +78,14 @@ def bind(settings: ServerSettings) -> socket.socket:
     return listener
 
 
+def start_log(settings: ServerSettings) -> None:
+    """From now on :func:`tell` writes lines of the chosen form."""
+    logging.config.dictConfig(log_config(settings.log_format))
+
+
 def serve(settings: ServerSettings, listener: socket.socket) -> None:
     """Serve until told to stop (SIGINT, SIGTERM); both are an orderly end."""
-    logging.config.dictConfig(log_config(settings.log_format))
+    start_log(settings)
     # uvicorn, having stopped in good order, raises the signal once more: without this it would end the process here.
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)

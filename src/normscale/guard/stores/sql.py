@@ -221,6 +221,9 @@ class SqlStore(ABC):
                 MIGRATIONS[older](self, transaction)
             meta["schema"] = str(SCHEMA_VERSION)
 
+    def require_room(self, n_bytes: int) -> None:  # noqa: B027 - the disk of a database server is not ours to see
+        """Raise :class:`StoreUnavailable` where a state of so many bytes does not fit any more."""
+
     def make_tables(self) -> None:
         """Make the tables, and give the store a name that no other has."""
         for statement in _SCHEMA:

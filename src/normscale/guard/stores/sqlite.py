@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from normscale._lock import lock_file, unlock_file
-from normscale.errors import FileFormatError, StoreUnavailable
+from normscale.errors import FileFormatError, StoreHeld, StoreUnavailable
 from normscale.guard.stores.sql import SqlStore
 
 _CHECKPOINT_PAGES = 4000
@@ -18,6 +18,8 @@ _PATIENCE = 10.0
 """Seconds that a transaction waits for those of other processes ..."""
 _PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
 """... looking again after these."""
+_ROOM = 1 << 16
+"""Bytes that a group of rows may need besides two copies of the state."""
 _LOST = (-1, -1)
 """No file is this one."""
 
@@ -98,6 +100,18 @@ class SqliteStore(SqlStore):
             os.close(self._lock)
             self._lock = None
 
+    def require_room(self, n_bytes: int) -> None:
+        """A few bytes may fit where a state does not."""
+        if self._opened is None or not hasattr(os, "statvfs"):
+            return
+        disk = os.statvfs(self.name)
+        free, wanted = disk.f_bavail * disk.f_frsize, 2 * n_bytes + _ROOM
+        if free < wanted:
+            raise StoreUnavailable(
+                f"the disk of the store {self.name!r} has {free} bytes left, and rows need {wanted}. Make room on it.",
+                full=True,
+            )
+
     def _take_lock(self) -> None:
         if self._lock is None:
             return
@@ -112,7 +126,7 @@ class SqliteStore(SqlStore):
                 if time.monotonic() > deadline:
                     os.lseek(self._lock, 0, os.SEEK_SET)
                     holder = os.read(self._lock, 12).decode(errors="replace").strip() or "unknown"
-                    raise StoreUnavailable(
+                    raise StoreHeld(
                         f"process {holder} has held the store {self.name!r} for {_PATIENCE:g} seconds; nothing was "
                         "taken in. Is it stopped? Let it go on (kill -CONT) or end it, and send the rows again."
                     ) from None

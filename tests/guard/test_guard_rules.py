@@ -1,0 +1,201 @@
+"""Rules of a guard that hold across policies, restarts and people's decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import normscale as ns
+from guard.guards import IGNORE, detector, digits, guard, one_class, send
+from normscale.detectors.threshold import Threshold
+from normscale.errors import InvalidInput, StoreHeld, StoreUnavailable
+from normscale.guard import GuardPair, Policy, Request, open_guard
+from normscale.serve.group_commit import GroupCommit
+
+ROBUST = "robust_norm_scaling"
+
+
+def frozen_by_one_class(on: Any) -> None:
+    for _ in range(60):
+        if on.mode == "frozen":
+            return
+        send(on, one_class(20))
+    raise AssertionError("it did not freeze")
+
+
+def test_a_person_s_thaw_lasts() -> None:
+    on = guard()
+    send(on, digits(300))
+    frozen_by_one_class(on)
+    on.thaw(by="ann")
+    assert send(on, digits(1)).mode == "running"
+    assert send(on, digits(200)).mode == "running"
+    assert on.state.freezes == 0
+    frozen_by_one_class(on)  # and what is wrong is still noticed
+    on.store.close()
+
+
+def test_accepted_rows_do_not_end_a_probation() -> None:
+    on = guard(made=detector(ROBUST))
+    on.freeze("to see")
+    send(on, digits(520))
+    on.accept()
+    on.thaw()
+    assert on.state.rows == 520
+    assert on.judge.probation_left(on.state) == 500
+    send(on, digits(200))
+    assert on.judge.probation_left(on.state) == 300
+    on.accept()  # nothing is left to accept, so nothing begins anew
+    assert on.judge.probation_left(on.state) == 300
+    on.store.close()
+
+
+def test_rows_that_nobody_watched_do_not_end_a_probation(tmp_path: Path) -> None:
+    trusting = guard(tmp_path / "s", IGNORE, detector(ROBUST))
+    send(trusting, digits(520))
+    trusting.store.close()
+    careful = guard(tmp_path / "s", None, detector(ROBUST))
+    assert careful.state.rows == 520
+    assert careful.judge.probation_left(careful.state) == 500
+    careful.store.close()
+
+
+def test_the_row_after_a_probation_and_a_preview_are_judged_alike() -> None:
+    on = guard(policy=Policy(most_added=1.0, flagged=0.99, balance=0.99), made=detector(ROBUST))
+    send(on, digits(499))
+    assert on.judge.probation_left(on.state) == 1
+    send(on, digits(1))
+    odd = ns.load_sample().ood["unseen_digits"].logits[:40]
+    file = on.detector.score(odd)
+    running = on.state.statistics.score(ns.ModelOutputs(odd))
+    assert (running > file).any()
+    np.testing.assert_array_equal(on.preview(odd).scores, np.maximum(file, running))
+    on.store.close()
+
+
+def test_training_counts_as_many_rows_also_over_a_store_that_trusted(tmp_path: Path) -> None:
+    trusting = guard(tmp_path / "s", IGNORE)
+    send(trusting, digits(10))
+    weight = trusting.state.statistics.moments.weight
+    trusting.store.close()
+    careful = guard(tmp_path / "s")
+    moments, training = careful.state.statistics.moments, careful.detector.baseline_.moments
+    assert weight < 1000.0 == moments.weight
+    # The mean lies between training's and the stream's, by their weights.
+    was = trusting.state.statistics.moments
+    np.testing.assert_allclose(moments.mean, ((1000.0 - weight) * training.mean + weight * was.mean) / 1000.0)
+    careful.store.close()
+
+
+def test_recent_rows_are_compared_from_the_row_that_the_policy_names() -> None:
+    on = guard()
+    send(on, digits(499))
+    assert "shift" not in {reading.name for reading in on.readings()}
+    send(on, digits(1))
+    assert "shift" in {reading.name for reading in on.readings()}
+    on.store.close()
+
+
+def test_only_a_person_s_freeze_is_adopted(tmp_path: Path) -> None:
+    other = ns.NormScaling(temperature=2.0).fit(ns.load_sample().train).set_threshold(ns.load_sample().validation)
+    other.class_names = detector().class_names
+    for name, by_person in (("alarm", False), ("person", True)):
+        on = guard(tmp_path / name)
+        send(on, digits(300))
+        if by_person:
+            on.freeze("it is maintained", by="ann")
+        else:
+            frozen_by_one_class(on)
+        on.store.close()
+        adopted = open_guard(other, tmp_path / name, adopt=True)
+        assert (adopted.mode == "frozen") == by_person
+        assert adopted.adopted is not None
+        adopted.store.close()
+
+
+def test_a_threshold_that_flags_nothing_is_refused_at_the_start(tmp_path: Path) -> None:
+    made = detector()
+    made.threshold_ = Threshold(50.0)
+    with pytest.raises(InvalidInput, match="a threshold of 50 would flag nothing"):
+        open_guard(made, tmp_path / "s")
+    sample = ns.load_sample()
+    for name in ("energy", "msp", "knn", ROBUST):  # what rows gave is never refused
+        fitted = ns.make_detector(name).fit(sample.train).set_threshold(sample.validation, keep=1.0)
+        open_guard(fitted, ":memory:").store.close()
+
+
+def test_scaled_logits_are_those_of_one_row_at_a_time_also_where_the_past_is_halved() -> None:
+    rows = digits(1300)
+    whole, single = guard(policy=Policy(prior=500.0)), guard(policy=Policy(prior=500.0))
+    for on in (whole, single):
+        send(on, rows[:400])
+    together = send(whole, rows[400:1300], scaled=True).scaled
+    apart = np.concatenate([send(single, rows[i : i + 1], scaled=True).scaled for i in range(400, 1300)])
+    np.testing.assert_allclose(together, apart, rtol=1e-9, atol=1e-9)
+    for on in (whole, single):
+        on.store.close()
+
+
+def test_a_store_that_went_back_stays_refused_when_others_write_on(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    for _ in range(4):
+        send(on, digits(5))
+    on.head = on.head._replace(seq=on.head.seq + 3)  # as if it had acknowledged more than the store has
+    with pytest.raises(StoreUnavailable, match="went back"):
+        send(on, digits(5))
+    other = guard(tmp_path / "s", IGNORE)
+    for _ in range(6):
+        send(other, digits(5))
+    with pytest.raises(StoreUnavailable, match="went back"):
+        send(on, digits(5))
+    on.store.close()
+    other.store.close()
+
+
+def test_a_probe_wants_room_for_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on = guard(tmp_path / "s")
+    send(on, digits(5))
+    on.probe()
+    assert on.state_bytes > 500
+    for free, fits in ((16, False), (64 + 16, True)):
+        monkeypatch.setattr(os, "statvfs", lambda _, free=free: SimpleNamespace(f_bavail=free, f_frsize=1024))
+        if fits:
+            on.probe()
+            continue
+        with pytest.raises(StoreUnavailable, match="16384 bytes left") as refused:
+            on.probe()
+        assert refused.value.full
+    on.store.close()
+
+
+def test_nobody_waits_twice_for_a_store_that_another_process_holds() -> None:
+    on, calls = guard(), []
+
+    def held(*_: Any) -> Any:
+        calls.append(None)
+        raise StoreHeld("process 7 has held the store")
+
+    async def ask() -> list[Any]:
+        pair = GuardPair(on)
+        pair.process = held  # type: ignore[method-assign]
+        commit = GroupCommit(pair)
+        rows = ns.ModelOutputs(digits(2))
+        asked = [commit.submit(Request(rows)), commit.run(lambda guards: held()), commit.run(lambda guards: held())]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        pair.process = lambda requests: [1] * len(requests)  # type: ignore[method-assign,assignment,return-value]
+        found.append(await commit.submit(Request(rows)))  # and it goes on
+        commit.stop()
+        return found
+
+    *refused, after = asyncio.run(ask())
+    assert [str(one) for one in refused] == ["process 7 has held the store"] * 3
+    assert all(isinstance(one, StoreUnavailable) for one in refused)
+    assert after == 1
+    assert len(calls) <= 2  # one more, where the first was taken up before the others had come
+    on.store.close()
