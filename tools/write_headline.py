@@ -12,7 +12,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from choice_table import choice_table
 from streams_table import streams_tables
+from stress_table import stress_table
 
 from normscale.detectors.card import card_of
 from normscale.detectors.registry import detector_class, list_detectors
@@ -23,7 +25,7 @@ from normscale.report.joint_report import write_joint_report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "paper", "robust", "detectors"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "paper", "robust", "detectors", "choosing", "stress"))]
 JOINT = RESULTS / "joint"
 
 
@@ -49,6 +51,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "findings": lambda: joint_findings(runs()),
     "streams": lambda: streams_tables(RESULTS),
     "detectors": detector_table,
+    "choice": lambda: choice_table(RESULTS),
+    "stresses": lambda: stress_table(RESULTS),
 }
 
 

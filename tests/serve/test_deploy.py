@@ -89,7 +89,7 @@ def compose(**variables: str) -> Any:
 def test_the_image_is_made_of_what_is_here_and_runs_as_nobody_in_particular() -> None:
     found = instructions()
     assert {name for name, _ in found} <= {
-        "FROM", "COPY", "RUN", "USER", "WORKDIR", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD",
+        "FROM", "COPY", "RUN", "USER", "ENV", "WORKDIR", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD",
     }  # fmt: skip
     assert found[0][0] == "FROM"
     for name, rest in found:
@@ -98,9 +98,14 @@ def test_the_image_is_made_of_what_is_here_and_runs_as_nobody_in_particular() ->
             assert all((ROOT / source).exists() for source in sources), rest
     names = [name for name, _ in found]
     assert names.index("USER") < names.index("ENTRYPOINT")
-    extras = re.findall(r'"/src\[([\w,]+)\]"', dict(found)["RUN"])[0].split(",")
+    install, warm = (rest for name, rest in found if name == "RUN")
+    extras = re.findall(r'"/src\[([\w,]+)\]"', install)[0].split(",")
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras) <= set(known)
+    program, *words = shlex.split(warm)  # compiles the kernels where the image keeps them
+    assert (program, dict(found)["ENV"]) == ("python", "NUMBA_CACHE_DIR=/var/cache/normscale")
+    assert "install -d -o normscale /var/cache/normscale" in install
+    assert subprocess.run([sys.executable, *words], check=False).returncode == 0
 
 
 def test_what_the_image_runs_is_healthy(tmp_path: Path) -> None:
