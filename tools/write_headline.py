@@ -25,7 +25,10 @@ from normscale.report.joint_report import write_joint_report
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("results", "paper", "robust", "detectors", "choosing", "stress"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("results", "paper", "robust", "detectors", "choosing", "stress")),
+]
 JOINT = RESULTS / "joint"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import logging
+import math
 import re
 import socket
 import threading
@@ -21,7 +22,6 @@ from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard import Policy
 from normscale.serve import event_log, webhook
 from normscale.serve.event_log import JsonLines, Refusals, TextLines
-from normscale.serve.instruments import running_readings
 from normscale.serve.settings import read_guards
 from normscale.serve.tokens import TokenFile, add_token
 from normscale.serve.webhook import Webhook, checked_webhook
@@ -314,14 +314,15 @@ def test_an_alarm_and_its_freeze_are_told_counted_and_sent(operated: Operated) -
     assert {one["guard"] for one in sent} == {"cameras"}
     assert all(one["text"].startswith(f"{one['event']} of guard cameras: ") for one in sent)
 
-    shift = sample_value(admin, "normscale_running_shift")
-    state = admin.ask("GET", "/cameras/v1/state").json["classes"]
-    distance = np.abs(np.subtract(state["running_mean"], state["training_mean"])) / state["training_std"]
-    assert shift == pytest.approx(distance.max())
+    assert math.isnan(sample_value(admin, 'normscale_drift{reading="running_shift"}'))  # nothing runs
     assert 'guard="doors"' not in admin.ask("GET", "/cameras/metrics").body.decode()
 
     assert admin.ask("POST", "/cameras/v1/thaw").status == 200
     assert eventually(lambda: operated.lines(event="thaw", guard="cameras"))
+    assert admin.ask("POST", "/cameras/v1/score", {"logits": ROWS[:5].tolist()}).json["mode"] == "running"
+    state = admin.ask("GET", "/cameras/v1/state").json["classes"]
+    distance = np.abs(np.subtract(state["running_mean"], state["training_mean"])) / state["training_std"]
+    assert sample_value(admin, 'normscale_drift{reading="running_shift"}') == pytest.approx(distance.max())
     assert admin.ask("PUT", "/cameras/v1/threshold", {"value": None}).status == 200
     assert operated.lines(event="decision", what="threshold", by="cameras-admin")
 
@@ -433,16 +434,6 @@ def test_a_webhook_that_hangs_costs_a_bounded_queue(
     for wrong in ("", "ftp://a/b", "https://", "hooks.example.com"):
         with pytest.raises(InvalidInput, match="a webhook is an address"):
             checked_webhook(wrong)
-
-
-def test_running_readings_are_of_the_farthest_class() -> None:
-    classes = {
-        "running_mean": [1.0, 5.0, 9.0], "training_mean": [0.0, 4.0, 0.0],
-        "running_std": [2.0, 1.0, 3.0], "training_std": [2.0, 4.0, 0.0],
-    }  # fmt: skip
-    assert running_readings(classes) == (0.5, 3.0)  # the class that never varied says nothing
-    assert running_readings({**classes, "running_mean": None}) is None
-    assert running_readings({**classes, "training_std": [0.0] * 3}) == (0.0, 0.0)
 
 
 def test_a_store_that_is_lost_counts_for_its_own_guard_and_every_line_is_json(

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -108,7 +107,11 @@ def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]
     yield GaugeMetricFamily("normscale_quarantined_rows", "Rows answered but not taken in.", state["quarantined"])
     yield GaugeMetricFamily("normscale_frozen", "1 while nothing is taken in.", float(state["mode"] == "frozen"))
     yield GaugeMetricFamily("normscale_threshold", "Scores above are flagged.", state["threshold"]["value"])
-    readings = GaugeMetricFamily("normscale_drift", "How far the recent rows are from training.", labels=["reading"])
+    readings = GaugeMetricFamily(
+        "normscale_drift",
+        "How far recent rows, and running statistics, are from training; NaN: not known.",
+        labels=["reading"],
+    )
     alarms = GaugeMetricFamily("normscale_alarm", "1 while a reading is beyond its limit.", labels=["reading"])
     alarming = {alarm["name"] for alarm in state["alarms"]}
     for reading in state["readings"]:
@@ -117,13 +120,6 @@ def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]
         alarms.add_metric([name], float(name in alarming))
     yield from (readings, alarms)
     yield from _shadow_metrics(state["shadow"])
-    running = running_readings(state["classes"])
-    if running is not None:
-        shift, spread = running
-        yield GaugeMetricFamily(
-            "normscale_running_shift", "Farthest running mean of a class, in training deviations.", shift
-        )
-        yield GaugeMetricFamily("normscale_running_spread", "Largest factor of a class's spread, less 1.", spread)
 
 
 def _shadow_metrics(shadow: dict[str, Any] | None) -> Iterator[Metric]:
@@ -145,20 +141,6 @@ def _shadow_metrics(shadow: dict[str, Any] | None) -> Iterator[Metric]:
     yield GaugeMetricFamily("normscale_shadow_frozen", "1 while the shadow is.", float(shadow["mode"] == "frozen"))
     yield GaugeMetricFamily("normscale_shadow_up", "0 while its store fails.", float(shadow["trouble"] is None))
     yield CounterMetricFamily("normscale_shadow_missed_rows", "Rows of this worker it missed.", value=shadow["missed"])
-
-
-def running_readings(classes: dict[str, Any]) -> tuple[float, float] | None:
-    """How far the running statistics are from training: shift and spread of the farthest class; None: nothing runs."""
-    columns = [classes[f"{what}_{name}"] for name in ("mean", "std") for what in ("running", "training")]
-    if any(column is None for column in columns):
-        return None
-    mean, training_mean, std, training_std = (np.asarray(column, np.float64) for column in columns)
-    usable = (training_std > 0) & (std > 0)
-    if not usable.any():
-        return 0.0, 0.0
-    shift = np.abs(mean - training_mean)[usable] / training_std[usable]
-    ratio = std[usable] / training_std[usable]
-    return float(shift.max()), float(np.maximum(ratio, 1 / ratio).max() - 1)
 
 
 def _quantile(times: list[float], share: float) -> float | None:
