@@ -1,4 +1,4 @@
-"""The stress grid on the networks of the paper's sets, as a table for docs/stress.md, from docs/results/*-stress.json."""
+"""The stress grids on the networks of the paper's sets, as a table for docs/stress.md, from docs/results/."""
 
 from __future__ import annotations
 
