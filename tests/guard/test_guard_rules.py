@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guards import IGNORE, detector, digits, one_class, send
+from guards import guard as opened
 
 import normscale as ns
-from guard.guards import IGNORE, detector, digits, guard, one_class, send
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, StoreHeld, StoreUnavailable
 from normscale.guard import GuardPair, Policy, Request, open_guard
 from normscale.serve.group_commit import GroupCommit
 
 ROBUST = "robust_norm_scaling"
+guard: Any = opened
+"""Looked into more closely than its types promise."""
 
 
 def frozen_by_one_class(on: Any) -> None:
@@ -135,8 +138,9 @@ def test_scaled_logits_are_those_of_one_row_at_a_time_also_where_the_past_is_hal
     whole, single = guard(policy=Policy(prior=500.0)), guard(policy=Policy(prior=500.0))
     for on in (whole, single):
         send(on, rows[:400])
-    together = send(whole, rows[400:1300], scaled=True).scaled
-    apart = np.concatenate([send(single, rows[i : i + 1], scaled=True).scaled for i in range(400, 1300)])
+    together: Any = send(whole, rows[400:1300], scaled=True).scaled
+    singly: list[Any] = [send(single, rows[i : i + 1], scaled=True).scaled for i in range(400, 1300)]
+    apart = np.concatenate(singly)
     np.testing.assert_allclose(together, apart, rtol=1e-9, atol=1e-9)
     for on in (whole, single):
         on.store.close()
@@ -175,20 +179,21 @@ def test_a_probe_wants_room_for_a_state(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_nobody_waits_twice_for_a_store_that_another_process_holds() -> None:
-    on, calls = guard(), []
+    on = guard()
+    calls: list[None] = []
 
     def held(*_: Any) -> Any:
         calls.append(None)
         raise StoreHeld("process 7 has held the store")
 
     async def ask() -> list[Any]:
-        pair = GuardPair(on)
-        pair.process = held  # type: ignore[method-assign]
+        pair: Any = GuardPair(on)
+        pair.process = held
         commit = GroupCommit(pair)
         rows = ns.ModelOutputs(digits(2))
         asked = [commit.submit(Request(rows)), commit.run(lambda guards: held()), commit.run(lambda guards: held())]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        pair.process = lambda requests: [1] * len(requests)  # type: ignore[method-assign,assignment,return-value]
+        pair.process = lambda requests: [1] * len(requests)
         found.append(await commit.submit(Request(rows)))  # and it goes on
         commit.stop()
         return found

@@ -275,10 +275,9 @@ class Guard(StoredState):
             for part in parts:
                 statistics = statistics.accept(part.moments, part.packed_rows)
             rows = session.drop_quarantined(parts)
-            taught = {"statistics": statistics, "rows": session.state.rows + rows}
-            if rows:
-                taught["counted"] = 0  # what these rows teach was never held against a limit
-            session.state = session.state._replace(**taught)
+            before = session.state
+            counted = 0 if rows else before.counted  # what these rows teach was never held against a limit
+            session.state = before._replace(statistics=statistics, rows=before.rows + rows, counted=counted)
             session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
         return self.state
 
