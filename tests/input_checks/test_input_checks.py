@@ -102,6 +102,19 @@ def test_labels_by_another_numbering() -> None:
     assert permuted_labels(poor, predicted, 6) is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_shuffled_labels_of_a_few_classes_out_of_many(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([3, 9, 17, 20, 31, 44, 52, 59], 600)
+    predicted = np.where(rng.random(600) < 0.9, labels, rng.integers(0, 60, 600))
+    assert permuted_labels(labels, predicted, 60) is None
+    found = permuted_labels(rng.permutation(labels), predicted, 60)
+    assert found is not None
+    assert "no more than chance" in found
+    poor = np.where(rng.random(600) < 0.2, labels, rng.permutation(labels))  # right in 30 %, by chance in 12 %
+    assert permuted_labels(labels, poor, 60) is None
+
+
 @pytest.mark.parametrize("n_train", [200, 60_000])
 @pytest.mark.parametrize("shared", [0.0, 0.5, 1.0])
 def test_the_share_of_common_rows(n_train: int, shared: float) -> None:
