@@ -136,6 +136,7 @@ def fit(
         if result is None:
             return
         source = result.layout
+        seen.n_rows, seen.labels = result.n_rows, set(result.labels)
     else:
         source = Input(train, wanted, probabilities=probabilities, refuse_probabilities=reads_logits, check_labels=True)
         model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
