@@ -138,6 +138,15 @@ def test_rows_and_columns_that_changed_places(tmp_path: Path, fitted: Path) -> N
         assert "change places? logits.T turns them." in said(run("eval", *tables, "-d", "msp"))
 
 
+def test_rows_and_columns_of_many_classes_that_changed_places(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(800, 214)) + 8.0 * np.eye(214)[rng.integers(0, 214, 800)]
+    for name, table, noted in (("turned", logits.T, True), ("whole", logits, False), ("few", logits[:150], False)):
+        np.save(tmp_path / f"{name}.npy", table)
+        done = run("fit", tmp_path / f"{name}.npy", "-o", tmp_path / "x.safetensors", "-d", "norm_scaling")
+        assert ("Did rows and columns change places?" in said(done)) == noted, name
+
+
 def test_a_threshold_on_training_rows(tmp_path: Path) -> None:
     part = tmp_path / "part.npz"
     np.savez(part, logits=SAMPLE.train.logits[::3])

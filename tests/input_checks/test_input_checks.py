@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from normscale.input_checks.class_order import class_order, in_class_order
-from normscale.input_checks.odd_columns import odd_column
+from normscale.input_checks.odd_columns import looks_transposed, odd_column
 from normscale.input_checks.permuted_labels import permuted_labels
 from normscale.input_checks.row_sketch import RowSketch
 from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, squashed
@@ -81,6 +81,33 @@ def test_labels_and_row_numbers_among_the_logits() -> None:
     found = odd_column(np.c_[logits, np.arange(5, 65)])
     assert found is not None
     assert "column 4 counts the rows from 5 to 64" in found
+
+
+@pytest.mark.parametrize(("n", "classes"), [(800, 214), (500, 1000), (990, 1000), (214, 100), (60, 100), (100, 99)])
+@pytest.mark.parametrize("lead", [0.0, 8.0])
+@pytest.mark.parametrize("outlier", [False, True])
+def test_more_columns_than_rows_are_turned_only_if_the_numbers_say_so(
+    n: int, classes: int, lead: float, outlier: bool
+) -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        sure = lead * rng.uniform(0.3, 1.7, (n, 1)) * np.eye(classes)[rng.integers(0, classes, n)]
+        logits = rng.normal(size=(n, classes)) * rng.uniform(0.7, 1.4, (n, 1)) + 0.5 * rng.normal(size=classes) + sure
+        if outlier:
+            logits[0] *= 30.0
+        assert not looks_transposed(n, classes, logits)
+        if lead and n > classes:
+            assert looks_transposed(classes, n, logits.T)
+
+
+def test_small_honest_tables_are_not_called_turned() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(50, 60)) + 8.0 * np.eye(60)[rng.integers(0, 8, 50)]  # 8 of 60 classes
+    assert not looks_transposed(50, 60, logits)
+    assert not looks_transposed(30, 60, logits[:30])
+    assert not looks_transposed(50, 60, np.full((50, 60), np.nan))
+    assert not looks_transposed(50, 60, np.ones((50, 60)))
+    assert not looks_transposed(1, 60)
 
 
 def test_labels_by_another_numbering() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from normscale._validate import Rows
 from normscale.cli._completion import complete_detector
 from normscale.cli._inputs import PROBABILITIES_HELP, Input, OnInvalid, note
 from normscale.cli._many_files import (
@@ -34,6 +35,8 @@ EXAMPLE = (
     "Example: [bold]normscale fit sample:train -o detector.safetensors --threshold-on sample:validation "
     "--keep 0.95[/bold]"
 )
+_KEPT_ROWS = 1000
+"""Training rows that are kept to look at all of them together."""
 
 
 def fit(
@@ -144,7 +147,7 @@ def fit(
             note(f"{train} has features, and {model.name} reads logits alone; --detector auto would use both.")
     _note_missing_classes(model, seen)
     model.class_names = _names(class_names, source, train)
-    if source.n_classes is not None and seen.n_rows and looks_transposed(seen.n_rows, source.n_classes):
+    if source.n_classes is not None and looks_transposed(seen.n_rows, source.n_classes, seen.first_logits):
         note(
             f"{train} has {seen.n_rows} rows of {source.n_classes} classes. Did rows and columns change places? A row "
             "is an input, a column a class: logits.T turns them."
@@ -179,6 +182,8 @@ class _Seen:
     def __init__(self) -> None:
         self.n_rows = 0
         self.labels: set[int] = set()
+        self.first_logits: Rows | None = None
+        """Some of the rows, to see whether rows and columns changed places."""
         self._sketch = RowSketch()
 
     def watch(self, chunks: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
@@ -188,7 +193,14 @@ class _Seen:
             if chunk.labels is not None:
                 self.labels.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
             self._sketch.take_in(chunk.array(chunk.names[0]))
+            self._keep_logits(chunk.get(LOGITS))
             yield chunk
+
+    def _keep_logits(self, logits: Rows | None) -> None:
+        kept = 0 if self.first_logits is None else len(self.first_logits)
+        if logits is not None and kept < _KEPT_ROWS:
+            more = np.asarray(logits[: _KEPT_ROWS - kept], dtype=np.float64)
+            self.first_logits = more if self.first_logits is None else np.concatenate([self.first_logits, more])
 
     def compare_with(self, held_out: ModelOutputs, train: str, threshold_on: str) -> None:
         """Say so where the threshold was set on rows that the detector was fitted on."""
