@@ -93,6 +93,29 @@ def test_log_probabilities_are_noted(tmp_path: Path) -> None:
     assert "logs.npz holds log-probabilities" in said(done)
 
 
+def test_clipped_logits_and_percentages_are_noted(tmp_path: Path) -> None:
+    table, out = tmp_path / "table.npz", tmp_path / "d.safetensors"
+    np.savez(table, logits=np.clip(SAMPLE.train.logits, -5.0, 5.0))
+    assert "the logits of" in (text := said(run("fit", table, "-o", out)))
+    assert "look clipped" in text
+    np.savez(table, logits=100.0 * softmax(SAMPLE.train.logits))
+    assert "table.npz holds percentages, not logits" in said(run("fit", table, "-o", out))
+
+
+def test_a_fit_says_in_one_line_what_to_try_next(tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "d.safetensors")
+    logits = tmp_path / "logits.npz"
+    np.savez(logits, logits=SAMPLE.train.logits)
+    for table, options in ((logits, ()), (logits, ("-d", "energy")), ("sample:train", ()), (logits, ("-d", "auto"))):
+        lines = run("fit", table, *out, *options).stderr.splitlines()
+        (line,) = [one for one in lines if "to compare all detectors" in one]
+        assert f"normscale eval --train {table} --id TEST --ood OOD" in line
+        assert ("fit -d auto" in line) == (table == logits and "auto" not in options)
+        assert sum("auto" in one for one in lines) == 1
+    command = f"eval --train {logits} --id sample:test --ood sample:unseen_digits -d msp"
+    assert run(*command.split()).exit_code == 0
+
+
 def test_columns_in_another_order_give_the_same_scores(tmp_path: Path, fitted: Path) -> None:
     straight = run("score", fitted, csv(tmp_path / "straight.csv", SAMPLE.test))
     turned = run("score", fitted, csv(tmp_path / "turned.csv", SAMPLE.test, [7, 2, 0, 1, 3, 4, 5, 6]))

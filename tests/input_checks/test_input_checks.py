@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from normscale.input_checks.class_order import class_order, in_class_order
+from normscale.input_checks.clipped import clipped
 from normscale.input_checks.odd_columns import looks_transposed, odd_column
 from normscale.input_checks.permuted_labels import permuted_labels
 from normscale.input_checks.row_sketch import RowSketch
-from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, squashed
+from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, percentages, squashed
 
 
 def softmax(logits: Any) -> Any:
@@ -51,6 +52,41 @@ def test_what_is_nearly_a_softmax() -> None:
     rows[7] = np.nan
     assert kind_of(rows) is Squashed.PROBABILITIES
     assert kind_of(np.full((3, 2), np.nan)) is None
+
+
+def test_percentages() -> None:
+    rng = np.random.default_rng(0)
+    rows = 100.0 * softmax(3.0 * rng.normal(size=(40, 6)))
+    assert percentages(rows)
+    assert percentages(np.round(rows, 1))
+    assert percentages(np.round(rows).astype(np.int64)[:, :2] * 0 + 50)
+    assert not percentages(rows / 100.0)
+    assert not percentages(rows - 1.0)
+    assert not percentages(rng.uniform(0.0, 30.0, (40, 6)))
+    assert not percentages(np.empty((0, 3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_clipped_logits(dtype: type[np.floating]) -> None:
+    rng = np.random.default_rng(0)
+    logits = (4.0 * rng.normal(size=(300, 10))).astype(dtype)
+    assert clipped(logits) is None
+    found = clipped(np.clip(logits, -6.0, 100.0))
+    assert found is not None
+    assert "the numbers are exactly -6, the smallest of all" in found
+    found = clipped(np.minimum(logits, 8.0))
+    assert found is not None
+    assert "exactly 8, the largest of all" in found
+    assert clipped(np.maximum(logits, 0.0)) is not None  # after a ReLU
+    assert clipped(np.minimum(logits, 8.0)[:100]) is None  # too few to be sure
+    assert clipped(np.minimum(logits, np.sort(logits.ravel())[-20])) is None  # 20 of 3000
+    assert clipped(np.round(logits / 4.0)) is None  # rounded, not clipped
+    masked = logits.copy()
+    masked[:, 3] = -1000.0
+    assert clipped(masked) is None
+    assert clipped(np.full((300, 4), 2.0)) is None
+    masked[5, 0] = np.nan
+    assert clipped(np.minimum(masked, 8.0)) is not None
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -144,6 +145,7 @@ def fit(
         source = Input(train, wanted, probabilities=probabilities, refuse_probabilities=reads_logits, check_labels=True)
         model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
         if detector is None and train != "-" and FEATURES in Input(train).names:
+            seen.told_of_auto = True
             note(f"{train} has features, and {model.name} reads logits alone; --detector auto would use both.")
     _note_missing_classes(model, seen)
     model.class_names = _names(class_names, source, train)
@@ -169,6 +171,9 @@ def fit(
     model.save(output)
     on = "" if source.n_classes is None else f" on {source.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
+    typer.echo(
+        _what_to_try(train, knows_auto=detector == AUTO or seen.told_of_auto, many=many.wanted(tables)), err=True
+    )
     if model.threshold_ is None:
         typer.echo("no threshold yet: add --threshold-on VALIDATION to let it answer yes or no", err=True)
     else:
@@ -181,6 +186,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.n_rows = 0
+        self.told_of_auto = False
         self.labels: set[int] = set()
         self.first_logits: Rows | None = None
         """Some of the rows, to see whether rows and columns changed places."""
@@ -213,6 +219,14 @@ class _Seen:
                 "it was trained on, so more new inputs than --keep says will be flagged; set the threshold on inputs "
                 "that neither the classifier nor the detector was trained on."
             )
+
+
+def _what_to_try(train: str, *, knows_auto: bool, many: bool) -> str:
+    """One line on how to find a better detector; ``-d auto`` is left out where it was named, or cannot be had."""
+    table = "TRAIN" if train == "-" else shlex.quote(train)
+    compare = f"to compare {'' if many else 'all '}detectors on OoD rows of your own: normscale eval "
+    compare += f"--train {table} --id TEST --ood OOD" + (" --engine local -d NAME -d NAME" if many else "")
+    return compare if knows_auto or many else f"{compare}; to have one chosen without any: fit -d {AUTO}"
 
 
 def _note_missing_classes(model: Detector, seen: _Seen) -> None:
