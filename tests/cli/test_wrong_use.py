@@ -280,6 +280,17 @@ def test_no_help_shows_the_type_of_a_variable() -> None:
     assert "<str>..." in run("report", "--help").stdout
 
 
+def test_help_lists_the_choices_of_an_option() -> None:
+    for command, option, choices in (
+        ("serve", "--on-drift", "freeze|warn|ignore"),
+        ("serve", "--log-format", "text|json"),
+        ("watch", "--on-drift", "freeze|warn|ignore"),
+        ("watch", "--on-invalid", "raise|skip"),
+    ):
+        (line,) = [line for line in run(command, "--help").stdout.splitlines() if f" {option} " in line]
+        assert choices in line
+
+
 def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     linear_model(tmp_path / "two.onnx", 4, 8)
