@@ -127,6 +127,13 @@ def test_columns_in_another_order_give_the_same_scores(tmp_path: Path, fitted: P
     )
     assert {json.loads(line)["auroc"] for line in evaluated.stdout.splitlines() if "frozen" in line} == {0.5}
     assert "also in" in said(evaluated)
+    wider = tmp_path / "wider.csv"
+    columns = np.c_[SAMPLE.test.logits[:, :3], SAMPLE.test.logits[:, 0], SAMPLE.test.logits[:, 3:]]
+    ns.write_table(wider, ns.ModelOutputs(columns), class_names=[*NAMES[:3], "owl", *NAMES[3:]])
+    left_out = run("score", fitted, wider)
+    assert left_out.stdout == straight.stdout
+    assert "are left out: owl" in said(left_out)
+    assert "another order" not in said(left_out)
     renamed = csv(tmp_path / "renamed.csv", SAMPLE.test, names=["z", *NAMES[1:]])
     assert "has no column of logits for 'a'" in said(run("score", fitted, renamed))
     clash = run("fit", tmp_path / "train.csv", "-o", tmp_path / "x.safetensors", "--class-names", "1,2,3,4,5,6,7,8")
@@ -240,6 +247,14 @@ def test_small_flaws(tmp_path: Path, fitted: Path) -> None:
         ns.RunningMoments(2).update(rows)
     assert [name for name in dir(ns) if not name.startswith("__")] == sorted(set(ns.__all__) - {"__version__"})
     assert "raise|skip" in run("score", "--help").stdout
+
+
+def test_a_missing_table_among_many(tmp_path: Path, fitted: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for name in "abcdefg":
+        (tmp_path / "many" / f"{name}.csv").touch()
+    sentence = said(run("score", fitted, tmp_path / "many" / "validation_rows.npz"))
+    assert "the tables in that folder are a.csv, b.csv, c.csv, d.csv, e.csv and 2 more." in sentence
 
 
 def test_a_report_on_what_is_no_benchmark_advises_no_deletion(tmp_path: Path, fitted: Path) -> None:

@@ -122,7 +122,8 @@ class Input:
             taken = tuple(self.class_names[i] for i in self._order)
             if left := [name for name in self.class_names if name not in taken]:
                 self._notes.append(f"{path}: columns that are no class of the detector are left out: {', '.join(left)}")
-            self._notes.append(f"{path}: the columns of logits are matched by name; they stand in another order")
+            if (np.diff(self._order) < 0).any():
+                self._notes.append(f"{path}: the columns of logits are matched by name; they stand in another order")
             self.class_names, self.n_classes = taken, len(taken)
 
     @property

@@ -278,4 +278,5 @@ def _write_report(
         raise
     except OSError as error:
         raise InvalidInput(f"--report cannot write to {folder!r}: {error}.") from error
-    typer.echo(f"written: {page}, {folder}/tables{f' and {folder}/figures' if figures else ''}", err=True)
+    inside = [os.path.join(folder, name) for name in ("tables", *(["figures"] if figures else []))]
+    typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)
