@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -71,6 +71,51 @@ def test_results_are_flat_records() -> None:
         flat_records([1.0])
 
 
+@pytest.mark.parametrize("intervals", [None, "delong"])
+def test_one_result_is_one_record(intervals: Literal["delong"] | None) -> None:
+    sample = ns.load_sample()
+    scores = [ns.MSP().score(side) for side in (sample.test, sample.ood["uniform_noise"])]
+    found = ns.evaluate(scores[0], scores[1], intervals=intervals)
+    (record,) = flat_records(found)
+    assert (record["auroc"], record["n_id"]) == (found.auroc, 362)
+    if found.intervals is not None:
+        assert record["intervals_auroc_low"] == found.intervals.auroc.low
+    assert flat_records([found]) == [record]
+    assert flat_records({"auroc": 0.5}) == [{"auroc": 0.5}]
+    pandas = pytest.importorskip("pandas")
+    frame = ns.to_dataframe(found)
+    assert isinstance(frame, pandas.DataFrame)
+    assert frame["auroc"].tolist() == [found.auroc]
+
+
+def test_compare_takes_frames_arrays_mappings_and_names() -> None:
+    sample = ns.load_sample()
+    near = sample.ood["unseen_digits"]
+
+    def plain(outputs: ns.ModelOutputs) -> Any:
+        return np.asarray(outputs.logits)
+
+    def aurocs(*sides: Any, **more: Any) -> list[tuple[str, str, float]]:
+        rows = ns.compare(sides[1], {"near": sides[2]}, train=sides[0], **more)
+        return [(row.method, row.setting, row.auroc) for row in rows]
+
+    logits = [side.only("logits") for side in (sample.train, sample.test, near)]
+    expected = aurocs(*logits, detectors=[ns.MSP(), ns.NormScaling()])
+    names = ["msp", "norm_scaling"]
+    assert aurocs(*logits, detectors=names) == expected
+    assert aurocs(*map(plain, logits), detectors=names) == expected
+    assert aurocs(*({"logits": plain(side)} for side in logits), detectors=names) == expected
+    train, test, ood = (frame_of(side, "abcdefgh", prefix="logit_") for side in logits)
+    assert aurocs(train, test, ood, detectors=names) == expected
+    turned = [reversed_frame(side, "abcdefgh") for side in logits[1:]]
+    assert aurocs(train, *turned, detectors=names) == expected
+    fitted = ns.NormScaling().fit(train)
+    assert aurocs(None, *turned, detectors=["msp", fitted]) == expected
+    assert aurocs(*logits, detectors="msp") == expected[:1]
+    with pytest.raises(ns.UnknownDetector):
+        aurocs(*logits, detectors=["mps"])
+
+
 def test_without_pandas_the_way_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(ns.MissingExtra, match="pip install pandas"):
@@ -101,3 +146,6 @@ def test_torch_tensors_come_in() -> None:
     sample = ns.load_sample()
     detector = ns.Energy().fit(torch.tensor(np.asarray(sample.train.logits)))
     assert np.array_equal(detector.score(torch.tensor(np.asarray(sample.test.logits))), detector.score(sample.test))
+    test, noise = (torch.tensor(np.asarray(side.logits)) for side in (sample.test, sample.ood["uniform_noise"]))
+    (row,) = ns.compare(test, {"noise": noise}, detectors=["energy"])
+    assert row.auroc == ns.evaluate(detector.score(test), detector.score(noise)).auroc

@@ -72,14 +72,15 @@ def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] |
     return DataFrameOutputs(in_class_order(outputs, order), tuple(layout.class_names[i] for i in order))
 
 
-def to_dataframe(rows: Iterable[Any]) -> pandas.DataFrame:
+def to_dataframe(rows: Iterable[Any] | Any) -> pandas.DataFrame:
     """Put results into a pandas DataFrame, one row each.
 
     Parameters
     ----------
-    rows : iterable
+    rows : iterable, or one record
         Records such as :func:`normscale.compare` and :func:`normscale.evaluate` give, mappings, or anything that has
-        ``rows`` of them, such as the result of a stress grid. Mappings inside a record become columns of their own.
+        ``rows`` of them, such as the result of a stress grid. Mappings inside a record become columns of their own;
+        where a column has that name already, as with intervals, the mapping's name goes in front.
 
     Raises
     ------
@@ -93,31 +94,45 @@ def to_dataframe(rows: Iterable[Any]) -> pandas.DataFrame:
     return pandas.DataFrame(flat_records(rows))
 
 
-def flat_records(rows: Iterable[Any]) -> list[dict[str, Any]]:
+def flat_records(rows: Iterable[Any] | Any) -> list[dict[str, Any]]:
     """The records behind :func:`to_dataframe`: plain values by column.
 
     Examples
     --------
     >>> flat_records([{"method": "msp", "metrics": {"auroc": 0.9}, "parameters": {}}])
     [{'method': 'msp', 'auroc': 0.9}]
+    >>> flat_records({"auroc": 0.9, "intervals": {"auroc": {"low": 0.8, "high": 1.0}}})
+    [{'auroc': 0.9, 'intervals_auroc_low': 0.8, 'intervals_auroc_high': 1.0}]
     """
     records = getattr(rows, "rows", rows)
-    records = [records] if hasattr(records, "_asdict") else list(records)
+    records = [records] if isinstance(_fields(records), Mapping) else list(records)
     return [_flat(record) for record in records]
 
 
+def _fields(record: Any) -> Any:
+    """A record's values by name: of a named tuple, or of a result of the metrics; what is neither stays."""
+    for method in ("_asdict", "to_dict"):
+        if hasattr(record, method):
+            return getattr(record, method)()
+    return record
+
+
 def _flat(record: Any) -> dict[str, Any]:
-    if hasattr(record, "_asdict"):
-        record = record._asdict()
-    if not isinstance(record, Mapping):
+    named = _fields(record)
+    if not isinstance(named, Mapping):
         raise InvalidInput(f"a result must be a record with named fields; got {type(record).__name__}.")
     flat: dict[str, Any] = {}
-    for name, value in record.items():
-        inner = value._asdict() if hasattr(value, "_asdict") else value
-        if isinstance(inner, Mapping):
-            flat.update(inner)
-        else:
+    for name, value in named.items():
+        inner = _fields(value)
+        if not isinstance(inner, Mapping):
             flat[name] = value
+            continue
+        for key, item in inner.items():
+            column = f"{name}_{key}" if key in named else key
+            parts = _fields(item)
+            flat.update(
+                {f"{column}_{part}": parts[part] for part in parts} if isinstance(parts, Mapping) else {column: item}
+            )
     return flat
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normscale._validate import FloatArray, IntArray, Rows, as_finite_vector, as_labels, as_rows
+from normscale._validate import FloatArray, IntArray, Rows, as_finite_vector, as_labels, as_rows, finite_row_mask
 from normscale.errors import InvalidInput, MissingOutput
 
 RowSelection: TypeAlias = "int | slice | NDArray[Any] | list[int] | list[bool]"
@@ -350,6 +350,18 @@ def check_name(name: str) -> str:
             f"{', '.join(sorted(word for word in _RESERVED if not word.startswith('_')))}; got {name!r}."
         )
     return name
+
+
+def predicted_where_finite(outputs: ModelOutputs) -> IntArray:
+    """The predicted class of every row, -1 where its logits hold NaN or infinity; shape (n,).
+
+    Examples
+    --------
+    >>> predicted_where_finite(ModelOutputs([[1.0, 2.0], [float("nan"), 0.0]])).tolist()
+    [1, -1]
+    """
+    known: IntArray = np.where(finite_row_mask(outputs.logits), outputs.predicted, -1)
+    return known
 
 
 def as_outputs(value: ModelOutputs | Mapping[str, ArrayLike] | ArrayLike | Any, name: str = LOGITS) -> ModelOutputs:

@@ -108,11 +108,13 @@ def test_invalid_rows_are_named_or_skipped(detector: Path, tmp_path: Path) -> No
     refused = normscale("score", detector, table, "-o", tmp_path / "out.csv")
     assert refused.returncode == 1
     assert "row 17 holds NaN in column 3" in refused.stderr
+    assert "Drop the row or pass --on-invalid skip." in refused.stderr
     assert not (tmp_path / "out.csv").exists()
     skipped = normscale("score", detector, table, "--on-invalid", "skip")
     assert skipped.returncode == 0
     rows = list(csv.DictReader(skipped.stdout.splitlines()))
     assert rows[17]["score"] == "nan"
+    assert [i for i, row in enumerate(rows) if row["predicted"] == "-1"] == [17]
     assert rows[17]["is_ood"] == "true"
 
 

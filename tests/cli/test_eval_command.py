@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.cli import app
+from normscale.cli.evaluate import _warn_of_swapped_sides
 from normscale.experiments.comparison import compare
 from normscale.experiments.measurement import Measurement
 
@@ -80,3 +81,25 @@ def test_detectors_that_one_set_does_not_suffice_for_are_left_out_and_named_when
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 1 or isinstance(done.exception, ns.InvalidInput)
     assert "bare has no features, which a detector reads" in done.output + str(done.exception)
+
+
+@pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")  # the sample's features have no full rank
+@pytest.mark.parametrize("swapped", [True, False])
+def test_swapped_sides_are_noticed_though_some_of_all_detectors_disagree(swapped: bool) -> None:
+    sides = ("sample:unseen_digits", "sample:test") if swapped else ("sample:test", "sample:unseen_digits")
+    done = CliRunner().invoke(
+        app, ["eval", "--train", "sample:train", "--id", sides[0], "--ood", sides[1], "-f", "csv"]
+    )
+    frozen = [float(row["auroc"]) for row in csv.DictReader(done.stdout.splitlines()) if row["setting"] == "frozen"]
+    assert min(frozen) < 0.5 < max(frozen)
+    assert ("Are the two swapped?" in done.stderr) == swapped
+
+
+@pytest.mark.parametrize(("found", "noted"), [([0.1, 0.6], False), ([0.1, 0.3], True), ([0.1, 0.3, 0.7], True)])
+def test_swapped_sides_are_judged_by_most_detectors(
+    found: list[float], noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = ns.load_sample()
+    (row,) = compare(sample.test, {"noise": sample.ood["uniform_noise"]}, detectors=[ns.MSP()])
+    _warn_of_swapped_sides([row._replace(metrics={**row.metrics, "auroc": auroc}) for auroc in found])
+    assert ("swapped" in capsys.readouterr().err) == noted

@@ -53,9 +53,9 @@ def measured(ood: dict[str, ModelOutputs]) -> list[Measured]:
 
 def test_a_report_on_anybodys_outputs(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    done = CliRunner().invoke(app, [*TABLES, "--report", str(folder), "--no-figures"])
+    done = CliRunner().invoke(app, [*TABLES, "--report", f"{folder}/", "--no-figures"])
     assert done.exit_code == 0, done.exception
-    assert f"written: {folder}/report.html" in done.stderr
+    assert f"written: {folder}/report.html, {folder}/tables\n" in done.stderr
     page = (folder / "report.html").read_text()
     assert "How sure are these numbers?" in page
     assert "network (" not in page, "nothing is known about how the classifier was trained"

@@ -93,6 +93,29 @@ def test_log_probabilities_are_noted(tmp_path: Path) -> None:
     assert "logs.npz holds log-probabilities" in said(done)
 
 
+def test_clipped_logits_and_percentages_are_noted(tmp_path: Path) -> None:
+    table, out = tmp_path / "table.npz", tmp_path / "d.safetensors"
+    np.savez(table, logits=np.clip(SAMPLE.train.logits, -5.0, 5.0))
+    assert "the logits of" in (text := said(run("fit", table, "-o", out)))
+    assert "look clipped" in text
+    np.savez(table, logits=100.0 * softmax(SAMPLE.train.logits))
+    assert "table.npz holds percentages, not logits" in said(run("fit", table, "-o", out))
+
+
+def test_a_fit_says_in_one_line_what_to_try_next(tmp_path: Path) -> None:
+    out = ("-o", tmp_path / "d.safetensors")
+    logits = tmp_path / "logits.npz"
+    np.savez(logits, logits=SAMPLE.train.logits)
+    for table, options in ((logits, ()), (logits, ("-d", "energy")), ("sample:train", ()), (logits, ("-d", "auto"))):
+        lines = run("fit", table, *out, *options).stderr.splitlines()
+        (line,) = [one for one in lines if "to compare all detectors" in one]
+        assert f"normscale eval --train {table} --id TEST --ood OOD" in line
+        assert ("fit -d auto" in line) == (table == logits and "auto" not in options)
+        assert sum("auto" in one for one in lines) == 1
+    command = f"eval --train {logits} --id sample:test --ood sample:unseen_digits -d msp"
+    assert run(*command.split()).exit_code == 0
+
+
 def test_columns_in_another_order_give_the_same_scores(tmp_path: Path, fitted: Path) -> None:
     straight = run("score", fitted, csv(tmp_path / "straight.csv", SAMPLE.test))
     turned = run("score", fitted, csv(tmp_path / "turned.csv", SAMPLE.test, [7, 2, 0, 1, 3, 4, 5, 6]))
@@ -104,6 +127,13 @@ def test_columns_in_another_order_give_the_same_scores(tmp_path: Path, fitted: P
     )
     assert {json.loads(line)["auroc"] for line in evaluated.stdout.splitlines() if "frozen" in line} == {0.5}
     assert "also in" in said(evaluated)
+    wider = tmp_path / "wider.csv"
+    columns = np.c_[SAMPLE.test.logits[:, :3], SAMPLE.test.logits[:, 0], SAMPLE.test.logits[:, 3:]]
+    ns.write_table(wider, ns.ModelOutputs(columns), class_names=[*NAMES[:3], "owl", *NAMES[3:]])
+    left_out = run("score", fitted, wider)
+    assert left_out.stdout == straight.stdout
+    assert "are left out: owl" in said(left_out)
+    assert "another order" not in said(left_out)
     renamed = csv(tmp_path / "renamed.csv", SAMPLE.test, names=["z", *NAMES[1:]])
     assert "has no column of logits for 'a'" in said(run("score", fitted, renamed))
     clash = run("fit", tmp_path / "train.csv", "-o", tmp_path / "x.safetensors", "--class-names", "1,2,3,4,5,6,7,8")
@@ -136,6 +166,15 @@ def test_rows_and_columns_that_changed_places(tmp_path: Path, fitted: Path) -> N
         ("--id", "sample:unseen_digits", "--ood", tmp_path / "test.npy"),
     ):
         assert "change places? logits.T turns them." in said(run("eval", *tables, "-d", "msp"))
+
+
+def test_rows_and_columns_of_many_classes_that_changed_places(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(800, 214)) + 8.0 * np.eye(214)[rng.integers(0, 214, 800)]
+    for name, table, noted in (("turned", logits.T, True), ("whole", logits, False), ("few", logits[:150], False)):
+        np.save(tmp_path / f"{name}.npy", table)
+        done = run("fit", tmp_path / f"{name}.npy", "-o", tmp_path / "x.safetensors", "-d", "norm_scaling")
+        assert ("Did rows and columns change places?" in said(done)) == noted, name
 
 
 def test_a_threshold_on_training_rows(tmp_path: Path) -> None:
@@ -210,6 +249,14 @@ def test_small_flaws(tmp_path: Path, fitted: Path) -> None:
     assert "raise|skip" in run("score", "--help").stdout
 
 
+def test_a_missing_table_among_many(tmp_path: Path, fitted: Path) -> None:
+    (tmp_path / "many").mkdir()
+    for name in "abcdefg":
+        (tmp_path / "many" / f"{name}.csv").touch()
+    sentence = said(run("score", fitted, tmp_path / "many" / "validation_rows.npz"))
+    assert "the tables in that folder are a.csv, b.csv, c.csv, d.csv, e.csv and 2 more." in sentence
+
+
 def test_a_report_on_what_is_no_benchmark_advises_no_deletion(tmp_path: Path, fitted: Path) -> None:
     (tmp_path / "notes").mkdir()
     for path, why in ((fitted, "it is a file"), (tmp_path / "notes", "it has no"), (tmp_path / "no", "no such folder")):
@@ -246,6 +293,17 @@ def test_no_help_shows_the_type_of_a_variable() -> None:
         assert shown.exit_code == 0, words
         assert "list[" not in shown.stdout, words
     assert "<str>..." in run("report", "--help").stdout
+
+
+def test_help_lists_the_choices_of_an_option() -> None:
+    for command, option, choices in (
+        ("serve", "--on-drift", "freeze|warn|ignore"),
+        ("serve", "--log-format", "text|json"),
+        ("watch", "--on-drift", "freeze|warn|ignore"),
+        ("watch", "--on-invalid", "raise|skip"),
+    ):
+        (line,) = [line for line in run(command, "--help").stdout.splitlines() if f" {option} " in line]
+        assert choices in line
 
 
 def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:

@@ -64,6 +64,25 @@ def test_a_folder_needs_no_engine_option(tmp_path: Path, run: Any) -> None:
     assert "2 of them were there already" in again.output
 
 
+@pytest.mark.parametrize("labelled", [True, False])
+def test_many_files_that_show_some_of_the_classes_are_noted_as_one_table_is(
+    tmp_path: Path, run: Any, labelled: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = logits_of(300)
+    rows[:, 3:] -= 100.0
+    labels = {"label": np.arange(300) % 2} if labelled else {}
+    for name, part in (("a", slice(0, 200)), ("b", slice(200, 300))):
+        more = {key: value[part] for key, value in labels.items()}
+        write_logits(tmp_path / "in" / f"{name}.parquet", rows[part], **more)
+    write_logits(tmp_path / "one.parquet", rows, **labels)
+    saved = ("-o", tmp_path / "a.safetensors", "-d", "norm_scaling")
+    many, one = (run("fit", tmp_path / table, *saved).stderr for table in ("in", "one.parquet"))
+    notes = [next(line for line in said.splitlines() if "the rows show" in line) for said in (many, one)]
+    assert notes[0] == notes[1]
+    assert f"show {'2 of 5 classes (labels)' if labelled else '3 of 5 classes (predicted classes)'}" in notes[0]
+
+
 def test_a_dry_run_tells_pieces_bytes_and_memory_and_does_nothing(tmp_path: Path, run: Any) -> None:
     write_folder(tmp_path / "in")
     said = run("fit", tmp_path / "in", "-o", tmp_path / "a.safetensors", "--dry-run", "--piece-rows", 200).output

@@ -220,6 +220,9 @@ def test_bad_rows_are_named_or_scored_nan(tmp_path: Path, fitted: ns.NormScaling
     assert [row for _, row in result.skipped.rows] == [7, 150, *range(200, 300), 399]
     wanted = (copy.copy(fitted).stream if stream else fitted.score)(rows, on_invalid="skip")
     np.testing.assert_allclose(scores_of(tmp_path / "out"), wanted, rtol=1e-11)
+    files = sorted((tmp_path / "out").glob("part-*.parquet"))
+    predicted = np.concatenate([pq.read_table(file).column("predicted").to_numpy() for file in files])
+    assert ((predicted == -1) == np.isnan(wanted)).all()
     again = engines.score(
         source, fitted, tmp_path / "out", stream=stream, engine=engine, piece_rows=100, on_invalid="skip"
     )

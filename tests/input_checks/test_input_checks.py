@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from normscale.input_checks.class_order import class_order, in_class_order
-from normscale.input_checks.odd_columns import odd_column
+from normscale.input_checks.clipped import clipped
+from normscale.input_checks.odd_columns import looks_transposed, odd_column
 from normscale.input_checks.permuted_labels import permuted_labels
 from normscale.input_checks.row_sketch import RowSketch
-from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, squashed
+from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, percentages, squashed
 
 
 def softmax(logits: Any) -> Any:
@@ -53,6 +54,41 @@ def test_what_is_nearly_a_softmax() -> None:
     assert kind_of(np.full((3, 2), np.nan)) is None
 
 
+def test_percentages() -> None:
+    rng = np.random.default_rng(0)
+    rows = 100.0 * softmax(3.0 * rng.normal(size=(40, 6)))
+    assert percentages(rows)
+    assert percentages(np.round(rows, 1))
+    assert percentages(np.round(rows).astype(np.int64)[:, :2] * 0 + 50)
+    assert not percentages(rows / 100.0)
+    assert not percentages(rows - 1.0)
+    assert not percentages(rng.uniform(0.0, 30.0, (40, 6)))
+    assert not percentages(np.empty((0, 3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_clipped_logits(dtype: type[np.floating]) -> None:
+    rng = np.random.default_rng(0)
+    logits = (4.0 * rng.normal(size=(300, 10))).astype(dtype)
+    assert clipped(logits) is None
+    found = clipped(np.clip(logits, -6.0, 100.0))
+    assert found is not None
+    assert "the numbers are exactly -6, the smallest of all" in found
+    found = clipped(np.minimum(logits, 8.0))
+    assert found is not None
+    assert "exactly 8, the largest of all" in found
+    assert clipped(np.maximum(logits, 0.0)) is not None  # after a ReLU
+    assert clipped(np.minimum(logits, 8.0)[:100]) is None  # too few to be sure
+    assert clipped(np.minimum(logits, np.sort(logits.ravel())[-20])) is None  # 20 of 3000
+    assert clipped(np.round(logits / 4.0)) is None  # rounded, not clipped
+    masked = logits.copy()
+    masked[:, 3] = -1000.0
+    assert clipped(masked) is None
+    assert clipped(np.full((300, 4), 2.0)) is None
+    masked[5, 0] = np.nan
+    assert clipped(np.minimum(masked, 8.0)) is not None
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_logarithm_gives_the_same_softmax_and_keeps_the_order(dtype: type[np.floating]) -> None:
     logits = np.array([[0.0, -3.0, 400.0], [1.0, 2.0, -800.0]])
@@ -83,6 +119,33 @@ def test_labels_and_row_numbers_among_the_logits() -> None:
     assert "column 4 counts the rows from 5 to 64" in found
 
 
+@pytest.mark.parametrize(("n", "classes"), [(800, 214), (500, 1000), (990, 1000), (214, 100), (60, 100), (100, 99)])
+@pytest.mark.parametrize("lead", [0.0, 8.0])
+@pytest.mark.parametrize("outlier", [False, True])
+def test_more_columns_than_rows_are_turned_only_if_the_numbers_say_so(
+    n: int, classes: int, lead: float, outlier: bool
+) -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        sure = lead * rng.uniform(0.3, 1.7, (n, 1)) * np.eye(classes)[rng.integers(0, classes, n)]
+        logits = rng.normal(size=(n, classes)) * rng.uniform(0.7, 1.4, (n, 1)) + 0.5 * rng.normal(size=classes) + sure
+        if outlier:
+            logits[0] *= 30.0
+        assert not looks_transposed(n, classes, logits)
+        if lead and n > classes:
+            assert looks_transposed(classes, n, logits.T)
+
+
+def test_small_honest_tables_are_not_called_turned() -> None:
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(50, 60)) + 8.0 * np.eye(60)[rng.integers(0, 8, 50)]  # 8 of 60 classes
+    assert not looks_transposed(50, 60, logits)
+    assert not looks_transposed(30, 60, logits[:30])
+    assert not looks_transposed(50, 60, np.full((50, 60), np.nan))
+    assert not looks_transposed(50, 60, np.ones((50, 60)))
+    assert not looks_transposed(1, 60)
+
+
 def test_labels_by_another_numbering() -> None:
     rng = np.random.default_rng(0)
     predicted = rng.integers(0, 6, 400)
@@ -100,6 +163,19 @@ def test_labels_by_another_numbering() -> None:
     assert permuted_labels(order[labels][:30], predicted[:30], 6) is None
     poor = np.where(rng.random(400) < 0.35, predicted, rng.integers(0, 6, 400))  # a poor classifier is not accused
     assert permuted_labels(poor, predicted, 6) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shuffled_labels_of_a_few_classes_out_of_many(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([3, 9, 17, 20, 31, 44, 52, 59], 600)
+    predicted = np.where(rng.random(600) < 0.9, labels, rng.integers(0, 60, 600))
+    assert permuted_labels(labels, predicted, 60) is None
+    found = permuted_labels(rng.permutation(labels), predicted, 60)
+    assert found is not None
+    assert "no more than chance" in found
+    poor = np.where(rng.random(600) < 0.2, labels, rng.permutation(labels))  # right in 30 %, by chance in 12 %
+    assert permuted_labels(labels, poor, 60) is None
 
 
 @pytest.mark.parametrize("n_train", [200, 60_000])

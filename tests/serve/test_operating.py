@@ -220,8 +220,12 @@ def test_without_a_file_only_the_environment_counts() -> None:
 def test_names_for_strangers_need_tokens(sample_guard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, said = refusal(monkeypatch, sample_guard, "--store", str(tmp_path / "s"), "--allow-host", "guard.example.com")
     assert (code, "without tokens" in said, "--allow-host" in said) == (1, True, True), said
-    for option in (("--trusted-proxy", "proxy"), ("--alarm-webhook", "ftp://x"), ("--log-format", "xml")):
-        assert refusal(monkeypatch, sample_guard, "--store", str(tmp_path / "s"), *option)[0] == 1
+    for *option, expected in (
+        ("--trusted-proxy", "proxy", 1),
+        ("--alarm-webhook", "ftp://x", 1),
+        ("--log-format", "xml", 2),
+    ):
+        assert refusal(monkeypatch, sample_guard, "--store", str(tmp_path / "s"), *option)[0] == expected
     assert not (tmp_path / "s").exists()
 
 

@@ -53,6 +53,17 @@ def _say_warning(
     typer.echo(f"normscale: note: {message}" if issubclass(category, NumericalWarning) else text, err=True)
 
 
+def _as_options(sentence: str) -> str:
+    """Advice to pass an argument of a function, as the option that a command has for it.
+
+    Examples
+    --------
+    >>> _as_options('Drop the row or pass on_invalid="skip".')
+    'Drop the row or pass --on-invalid skip.'
+    """
+    return sentence.replace('on_invalid="skip"', "--on-invalid skip")
+
+
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 1."""
     warnings.showwarning = _say_warning
@@ -62,7 +73,7 @@ def main() -> None:
     try:
         app(prog_name="normscale")
     except NormscaleError as error:
-        typer.echo(f"normscale: {error}", err=True)
+        typer.echo(f"normscale: {_as_options(str(error))}", err=True)
         sys.exit(1)
     except BrokenPipeError:  # the reader of our pipe has what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

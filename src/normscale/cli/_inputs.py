@@ -13,12 +13,14 @@ import typer
 from numpy.typing import NDArray
 
 from normscale._progress import bar
+from normscale._validate import Rows
 from normscale.engines.joined_table import JoinedTable, names_many
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.class_order import class_order, in_class_order
+from normscale.input_checks.clipped import clipped
 from normscale.input_checks.odd_columns import odd_column
 from normscale.input_checks.permuted_labels import permuted_labels
-from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, sentence, squashed
+from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, percentages, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.tables import TableReader, open_table
 from normscale.tables.gathering import gather
@@ -120,7 +122,8 @@ class Input:
             taken = tuple(self.class_names[i] for i in self._order)
             if left := [name for name in self.class_names if name not in taken]:
                 self._notes.append(f"{path}: columns that are no class of the detector are left out: {', '.join(left)}")
-            self._notes.append(f"{path}: the columns of logits are matched by name; they stand in another order")
+            if (np.diff(self._order) < 0).any():
+                self._notes.append(f"{path}: the columns of logits are matched by name; they stand in another order")
             self.class_names, self.n_classes = taken, len(taken)
 
     @property
@@ -177,6 +180,8 @@ class Input:
             if found.kind is Squashed.PROBABILITIES:
                 raise InvalidInput(text)
             self._notes.append(text)
+        elif found is None and not self._probabilities and self._refuse_probabilities:
+            self._look_at_values(chunk.logits)
         odd = odd_column(chunk.logits, self.class_names)
         if odd is not None:
             raise InvalidInput(
@@ -186,6 +191,18 @@ class Input:
             wrong = permuted_labels(chunk.labels, chunk.predicted, chunk.n_classes)
             if wrong is not None:
                 self._notes.append(f"{self.path}: {wrong}")
+
+    def _look_at_values(self, logits: Rows) -> None:
+        if percentages(logits):
+            self._notes.append(
+                f"{self.path} holds percentages, not logits (every row adds up to 100 and no number is below 0). Give "
+                f"the outputs before the softmax; if there are none, divide by 100 and add {PROBABILITIES}."
+            )
+        elif (where := clipped(logits)) is not None:
+            self._notes.append(
+                f"the logits of {self.path} look clipped: {where}. Inputs beyond that value cannot be told apart; give "
+                "logits as the network makes them."
+            )
 
 
 def input_named(item: str, taken: Container[str]) -> tuple[str, str]:

@@ -38,7 +38,7 @@ EXAMPLE = (
     "--ood sample:photo_patches --report out[/bold]"
 )
 SWAPPED = 0.4
-"""If no detector has a higher AUROC than that, the two sides are probably swapped."""
+"""If most detectors have a lower AUROC than that, the two sides are probably swapped."""
 
 
 def evaluate(
@@ -240,13 +240,15 @@ def _sketch(outputs: ModelOutputs) -> RowSketch:
 
 
 def _warn_of_swapped_sides(rows: list[Measurement]) -> None:
-    """Say so where every detector takes one side for the other."""
+    """Say so where most detectors take one side for the other; of many, a few are wrong about any set."""
     for name in dict.fromkeys(row.ood_set for row in rows):
-        found = [row.auroc for row in rows if row.ood_set == name and row.setting == Setting.FROZEN and not row.skipped]
-        if found and max(found) < SWAPPED:
+        frozen = [row for row in rows if row.ood_set == name and row.setting == Setting.FROZEN and not row.skipped]
+        found = sorted(row.auroc for row in frozen)
+        if found and (middle := found[len(found) // 2]) < SWAPPED:  # the upper median: of two, both must be low
+            most = sum(auroc <= middle for auroc in found)
             note(
-                f"no detector as fitted has an AUROC above {max(found):.3f} on {name}, far below 0.5: the inputs of "
-                "--id look stranger than those of --ood. Are the two swapped?"
+                f"{most} of {len(found)} detectors as fitted have an AUROC of {middle:.3f} or less on {name}, far "
+                "below 0.5: the inputs of --id look stranger than those of --ood. Are the two swapped?"
             )
 
 
@@ -276,4 +278,5 @@ def _write_report(
         raise
     except OSError as error:
         raise InvalidInput(f"--report cannot write to {folder!r}: {error}.") from error
-    typer.echo(f"written: {page}, {folder}/tables{f' and {folder}/figures' if figures else ''}", err=True)
+    inside = [os.path.join(folder, name) for name in ("tables", *(["figures"] if figures else []))]
+    typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from normscale._validate import Rows
 from normscale.cli._completion import complete_detector
 from normscale.cli._inputs import PROBABILITIES_HELP, Input, OnInvalid, note
 from normscale.cli._many_files import (
@@ -34,6 +36,8 @@ EXAMPLE = (
     "Example: [bold]normscale fit sample:train -o detector.safetensors --threshold-on sample:validation "
     "--keep 0.95[/bold]"
 )
+_KEPT_ROWS = 1000
+"""Training rows that are kept to look at all of them together."""
 
 
 def fit(
@@ -136,14 +140,16 @@ def fit(
         if result is None:
             return
         source = result.layout
+        seen.n_rows, seen.labels = result.n_rows, set(result.labels)
     else:
         source = Input(train, wanted, probabilities=probabilities, refuse_probabilities=reads_logits, check_labels=True)
         model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
         if detector is None and train != "-" and FEATURES in Input(train).names:
+            seen.told_of_auto = True
             note(f"{train} has features, and {model.name} reads logits alone; --detector auto would use both.")
     _note_missing_classes(model, seen)
     model.class_names = _names(class_names, source, train)
-    if source.n_classes is not None and seen.n_rows and looks_transposed(seen.n_rows, source.n_classes):
+    if source.n_classes is not None and looks_transposed(seen.n_rows, source.n_classes, seen.first_logits):
         note(
             f"{train} has {seen.n_rows} rows of {source.n_classes} classes. Did rows and columns change places? A row "
             "is an input, a column a class: logits.T turns them."
@@ -165,6 +171,9 @@ def fit(
     model.save(output)
     on = "" if source.n_classes is None else f" on {source.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
+    typer.echo(
+        _what_to_try(train, knows_auto=detector == AUTO or seen.told_of_auto, many=many.wanted(tables)), err=True
+    )
     if model.threshold_ is None:
         typer.echo("no threshold yet: add --threshold-on VALIDATION to let it answer yes or no", err=True)
     else:
@@ -177,7 +186,10 @@ class _Seen:
 
     def __init__(self) -> None:
         self.n_rows = 0
+        self.told_of_auto = False
         self.labels: set[int] = set()
+        self.first_logits: Rows | None = None
+        """Some of the rows, to see whether rows and columns changed places."""
         self._sketch = RowSketch()
 
     def watch(self, chunks: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
@@ -187,7 +199,14 @@ class _Seen:
             if chunk.labels is not None:
                 self.labels.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
             self._sketch.take_in(chunk.array(chunk.names[0]))
+            self._keep_logits(chunk.get(LOGITS))
             yield chunk
+
+    def _keep_logits(self, logits: Rows | None) -> None:
+        kept = 0 if self.first_logits is None else len(self.first_logits)
+        if logits is not None and kept < _KEPT_ROWS:
+            more = np.asarray(logits[: _KEPT_ROWS - kept], dtype=np.float64)
+            self.first_logits = more if self.first_logits is None else np.concatenate([self.first_logits, more])
 
     def compare_with(self, held_out: ModelOutputs, train: str, threshold_on: str) -> None:
         """Say so where the threshold was set on rows that the detector was fitted on."""
@@ -200,6 +219,14 @@ class _Seen:
                 "it was trained on, so more new inputs than --keep says will be flagged; set the threshold on inputs "
                 "that neither the classifier nor the detector was trained on."
             )
+
+
+def _what_to_try(train: str, *, knows_auto: bool, many: bool) -> str:
+    """One line on how to find a better detector; ``-d auto`` is left out where it was named, or cannot be had."""
+    table = "TRAIN" if train == "-" else shlex.quote(train)
+    compare = f"to compare {'' if many else 'all '}detectors on OoD rows of your own: normscale eval "
+    compare += f"--train {table} --id TEST --ood OOD" + (" --engine local -d NAME -d NAME" if many else "")
+    return compare if knows_auto or many else f"{compare}; to have one chosen without any: fit -d {AUTO}"
 
 
 def _note_missing_classes(model: Detector, seen: _Seen) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -45,4 +46,5 @@ def report(
 
     (run,) = runs
     path = write_report(run, output, additions=paper_additions, figures=figures, pdf=pdf)
-    typer.echo(f"written: {path}, {run}/tables{f' and {run}/figures' if figures else ''}", err=True)
+    inside = [os.path.join(run, name) for name in ("tables", *(["figures"] if figures else []))]
+    typer.echo(f"written: {path}, {' and '.join(inside)}", err=True)

@@ -22,7 +22,7 @@ from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS
+from normscale.outputs import LOGITS, predicted_where_finite
 from normscale.tables import SCORE_COLUMNS, open_score_writer
 from normscale.tables.table_writer import check_folder
 
@@ -60,7 +60,7 @@ def score(
         ),
     ] = None,
     on_invalid: Annotated[
-        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or give it the score nan.")
+        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or give it the score nan and the class -1.")
     ] = OnInvalid.RAISE,
     keep_columns: Annotated[
         str | None,
@@ -124,7 +124,7 @@ def score(
             row: dict[str, NDArray[Any]] = {**kept, "score": scores}
             predicted = chunk.predicted if source.has_logits else None
             if predicted is not None:
-                row["predicted"] = predicted
+                row["predicted"] = predicted if on_invalid is OnInvalid.RAISE else predicted_where_finite(chunk)
             if limit is not None:
                 row["is_ood"] = limit.flags(row["score"], predicted)
                 flagged += int(row["is_ood"].sum())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from normscale.errors import MissingExtra
-from normscale.guard.policy import Policy
+from normscale.guard.policy import OnDrift, Policy
 from normscale.serve.bounds import Bounds
 
 if TYPE_CHECKING:
@@ -16,8 +17,16 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
 
 _POLICY, _BOUNDS = Policy(), Bounds()
+_ON_DRIFT = OnDrift(_POLICY.on_drift)
 _DRIFT = "Drift"
 _LIMITS = "Limits"
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def serve(
@@ -81,16 +90,16 @@ def serve(
         ),
     ] = None,
     log_format: Annotated[
-        str, typer.Option(help="text or json: one line for every alarm, freeze, decision and refusal.")
-    ] = "text",
+        LogFormat, typer.Option(help="Of one line for every alarm, freeze, decision and refusal.")
+    ] = LogFormat.TEXT,
     alarm_webhook: Annotated[
         str | None, typer.Option(help="An http(s) address that gets a POST of JSON for every alarm, freeze and thaw.")
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
     on_drift: Annotated[
-        str,
+        OnDrift,
         typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.", rich_help_panel=_DRIFT),
-    ] = _POLICY.on_drift,
+    ] = _ON_DRIFT,
     balance: Annotated[
         float, typer.Option(help="Share of rows predicted otherwise than in training.", rich_help_panel=_DRIFT)
     ] = _POLICY.balance,
@@ -185,7 +194,7 @@ def serve(
         workers=workers,
         bounds=Bounds(max_body, max_rows, max_requests, max_seconds),
         demo=demo,
-        log_format=log_format,
+        log_format=log_format.value,
         webhook=alarm_webhook,
     )
     if logits is not None and model is None:

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from normscale.guard.policy import Policy
+from normscale.cli._inputs import OnInvalid
+from normscale.guard.policy import OnDrift, Policy
 
 EXAMPLE = "Example: [bold]my-classifier | normscale watch detector.safetensors | jq 'select(.is_ood)'[/bold]"
+_ON_DRIFT = OnDrift(Policy().on_drift)
 
 
 def watch(
@@ -24,12 +26,12 @@ def watch(
         bool,
         typer.Option("--adopt", help="Take over a store of another detector with the same classes."),
     ] = False,
-    on_drift: Annotated[str, typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.")] = (
-        Policy().on_drift
-    ),
+    on_drift: Annotated[
+        OnDrift, typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.")
+    ] = _ON_DRIFT,
     on_invalid: Annotated[
-        str, typer.Option(help="A line that cannot be scored: raise (stop), or skip (say so and go on).")
-    ] = "raise",
+        OnInvalid, typer.Option(help="A line that cannot be scored: stop, or say so and go on.")
+    ] = OnInvalid.RAISE,
 ) -> None:
     """Score rows from a pipe as they come, one line each.
 
@@ -37,13 +39,11 @@ def watch(
     through; a bare list is logits) or a .npy array; writes JSON
     lines with score, is_ood, predicted and mode. The same guard as `normscale serve`, without the server.
     """
-    from normscale import _validate
     from normscale.detectors.registry import load_detector
     from normscale.detectors.threshold import Threshold
     from normscale.guard import Mode, open_guard
     from normscale.guard.pipe import watch_pipe
 
-    _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
     loaded = load_detector(detector)
     if threshold is not None:
         loaded.threshold_ = Threshold(threshold)
@@ -53,7 +53,7 @@ def watch(
             guard,
             sys.stdin.buffer,
             sys.stdout.buffer,
-            skip=on_invalid == "skip",
+            skip=on_invalid is OnInvalid.SKIP,
             say=lambda sentence: typer.echo(f"normscale: {sentence}", err=True),
         )
     counted = f"{guard.state.rows} rows " + ("scored so far" if guard.mode == Mode.STATIC else "in the statistics")

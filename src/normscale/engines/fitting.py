@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from normscale._validate import ON_INVALID, one_of
 from normscale.detectors.base import Detector
@@ -16,7 +18,7 @@ from normscale.engines.merging import MergeTree, merged, subtree_level
 from normscale.engines.pieces import PIECE_ROWS, Layout, Piece, Pieces, plan_pieces, read_piece
 from normscale.engines.spreading import Engine, open_engine
 from normscale.engines.watching import ProgressCounter, Tick
-from normscale.outputs import LOGITS
+from normscale.outputs import LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
 
@@ -31,6 +33,8 @@ class FitResult(NamedTuple):
     """Rows it was fitted on."""
     skipped: Skipped
     layout: Layout
+    labels: frozenset[int] = frozenset()
+    """The classes that some label names; empty where the files have no labels."""
 
 
 class _FitJob(NamedTuple):
@@ -83,14 +87,16 @@ def fit(
         while not done:
             doing = f"fitting {model.name}" + (f", reading {reading}" if reading > 1 else "")
             job = _FitJob(learning, plan.layout, names, on_invalid)
-            total, skipped = _one_reading(job, plan, opened, doing, tick)
+            total, skipped, labels = _one_reading(job, plan, opened, doing, tick)
             done = learning.finish(total)
             reading += 1
     model.class_names = plan.layout.class_names
-    return FitResult(model, total.n_rows, skipped, plan.layout)
+    return FitResult(model, total.n_rows, skipped, plan.layout, labels)
 
 
-def _one_reading(job: _FitJob, plan: Pieces, engine: Engine, doing: str, tick: Tick | None) -> tuple[Partial, Skipped]:
+def _one_reading(
+    job: _FitJob, plan: Pieces, engine: Engine, doing: str, tick: Tick | None
+) -> tuple[Partial, Skipped, frozenset[int]]:
     """What all rows tell. A task is a subtree, so that little has to be sent."""
     level = subtree_level(len(plan.pieces), _TASKS_PER_WORKER * engine.workers)
     step = 1 << level
@@ -98,28 +104,44 @@ def _one_reading(job: _FitJob, plan: Pieces, engine: Engine, doing: str, tick: T
     tree = MergeTree(len(tasks), job.fit.merge)
     counter = ProgressCounter(doing, len(plan.pieces), plan.n_bytes, tick)
     skipped: list[Skipped] = [Skipped()] * len(tasks)
-    for place, (found, left_out) in engine.map(_fit_pieces, job, tasks):
+    labels: frozenset[int] = frozenset()
+    for place, (found, left_out, own_labels) in engine.map(_fit_pieces, job, tasks):
         tree.put(place, found)
+        labels |= own_labels
         skipped[place] = left_out
         pieces = tasks[place]
         counter.add(len(pieces), found.n_rows + left_out.n, sum(piece.n_bytes for piece in pieces))
-    return tree.total(), sum(skipped, Skipped())
+    return tree.total(), sum(skipped, Skipped()), labels
 
 
-def _fit_all(job: _FitJob, piece: Piece) -> Partial:
-    return job.fit.partial(read_piece(piece, job.layout))
+class _LabelsSeen:
+    """Notes which classes the labels of passing chunks name."""
+
+    def __init__(self) -> None:
+        self.classes: set[int] = set()
+
+    def watch(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
+        for chunk in chunks:
+            if chunk.labels is not None:
+                self.classes.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
+            yield chunk
 
 
-def _fit_pieces(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped]:
+def _fit_all(job: _FitJob, piece: Piece, seen: _LabelsSeen) -> Partial:
+    return job.fit.partial(seen.watch(read_piece(piece, job.layout)))
+
+
+def _fit_pieces(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, frozenset[int]]:
     """What neighbouring pieces tell together: runs in a worker."""
     skipped = Skipped()
     partials = []
+    seen = _LabelsSeen()
     for piece in pieces:
         if job.on_invalid == "skip":
             rows = GoodRows(piece, job.layout, job.names)
-            partials.append(job.fit.partial(rows))
+            partials.append(job.fit.partial(seen.watch(rows)))
             skipped += rows.skipped
         else:
-            work = partial(_fit_all, job, piece)
+            work = partial(_fit_all, job, piece, seen)
             partials.append(naming_the_row(piece, job.layout, job.names, work))
-    return merged(partials, job.fit.merge), skipped
+    return merged(partials, job.fit.merge), skipped, frozenset(seen.classes)

@@ -25,7 +25,7 @@ from normscale.engines.running import STARTS, moved_detector, require_moments, s
 from normscale.engines.spreading import Engine, EngineFailed, open_engine
 from normscale.engines.watching import ProgressCounter, Tick
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs, predicted_where_finite
 from normscale.state import unpack_state
 from normscale.tables.arrow import need_arrow
 
@@ -233,7 +233,7 @@ def _columns(
         columns: dict[str, NDArray[Any]] = {"score": scores}
         predicted = chunk.predicted if job.layout.has_logits else None
         if predicted is not None:
-            columns["predicted"] = predicted
+            columns["predicted"] = predicted if job.on_invalid == "raise" else predicted_where_finite(chunk)
         if job.limit is not None:
             columns["is_ood"] = job.limit.flags(scores, predicted)
         yield columns

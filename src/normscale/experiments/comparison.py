@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from normscale._version import __version__
-from normscale.detectors.base import Detector, Setting
+from normscale.dataframes import is_dataframe, read_dataframe
+from normscale.detectors.base import Detector, OutputsLike, Setting
 from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
 from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import NO_NUMBERS, Advance, Measured, measure
 from normscale.experiments.methods import Method, default_methods, every_setting, fit_on
-from normscale.outputs import ModelOutputs
+from normscale.outputs import ModelOutputs, as_outputs
 
 
 def compare(
-    id_test: ModelOutputs,
-    ood_sets: Mapping[str, ModelOutputs],
+    id_test: OutputsLike,
+    ood_sets: Mapping[str, OutputsLike],
     *,
-    train: ModelOutputs | None = None,
-    validation: ModelOutputs | None = None,
-    detectors: Sequence[Detector] | None = None,
+    train: OutputsLike | None = None,
+    validation: OutputsLike | None = None,
+    detectors: Sequence[Detector | str] | None = None,
     seed: int = 0,
     begin: Callable[[list[Method]], None] = lambda _: None,
     advance: Advance = lambda rows, what: None,
@@ -30,14 +31,15 @@ def compare(
 
     Parameters
     ----------
-    id_test : ModelOutputs
-        In-distribution inputs the classifier was not trained on.
-    ood_sets : mapping of name to ModelOutputs
-    train : ModelOutputs, optional
+    id_test : ModelOutputs, array, tensor, mapping or DataFrame
+        In-distribution inputs the classifier was not trained on. An array is logits. Columns of DataFrames are matched
+        by name: by the classes of a fitted detector, or else of the first frame among train, validation and test.
+    ood_sets : mapping of name to the same
+    train : the same, optional
         What detectors are fitted on. Without it, only those that need no fitting take part.
-    validation : ModelOutputs, optional
+    validation : the same, optional
         Labelled held-out inputs, for detectors that are fitted on these.
-    detectors : detectors to compare, optional
+    detectors : detectors to compare or their names, optional
         Fitted ones are used as they are; by default every registered one that the outputs suffice for.
     seed : int
         Order of the shuffled streams.
@@ -58,20 +60,25 @@ def compare(
     --------
     >>> import normscale as ns
     >>> sample = ns.load_sample()
-    >>> rows = compare(sample.test, {"noise": sample.ood["uniform_noise"]}, detectors=[ns.MSP(), ns.Energy()])
+    >>> rows = compare(sample.test, {"noise": sample.ood["uniform_noise"]}, detectors=[ns.MSP(), "energy"])
     >>> [(row.method, round(row.auroc, 3)) for row in rows]
     [('msp', 0.882), ('energy', 0.886)]
     """
     asked_for = detectors is not None
-    if detectors is None:
-        detectors = [
-            make_detector(name) for name in default_methods(train, validation, present=[id_test, *ood_sets.values()])
-        ]
+    if isinstance(detectors, (str, Detector)):
+        detectors = [detectors]
+    chosen = [make_detector(one) if isinstance(one, str) else one for one in detectors or ()]
+    read = _Reader(next((one.class_names for one in chosen if one.class_names is not None), None))
+    to_fit, held_out = (None if one is None else read(one) for one in (train, validation))
+    test = read(id_test)
+    sets = {name: read(ood) for name, ood in ood_sets.items()}
+    if not asked_for:
+        chosen = [make_detector(name) for name in default_methods(to_fit, held_out, present=[test, *sets.values()])]
     fitted: list[Detector] = []
     failed: dict[str, tuple[Detector, str]] = {}
-    for detector in detectors:
+    for detector in chosen:
         try:
-            fitted.append(fit_on(detector, train, validation))
+            fitted.append(fit_on(detector, to_fit, held_out))
         except InvalidInput as error:
             if asked_for:
                 raise
@@ -79,16 +86,30 @@ def compare(
     methods = [method for detector in fitted for method in every_setting(detector)]
     begin(methods)
     rows: list[Measurement] = []
-    for one in measure(methods, id_test, ood_sets, seed=seed, advance=advance):
+    for one in measure(methods, test, sets, seed=seed, advance=advance):
         record = one.record if one.record.setting == Setting.STREAM else one.record._replace(seed=None)
         keep(Measured(record, one.scores))
         rows.append(record)
     return rows + [
-        _not_measured(method, name, len(id_test), len(ood), why)
+        _not_measured(method, name, len(test), len(ood), why)
         for detector, why in failed.values()
         for method in every_setting(detector)
-        for name, ood in ood_sets.items()
+        for name, ood in sets.items()
     ]
+
+
+class _Reader:
+    """Makes outputs of what a caller has; the columns of every DataFrame come in the order of the first names."""
+
+    def __init__(self, class_names: tuple[str, ...] | None) -> None:
+        self._class_names = class_names
+
+    def __call__(self, value: OutputsLike) -> ModelOutputs:
+        if not is_dataframe(value):
+            return as_outputs(value)
+        outputs, names = read_dataframe(value, class_names=self._class_names)
+        self._class_names = self._class_names or names
+        return outputs
 
 
 def _not_measured(method: Method, ood_set: str, n_id: int, n_ood: int, why: str) -> Measurement:

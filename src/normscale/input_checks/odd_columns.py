@@ -10,6 +10,8 @@ from normscale._validate import Rows
 
 _FEWEST = 20
 """Rows below which whole numbers may be chance."""
+_FEWEST_TO_COMPARE, _MORE_SPREAD = 50, 0.12
+"""Of honest tables of noise with so many rows the columns never had so much more of the largest numbers."""
 
 
 def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
@@ -56,12 +58,46 @@ def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
     return None
 
 
-def looks_transposed(n_rows: int, n_columns: int) -> bool:
-    """Whether logits for training have so few rows and so many columns that the two probably changed places.
+def looks_transposed(n_rows: int, n_columns: int, some_rows: Rows | None = None) -> bool:
+    """Whether logits for training look as if rows and columns changed places.
+
+    That is so where there are few rows and very many columns. Where there are only more columns than rows, the numbers
+    must say so too. Every input has one large logit, while some classes have several inputs and others none: of the
+    n largest numbers of n inputs nearly each is another input's, and of the C largest several are one class's.
+
+    Parameters
+    ----------
+    n_rows, n_columns : int
+        Of the whole table.
+    some_rows : array of shape (n, n_columns), optional
+        Its rows, or many of them; without these only the shape is looked at.
 
     Examples
     --------
     >>> looks_transposed(10, 50_000), looks_transposed(500, 1000)
     (True, False)
+    >>> rng = np.random.default_rng(0)
+    >>> logits = rng.normal(size=(200, 60)) + 9 * np.eye(60)[rng.integers(0, 60, 200)]
+    >>> looks_transposed(60, 200, logits.T), looks_transposed(50, 60, logits[:50])
+    (True, False)
     """
-    return n_columns > 4 * n_rows and n_rows >= 2
+    if n_rows < 2 or n_columns <= n_rows:
+        return False
+    if n_columns > 4 * n_rows:
+        return True
+    if some_rows is None or len(some_rows) < _FEWEST_TO_COMPARE:
+        return False
+    values = np.asarray(some_rows, dtype=np.float64)
+    if not np.isfinite(values).all():
+        return False
+    for axis in (1, 0):  # neither an input nor a class is to have all large numbers
+        values = values - values.mean(axis=axis, keepdims=True)
+        values /= np.maximum(values.std(axis=axis, keepdims=True), np.finfo(np.float64).tiny)
+    return _spread_of_largest(values.T) > _spread_of_largest(values) + _MORE_SPREAD
+
+
+def _spread_of_largest(rows: Rows) -> float:
+    """The share of rows that have some of the n largest numbers, n being the number of rows."""
+    n_rows, n_columns = rows.shape
+    largest = np.argpartition(rows, rows.size - n_rows, axis=None)[-n_rows:]
+    return np.unique(largest // n_columns).size / n_rows

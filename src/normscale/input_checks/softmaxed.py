@@ -74,6 +74,21 @@ def squashed(logits: Rows) -> SquashedRows | None:
     return None
 
 
+def percentages(logits: Rows) -> bool:
+    """Whether rows are probabilities in per cent: no number below 0, and every row adds up to 100.
+
+    Examples
+    --------
+    >>> percentages(np.array([[90.0, 10.0], [20.0, 80.0], [50.0, 50.0]])), percentages(np.array([[99.0, 2.0]]))
+    (True, False)
+    """
+    rows = _some_rows(logits)
+    if not len(rows) or float(rows.min()) < 0.0:
+        return False
+    tolerance = TOLERANCE if len(rows) >= _FEW else _EXACT
+    return bool((np.abs(rows.sum(axis=1) - 100.0) <= 100.0 * tolerance).all())
+
+
 def sentence(found: SquashedRows, source: str, *, option: str = "") -> str:
     """Say what was found in ``source`` and how to get logits.
 

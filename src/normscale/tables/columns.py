@@ -74,14 +74,15 @@ class ColumnLayout:
         for i in self.logits:
             if self.names[i].lower() in _NAMES_LIKE_LABELS:
                 raise FileFormatError(
-                    f"{path}: column {i + 1}, named {self.names[i]!r}, looks like labels, not logits. Call it 'label' "
+                    f"{path}: column {i}, named {self.names[i]!r}, looks like labels, not logits. Call it 'label' "
                     "if it is that; if it is a class, name the columns of logits logit_<class>."
                 )
             if self.names[i].lower() in _ROW_NAMES:
                 what = f"named {self.names[i]!r}" if self.names[i] else "without a name"
+                kept = f"; `normscale score --keep-columns {self.names[i]}` keeps it" if self.names[i] else ""
                 raise FileFormatError(
-                    f"{path}: column {i + 1}, {what}, looks like row numbers, not logits. Leave it out "
-                    "(pandas: index=False), or name the columns of logits logit_<class>."
+                    f"{path}: column {i}, {what}, looks like row numbers, not logits. Leave it out "
+                    f"(pandas: index=False), or name the columns of logits logit_<class>{kept}."
                 )
 
     @property

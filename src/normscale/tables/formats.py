@@ -127,7 +127,7 @@ def _missing(path: str) -> FileFormatError:
         return FileFormatError(f"no such file: {path}; did you mean {' or '.join(close)}?")
     tables = [entry for entry in there if os.path.splitext(entry)[1].lower() in SUFFIXES]
     if tables:
-        shown = ", ".join(tables[:5]) + (", ..." if len(tables) > 5 else "")
+        shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
         return FileFormatError(f"no such file: {path}; the tables in that folder are {shown}.")
     return FileFormatError(f"no such file: {path}; there are no tables in that folder.")
 

@@ -155,7 +155,7 @@ class CsvReader(LineReader):
                 if not _is_number(fields[i]):
                     shown = repr(fields[i][:40]) if fields[i].strip() else "an empty field"
                     raise FileFormatError(
-                        f"{self.path}, line {number}: expected a number in column {i + 1} ({names[i]!r}), "
+                        f"{self.path}, line {number}: expected a number in column {i} ({names[i]!r}), "
                         f"got {shown}. Drop or fill the line; if the column is no logit, name those that are "
                         "logit_<class>."
                     )
