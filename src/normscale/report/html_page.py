@@ -80,7 +80,7 @@ def assemble(title: str, facts: str, parts: Sequence[PagePart], *, kind: str = B
         version=escape(__version__),
         kind=escape(kind),
         title=escape(title),
-        heading=escape(title),
+        heading=re.sub(r"\w+-\d+\b", r'<span class="whole">\g<0></span>', escape(title)),  # CIFAR-100 on one line
         facts=escape(facts),
         contents=links,
         style=page.joinpath("style.css").read_text("utf-8"),
