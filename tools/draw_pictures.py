@@ -29,23 +29,34 @@ STYLE = {
 }
 
 
-def three_classes() -> Figure:
-    """The logits of three classes over all training rows, before and after norm-scaling, and those of one OoD input."""
+def three_classes() -> dict[str, Figure]:
+    """The logits of three classes over all training rows, before and after norm-scaling, and those of one OoD input.
+
+    Beside each other in one picture, and as two, which a phone shows below each other.
+    """
+    both, axes = plt.subplots(1, 2, figsize=(9.5, 4.3), layout="constrained")
+    _before_and_after(*axes)
+    both.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    apart = [plt.subplots(figsize=(4.75, 4.5), layout="constrained") for _ in range(2)]
+    _before_and_after(*(one for _, one in apart))
+    for figure, one in apart:
+        figure.legend(*one.get_legend_handles_labels(), loc="outside lower center", frameon=False)
+    return {"three-classes": both, "three-classes-before": apart[0][0], "three-classes-after": apart[1][0]}
+
+
+def _before_and_after(before: Axes, after: Axes) -> None:
     sample = ns.load_sample()
     classes = (1, 4, 7)
     detector = ns.NormScaling().fit(sample.train)
     strange = sample.ood["unseen_digits"]
     order = np.argsort(detector.score(strange))
     row = strange.logits[order[len(order) // 2]]
-    figure, axes = plt.subplots(1, 2, figsize=(9.5, 4.3), layout="constrained")
-    _strips(axes[0], sample.train.logits, row, classes)
-    axes[0].set_title("logits as they come: every class has its own scale")
-    axes[0].set_xlabel("logit")
-    _strips(axes[1], detector.scale(sample.train.logits), detector.scale(row[None])[0], classes)
-    axes[1].set_title("after norm-scaling: one scale for all")
-    axes[1].set_xlabel("deviations from that class's mean")
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
-    return figure
+    _strips(before, sample.train.logits, row, classes)
+    before.set_title("logits as they come: every class has its own scale")
+    before.set_xlabel("logit")
+    _strips(after, detector.scale(sample.train.logits), detector.scale(row[None])[0], classes)
+    after.set_title("after norm-scaling: one scale for all")
+    after.set_xlabel("deviations from that class's mean")
 
 
 def _strips(axes: Axes, logits: np.ndarray, row: np.ndarray, classes: tuple[int, ...]) -> None:
@@ -149,7 +160,7 @@ def tutorial() -> dict[str, Figure]:
 
 def main(folder: Path = IMAGES) -> None:
     with mpl.rc_context(STYLE):
-        for name, figure in {"three-classes": three_classes(), "two-groups": two_groups(), **tutorial()}.items():
+        for name, figure in {**three_classes(), "two-groups": two_groups(), **tutorial()}.items():
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
             plt.close(figure)
 

@@ -141,8 +141,10 @@ def look(browser: Any) -> Iterator[Any]:
     origins: set[str] = set()
     expected: list[str] = []
 
-    def opened(server: Server, width: int = 1280, scheme: str = "light", may_say: str = "") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, locale="en-GB")
+    def opened(
+        server: Server, width: int = 1280, scheme: str = "light", may_say: str = "", locale: str = "en-GB"
+    ) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, locale=locale)
         context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
@@ -463,6 +465,31 @@ def test_a_detector_without_running_statistics(start: Any, tmp_path: Path, look:
     assert flagged.sum() != (server.scores > server.threshold).sum()
     says(page, "#scores-summary", f"flags {100 * flagged.mean():.1f}\u00a0% of the last 120 rows")
     says(page, "#scores-summary", "Each class has its own threshold; saving one replaces them all.")
+
+
+def test_a_detector_whose_running_statistics_are_no_moments_fits_a_phone(start: Any, tmp_path: Path, look: Any) -> None:
+    path = tmp_path / "robust.safetensors"
+    ns.RobustNormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation).save(path)
+    server = start(path)
+    server.send(np.concatenate([SAMPLE.test.logits[:240], SAMPLE.ood["unseen_digits"].logits[:20]]))
+    page = look(server, 390, locale="en-US")
+    says(page, "#scored", "260")
+    for label in ("running mean shift", "running spread"):
+        gauge = page.locator("#gauges .gauge", has=page.locator(f'.meter[aria-label="{label}"]'))
+        playwright.expect(gauge).to_contain_text("This detector keeps no moments of the logits.", timeout=PATIENCE)
+    times = column(page, "#flagged", "Time")
+    assert times
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", text) for text in times), "no AM or PM, which a phone cuts"
+    fits = "all => all.every(one => one.scrollWidth <= one.clientWidth)"
+    assert page.locator("#flagged tbody td:first-child").evaluate_all(fits)
+    row, last = (
+        page.locator(f"#classes tbody tr:first-child{part}").bounding_box() for part in ("", " > :nth-child(3)")
+    )
+    assert last["x"] + last["width"] == pytest.approx(row["x"] + row["width"], abs=1)
+    form, save = (page.locator(selector).bounding_box() for selector in ("#threshold-form", "#save"))
+    assert form["y"] + form["height"] - save["y"] - save["height"] < 20, "nothing empty below the buttons"
+    page.locator("#threshold").press("ArrowRight")
+    playwright.expect(page.locator("#own")).to_be_visible()
 
 
 def test_the_running_statistics_are_read_too(busy: Server, look: Any) -> None:

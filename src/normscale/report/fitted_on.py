@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from normscale.detectors.base import Setting
 from normscale.errors import InvalidInput, UnknownDetector
 from normscale.experiments.methods import find_method, title_of
-from normscale.outputs import PERTURBED_LOGITS
+from normscale.outputs import ATTACKED, PERTURBED_LOGITS
 from normscale.report.scoreboard import Scoreboard
 
 NOTHING_FITTED = "nothing"
@@ -33,7 +33,8 @@ def fitted_on(method: str) -> str:
     if detector.needs_fit:
         part = "validation" if detector.fitted_on == "validation" else "training"
         words = f"{'labelled ' if detector.needs_labels else ''}{part} outputs"
-        words += " and attacks on the training inputs" if detector.reads_in_fit else ""
+        attacked = any(name.startswith(ATTACKED) for name in detector.reads_in_fit)
+        words += " and attacks on the training inputs" if attacked else ""
     if PERTURBED_LOGITS in detector.reads:
         words = "" if words == NOTHING_FITTED else f"{words}, "
         words += "the step epsilon on in-distribution validation pictures"

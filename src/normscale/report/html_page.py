@@ -19,6 +19,8 @@ from normscale.report.tables import count
 
 METHODS = "methods"
 """The table that says what each method was fitted and tuned on, if the page has it."""
+BENCHMARK = "normscale benchmark"
+"""What most pages are."""
 
 
 class Picture(NamedTuple):
@@ -62,11 +64,12 @@ class PagePart(NamedTuple):
 def render(contents: Contents) -> str:
     """The page."""
     plan = contents.run.plan
-    return assemble(f"OoD detection on {plan.in_set}", _facts(plan), _parts(contents))
+    kind = BENCHMARK if plan.network else "normscale comparison"
+    return assemble(f"OoD detection on {plan.in_set}", _facts(plan), _parts(contents), kind=kind)
 
 
-def assemble(title: str, facts: str, parts: Sequence[PagePart], *, module: str = "") -> str:
-    """A page of sections; ``module`` is an ES module of its own."""
+def assemble(title: str, facts: str, parts: Sequence[PagePart], *, kind: str = BENCHMARK, module: str = "") -> str:
+    """A page of sections; ``kind`` stands above the title, ``module`` is an ES module of its own."""
     parts = [part for part in parts if part.markup]
     links = "".join(f'<a href="#{part.anchor}">{escape(part.title)}</a>' for part in parts)
     body = "".join(
@@ -75,8 +78,9 @@ def assemble(title: str, facts: str, parts: Sequence[PagePart], *, module: str =
     page = resources.files("normscale.report").joinpath("page")
     return Template(page.joinpath("template.html").read_text("utf-8")).substitute(
         version=escape(__version__),
+        kind=escape(kind),
         title=escape(title),
-        heading=escape(title),
+        heading=re.sub(r"\w+-\d+\b", r'<span class="whole">\g<0></span>', escape(title)),  # CIFAR-100 on one line
         facts=escape(facts),
         contents=links,
         style=page.joinpath("style.css").read_text("utf-8"),
@@ -106,7 +110,8 @@ def said_once(tables: Mapping[str, ReportTable], said: Sequence[str]) -> dict[st
 
 
 def _parts(contents: Contents) -> list[PagePart]:
-    tables, run = said_once(contents.tables, [*contents.sentences, *contents.notes]), contents.run
+    run = contents.run
+    tables = said_once(_without_copy(contents.tables), [*contents.sentences, *contents.notes])
 
     def table(*names: str) -> str:
         return "".join(to_html(tables[name], subject=contents.subject) for name in names if name in tables)
@@ -121,20 +126,32 @@ def _parts(contents: Contents) -> list[PagePart]:
         )
     return [
         PagePart("found", "What was found", sentences_html(contents.sentences, contents.notes)),
-        PagePart("comparison", "All methods", table("comparison")),
-        PagePart("per-set", "Every OoD set", table("per_set")),
+        PagePart("comparison", "All methods", table("comparison" if "comparison" in tables else "per_set")),
+        PagePart("per-set", "Every OoD set", table("per_set") if "comparison" in tables else ""),
         PagePart("better", f"Is {contents.subject} better?", _folded(tables.get("better_than"), contents.subject)),
         *(PagePart(one, tables[one].title, table(one)) for one in contents.further if one in tables),
         PagePart("figures", "Figures", _per_set_figures(contents)),
         PagePart("calibration", "Calibration", pictures("calibration")),
         PagePart("streams", "Other streams", _streams(contents.advice, pictures("stress"))),
-        PagePart("networks", "Networks", table("accuracy") + pictures("training")),
+        PagePart("networks", "Networks" if run.plan.network else "Accuracy", table("accuracy") + pictures("training")),
         PagePart("sets", "OoD sets", table("ood_sets")),
         PagePart("expanded", "Expanded results", expanded),
         PagePart("settings", "Settings", _settings(run.plan) + table("methods")),
         PagePart("environment", "Environment", _definitions(run.made_by, leave_out=("command",))),
         PagePart("repeat", "How to repeat it", _repeat(run)),
     ]
+
+
+def _without_copy(tables: Mapping[str, ReportTable]) -> dict[str, ReportTable]:
+    """The tables without the poorer one of two that say the same: with one OoD set its numbers are the averages."""
+    averages, per_set = tables.get("comparison"), tables.get("per_set")
+    copy = ""
+    if averages is not None and per_set is not None and len(per_set.columns) == 2:
+        if "expanded" not in tables:  # no spreads and no reference, which only the averages have; more metrics
+            copy = "comparison"
+        elif len(averages.sections[0].rows) == len(per_set.sections[0].rows):
+            copy = "per_set"
+    return {name: table for name, table in tables.items() if name != copy}
 
 
 def _folded(table: ReportTable | None, subject: str) -> str:
@@ -204,7 +221,8 @@ def _settings(plan: Plan) -> str:
         "seeds": ", ".join(map(str, plan.seeds)),
         "OoD sets": ", ".join(name if name == source else f"{name} = {source}" for name, source in plan.ood.items()),
     }
-    return _definitions(values, leave_out=() if plan.network else ("pictures", "network", "recipe", "epochs", "seeds"))
+    of_training = ("preset", "pictures", "network", "recipe", "epochs", "seeds")
+    return _definitions(values, leave_out=() if plan.network else of_training)
 
 
 def _definitions(values: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str:
@@ -226,7 +244,8 @@ def _repeat(run: RunFolder) -> str:
     version = escape(str(run.made_by.get("normscale", "?")))
     commit = run.made_by.get("commit")
     at = f", commit <code>{escape(re.sub('[+]changes$', ' with changes', str(commit)))}</code>" if commit else ""
+    goes_on = "; started again, the command goes on where it stopped" if run.plan.network else ""
     return (
-        f"<p>With normscale {version}{at}; started again, the command goes on where it stopped:</p>"
+        f"<p>With normscale {version}{at}{goes_on}:</p>"
         f"<pre>{escape(command)}</pre><p>This page alone:</p><pre>{escape(f'normscale report {run.path}')}</pre>"
     )

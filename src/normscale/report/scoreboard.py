@@ -54,6 +54,8 @@ class Scoreboard:
         Those with a finished cell, in the plan's order.
     subject : str or None
         The method that is compared with every other one.
+    trained : bool
+        Whether the seeds are of networks that the run trained; outputs of somebody's own have none.
     per_class : set of str
         Methods that are means over one ranking per predicted class; they cannot be ranked with the others.
     block : ComparableBlock
@@ -61,7 +63,8 @@ class Scoreboard:
         seeds than its rivals.
     """
 
-    def __init__(self, cells: Sequence[Measurement], subject: str | None = None) -> None:
+    def __init__(self, cells: Sequence[Measurement], subject: str | None = None, *, trained: bool = True) -> None:
+        self.trained = trained
         self.cells = {(cell.method, cell.ood_set, cell.seed or 0): cell for cell in cells}
         self.methods = list(dict.fromkeys(cell.method for cell in cells))
         self.ood_sets = list(dict.fromkeys(cell.ood_set for cell in cells))
@@ -74,7 +77,7 @@ class Scoreboard:
     @classmethod
     def of(cls, run: RunFolder) -> Scoreboard:
         """Read the cells of a run."""
-        return cls(run.cells(), run.plan.subject)
+        return cls(run.cells(), run.plan.subject, trained=bool(run.plan.network))
 
     def value(self, metric: str, method: str, ood_set: str, seed: int) -> float:
         """One cell's number."""

@@ -73,7 +73,8 @@ def average_table(
         sections.append(Section(METRIC_TITLES[metric], rows, best_of(ranked, highest=is_higher_better(metric))))
     sets, seeds = ", ".join(block.ood_sets), ", ".join(map(str, block.seeds))
     n_sets, n_seeds = count(len(block.ood_sets), "OoD set"), count(len(block.seeds), "seed")
-    notes = [f"Averages over {n_sets} ({sets}) and {n_seeds} ({seeds}).", *_spread_notes(board)]
+    and_seeds = f" and {n_seeds} ({seeds})" if board.trained else ""
+    notes = [f"Averages over {n_sets} ({sets}){and_seeds}.", *_spread_notes(board)]
     if left_out := [title_of(one) for one in methods if one not in block.methods]:
         notes.append(f"Left out, because too few of their cells are finished: {', '.join(left_out)}.")
     if compared:
@@ -98,6 +99,8 @@ def _spreads_of(board: Scoreboard) -> list[str]:
 def _spread_notes(board: Scoreboard) -> list[str]:
     titles = _spreads_of(board)
     text = " ".join(f"{title}: {_SPREADS[title]}." for title in titles)
+    if len(board.block.seeds) == 1:
+        text = text.replace("means over the seeds", "numbers")
     return [f"{text} They are never mixed." if len(titles) > 1 else text] if titles else []
 
 
@@ -161,15 +164,20 @@ def expanded_table(board: Scoreboard, beside: BesideReference) -> ReportTable | 
     return ReportTable("expanded", "Every method on every OoD set", columns, sections, notes)
 
 
-def accuracy_table(accuracies: dict[int, float], in_set: str, reference: Reference | None = None) -> ReportTable | None:
-    """Share of right answers of every network; None if none is known."""
+def accuracy_table(
+    accuracies: dict[int, float], in_set: str, reference: Reference | None = None, *, trained: bool = True
+) -> ReportTable | None:
+    """Share of right answers of every network; None if none is known.
+
+    Without ``trained`` they are outputs of a classifier of which no seed is known, in a table called ``in_set``.
+    """
     if not accuracies:
         return None
     theirs = reference or Reference()
     printed = theirs.accuracy
     values = list(accuracies.values())
     several = len(values) > 1
-    columns = [Column("Network"), Column("Accuracy", "percent")]
+    columns = [Column("Network" if trained else "Outputs"), Column("Accuracy", "percent")]
     columns += [Column(OVER_SEEDS, "percent")] if several else []
     n_own = len(columns)
     if printed is not None:
@@ -185,8 +193,9 @@ def accuracy_table(accuracies: dict[int, float], in_set: str, reference: Referen
         rows += [(f"seed {seed}", value, None, *(None for _ in both)) for seed, value in accuracies.items()]
         rows.append((f"mean of {count(len(values), 'network')}", mean, pstdev(values), *both))
     else:
-        rows.append((f"seed {next(iter(accuracies))}", mean, *both))
-    return ReportTable("accuracy", f"Accuracy on the test set of {in_set}", columns, [Section("", rows)])
+        rows.append((f"seed {next(iter(accuracies))}" if trained else in_set, mean, *both))
+    title = f"Accuracy on the test set of {in_set}" if trained else f"Accuracy on {in_set}"
+    return ReportTable("accuracy", title, columns, [Section("", rows)])
 
 
 def ood_set_table(run: RunFolder, board: Scoreboard, beside: BesideReference) -> ReportTable:

@@ -103,7 +103,7 @@ def write_report(
         per_set_table(board, SHOWN if expanded is not None else WITH_AUPR_IN),
         better_than_table(comparisons, board, resamples=resamples),
         *further,
-        accuracy_table(accuracies, run.plan.in_set, additions.reference),
+        accuracy_table(accuracies, run.plan.in_set, additions.reference, trained=bool(run.plan.network)),
         ood_set_table(run, board, beside),
         expanded,
         method_table([board]),

@@ -1,9 +1,10 @@
-// Numbers as people read them; times as the viewer's own locale writes them.
+// Numbers as people read them; days as the viewer's own locale writes them, times of 24 hours.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const one = new Intl.NumberFormat("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
-const time = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const minute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
+const clocks = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+const time = new Intl.DateTimeFormat(undefined, { ...clocks, second: "2-digit" });
+const minute = new Intl.DateTimeFormat(undefined, clocks);
 const day = new Intl.DateTimeFormat(undefined, { dateStyle: "medium" });
 
 export const NONE = "–";

@@ -16,10 +16,14 @@ export function showReadings(view) {
 }
 
 // Why a reading has no value.
-function unread(view, { name, limit }) {
+function unread({ mode, classes }, { name, limit }) {
   if (!isNumber(limit)) return "Not watched.";
-  if (view.mode === "static" && name.startsWith("running")) return "This detector has no running statistics.";
-  return view.mode === "frozen" && name.startsWith("running") ? "Nothing runs while frozen." : "Too few rows to say.";
+  if (name.startsWith("running")) {
+    if (mode === "static") return "This detector has no running statistics.";
+    if (mode === "frozen") return "Nothing runs while frozen.";
+    if (!classes.running_mean) return "This detector keeps no moments of the logits.";
+  }
+  return "Too few rows to say.";
 }
 
 function newGauge() {

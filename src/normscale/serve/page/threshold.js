@@ -82,7 +82,7 @@ export class Threshold {
     if (document.activeElement !== this.input) this.input.value = Number(this.value.toPrecision(6));
     setUsable(byId("save"), moved && !this.saving);
     setUsable(byId("revert"), moved && !this.saving);
-    byId("own").style.visibility = this.value === this.saved.own ? "hidden" : "visible"; // keeps its place
+    set(byId("own"), "class", this.value === this.saved.own ? "quiet away" : "quiet");
   }
 
   // About two hundred keystrokes from end to end, on round numbers; the pointer is ten times finer.
