@@ -71,9 +71,9 @@ def test_many_files_that_show_some_of_the_classes_are_noted_as_one_table_is(
     (tmp_path / "in").mkdir()
     rows = logits_of(300)
     rows[:, 3:] -= 100.0
-    labels = {"label": np.arange(300) % 2} if labelled else {}
+    labels: dict[str, Any] = {"label": np.arange(300) % 2} if labelled else {}
     for name, part in (("a", slice(0, 200)), ("b", slice(200, 300))):
-        more = {key: value[part] for key, value in labels.items()}
+        more: dict[str, Any] = {key: value[part] for key, value in labels.items()}
         write_logits(tmp_path / "in" / f"{name}.parquet", rows[part], **more)
     write_logits(tmp_path / "one.parquet", rows, **labels)
     saved = ("-o", tmp_path / "a.safetensors", "-d", "norm_scaling")

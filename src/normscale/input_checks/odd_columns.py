@@ -100,4 +100,5 @@ def _spread_of_largest(rows: Rows) -> float:
     """The share of rows that have some of the n largest numbers, n being the number of rows."""
     n_rows, n_columns = rows.shape
     largest = np.argpartition(rows, rows.size - n_rows, axis=None)[-n_rows:]
-    return np.unique(largest // n_columns).size / n_rows
+    share: float = np.unique(largest // n_columns).size / n_rows
+    return share
