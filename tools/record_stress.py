@@ -9,11 +9,13 @@ beside it, as NAME.png.
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import tempfile
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from record_comparison import short
 
@@ -22,6 +24,13 @@ from normscale.experiments.recommendation import recommend
 from normscale.experiments.stress_result import load_stress
 from normscale.experiments.stress_summary import summarise
 from normscale.paper.stress_presets import GAIN, STATICS
+
+
+def rounded(value: Any) -> Any:
+    """Four digits of a number; a share of a gain that there is not is null."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else round(value, 4)
 
 
 def main(target: Path, arguments: list[str]) -> None:
@@ -42,7 +51,7 @@ def main(target: Path, arguments: list[str]) -> None:
         "settings": result.settings,
         "drawn_classes": drawn,
         "advice": recommend(result),
-        "summary": [{k: round(v, 4) if isinstance(v, float) else v for k, v in one.items()} for one in summaries],
+        "summary": [{k: rounded(v) for k, v in one.items()} for one in summaries],
     }
     cells = [
         json.dumps(

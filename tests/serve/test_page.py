@@ -358,7 +358,9 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
     says(
         page,
         "#status-title",
-        re.compile(r"Frozen since \d\d:\d\d: .*\d+ % of the recent rows are flagged by what the stream has taught alone"),
+        re.compile(
+            r"Frozen since \d\d:\d\d: .*\d+ % of the recent rows are flagged by what the stream has taught alone"
+        ),
     )
     assert page.locator("#status").get_attribute("data-state") == "frozen"
     assert page.title().startswith("Frozen since")
