@@ -162,7 +162,7 @@ def test_many_files_are_looked_at(tmp_path: Path, run: Any) -> None:
     write_folder(tmp_path / "in")
     saved = tmp_path / "a.safetensors"
     noted = run("fit", tmp_path / "in", "-o", saved).stderr
-    assert "norm_scaling is fitted, and not robust_norm_scaling as on one table: it needs all rows: medians" in noted
+    assert "energy is fitted, and not robust_norm_scaling as on one table: it needs all rows: medians" in noted
     assert "as on one table" not in run("fit", tmp_path / "in", "-o", saved, "-d", "energy").stderr
     exponentials = np.exp(logits_of(100))
     (tmp_path / "odd").mkdir()
