@@ -104,3 +104,16 @@ def test_the_command_answers_each_line_before_the_next_comes(tmp_path: Path) -> 
         _, errors = process.communicate()
         assert process.returncode == 0
         assert f"{3 * round_} rows in the statistics" in errors.decode()
+
+
+def test_probabilities_are_passed_over_like_any_other_bad_line() -> None:
+    on = guard()
+    rows = np.abs(digits(6)) + 1.0
+    lines = [json.dumps((row / row.sum()).tolist()) for row in rows.astype(float)]
+    target = io.BytesIO()
+    totals = watch_pipe(on, io.BytesIO("\n".join(lines).encode() + b"\n"), target, skip=True)
+    assert (totals.rows, totals.skipped) == (0, 6)
+    assert all("softmax" in json.loads(line)["error"] for line in target.getvalue().splitlines())
+    with pytest.raises(InvalidInput, match=r"line 1: .*softmax"):
+        watch_pipe(on, io.BytesIO("\n".join(lines).encode() + b"\n"), io.BytesIO())
+    on.store.close()
