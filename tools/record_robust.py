@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from datetime import date
 from pathlib import Path
@@ -40,7 +41,10 @@ SEEDS = range(5)
 
 
 def rounded(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
+    """Four digits of a number; a share of a gain that there is not is null."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else round(value, 4)
 
 
 def grid_numbers(result: StressResult) -> dict[str, Any]:

@@ -9,28 +9,20 @@ beside it, as NAME.png.
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 import tempfile
 from datetime import date
 from pathlib import Path
-from typing import Any
 
 from record_comparison import short
+from record_robust import rounded
 
 from normscale._provenance import environment
 from normscale.experiments.recommendation import recommend
 from normscale.experiments.stress_result import load_stress
 from normscale.experiments.stress_summary import summarise
 from normscale.paper.stress_presets import GAIN, STATICS
-
-
-def rounded(value: Any) -> Any:
-    """Four digits of a number; a share of a gain that there is not is null."""
-    if not isinstance(value, float):
-        return value
-    return None if math.isnan(value) else round(value, 4)
 
 
 def main(target: Path, arguments: list[str]) -> None:

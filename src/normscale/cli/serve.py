@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from normscale.errors import MissingExtra
 from normscale.guard.policy import OnDrift, Policy
 from normscale.serve.bounds import Bounds
+from normscale.serve.event_log import LogFormat
 
 if TYPE_CHECKING:
     from normscale.guard import GuardPair
@@ -20,13 +20,6 @@ _POLICY, _BOUNDS = Policy(), Bounds()
 _ON_DRIFT = OnDrift(_POLICY.on_drift)
 _DRIFT = "Drift"
 _LIMITS = "Limits"
-
-
-class LogFormat(StrEnum):
-    """How a line of the log is written."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 def serve(
@@ -200,7 +193,7 @@ def serve(
     if logits is not None and model is None:
         raise InvalidInput("--logits names an output of --model; give both.")
     check_settings(settings)
-    as_json = log_format == "json"
+    as_json = log_format is LogFormat.JSON
     if as_json:  # then nothing but JSON goes to stderr
         start_log(settings)
         announce_compilation(lambda: tell("compiling"))

@@ -11,15 +11,22 @@ import logging
 import re
 import time
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from normscale.encoding.json_text import number_for_json
 
-FORMATS = ("text", "json")
 _LOGGER = logging.getLogger("normscale.serve")
 _SECRET = re.compile(r"nsk_[\w-]*")
 _FIELDS = "normscale"
 _MOST_A_SECOND = 20
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 def tell(event: str, *, level: int = logging.INFO, **fields: Any) -> None:

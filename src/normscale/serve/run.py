@@ -18,7 +18,7 @@ from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
 from normscale.serve.app import worker_app
-from normscale.serve.event_log import FORMATS, log_config, tell
+from normscale.serve.event_log import LogFormat, log_config, tell
 from normscale.serve.hosts import Hosts, checked_origin
 from normscale.serve.instruments import MULTIPROCESS
 from normscale.serve.protocol import GuardProtocol
@@ -43,8 +43,8 @@ def check_settings(settings: ServerSettings) -> None:
             raise InvalidInput(f"a trusted proxy is an address or a network such as 10.0.0.0/8; {error}.") from None
     if settings.webhook is not None:
         checked_webhook(settings.webhook)
-    if settings.log_format not in FORMATS:
-        raise InvalidInput(f"a log format is one of {', '.join(FORMATS)}; got {settings.log_format!r}.")
+    if settings.log_format not in tuple(LogFormat):
+        raise InvalidInput(f"a log format is one of {', '.join(LogFormat)}; got {settings.log_format!r}.")
     for guard in settings.guards.values():
         if len(set(guard.stores)) < len(guard.stores) and guard.store != ":memory:":
             raise InvalidInput(f"a shadow needs a store of its own (--shadow-store); both are {guard.store!r}.")
