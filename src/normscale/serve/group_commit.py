@@ -79,39 +79,39 @@ class GroupCommit:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._stopping)
-                work, self._waiting = self._waiting, []
+                work = self._take()
             if not work:
                 return
-            held: StoreHeld | None = None
-            for group in _groups(work):  # of a client that is gone, nothing is taken in
-                if still_wanted := [(item, future) for item, future in group if not future.cancelled()]:
-                    held = self._do(still_wanted, held)
-            if held is not None:  # who came meanwhile need not wait as long again
-                with self._changed:
-                    work, self._waiting = self._waiting, []
-                self._do(work, held)
+            groups = _groups(work)
+            for group in groups:  # of a client that is gone, nothing is taken in
+                if wanted := [(item, future) for item, future in group if not future.cancelled()]:
+                    results = self._do(wanted)
+                    if isinstance(results[0], StoreHeld):  # whoever else waits need not wait as long again
+                        with self._changed:
+                            wanted += [one for rest in groups for one in rest] + self._take()
+                        results = results[:1] * len(wanted)
+                    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                        self._loop.call_soon_threadsafe(_resolve, [future for _, future in wanted], results)
 
-    def _do(self, group: Sequence[Work], held: StoreHeld | None = None) -> StoreHeld | None:
-        """Answer a group; if the store is held by another process, all of it hears that at once."""
+    def _take(self) -> list[Work]:
+        work, self._waiting = self._waiting, []
+        return work
+
+    def _do(self, group: Sequence[Work]) -> list[Any]:
+        """The results of a group; an error is that of every request in it."""
         requests = [item for item, _ in group if isinstance(item, Request)]
-        results: list[Any] = []
         try:
-            if held is not None:
-                raise held
             if requests:
                 many = sum(len(request.outputs) for request in requests) >= _MANY_ROWS
                 sys.setswitchinterval(_SHORT_TURN if many else _TURN)
-                results = self._guards.process(requests)
+                results: list[Any] = self._guards.process(requests)
             else:
                 results = [job(self._guards) for job, _ in group if not isinstance(job, Request)]
             self.is_failing = False
         except Exception as error:  # every request of a group must hear of it
             results = [error] * len(group)
-            held = error if isinstance(error, StoreHeld) else None
             self.is_failing = isinstance(error, (StoreUnavailable, FileFormatError))
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_resolve, [future for _, future in group], results)
-        return held
+        return results
 
 
 def _groups(work: Iterable[Work]) -> Iterator[list[Work]]:
