@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +17,7 @@ from normscale.cli import app
 from normscale.cli.evaluate import _warn_of_swapped_sides
 from normscale.experiments.comparison import compare
 from normscale.experiments.measurement import Measurement
+from normscale.tables import write_table
 
 TABLES = ("--train", "sample:train", "--id", "sample:test", "--ood", "near=sample:unseen_digits")
 
@@ -43,6 +45,35 @@ def test_an_infinite_parameter_is_no_bare_word_in_json(frozen: str) -> None:
     assert strict(row["parameters"]) == record["parameters"]
     assert float(record["parameters"]["prior_weight"]) == math.inf
     assert float(row["auroc"]) == record["auroc"]
+
+
+def test_rows_with_nan_are_refused_or_left_out_everywhere(tmp_path: Path) -> None:
+    sample = ns.load_sample()
+    sides = {"train": sample.train, "test": sample.test, "ood": sample.ood["unseen_digits"]}
+    names = {}
+    for name, side in sides.items():
+        logits = np.insert(side.logits, 5, np.inf, axis=0)
+        labels = None if side.labels is None else np.insert(side.labels, 5, 0)
+        names[name] = str(tmp_path / f"{name}.npz")
+        write_table(names[name], ns.ModelOutputs(logits, labels=labels))
+    tables = ["--train", names["train"], "--id", names["test"], "--ood", "near=" + names["ood"], "-d", "norm_scaling"]
+    refused = CliRunner().invoke(app, ["eval", *tables])
+    assert isinstance(refused.exception, ns.InvalidInput)
+    done = CliRunner().invoke(app, ["eval", *tables, "--on-invalid", "skip", "-f", "csv"])
+    assert done.exit_code == 0, done.output
+    clean, skipped = (
+        [{**row, "seconds": None} for row in csv.DictReader(text.splitlines())]
+        for text in (evaluate("-d", "norm_scaling", "-f", "csv"), done.stdout)
+    )
+    assert skipped == clean
+    for name, side in sides.items():
+        assert f"{name}.npz: 1 of {len(side) + 1} rows hold NaN or infinity and are left out" in done.stderr
+    saved = [str(tmp_path / f"{which}.safetensors") for which in ("skipped", "clean")]
+    for table, path in zip((names["train"], "sample:train"), saved, strict=True):
+        arguments = [table, "-o", path, "-d", "norm_scaling", "--on-invalid", "skip"]
+        assert CliRunner().invoke(app, ["fit", *arguments]).exit_code == 0
+    scores = [ns.load_detector(path).score(sample.test) for path in saved]
+    np.testing.assert_array_equal(*scores)
 
 
 @pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")  # the sample's features have no full rank

@@ -194,7 +194,7 @@ def test_a_cluster_of_several_machines_needs_a_place_for_scores(
         (("score", "{saved}", "{folder}/0.parquet", "--address", "auto"), "add --engine ray"),
         (("fit", "{folder}", "-o", "{saved}", "-d", "knn"), "knn cannot be fitted in parts"),
         (("eval", "--id", "{folder}", "--ood", "{folder}", "--address", "auto"), "add --engine ray"),
-        (("eval", "--id", "{folder}", "--ood", "{folder}", "--scores", "x"), "go with --engine"),
+        (("eval", "--id", "{folder}", "--ood", "{folder}", "--scores", "x"), "goes with --engine"),
         (
             ("eval", "--id", "{folder}", "--ood", "{folder}", "--ood", "in={folder}", "--engine", "local"),
             "two tables are called 'in'",

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from normscale._progress import bar
 from normscale._validate import Rows
+from normscale.engines.invalid_rows import good_rows
 from normscale.engines.joined_table import JoinedTable, names_many
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.class_order import class_order, in_class_order
@@ -62,6 +63,8 @@ class Input:
         Refuse logits that are probabilities; False where nothing but the predicted class is made of them.
     check_labels : bool
         Say so where the labels do not go with the logits.
+    skip_invalid : bool
+        Leave rows with NaN or infinity out and say how many; by default whoever reads the rows refuses them.
     keep : sequence of str
         Further columns, which come beside the chunks in :meth:`chunks_and_columns`.
     """
@@ -87,6 +90,7 @@ class Input:
         probabilities: bool = False,
         refuse_probabilities: bool = True,
         check_labels: bool = False,
+        skip_invalid: bool = False,
         keep: Sequence[str] = (),
     ) -> None:
         """Open the table; columns that cannot be matched are refused here."""
@@ -94,6 +98,7 @@ class Input:
         self.path = path = paths[0]
         self._probabilities = probabilities
         self._refuse_probabilities, self._check_labels = refuse_probabilities, check_labels
+        self._skip_invalid = skip_invalid
         self._notes: list[str] = []
         if len(paths) > 1 and (alone := next((one for one in paths if one == "-" or one.startswith(PREFIX)), None)):
             raise InvalidInput(f"{alone} cannot be read together with other tables; give files, folders and globs.")
@@ -138,17 +143,25 @@ class Input:
     def chunks_and_columns(self, doing: str) -> Iterator[tuple[ModelOutputs, Columns]]:
         """The rows and what is kept beside them."""
         is_first = True
+        n_rows = n_skipped = 0
         with bar(doing, self.n_rows) as line:
             for chunk, columns in self._chunks:
+                n_read = len(chunk)
                 if self._order is not None:
                     chunk = in_class_order(chunk, self._order)
+                if self._skip_invalid and not (good := good_rows(chunk, chunk.names)).all():
+                    n_skipped += len(chunk) - int(good.sum())
+                    chunk, columns = chunk[good], {name: column[good] for name, column in columns.items()}
                 if is_first and len(chunk):
                     self._look_at(chunk)
                     is_first = False
                 if self._probabilities and self.has_logits:
                     chunk = chunk.replace(logits=log_of_probabilities(chunk.logits, self.path))
                 yield chunk, columns
-                line.advance(len(chunk))
+                n_rows += n_read
+                line.advance(n_read)
+        if n_skipped:
+            self._notes.append(f"{self.path}: {n_skipped} of {n_rows} rows hold NaN or infinity and are left out")
         for text in self._notes:
             note(text)
         self._notes = []

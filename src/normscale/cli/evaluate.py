@@ -99,7 +99,7 @@ def evaluate(
     address: AddressOption = None,
     piece_rows: PieceRowsOption = None,
     on_invalid: Annotated[
-        OnInvalid, typer.Option(help="With --engine, a row with NaN or infinity: stop, or leave it out.")
+        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or leave it out.")
     ] = OnInvalid.RAISE,
     scores: Annotated[
         str | None,
@@ -137,9 +137,9 @@ def evaluate(
         if found is not None:
             _show(found, format, output)
         return
-    if scores is not None or on_invalid is not OnInvalid.RAISE:
-        raise InvalidInput("--scores and --on-invalid go with --engine.")
-    tables = _Tables(detectors, asked, probabilities, with_features=auto)
+    if scores is not None:
+        raise InvalidInput("--scores goes with --engine.")
+    tables = _Tables(detectors, asked, probabilities, on_invalid, with_features=auto)
     train_outputs = tables.read(train, check_labels=True) if train else None
     if auto and train_outputs is not None:
         choice = choose_detector(train_outputs)
@@ -185,14 +185,20 @@ class _Tables:
     """Reads every table with the arrays that some detector needs, and with the classes of the first that names any."""
 
     def __init__(
-        self, saved: Sequence[Detector], asked: Sequence[Detector], probabilities: bool, *, with_features: bool = False
+        self,
+        saved: Sequence[Detector],
+        asked: Sequence[Detector],
+        probabilities: bool,
+        on_invalid: OnInvalid,
+        *,
+        with_features: bool = False,
     ) -> None:
         chosen = [*saved, *asked]
         reads = [name for one in chosen for name in (*one.reads, *one.reads_in_fit)]
         reads += [FEATURES] * with_features
         self._arrays = [*reads, LOGITS] if chosen or with_features else None
         self._class_names = next((one.class_names for one in saved if one.class_names is not None), None)
-        self._probabilities = probabilities
+        self._probabilities, self._skip_invalid = probabilities, on_invalid is OnInvalid.SKIP
 
     def read(self, path: str | Sequence[str], *, check_labels: bool = False) -> ModelOutputs:
         source = Input(
@@ -201,6 +207,7 @@ class _Tables:
             class_names=self._class_names,
             probabilities=self._probabilities,
             check_labels=check_labels,
+            skip_invalid=self._skip_invalid,
         )
         outputs = source.read()
         self._class_names = self._class_names or source.class_names

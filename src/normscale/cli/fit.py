@@ -95,7 +95,7 @@ def fit(
     address: AddressOption = None,
     piece_rows: PieceRowsOption = None,
     on_invalid: Annotated[
-        OnInvalid, typer.Option(help="With many files, a row with NaN or infinity: stop, or leave it out.")
+        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or leave it out.")
     ] = OnInvalid.RAISE,
     dry_run: DryRunOption = False,
 ) -> None:
@@ -108,6 +108,7 @@ def fit(
             "--keep, --conformal, --per-class and --stream say how to set a threshold; add --threshold-on TABLE."
         )
     many = ManyFiles(engine, workers, address, piece_rows, dry_run)
+    skip_invalid = on_invalid is OnInvalid.SKIP
     seen = _Seen()
     source: Input | Layout
     train = tables[0]
@@ -115,7 +116,8 @@ def fit(
     if detector == AUTO:
         if many.wanted(tables) or param:
             raise InvalidInput("--detector auto reads one table and takes no --param; name a detector instead.")
-        source = Input(train, [LOGITS, FEATURES], probabilities=probabilities, check_labels=True)
+        names = [LOGITS, FEATURES]
+        source = Input(train, names, probabilities=probabilities, check_labels=True, skip_invalid=skip_invalid)
         gathered = source.read()
         model, reason = choose_detector(gathered)
         model.choice = f"chosen by --detector auto: {reason}"
@@ -142,7 +144,14 @@ def fit(
         source = result.layout
         seen.n_rows, seen.labels = result.n_rows, set(result.labels)
     else:
-        source = Input(train, wanted, probabilities=probabilities, refuse_probabilities=reads_logits, check_labels=True)
+        source = Input(
+            train,
+            wanted,
+            probabilities=probabilities,
+            refuse_probabilities=reads_logits,
+            check_labels=True,
+            skip_invalid=skip_invalid,
+        )
         model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
         if detector is None and train != "-" and FEATURES in Input(train).names:
             seen.told_of_auto = True
@@ -161,6 +170,7 @@ def fit(
             class_names=model.class_names,
             probabilities=probabilities,
             refuse_probabilities=reads_logits,
+            skip_invalid=skip_invalid,
         ).read()
         model.set_threshold(
             held_out, 0.95 if keep is None else keep, conformal=conformal, per_class=per_class, stream=stream

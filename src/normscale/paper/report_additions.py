@@ -86,7 +86,7 @@ def _figures(run: RunFolder, board: Scoreboard) -> Iterator[Drawn]:
 
 def _confidences(run: RunFolder, board: Scoreboard) -> Iterator[Drawn]:
     from normscale.report.figures.confidences import draw_confidences
-    from normscale.report.gallery import Drawn, first_seed, group_of, slugs
+    from normscale.report.gallery import Drawn, first_seed, group_of, network_of, slugs
 
     titles = ("without norm-scaling", "with norm-scaling")
     for name, slug in slugs(board.ood_sets).items():
@@ -94,14 +94,14 @@ def _confidences(run: RunFolder, board: Scoreboard) -> Iterator[Drawn]:
         if not all((method, name, seed) in board.cells for method in (PLAIN, SUBJECT)):
             continue
         (_, plain), (_, scaled) = (run.load_cell(seed, name, method) for method in (PLAIN, SUBJECT))
-        caption = f"Softmax confidence on {name} without and with norm-scaling; network of seed {seed}."
+        caption = f"Softmax confidence on {name} without and with norm-scaling{network_of(run, seed)}."
         figure = draw_confidences(plain[:2], scaled[:2], name, titles)
         yield Drawn(f"confidence_{slug}", caption, figure, group_of(name))
 
 
 def _calibration(run: RunFolder, seed: int) -> Iterator[Drawn]:
     from normscale.report.figures.calibration import BINS, TEMPERATURES, at_one, draw_ece, draw_reliability
-    from normscale.report.gallery import CALIBRATION, Drawn
+    from normscale.report.gallery import CALIBRATION, Drawn, network_of
 
     if not all(run.has_outputs(seed, name, [LOGITS]) for name in ("train", "test")):
         return
@@ -116,13 +116,13 @@ def _calibration(run: RunFolder, seed: int) -> Iterator[Drawn]:
         f"{name} {curve.best_ece:.3f} at {curve.best_temperature:.2g} and {at_one(curve):.3f} at 1"
         for name, curve in (("raw logits", raw_curve), ("norm-scaled logits", scaled_curve))
     ]
-    network = f"network of seed {seed}, statistics of its training set"
-    caption = f"Expected calibration error against temperature ({BINS} bins): {'; '.join(words)}; {network}."
+    network = network_of(run, seed)
+    caption = f"Expected calibration error against temperature ({BINS} bins): {'; '.join(words)}{network}."
     curves = {"temperature scaling": raw_curve, "norm-scaling": scaled_curve}
     yield Drawn("ece", caption, draw_ece(curves, run.plan.in_set), CALIBRATION)
-    caption = f"Reliability of the softmax of raw logits at four temperatures; dashed: perfect. Network of seed {seed}."
+    caption = f"Reliability of the softmax of raw logits at four temperatures; dashed: perfect{network}."
     figure = draw_reliability(test.logits, labels, _RAW_TEMPERATURES, "Raw logits")
     yield Drawn("reliability", caption, figure, CALIBRATION)
-    caption = f"The same of norm-scaled logits; {network}."
+    caption = f"The same of norm-scaled logits, with the statistics of the training set{network}."
     figure = draw_reliability(scaled, labels, _SCALED_TEMPERATURES, "Norm-scaled logits")
     yield Drawn("reliability_scaled", caption, figure, CALIBRATION)

@@ -83,6 +83,11 @@ def first_seed(board: Scoreboard, ood_set: str) -> int:
     return next(seed for seed in board.seeds if any((one, ood_set, seed) in board.cells for one in board.methods))
 
 
+def network_of(run: RunFolder, seed: int) -> str:
+    """Which network a picture is of, as the end of its caption; nothing where the outputs are somebody's own."""
+    return f"; network of seed {seed}" if run.plan.network else ""
+
+
 def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str) -> Iterator[Drawn]:
     seed = first_seed(board, name)
     there = [method for method in board.methods if (method, name, seed) in board.cells]
@@ -92,7 +97,7 @@ def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str) -> Iterator
         there = [method for method in there if method in best]
     loaded = {method: run.load_cell(seed, name, method) for method in there}
     pairs: dict[str, ScoredPair] = {method: pair for method, (_, pair) in loaded.items() if pair.id_predicted is None}
-    group, network = group_of(name), f"; network of seed {seed}" if run.plan.network else ""
+    group, network = group_of(name), network_of(run, seed)
     whose = "every method" if len(there) == n_all else f"the {len(pairs)} best of {n_all} methods by AUROC"
     if pairs:
         caption = f"ROC curves of {whose} on {name}{network}."
