@@ -73,7 +73,7 @@ def test_rows_with_nan_are_refused_or_left_out_everywhere(tmp_path: Path) -> Non
         arguments = [table, "-o", path, "-d", "norm_scaling", "--on-invalid", "skip"]
         assert CliRunner().invoke(app, ["fit", *arguments]).exit_code == 0
     scores = [ns.load_detector(path).score(sample.test) for path in saved]
-    np.testing.assert_array_equal(*scores)
+    np.testing.assert_array_equal(scores[0], scores[1])
 
 
 @pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")  # the sample's features have no full rank
