@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -158,6 +160,41 @@ def test_a_store_that_went_back_stays_refused_when_others_write_on(tmp_path: Pat
         send(other, digits(5))
     with pytest.raises(StoreUnavailable, match="went back"):
         send(on, digits(5))
+    on.store.close()
+    other.store.close()
+
+
+@pytest.mark.parametrize(("before", "n_others"), [(4, 1), (4, 5), (0, 3), (0, 9)])
+def test_a_store_that_went_back_and_was_written_on_is_noticed(tmp_path: Path, before: int, n_others: int) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    for _ in range(before):
+        send(on, digits(5))
+    with closing(sqlite3.connect(tmp_path / "s")) as live, closing(sqlite3.connect(tmp_path / "copy")) as copy:
+        live.backup(copy)
+    for _ in range(2):
+        send(on, digits(5))  # acknowledged, and lost by what follows
+    with closing(sqlite3.connect(tmp_path / "s")) as live, closing(sqlite3.connect(tmp_path / "copy")) as copy:
+        copy.backup(live)
+    other = guard(tmp_path / "s", IGNORE)
+    for _ in range(n_others):
+        send(other, digits(5))
+    with pytest.raises(StoreUnavailable, match=r"went back: it(s entry \d+ is another one| holds entry \d+)"):
+        send(on, digits(5))
+    send(other, digits(5))
+    on.store.close()
+    other.store.close()
+
+
+def test_a_guard_that_slept_while_others_wrote_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscale.guard.stored_state.KEEP", 6)
+    monkeypatch.setattr("normscale.guard.stored_state.FORGET_EVERY", 2)
+    on, other = guard(tmp_path / "s", IGNORE), guard(tmp_path / "s", IGNORE)
+    for n_missed in (1, 3, 40):
+        send(on, digits(5))
+        for _ in range(n_missed):
+            send(other, digits(5))
+        send(on, digits(5))
+    assert on.state.seq == 50
     on.store.close()
     other.store.close()
 

@@ -13,7 +13,7 @@ from normscale.errors import StoreUnavailable
 from normscale.guard.clock import Clock
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState, Successor
-from normscale.guard.stores import Quarantined, SqlStore, StateHead, Transaction
+from normscale.guard.stores import Quarantined, SqlStore, Transaction
 from normscale.guard.succession import fingerprint, profile_of, succeed
 from normscale.guard.view import View
 
@@ -64,7 +64,10 @@ class StoredState:
             note = succeed(transaction, start, self.fingerprint, profile, adopt=adopt, store_name=store.name)
             self.head = transaction.head()
             self.state = self.loaded(transaction)
-            self.view.feed(transaction.entries_after(self.state.seq - KEEP))
+            entries = transaction.entries_after(self.state.seq - KEEP)
+        self.view.feed(entries)
+        self.last_entry = entries[-1] if entries else None
+        """The last one that this process has seen in the log."""
         self.clock.catch_up(self.state.at)
         self.adopted = note
         """What was carried over from the detector that the store belonged to; None: it was this one's."""
@@ -86,16 +89,22 @@ class StoredState:
             session = Session(self, transaction)
             before = session.state
             if before.successor is not None and not switched_too:
-                self.state, self.head = before, session.head
+                self._take_over(session)
                 raise Switched(self.store.name, before.successor)
             yield session
             if session.state is not before:
                 session.write()
-        self.state, self.head = session.state, session.head
-        self.view.feed(session.entries + session.own)
+        self._take_over(session)
         for listener in self.listeners:
             for entry in session.own:
                 listener(entry)
+
+    def _take_over(self, session: Session) -> None:
+        """Make what a session has seen and written this process's own."""
+        self.state, self.head = session.state, session.head
+        new = session.entries + session.own
+        self.view.feed(new)
+        self.last_entry = new[-1] if new else self.last_entry
 
 
 class Switched(StoreUnavailable):
@@ -128,9 +137,8 @@ class Session:
         self.own: list[Entry] = []
         """... and what it wrote itself."""
         if self.head != stored.head:
-            self._require_later(stored.head)
+            self._require_later(stored.head.seq)
             self.state = stored.loaded(transaction)
-            self.entries = transaction.entries_after(max(stored.state.seq, self.state.seq - KEEP))
             stored.clock.catch_up(self.state.at)
 
     @property
@@ -184,12 +192,23 @@ class Session:
         if state.seq // FORGET_EVERY != before // FORGET_EVERY:
             self.transaction.forget(state.seq - KEEP, state.at - REMEMBER)
 
-    def _require_later(self, known: StateHead) -> None:
-        found = self.head
-        if found.seq <= known.seq:
-            self._stored.went_back = (  # others may soon have brought it as far again, with other rows
-                f"the store {self._stored.store.name!r} went back: it holds entry {found.seq}, and this process has "
-                f"acknowledged rows up to entry {known.seq} (was it restored from a copy, or did a replica without "
-                "them take over?). Nothing was taken in. Restart the guard to go on from what the store holds."
-            )
-            raise StoreUnavailable(self._stored.went_back)
+    def _require_later(self, known: int) -> None:
+        """Read the entries that others wrote after the last known one, which must still be there as it was.
+
+        A process that slept through more than ``KEEP`` entries finds it dropped, and cannot tell.
+        """
+        found, stored = self.head.seq, self._stored
+        entries = self.transaction.entries_after(max(known - 1, found - KEEP))
+        self.entries = [entry for entry in entries if entry.seq > known]
+        if found <= known:
+            holds = f"it holds entry {found}"
+        elif entries and entries[0].seq == known and entries[0] != stored.last_entry:
+            holds = f"its entry {known} is another one than it was"
+        else:
+            return
+        stored.went_back = (  # others may soon have brought it as far again, with other rows
+            f"the store {stored.store.name!r} went back: {holds}, and this process has acknowledged rows up to entry "
+            f"{known} (was it restored from a copy, or did a replica without them take over?). Nothing was taken in. "
+            "Restart the guard to go on from what the store holds."
+        )
+        raise StoreUnavailable(stored.went_back)
