@@ -148,7 +148,7 @@ def attempt(content_type: str, body: bytes) -> tuple[str, str | None]:
     try:
         rows = read_outputs(body, content_type, widths={"logits": WIDTH}, max_rows=MAX_ROWS).logits
     except BadRequest as error:
-        fine = error.status in (400, 413, 415, 422) and error.sentence.isascii() and len(error.sentence) < 400
+        fine = error.status in (400, 413, 415, 422) and str(error).isascii() and len(str(error)) < 400
         outcome: tuple[str, str | None] = str(error.status), None if fine else f"an odd refusal: {error.status} {error}"
     except BaseException as error:
         return "escaped", repr(error)[:500]

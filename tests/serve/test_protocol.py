@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from normscale.serve.app import refusal, respond
 from normscale.serve.bad_request import BadRequest
 from normscale.serve.bounds import Bounds
-from normscale.serve.protocol import guard_protocol
+from normscale.serve.protocol import GuardProtocol
 from normscale.serve.request import BodyBudget, HttpRequest, Receive, Reply, Scope, Send
 
 MAX_HEAD = 4000
@@ -43,10 +43,11 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 @contextmanager
 def running(loop: str = "uvloop", keep_alive: float = 60, **bounds: Any) -> Iterator[int]:
     """A server with these bounds; gives its port."""
+    wanted = BOUNDS._replace(**{"max_head": MAX_HEAD, "head_seconds": 30.0, **bounds})
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         config = uvicorn.Config(
             echo,
-            http=guard_protocol(BOUNDS._replace(**{"max_head": MAX_HEAD, "head_seconds": 30.0, **bounds})),
+            http=type("Bounded", (GuardProtocol,), {"bounds": wanted}),
             loop=loop,
             ws="none",
             lifespan="off",

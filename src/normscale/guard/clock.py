@@ -14,21 +14,18 @@ class Clock:
 
     Examples
     --------
-    >>> wall, ticks = iter([1000.0]), iter([5.0, 7.0, 9.0])
-    >>> clock = Clock(not_before=2000.0, wall=lambda: next(wall), monotonic=lambda: next(ticks))
-    >>> clock.now(), clock.now()
-    (2002.0, 2004.0)
+    >>> ticks = iter([5.0, 7.0, 7.0, 9.0])
+    >>> clock = Clock(lambda: 1000.0, lambda: next(ticks))
+    >>> clock.now()
+    1002.0
+    >>> clock.catch_up(2000.0)
+    >>> clock.now()
+    2002.0
     """
 
-    def __init__(
-        self,
-        not_before: float = 0.0,
-        wall: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._start = max(wall(), not_before)
-        self._offset = self._start - monotonic()
+        self._offset = wall() - monotonic()
 
     def now(self) -> float:
         """The time."""

@@ -27,7 +27,6 @@ class BadRequest(NormscaleError):
     def __init__(self, status: int, sentence: str) -> None:
         super().__init__(sentence)
         self.status = status
-        self.sentence = sentence
 
 
 def shown(text: object) -> str:

@@ -143,8 +143,3 @@ class GuardProtocol(HttpToolsProtocol):
 
     def _too_long(self) -> str:
         return f"the head of the request is longer than {self.bounds.max_head} bytes."
-
-
-def guard_protocol(bounds: Bounds) -> type[GuardProtocol]:
-    """The protocol with other bounds, for ``uvicorn.Config(http=...)``."""
-    return type("GuardProtocol", (GuardProtocol,), {"bounds": bounds})

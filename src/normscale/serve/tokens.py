@@ -72,11 +72,6 @@ class Tokens:
         """Say how many there are; neither secrets nor hashes."""
         return f"Tokens({len(self)} clients)"
 
-    @property
-    def clients(self) -> tuple[Client, ...]:
-        """Everyone who is known."""
-        return tuple(client for _, client in self._clients)
-
     def identify(self, authorization: str | None) -> Client | None:
         """Whose secret a header ``Authorization: Bearer nsk_...`` holds; None when it is nobody's.
 
