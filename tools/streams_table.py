@@ -42,7 +42,7 @@ def streams_tables(results: Path) -> str:
     }
     if not records:
         return ""
-    lines = [f"| mean AUROC over 18 kinds of streams | {' | '.join(records)} |", "|---" * (len(records) + 1) + "|"]
+    lines = [f"| mean AUROC over the kinds of streams | {' | '.join(records)} |", "|---" * (len(records) + 1) + "|"]
     for name, title in SHOWN.items():
         cells = []
         for record in records.values():

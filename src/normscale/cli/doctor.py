@@ -22,7 +22,7 @@ EXTRAS = {
     "torch": ("torch", "networks and training"),
     "report": ("matplotlib", "figures"),
     "serve": ("uvicorn", "the HTTP guard"),
-    "postgres": ("psycopg", "a guard's journal in PostgreSQL"),
+    "postgres": ("psycopg", "a guard's store in PostgreSQL"),
     "onnx": ("onnxruntime", "ONNX models with their detector"),
     "ray": ("ray", "many files, and pictures, on a Ray cluster"),
 }

@@ -30,7 +30,7 @@ tenth to that class's variance; measured, :meth:`NormScaling.set_threshold` then
 
 @register
 class NormScaling(Step):
-    """The paper's detector.
+    """How unsure the logits are, each in its own class's mean and deviation, which run along the stream.
 
     ``fit`` takes the mean and deviation of every logit over all training rows. ``stream`` takes each row into the
     running statistics, scales it by them, and scores it: what the paper does at test time. ``score`` scales by the
