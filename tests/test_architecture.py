@@ -69,7 +69,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "network_folder": set(),
     "experiments": {
         "_atomic", "_lock", "_processes", "_progress", "_provenance", "_validate", "_version", "data", "dataframes",
-        "detectors", "encoding", "errors", "metrics", "network_folder", "nn", "outputs", "state", "tables",
+        "detectors", "encoding", "errors", "input_checks", "metrics", "network_folder", "nn", "outputs", "state",
+        "tables",
     },
     "report": {
         "_atomic", "_progress", "_validate", "_version", "detectors", "errors", "experiments", "metrics", "outputs",

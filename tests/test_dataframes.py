@@ -149,3 +149,19 @@ def test_torch_tensors_come_in() -> None:
     test, noise = (torch.tensor(np.asarray(side.logits)) for side in (sample.test, sample.ood["uniform_noise"]))
     (row,) = ns.compare(test, {"noise": noise}, detectors=["energy"])
     assert row.auroc == ns.evaluate(detector.score(test), detector.score(noise)).auroc
+
+
+def test_a_second_fit_forgets_the_names_of_the_first() -> None:
+    pd = pytest.importorskip("pandas")
+    rows = np.random.default_rng(0).normal(size=(50, 3)) * [1.0, 2.0, 3.0]
+    frame = pd.DataFrame(rows, columns=["a", "b", "c"])
+    detector = ns.NormScaling().fit(frame)
+    assert detector.class_names == ("a", "b", "c")
+    assert detector.fit(rows[:, [2, 0, 1]]).class_names is None
+    assert ns.NormScaling().fit(frame).fit(np.hstack([rows, rows])).class_names is None
+
+
+def test_a_label_that_is_missing_is_not_known() -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [0.0, 1.0], "label": pd.array([1, None], dtype="Int64")})
+    np.testing.assert_array_equal(ns.Energy().score(frame), ns.Energy().score([[1.0, 0.0], [2.0, 1.0]]))

@@ -81,3 +81,23 @@ def test_a_classifier_that_is_fitted_already() -> None:
     step = ClassifierLogits(fitted, prefit=True).fit(rows)
     assert step.classifier_ is fitted
     np.testing.assert_array_equal(step.transform(rows), fitted.decision_function(rows))
+
+
+def test_labels_of_a_training_set_without_some_class_go_with_their_columns() -> None:
+    sample = ns.load_sample()
+    labels = np.asarray(sample.train.labels)
+    some = labels != 1
+    logits, labels = sample.train.logits[some], labels[some]
+    ours = OutlierDetector("openmax", held_out=0.0).fit(logits, labels)
+    direct: Any = ns.make_detector("openmax").fit(ns.ModelOutputs(logits, labels=labels))
+    np.testing.assert_array_equal(ours.score_samples(sample.test.logits), -direct.score(sample.test))
+    texts = np.array([f"digit {label}" for label in labels])
+    with pytest.raises(ns.InvalidInput, match="7 different labels and X 8 columns"):
+        OutlierDetector("openmax").fit(logits, texts)
+
+
+def test_a_classifier_that_was_fitted_before_needs_no_fit() -> None:
+    x, y = make_blobs(60, centers=3, random_state=0)
+    classifier = LogisticRegression().fit(x, y)
+    logits = ClassifierLogits(classifier, prefit=True).transform(x)
+    np.testing.assert_array_equal(logits, classifier.decision_function(x))

@@ -328,15 +328,16 @@ def explains_its_refusals(case: Case) -> None:
     require(same(before, snapshot(detector)), "a refused call changed the state")
 
 
-def _with_bad_row(detector: Detector, outputs: ModelOutputs, value: float, dtype: Any) -> ModelOutputs:
-    """All that ``fit`` needs, with a bad number in row 17 of the first array that is read."""
-
-    def spoil(array: Any) -> Any:
-        rows = array.astype(dtype)
-        rows[17, 1] = value
-        return rows
-
-    return outputs.replace(**{detector.reads[0]: spoil(outputs.array(detector.reads[0]))})
+def _with_bad_rows(detector: Detector, outputs: ModelOutputs) -> Iterator[tuple[str, ModelOutputs]]:
+    """All that ``fit`` needs, with a bad number in row 17 of one array that is read; and what was done to it."""
+    first, *others = detector.reads
+    values, dtypes = (np.nan, np.inf, -np.inf), (np.float16, np.float32, np.float64)
+    spoiled = [(first, value, dtype) for value in values for dtype in dtypes]
+    spoiled += [(name, value, np.float32) for name in others for value in (np.nan, np.inf)]
+    for name, value, dtype in spoiled:
+        rows = outputs.array(name).astype(dtype)
+        rows[17, 1 if name == first else slice(None)] = value
+        yield f"{value} of {name}", outputs.replace(**{name: rows})
 
 
 def is_not_damaged_by_bad_rows(case: Case) -> None:
@@ -344,23 +345,19 @@ def is_not_damaged_by_bad_rows(case: Case) -> None:
     detector = case.fitted().set_threshold(case.validation)
     detector.stream(case.test[:10])
     before = snapshot(detector)
-    for value in (np.nan, np.inf, -np.inf):
-        for dtype in (np.float16, np.float32, np.float64):
-            bad = _with_bad_row(detector, case.test, value, dtype)
-            for use in (detector.score, detector.stream, detector.fit, detector.set_threshold):
-                try:
-                    use(bad)
-                except InvalidInput as error:
-                    require("row 17" in str(error), f"the message does not name the row: {error}")
-                else:
-                    raise BrokenPromise(f"{use.__name__} took {value} in")
-                require(same(before, snapshot(detector)), f"{use.__name__} of {value} changed the state")
-            clean = bad[np.arange(len(bad)) != 17]
-            skipped = copy.copy(detector).stream(bad, on_invalid="skip")
-            require(np.isnan(skipped[17]), "a skipped row has a score")
-            require(
-                close(np.delete(skipped, 17), copy.copy(detector).stream(clean), 1e-9), "a skipped row left a trace"
-            )
+    for what, bad in _with_bad_rows(detector, case.test):
+        for use in (detector.score, detector.stream, detector.fit, detector.set_threshold):
+            try:
+                use(bad)
+            except InvalidInput as error:
+                require("row 17" in str(error), f"the message does not name the row: {error}")
+            else:
+                raise BrokenPromise(f"{use.__name__} took {what} in")
+            require(same(before, snapshot(detector)), f"{use.__name__} of {what} changed the state")
+        clean = bad[np.arange(len(bad)) != 17]
+        skipped = copy.copy(detector).stream(bad, on_invalid="skip")
+        require(np.isnan(skipped[17]), f"a row skipped for {what} has a score")
+        require(close(np.delete(skipped, 17), copy.copy(detector).stream(clean), 1e-9), "a skipped row left a trace")
 
 
 def stays_finite_at_the_edges(case: Case) -> None:

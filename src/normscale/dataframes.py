@@ -138,7 +138,10 @@ def _flat(record: Any) -> dict[str, Any]:
 
 def _labels(frame: Any, columns: Sequence[Any], names: Sequence[str]) -> Rows | None:
     found = [columns[i] for i, name in enumerate(names) if name.lower() in LABEL_NAMES]
-    return _numbers(frame[found[0]], str(found[0])) if found else None
+    if not found:
+        return None
+    labels = _numbers(frame[found[0]], str(found[0]))
+    return np.where(np.isnan(labels), -1.0, labels) if labels.dtype.kind == "f" else labels
 
 
 def _matrix(frame: Any, columns: Sequence[Any], places: Sequence[int]) -> Rows:

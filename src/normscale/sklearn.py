@@ -25,7 +25,7 @@ import numpy as np
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.registry import DEFAULT, make_detector
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.outputs import ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 
 try:
     from sklearn.base import BaseEstimator, OutlierMixin, TransformerMixin, clone
@@ -92,7 +92,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         made = make_detector(self.detector, **(self.parameters or {}))
         if len(made.reads) != 1:
             raise InvalidInput(f"{made.name} reads {' and '.join(made.reads)}, and X is one array.")
-        labels = np.unique(np.asarray(y), return_inverse=True)[1] if made.needs_labels and y is not None else None
+        labels = _as_labels(y, made.reads[0], rows.shape[1]) if made.needs_labels and y is not None else None
         record = ModelOutputs(labels=labels, **{made.reads[0]: rows})
         order = check_random_state(self.random_state).permutation(len(record))
         n_held_out = min(max(1, round(self.held_out * len(record))), len(record) - 1) if self.held_out else 0
@@ -115,6 +115,20 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, X: Any) -> IntArray:
         """+1 for an inlier, -1 for an outlier; shape (n,)."""
         return np.where(self.decision_function(X) >= 0.0, 1, -1)
+
+
+def _as_labels(y: Any, array: str, n_columns: int) -> IntArray:
+    """Class numbers for labels of any kind; those that are columns of the logits already stay as they are."""
+    given = np.asarray(y)
+    if array == LOGITS and given.dtype.kind in "iu" and given.size and given.min() >= 0 and given.max() < n_columns:
+        return given.astype(np.int64)
+    values, places = np.unique(given, return_inverse=True)
+    if array == LOGITS and len(values) != n_columns:
+        raise InvalidInput(
+            f"y has {len(values)} different labels and X {n_columns} columns of logits, so which label goes with which "
+            f"column is not known. Give labels as column numbers, 0 to {n_columns - 1}."
+        )
+    return places.astype(np.int64)
 
 
 class ClassifierLogits(TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -143,10 +157,11 @@ class ClassifierLogits(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> FloatArray:
         """The logits; shape (n, n_classes)."""
         check_is_fitted(self)
-        if hasattr(self.classifier_, "decision_function"):
-            scores = np.asarray(self.classifier_.decision_function(X), dtype=np.float64)
+        classifier = self.classifier if self.prefit else self.classifier_
+        if hasattr(classifier, "decision_function"):
+            scores = np.asarray(classifier.decision_function(X), dtype=np.float64)
             return np.stack([np.zeros_like(scores), scores], axis=1) if scores.ndim == 1 else scores
-        probabilities = check_array(self.classifier_.predict_proba(X))
+        probabilities = check_array(classifier.predict_proba(X))
         logs: FloatArray = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
         return logs
 

@@ -95,7 +95,7 @@ def test_tables_of_ones_own_with_names(tmp_path: Path) -> None:
         (["--ood", "sample:uniform_noise"], "--train, --id and --ood go together"),
         (["--in-set", "mnist"], "in_set must be one of 'cifar10', 'cifar100', 'svhn', 'tinyimagenet'; got 'mnist'"),
         (["--train", "sample:train", "--id", "sample:test", "--ood", "sample:test", "--ood", "test=sample:train"],
-         "two tables are called 'test'; name one of them: OTHER=sample:train."),
+         "another table is called 'test'; name this one: OTHER=sample:train."),
         (["--train", "sample:train", "--id", "nowhere.npz", "--ood", "sample:test"], "nowhere.npz"),
     ],
 )  # fmt: skip

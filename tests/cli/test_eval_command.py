@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +136,105 @@ def test_swapped_sides_are_judged_by_most_detectors(
     (row,) = compare(sample.test, {"noise": sample.ood["uniform_noise"]}, detectors=[ns.MSP()])
     _warn_of_swapped_sides([row._replace(metrics={**row.metrics, "auroc": auroc}) for auroc in found])
     assert ("swapped" in capsys.readouterr().err) == noted
+
+
+CLASSES = ("cat", "dog", "owl")
+
+
+def asymmetric(n: int, seed: int, certainty: float) -> ns.ModelOutputs:
+    """Three classes whose logits lie elsewhere and spread otherwise."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    logits = rng.normal(size=(n, 3)) * [0.5, 1.0, 3.0] + [-4.0, 0.0, 6.0]
+    logits[np.arange(n), labels] += certainty * np.array([0.5, 1.0, 3.0])[labels]
+    return ns.ModelOutputs(logits, labels=labels)
+
+
+@pytest.fixture(name="tables", scope="module")
+def _tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows twice, with columns as they are (_n) and in another order (_p), and a detector of each."""
+    folder = tmp_path_factory.mktemp("orders")
+    for name, rows in {
+        "train": asymmetric(600, 0, 5),
+        "test": asymmetric(120, 1, 5),
+        "odd": asymmetric(80, 2, 1),
+    }.items():
+        for suffix, order in (("n", [0, 1, 2]), ("p", [2, 0, 1])):
+            lines = [",".join(CLASSES[i] for i in order), *(",".join(map(repr, row)) for row in rows.logits[:, order])]
+            (folder / f"{name}_{suffix}.csv").write_text("\n".join(lines).replace("np.float64(", "").replace(")", ""))
+    for suffix in "np":
+        arguments = ["-o", str(folder / f"of_{suffix}.safetensors"), "-d", "norm_scaling", "-p", "prior_weight=inf"]
+        assert CliRunner().invoke(app, ["fit", str(folder / f"train_{suffix}.csv"), *arguments]).exit_code == 0
+    return folder
+
+
+def test_detectors_with_other_class_orders_are_not_compared_on_one_order(tables: Path) -> None:
+    sets = ["--id", str(tables / "test_n.csv"), "--ood", f"x={tables / 'odd_n.csv'}", "-f", "csv"]
+    saved = [str(tables / f"of_{suffix}.safetensors") for suffix in "np"]
+    refused = CliRunner().invoke(app, ["eval", "--saved", saved[0], "--saved", saved[1], *sets])
+    assert isinstance(refused.exception, ns.InvalidInput)
+    assert "the columns of logits cannot be in both orders" in str(refused.exception)
+    found = set()
+    for one in saved:
+        done = CliRunner().invoke(app, ["eval", "--saved", one, *sets])
+        found |= {round(float(row["auroc"]), 12) for row in csv.DictReader(done.stdout.splitlines())}
+    assert len(found) == 1
+    detectors = [ns.load_detector(one) for one in saved]
+    with pytest.raises(ns.InvalidInput, match="cannot be in both orders"):
+        compare(asymmetric(20, 1, 5), {"x": asymmetric(20, 2, 1)}, detectors=detectors)
+
+
+def test_stress_matches_columns_by_the_names_of_a_saved_detector(tables: Path) -> None:
+    found = []
+    for suffix in "np":
+        train, test, odd = (str(tables / f"{name}_{suffix}.csv") for name in ("train", "test", "odd"))
+        saved = str(tables / "of_n.safetensors")
+        words = ["--train", train, "--id", test, "--ood", f"x={odd}", "-d", saved, "--preset", "robust", "-f", "csv"]
+        done = CliRunner().invoke(app, ["stress", *words])
+        assert done.exit_code == 0, done.output
+        rows = csv.DictReader(done.stdout.splitlines())
+        found.append([float(row["auroc"]) for row in rows if row["method"] == saved and row["auroc"]])
+    assert found[0]
+    np.testing.assert_allclose(found[1], found[0], rtol=0, atol=1e-12)
+
+
+def test_two_detectors_of_a_kind_have_the_names_of_their_files(tables: Path, tmp_path: Path) -> None:
+    for name, rows in (("monday", asymmetric(300, 4, 5)), ("tuesday", asymmetric(300, 5, 1))):
+        ns.NormScaling().fit(rows).save(tmp_path / f"{name}.safetensors")
+    saved = [word for name in ("monday", "tuesday") for word in ("--saved", str(tmp_path / f"{name}.safetensors"))]
+    sets = ["--id", str(tables / "test_n.csv"), "--ood", f"[near]={tables / 'odd_n.csv'}", "-d", "energy"]
+    done = CliRunner().invoke(app, ["eval", *saved, *sets, "-f", "csv"])
+    methods = [row["method"] for row in csv.DictReader(done.stdout.splitlines())]
+    assert sorted(set(methods)) == ["energy", "monday", "tuesday"]
+    assert "[near]: 80 OoD inputs" in CliRunner().invoke(app, ["eval", *saved, *sets]).stdout
+    found = compare(asymmetric(20, 1, 5), {"x": asymmetric(20, 2, 1)}, detectors=[ns.MSP(), ns.MSP(), "energy"])
+    assert [row.method for row in found] == ["msp", "msp (2)", "energy"]
+    found = compare(asymmetric(20, 1, 5), {"x": asymmetric(20, 2, 1)}, detectors={"mine": ns.MSP(), "theirs": "msp"})
+    assert [row.method for row in found] == ["mine", "theirs"]
+
+
+def test_an_ood_set_called_test_does_not_stand_in_for_the_test_set(tables: Path, tmp_path: Path) -> None:
+    (tmp_path / "test.csv").write_bytes((tables / "odd_n.csv").read_bytes())
+    words = ["--id", str(tables / "test_n.csv"), "--ood", str(tmp_path / "test.csv"), "-d", "msp"]
+    assert CliRunner().invoke(app, ["eval", *words]).exit_code == 0
+    refused = CliRunner().invoke(app, ["eval", *words, "--report", str(tmp_path / "page")])
+    assert "another table is called 'test'; name this one: OTHER=" in str(refused.exception)
+    assert not (tmp_path / "page").exists()
+
+
+def test_the_default_detector_is_fitted_from_a_pipe_and_with_labels_that_are_not_known(tmp_path: Path) -> None:
+    rows = asymmetric(300, 4, 5)
+    labels = np.asarray(rows.labels).copy()
+    labels[:5] = -1
+    write_table(tmp_path / "train.npz", ns.ModelOutputs(rows.logits, labels=labels))
+    out = tmp_path / "detector.safetensors"
+    assert CliRunner().invoke(app, ["fit", str(tmp_path / "train.npz"), "-o", str(out)]).exit_code == 0
+    out.unlink()
+    os.mkfifo(tmp_path / "pipe.csv")
+    text = "\n".join(",".join(f"{value:.6f}" for value in row) for row in rows.logits.tolist())
+    writer = threading.Thread(target=(tmp_path / "pipe.csv").write_text, args=(text + "\n",), daemon=True)
+    writer.start()
+    done = CliRunner().invoke(app, ["fit", str(tmp_path / "pipe.csv"), "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    assert ns.load_detector(out).is_fitted
+    writer.join(10)

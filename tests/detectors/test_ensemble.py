@@ -91,3 +91,9 @@ def test_robust_norm_scaling_is_one_formula() -> None:
 def test_parameters_are_checked(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ns.InvalidInput, match=message):
         ns.Ensemble(**arguments)
+
+
+def test_equal_scores_are_not_divided_by_their_rounding() -> None:
+    rows = np.tile([0.1, 0.3, 12.7], (70, 1))
+    detector = ns.make_detector("ensemble", detectors="msp,energy").fit(rows)
+    assert np.abs(detector.score([[0.1, 0.3, 12.6], [5.0, 0.3, 0.1]])).max() < 1000.0

@@ -49,3 +49,12 @@ def test_one_row_equal_rows_and_one_class_are_defined() -> None:
         scores = ns.StandardisedMaxLogit().fit(train).score([[3.0, 1.0], [1.0, 2.0]])
         assert np.isfinite(scores).all()
         assert scores[1] > scores[0]
+
+
+def test_equal_rows_of_a_class_have_no_deviation_whatever_rounding_says() -> None:
+    rng = np.random.default_rng(0)
+    varied = rng.normal(size=(200, 3)) + 4.0 * np.eye(3)[rng.integers(0, 2, 200)]
+    repeated = np.tile([0.1, 0.2, 12.7], (50, 1))
+    assert repeated.max(axis=1).std(ddof=1) > 0.0  # by rounding
+    detector = ns.make_detector("standardised_max_logit").fit(np.concatenate([varied, repeated]))
+    assert np.abs(detector.score(repeated + rng.normal(size=(50, 3)) * 0.1)).max() < 100.0

@@ -197,7 +197,7 @@ def test_a_cluster_of_several_machines_needs_a_place_for_scores(
         (("eval", "--id", "{folder}", "--ood", "{folder}", "--scores", "x"), "goes with --engine"),
         (
             ("eval", "--id", "{folder}", "--ood", "{folder}", "--ood", "in={folder}", "--engine", "local"),
-            "two tables are called 'in'",
+            "another table is called 'in'",
         ),
         (
             ("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "norm_scaling", "--engine", "local"),

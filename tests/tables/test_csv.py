@@ -189,3 +189,24 @@ def test_arrow_is_imported_only_where_it_pays(tmp_path: Path) -> None:
         "assert not any(name.startswith('pyarrow') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("0,1\n1.5,2\n3,4\n", [[1.5, 2.0], [3.0, 4.0]]),
+        ("0,1\n3,4\n", [[0.0, 1.0], [3.0, 4.0]]),
+        ("0,1\n-3,4\n0.5,1\n", [[0.0, 1.0], [-3.0, 4.0], [0.5, 1.0]]),
+        ("0,1,2\n3,4,5\n", [[3.0, 4.0, 5.0]]),
+    ],
+)
+def test_columns_that_are_numbered_from_0_have_a_header(tmp_path: Path, text: str, rows: list[list[float]]) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    assert read_table(tmp_path / "t.csv").logits.tolist() == rows
+
+
+def test_a_quote_that_is_never_closed_ends_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text('a,b,size\n1.5,2,"5 inch\n3,4,6 inch\n5,6,7\n')
+    reader = open_table(tmp_path / "t.csv", keep=["size"])
+    kept = [columns["size"].tolist() for _, columns in reader.chunks_and_columns()]
+    assert kept == [["5 inch", "6 inch", "7"]]

@@ -162,3 +162,10 @@ print(rows, total, (peak() - before) // 1024)
     assert int(rows) == 1_000_000
     assert float(total) == pytest.approx(logits.sum())
     assert 0 < int(megabytes) < 50
+
+
+def test_a_first_list_that_is_null_does_not_say_how_many_classes_there_are(tmp_path: Path) -> None:
+    table = pa.table({"logits": pa.array([None, [1.0, 2.0, 3.0]], pa.list_(pa.float64()))})
+    pq.write_table(table, tmp_path / "t.parquet")
+    found = read_table(tmp_path / "t.parquet").logits
+    np.testing.assert_array_equal(found, [[np.nan] * 3, [1.0, 2.0, 3.0]])

@@ -222,3 +222,15 @@ def test_nulls_of_parquet_are_nan(tmp_path: Path) -> None:
     with pytest.raises(ns.InvalidInput, match="logits row 1 holds NaN in column 0"):
         detector.score(outputs)
     assert np.isnan(detector.score(outputs, on_invalid="skip")).tolist() == [False, True, True]
+
+
+def test_a_row_of_jsonl_that_is_null_holds_nan(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"logits": [1.0, 2.0]}\n{"logits": null}\n')
+    found = ns.read_table(tmp_path / "t.jsonl").logits
+    np.testing.assert_array_equal(found, [[1.0, 2.0], [np.nan, np.nan]])
+
+
+def test_a_kept_column_of_jsonl_that_changes_its_kind_is_named(tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text('{"logits": [1.0, 2.0], "t": 1}\n{"logits": [1.0, 2.0], "t": 1.5}\n')
+    with pytest.raises(ns.FileFormatError, match=r"line 2: 't' is 1\.5, and in the first line a whole number"):
+        list(open_table(tmp_path / "t.jsonl", keep=["t"]).chunks_and_columns())

@@ -199,3 +199,4 @@ def score(
             evidence = position(x, c, settings, state)
             learned = evidence - math.log(id_share(c, profiles, settings, state))
             out[members] = trust * learned - rows.confidence[members]
+    out[~np.isfinite(rows.logits).all(axis=1)] = np.nan

@@ -32,12 +32,14 @@ def print_table(rows: list[Measurement]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(width=None if sys.stdout.isatty() else 110)
+    console = Console(width=None if sys.stdout.isatty() else 110, markup=False, emoji=False)
     notes = list(dict.fromkeys(row.skipped for row in rows if row.skipped))
     for name in dict.fromkeys(row.ood_set for row in rows):
         here = sorted((row for row in rows if row.ood_set == name), key=lambda row: (row.skipped != "", -row.auroc))
-        table = Table(box=SIMPLE_HEAD, title=f"{name}: {here[0].n_ood} OoD inputs, {here[0].n_id} in-distribution")
+        title = Text(f"{name}: {here[0].n_ood} OoD inputs, {here[0].n_id} in-distribution")
+        table = Table(box=SIMPLE_HEAD, title=title)
         table.add_column("detector")
         table.add_column("statistics")
         for heading in ("AUROC", "AUPR\nOoD pos.", "AUPR\nID pos.", "FPR95\nOoD pos.", "FPR95\nID pos."):

@@ -236,7 +236,7 @@ def input_named(item: str, taken: Container[str]) -> tuple[str, str]:
         parts = [part for part in plain.replace(os.sep, "/").split("/") if part and not glob.has_magic(part)]
         name = os.path.splitext(parts[-1])[0] if parts else plain
     if name in taken:
-        raise InvalidInput(f"two tables are called {name!r}; name one of them: OTHER={path}.")
+        raise InvalidInput(f"another table is called {name!r}; name this one: OTHER={path}.")
     return name, path
 
 

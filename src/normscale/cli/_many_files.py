@@ -192,7 +192,7 @@ def evaluate_many(
     id_paths: Sequence[str],
     ood_paths: Mapping[str, str],
     fit_paths: Mapping[str, Sequence[str]],
-    detectors: Sequence[Detector],
+    detectors: Mapping[str, Detector],
     many: ManyFiles,
     *,
     on_invalid: str,
@@ -214,15 +214,15 @@ def evaluate_many(
         raise InvalidInput("with --engine, say which detectors to compare: --detector NAME or --saved FILE.")
     sides: dict[str, Sequence[str]] = {"id": id_paths, **{f"ood-{name}": [path] for name, path in ood_paths.items()}}
     if many.dry_run:
-        for detector in detectors:
+        for method, detector in detectors.items():
             for name, paths in _jobs(detector, fit_paths, sides).items():
-                typer.echo(f"{detector.name}, {name}:")
+                typer.echo(f"{method}, {name}:")
                 many.describe(paths, detector, fits=name not in sides)
         return None
     rows = []
     with many.opened() as options, _scores_folder(scores, options["engine"]) as folder, shown_progress() as tick:
         options |= {"on_invalid": on_invalid, "tick": tick}
-        for number, detector in enumerate(detectors):
+        for number, (method, detector) in enumerate(detectors.items()):
             start = time.perf_counter()
             skipped: dict[str, int] = {}
             for name, paths in _jobs(detector, fit_paths, sides).items():
@@ -240,9 +240,9 @@ def evaluate_many(
                     tell_skipped(unranked)  # scores of good rows that are infinite
                 rows.append(
                     Measurement(
-                        method=detector.name,
+                        method=method,
                         detector=detector.name,
-                        title=detector.title,
+                        title=detector.title if method == detector.name else method,
                         setting=Setting.FROZEN,
                         ood_set=name,
                         metrics={metric: getattr(found, metric) for metric in METRICS},

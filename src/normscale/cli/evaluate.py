@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -29,7 +30,9 @@ from normscale.errors import InvalidInput, MissingExtra
 from normscale.experiments.comparison import compare
 from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import Measured, rows_to_score
-from normscale.experiments.methods import Method
+from normscale.experiments.methods import Method, uniquely_named
+from normscale.experiments.run_folder import OWN_SETS
+from normscale.input_checks.class_order import shared_names
 from normscale.input_checks.row_sketch import RowSketch
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
@@ -132,14 +135,22 @@ def evaluate(
         fit_paths = {"train": train or [], "validation": validation or []}
         many.wanted([*id_tables, *named.values(), *fit_paths["train"], *fit_paths["validation"]])
         found = evaluate_many(
-            id_tables, named, fit_paths, [*detectors, *asked], many, on_invalid=on_invalid, scores=scores, seed=seed
+            id_tables,
+            named,
+            fit_paths,
+            _named(saved or [], detectors, asked),
+            many,
+            on_invalid=on_invalid,
+            scores=scores,
+            seed=seed,
         )
         if found is not None:
             _show(found, format, output)
         return
     if scores is not None:
         raise InvalidInput("--scores goes with --engine.")
-    tables = _Tables(detectors, asked, probabilities, on_invalid, with_features=auto)
+    names = shared_names((path, one.class_names) for path, one in zip(saved or [], detectors, strict=True))
+    tables = _Tables([*detectors, *asked], names, probabilities, on_invalid, with_features=auto)
     train_outputs = tables.read(train, check_labels=True) if train else None
     if auto and train_outputs is not None:
         choice = choose_detector(train_outputs)
@@ -149,7 +160,7 @@ def evaluate(
     validation_outputs = tables.read(validation, check_labels=True) if validation else None
     ood_sets: dict[str, ModelOutputs] = {}
     for item in ood_tables:
-        name, path = input_named(item, ood_sets)
+        name, path = input_named(item, [*ood_sets, *(OWN_SETS if report is not None else ())])
         ood_sets[name] = tables.read(path)
     _warn_of_shared_rows(id_tables[0], id_test, train[0] if train else None, train_outputs, ood_sets)
     kept: list[Measured] = []
@@ -159,7 +170,7 @@ def evaluate(
             ood_sets,
             train=train_outputs,
             validation=validation_outputs,
-            detectors=[*detectors, *asked] or None,
+            detectors=_named(saved or [], detectors, asked) or None,
             seed=seed,
             begin=lambda methods: _begin(line, methods, id_test, ood_sets),
             advance=lambda n, what: line.advance(n, doing=f"comparing on {what}"),
@@ -181,23 +192,30 @@ def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
         typer.echo(f"written: {output}", err=True)
 
 
+def _named(paths: Sequence[str], saved: Sequence[Detector], asked: Sequence[Detector]) -> dict[str, Detector]:
+    """Detectors by name; one of several of a kind that comes from a file has the file's name."""
+    times = Counter(one.name for one in (*saved, *asked))
+    stems = [os.path.splitext(os.path.basename(path))[0] for path in paths]
+    named = [(stem if times[one.name] > 1 else one.name, one) for stem, one in zip(stems, saved, strict=True)]
+    return uniquely_named([*named, *((one.name, one) for one in asked)])
+
+
 class _Tables:
     """Reads every table with the arrays that some detector needs, and with the classes of the first that names any."""
 
     def __init__(
         self,
-        saved: Sequence[Detector],
-        asked: Sequence[Detector],
+        chosen: Sequence[Detector],
+        class_names: tuple[str, ...] | None,
         probabilities: bool,
         on_invalid: OnInvalid,
         *,
         with_features: bool = False,
     ) -> None:
-        chosen = [*saved, *asked]
         reads = [name for one in chosen for name in (*one.reads, *one.reads_in_fit)]
         reads += [FEATURES] * with_features
         self._arrays = [*reads, LOGITS] if chosen or with_features else None
-        self._class_names = next((one.class_names for one in saved if one.class_names is not None), None)
+        self._class_names = class_names
         self._probabilities, self._skip_invalid = probabilities, on_invalid is OnInvalid.SKIP
 
     def read(self, path: str | Sequence[str], *, check_labels: bool = False) -> ModelOutputs:

@@ -30,6 +30,7 @@ from normscale.errors import InvalidInput
 from normscale.input_checks.odd_columns import looks_transposed
 from normscale.input_checks.row_sketch import RowSketch
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.tables.opening import is_pipe
 from normscale.tables.table_writer import check_folder
 
 EXAMPLE = (
@@ -153,7 +154,7 @@ def fit(
             skip_invalid=skip_invalid,
         )
         model.fit_chunks(seen.watch(source.chunks(f"fitting {model.name}")))
-        if detector is None and train != "-" and FEATURES in Input(train).names:
+        if detector is None and not is_pipe(train) and FEATURES in Input(train).names:
             seen.told_of_auto = True
             note(f"{train} has features, and {model.name} reads logits alone; --detector auto would use both.")
     _note_missing_classes(model, seen)

@@ -25,6 +25,7 @@ from normscale.experiments.recommendation import recommend
 from normscale.experiments.stress import StressPreset, steps, stress_preset
 from normscale.experiments.stress_result import Numbers, StressResult
 from normscale.experiments.stress_summary import TOLERANCE, summarise
+from normscale.input_checks.class_order import shared_names
 from normscale.outputs import ModelOutputs
 from normscale.paper.stress_presets import FROZEN, GAIN, RIVALS, RUNNING, STATICS, STRESS_PRESETS
 from normscale.tables.table_writer import check_folder
@@ -105,14 +106,18 @@ def command(
         except ImportError as error:
             raise MissingExtra(f"--picture needs matplotlib ({error}). Run: pip install 'normscale[report]'") from error
         check_suffix(picture)
+    detectors = {name: _detector(name) for name in detector or []}
+    names = shared_names((name, one.class_names) for name, one in detectors.items())
     train_path, id_path, ood_paths = _tables(train, id_table, ood_tables)
-    source = Input(train_path, probabilities=probabilities, check_labels=True)
-    train_outputs = source.read()
-    names = source.class_names
-    id_test = Input(id_path, class_names=names, probabilities=probabilities, check_labels=True).read()
+    read = []
+    for paths in (train_path, id_path):
+        source = Input(paths, class_names=names, probabilities=probabilities, check_labels=True)
+        read.append(source.read())
+        names = names or source.class_names
+    train_outputs, id_test = read
     ood_sets = read_named(ood_paths, class_names=names, probabilities=probabilities)
     shared = [name for name in train_outputs.names if all(name in one.names for one in (id_test, *ood_sets.values()))]
-    chosen = _with_detectors(STRESS_PRESETS[preset], detector or [])
+    chosen = _with_detectors(STRESS_PRESETS[preset], detectors)
     with bar("streams", steps(chosen.grid, len(ood_sets))) as line:
         result = stress_preset(
             chosen,
@@ -154,15 +159,14 @@ def _tables(
     return train, id_table, ood
 
 
-def _with_detectors(preset: StressPreset, asked: list[str]) -> StressPreset:
+def _with_detectors(preset: StressPreset, detectors: dict[str, Detector]) -> StressPreset:
     """The preset with detectors that a person named."""
-    detectors = {name: _detector(name) for name in asked}
 
     def fit(train: ModelOutputs) -> dict[str, Detector]:
         methods = preset.fit(train)
         return methods | {name: fit_on(one, train, None) for name, one in detectors.items() if name not in methods}
 
-    return preset._replace(fit=fit) if asked else preset
+    return preset._replace(fit=fit) if detectors else preset
 
 
 def _detector(name: str) -> Detector:

@@ -245,7 +245,7 @@ class Detector(ABC):
     def _learner(self) -> Self:
         """A copy that has learned nothing: a failed fit must leave self as it was."""
         learner = copy.copy(self)
-        learner.threshold_ = learner.widths_ = learner.baseline_ = None
+        learner.threshold_ = learner.widths_ = learner.baseline_ = learner.class_names = None
         learner._is_steady = False
         return learner
 

@@ -11,6 +11,9 @@ from normscale import _validate
 from normscale._validate import FloatArray, IntArray
 from normscale.errors import InvalidInput
 
+_ROUNDING = 1e-13
+"""Deviations below this share of the largest score are those of equal scores, of which rounding makes several."""
+
 
 class CommonScale(NamedTuple):
     """What a score is worth."""
@@ -63,4 +66,4 @@ def spread_within(scores: FloatArray, predicted: IntArray) -> float:
     counts = np.bincount(predicted)
     means = np.bincount(predicted, scores) / np.maximum(counts, 1)
     spread = float(np.sqrt(np.mean((scores - means[predicted]) ** 2)))
-    return spread if spread > 0.0 else 1.0
+    return spread if spread > _ROUNDING * np.abs(scores).max(initial=0.0) else 1.0

@@ -68,8 +68,8 @@ class Covered(Step):
     def _fit_step(self, chunks: Iterator[ModelOutputs]) -> None:
         labelled: IntArray | None = None
         for chunk in chunks:
-            if chunk.labels is not None:
-                own = np.bincount(chunk.labels, minlength=chunk.logits.shape[1])
+            if chunk.labels is not None and (known := chunk.labels[chunk.labels >= 0]).size:
+                own = np.bincount(known, minlength=chunk.logits.shape[1])
                 labelled = own if labelled is None else labelled + own
         if self.baseline_ is not None:
             predicted = self.baseline_.predicted

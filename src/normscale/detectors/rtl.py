@@ -120,6 +120,9 @@ class RTL(Wrapper):
         scores = np.empty(len(outputs))
         for a in range(0, len(outputs), _BLOCK):
             scores[a : a + _BLOCK] = _with_constant(outputs.features[a : a + _BLOCK]) @ self.weights_
+        for name in self.scorer.reads:  # the weights stand for them; what could not be scored passes for nothing
+            if not _validate.finite_row_mask(outputs.array(name)).all():
+                raise _validate.invalid_row_error(outputs.array(name), name, can_skip=True)
         return scores
 
     def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:

@@ -62,12 +62,12 @@ class StandardisedMaxLogit(Detector):
         if not tops or self.widths_ is None:
             return
         top, classes = np.concatenate(tops), np.concatenate(predicted)
-        every = float(top.std(ddof=1)) if top.size > 1 else 0.0
+        every = _deviation(top)
         self.means_ = np.full(self.widths_[LOGITS], top.mean())
         self.deviations_ = np.full(self.widths_[LOGITS], every or 1.0)
         for c in np.unique(classes):
             own = top[classes == c]
-            deviation = float(own.std(ddof=1)) if own.size > 1 else 0.0
+            deviation = _deviation(own)
             if deviation > 0.0:
                 self.means_[c], self.deviations_[c] = own.mean(), deviation
 
@@ -86,3 +86,10 @@ class StandardisedMaxLogit(Detector):
         self.deviations_ = _validate.as_finite_vector(tensors["deviations"], "deviations")
         if self.means_.shape != self.deviations_.shape or not (self.deviations_ > 0.0).all():
             raise InvalidInput("means and deviations must have a number for each class, deviations above 0.")
+
+
+def _deviation(values: FloatArray) -> float:
+    """The sample deviation; 0 for one value, and for equal ones, whatever rounding makes of these."""
+    if values.size < 2 or (values == values[0]).all():
+        return 0.0
+    return float(values.std(ddof=1))

@@ -11,7 +11,8 @@ from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
 from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import NO_NUMBERS, Advance, Measured, measure
-from normscale.experiments.methods import Method, default_methods, every_setting, fit_on
+from normscale.experiments.methods import Method, default_methods, every_setting, fit_on, uniquely_named
+from normscale.input_checks.class_order import shared_names
 from normscale.outputs import ModelOutputs, as_outputs
 
 
@@ -21,7 +22,7 @@ def compare(
     *,
     train: OutputsLike | None = None,
     validation: OutputsLike | None = None,
-    detectors: Sequence[Detector | str] | None = None,
+    detectors: Sequence[Detector | str] | Mapping[str, Detector | str] | None = None,
     seed: int = 0,
     begin: Callable[[list[Method]], None] = lambda _: None,
     advance: Advance = lambda rows, what: None,
@@ -39,7 +40,7 @@ def compare(
         What detectors are fitted on. Without it, only those that need no fitting take part.
     validation : the same, optional
         Labelled held-out inputs, for detectors that are fitted on these.
-    detectors : detectors to compare or their names, optional
+    detectors : detectors to compare or their names, or a mapping of what to call them to either; optional
         Fitted ones are used as they are; by default every registered one that the outputs suffice for.
     seed : int
         Order of the shuffled streams.
@@ -65,25 +66,23 @@ def compare(
     [('msp', 0.882), ('energy', 0.886)]
     """
     asked_for = detectors is not None
-    if isinstance(detectors, (str, Detector)):
-        detectors = [detectors]
-    chosen = [make_detector(one) if isinstance(one, str) else one for one in detectors or ()]
-    read = _Reader(next((one.class_names for one in chosen if one.class_names is not None), None))
+    chosen = _named(detectors or ())
+    read = _Reader(shared_names((name, one.class_names) for name, one in chosen.items()))
     to_fit, held_out = (None if one is None else read(one) for one in (train, validation))
     test = read(id_test)
     sets = {name: read(ood) for name, ood in ood_sets.items()}
     if not asked_for:
-        chosen = [make_detector(name) for name in default_methods(to_fit, held_out, present=[test, *sets.values()])]
-    fitted: list[Detector] = []
+        chosen = _named(default_methods(to_fit, held_out, present=[test, *sets.values()]))
+    fitted: dict[str, Detector] = {}
     failed: dict[str, tuple[Detector, str]] = {}
-    for detector in chosen:
+    for name, detector in chosen.items():
         try:
-            fitted.append(fit_on(detector, to_fit, held_out))
+            fitted[name] = fit_on(detector, to_fit, held_out)
         except InvalidInput as error:
             if asked_for:
                 raise
-            failed[detector.name] = (detector, str(error))
-    methods = [method for detector in fitted for method in every_setting(detector)]
+            failed[name] = (detector, str(error))
+    methods = [method for item in fitted.items() for method in every_setting(*item)]
     begin(methods)
     rows: list[Measurement] = []
     for one in measure(methods, test, sets, seed=seed, advance=advance):
@@ -91,11 +90,21 @@ def compare(
         keep(Measured(record, one.scores))
         rows.append(record)
     return rows + [
-        _not_measured(method, name, len(test), len(ood), why)
-        for detector, why in failed.values()
-        for method in every_setting(detector)
-        for name, ood in sets.items()
+        _not_measured(method, ood_set, len(test), len(ood), why)
+        for name, (detector, why) in failed.items()
+        for method in every_setting(name, detector)
+        for ood_set, ood in sets.items()
     ]
+
+
+def _named(detectors: Sequence[Detector | str] | Mapping[str, Detector | str] | Detector | str) -> dict[str, Detector]:
+    """Detectors by what to call them."""
+    if isinstance(detectors, (str, Detector)):
+        detectors = [detectors]
+    if isinstance(detectors, Mapping):
+        return {name: make_detector(one) if isinstance(one, str) else one for name, one in detectors.items()}
+    made = [make_detector(one) if isinstance(one, str) else one for one in detectors]
+    return uniquely_named((one.name, one) for one in made)
 
 
 class _Reader:

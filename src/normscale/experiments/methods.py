@@ -79,9 +79,28 @@ def main_setting(detector: Detector) -> Setting:
     return next((one for one in (Setting.STREAM, Setting.PER_CLASS) if one in detector.settings), Setting.FROZEN)
 
 
-def every_setting(detector: Detector) -> list[Method]:
-    """A detector in every setting it can be measured in, all under its own name."""
-    return [Method(detector.name, detector, setting, detector.title) for setting in detector.settings]
+def every_setting(name: str, detector: Detector) -> list[Method]:
+    """A detector in every setting it can be measured in, all under one name."""
+    title = detector.title if name == detector.name else name
+    return [Method(name, detector, setting, title) for setting in detector.settings]
+
+
+def uniquely_named(detectors: Iterable[tuple[str, Detector]]) -> dict[str, Detector]:
+    """Detectors by name; where a name comes again, the second is called ``NAME (2)``.
+
+    Examples
+    --------
+    >>> from normscale import MSP
+    >>> list(uniquely_named([("msp", MSP()), ("msp", MSP())]))
+    ['msp', 'msp (2)']
+    """
+    found: dict[str, Detector] = {}
+    for base, detector in detectors:
+        name, number = base, 2
+        while name in found:
+            name, number = f"{base} ({number})", number + 1
+        found[name] = detector
+    return found
 
 
 def methods_of(detectors: Mapping[str, Detector], titles: Mapping[str, str] | None = None) -> list[Method]:

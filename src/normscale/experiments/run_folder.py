@@ -38,6 +38,8 @@ from normscale.state import Kind, load_header, load_state, save_state
 from normscale.tables import read_table
 
 FORMAT = 2
+OWN_SETS = ("train", "validation", "test")
+"""Parts of the in-distribution set, whose outputs lie beside those of the OoD sets."""
 _SETTINGS = "settings.json"
 CELL = Kind(
     "normscale.cell",
@@ -72,6 +74,11 @@ class RunFolder:
         A run of another in-distribution set or other networks is refused.
         """
         folder = Path(path)
+        if (taken := next((name for name in plan.ood if name in OWN_SETS), None)) is not None:
+            raise InvalidInput(
+                f"an OoD set cannot be called {taken!r}, as a part of the in-distribution set is; name it: "
+                f"OTHER={plan.ood[taken]}."
+            )
         made_by = {"command": command, **environment()}
         if (folder / _SETTINGS).exists():
             run = cls.open(folder)

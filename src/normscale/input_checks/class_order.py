@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -57,6 +57,32 @@ def class_order(expected: Sequence[str] | None, found: Sequence[str] | None, sou
             "logit_0, logit_1, ... where they are the same classes in the same order."
         )
     return np.array([place[name] for name in expected], dtype=np.int64)
+
+
+def shared_names(named: Iterable[tuple[str, Sequence[str] | None]]) -> tuple[str, ...] | None:
+    """The names of the classes that several detectors have, each given with what to call it; None where none has any.
+
+    Raises
+    ------
+    InvalidInput
+        When two have other classes, or the same in another order: columns can be matched to one of them only.
+
+    Examples
+    --------
+    >>> shared_names([("a", None), ("b", ["cat", "dog"]), ("c", ["cat", "dog"])])
+    ('cat', 'dog')
+    """
+    found: tuple[str, tuple[str, ...]] | None = None
+    for who, names in named:
+        if names is None:
+            continue
+        if found is not None and found[1] != tuple(names):
+            raise InvalidInput(
+                f"the classes of {found[0]} are {_listed(found[1])}, and those of {who} {_listed(tuple(names))}: the "
+                "columns of logits cannot be in both orders. Compare them one after the other."
+            )
+        found = who, tuple(names)
+    return None if found is None else found[1]
 
 
 def in_class_order(outputs: ModelOutputs, order: IntArray) -> ModelOutputs:

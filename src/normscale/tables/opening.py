@@ -61,7 +61,7 @@ def open_table(
     [2, 2, 1]
     """
     name = os.fspath(path)
-    if name == "-" or _is_pipe(name):
+    if is_pipe(name):
         return _open_pipe(name, chunk_rows, names, keep)
     check_file(name)
     return _reader(format_by_suffix(name), name, chunk_rows, None, names, keep)
@@ -82,7 +82,10 @@ def read_table(path: str | os.PathLike[str], *, names: Sequence[str] | None = No
         return table.read()
 
 
-def _is_pipe(path: str) -> bool:
+def is_pipe(path: str) -> bool:
+    """Whether a path can be read once only."""
+    if path == "-":
+        return True
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

@@ -52,9 +52,7 @@ class CsvReader(LineReader):
             fields = [field.strip() for field in _fields(text, self._delimiter)]
         except csv.Error as error:
             raise self._damaged(f"its first line cannot be split ({error})") from None
-        self._has_header = not all(_is_number(field) for field in fields) or (
-            len(fields) > 2 and fields == [str(i) for i in range(len(fields))]
-        )
+        self._has_header = not all(_is_number(field) for field in fields) or self._is_numbering(fields)
         if not self._has_header and len(fields) < 2:
             raise self._layout_error(
                 f"every line must hold at least two numbers, one per class; the first is {text[:60]!r}."
@@ -67,6 +65,13 @@ class CsvReader(LineReader):
         if layout.features:
             self.widths[FEATURES] = len(layout.features)
         self.has_labels = layout.label is not None
+
+    def _is_numbering(self, fields: list[str]) -> bool:
+        """Whether the first line is 0, 1, ..., which number the columns; two of them may be logits beside others."""
+        if fields != [str(i) for i in range(len(fields))]:
+            return False
+        following = self._rest.lstrip().partition(b"\n")[0].decode("utf-8", "replace")
+        return len(fields) > 2 or not all(one.strip().lstrip("-").isdigit() for one in following.split(self._delimiter))
 
     def _blocks(self) -> Iterator[Block]:
         layout = self._layout
@@ -165,8 +170,10 @@ class CsvReader(LineReader):
     def _texts(self, text: bytes) -> dict[str, Any]:
         """The kept columns of lines that were parsed, to the letter."""
         places = [self._layout.names.index(name) for name in self.columns]
-        lines = (line.rstrip("\r") for line in self._text(text).split("\n"))
-        rows = list(csv.reader((line for line in lines if line.strip()), delimiter=self._delimiter))
+        lines = [line.rstrip("\r") for line in self._text(text).split("\n") if line.strip()]
+        rows = list(csv.reader(lines, delimiter=self._delimiter))
+        if len(rows) != len(lines):  # a quote that is never closed takes what follows for its own
+            rows = [_fields(line, self._delimiter) for line in lines]
         columns: dict[str, Any] = {}
         for name, place in zip(self.columns, places, strict=True):
             columns[name] = np.empty(len(rows), object)

@@ -95,6 +95,8 @@ class JsonlReader(LineReader):
             rows = []
             for line, record in records:
                 values = record if self._is_list else self._get(record, keys, line, name in self._lists)
+                if values is None:
+                    values = [None] * width  # a row that is missing, as nulls in other tables are
                 if not isinstance(values, list) or len(values) != width:
                     raise FileFormatError(f"{self.path}, line {line}: {name} must be {width} numbers, as in the first.")
                 rows.append(values)
@@ -103,7 +105,14 @@ class JsonlReader(LineReader):
             labels = [-1 if record.get(self._label) is None else record[self._label] for _, record in records]
             block[LABELS] = self._numbers([[label] for label in labels], records, LABELS)[:, 0]
         for key, dtype in self.columns.items():
-            block[KEPT + key] = as_column([record.get(key) for _, record in records], dtype)
+            try:
+                block[KEPT + key] = as_column([record.get(key) for _, record in records], dtype)
+            except ValueError:
+                line, odd = next((n, one.get(key)) for n, one in records if type(one.get(key)) is not int)
+                raise FileFormatError(
+                    f"{self.path}, line {line}: {key!r} is {json.dumps(odd)[:40]}, and in the first line a whole "
+                    "number; a column that is kept is of one kind. Write texts, or numbers with a point, in all lines."
+                ) from None
         return block
 
     def _get(self, record: Any, keys: list[str], line: int, is_list: bool) -> Any:

@@ -120,9 +120,10 @@ class ParquetReader(TableReader):
         kind = self._schema.field(name).type
         if self._arrow.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        for batch in file.iter_batches(batch_size=1, columns=[name], use_threads=False):
-            if batch.num_rows:
-                return len(batch.column(0)[0].as_py() or ())
+        for batch in file.iter_batches(batch_size=64, columns=[name], use_threads=False):
+            known = batch.column(0).drop_null()
+            if len(known):
+                return len(known[0].as_py())
         raise self._layout_error(f"it has no rows, so the number of {name} is not known.")
 
     def _read_column_head(self, names: list[str]) -> None:
