@@ -161,6 +161,18 @@ def test_epsilon_is_chosen_where_in_distribution_images_score_best() -> None:
         assert mean == pytest.approx(float(expected), rel=1e-6)
     assert choice.epsilon == choice.candidates[int(np.argmax(choice.mean_scores))]
     assert choice.epsilon > 0.0
+
+    class Rebound(nn.Module):
+        """Surer up to a step of 0.01, then less, and far away surer than ever."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            place = x.flatten(1)[:, :1]
+            near = torch.where(place <= 0.01, 1.0 + 10.0 * place, 1.12 - 2.0 * place)
+            return torch.cat([torch.where(place < 0.05, near, 50.0 * place), 0.0 * place], dim=1)
+
+    far = choose_epsilon(Rebound(), torch.zeros(3, 2, 4, 4))
+    assert far.epsilon == 0.01
+    assert np.argmax(far.mean_scores) == len(CANDIDATES) - 1
     flat = nn.Sequential(nn.Flatten(), nn.Linear(32, 3)).double()
     nn.init.zeros_(next(flat.parameters()))
     assert choose_epsilon(flat, images, CANDIDATES).epsilon == 0.0  # of equals the smallest step

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -117,11 +118,14 @@ def choose_epsilon(
     batch_size: int = 128,
     progress: bool = True,
 ) -> EpsilonChoice:
-    """Choose the step on held-out in-distribution images alone: the one that makes their mean score largest.
+    """Choose the step on held-out in-distribution images alone: the one up to which their mean score grows.
 
-        epsilon* = argmax_epsilon sum_x S(x'_epsilon),   S(x) = max_j softmax(f(x) / T)_j
+        sum_x S(x'_epsilon),   S(x) = max_j softmax(f(x) / T)_j
 
-    Costs a gradient, and one forward pass per candidate. Of equals the smallest step wins.
+    Hsu et al. take the largest sum of all. Far beyond the first step that lowers it, the gradient says nothing any
+    more, and the network may be sure of what it sees for another reason: a step of 0.08, which had the largest sum by
+    that, turned ODIN upside down on a TinyImageNet network. Costs a gradient, and one forward pass per candidate. Of
+    equals the smallest step wins.
 
     Parameters
     ----------
@@ -164,7 +168,7 @@ def choose_epsilon(
         raise InvalidInput("data holds no images; at least one is needed.")
     if not all(map(math.isfinite, totals)):
         raise InvalidInput("the model gave NaN or infinite logits; extract(model, data) names the row.")
-    best = max(range(len(steps)), key=lambda i: totals[i])
+    best = next((i for i, (here, further) in enumerate(pairwise(totals)) if further <= here), len(steps) - 1)
     return EpsilonChoice(steps[best], tuple(steps), tuple(total / n for total in totals))
 
 
