@@ -15,6 +15,9 @@ __all__ = ["pytest_pycollect_makemodule"]  # a hook: modules that need an extra 
 
 # A virtual machine may announce AMX and not have it; torch's half-precision convolutions then end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Ray Data asks Prometheus for its usage in a thread and logs that none is there, with a traceback. On Python 3.11 that
+# makes ast.parse fail in any other thread (gh-106905).
+os.environ.update(RAY_DATA_USAGE_DISABLED="1", RAY_USAGE_STATS_ENABLED="0")
 
 settings.register_profile("normscale", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("normscale")
