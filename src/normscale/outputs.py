@@ -12,7 +12,16 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normscale._validate import FloatArray, IntArray, Rows, as_finite_vector, as_labels, as_rows, finite_row_mask
+from normscale._validate import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Rows,
+    as_finite_vector,
+    as_labels,
+    as_rows,
+    finite_row_mask,
+)
 from normscale.errors import InvalidInput, MissingOutput
 
 RowSelection: TypeAlias = "int | slice | NDArray[Any] | list[int] | list[bool]"
@@ -350,6 +359,19 @@ def check_name(name: str) -> str:
             f"{', '.join(sorted(word for word in _RESERVED if not word.startswith('_')))}; got {name!r}."
         )
     return name
+
+
+def finite_rows(outputs: ModelOutputs, names: Iterable[str] | None = None) -> BoolArray:
+    """Which rows are finite in these arrays, by default in all; shape (n,).
+
+    Examples
+    --------
+    >>> finite_rows(ModelOutputs([[1.0, 2.0], [float("nan"), 0.0]])).tolist()
+    [True, False]
+    """
+    found = [finite_row_mask(outputs.array(name)) for name in (outputs.names if names is None else names)]
+    mask: BoolArray = np.logical_and.reduce(found)
+    return mask
 
 
 def predicted_where_finite(outputs: ModelOutputs) -> IntArray:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from normscale._progress import bar
 from normscale._validate import Rows
-from normscale.engines.invalid_rows import good_rows
 from normscale.engines.joined_table import JoinedTable, names_many
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.class_order import class_order, in_class_order
@@ -22,7 +21,7 @@ from normscale.input_checks.clipped import clipped
 from normscale.input_checks.odd_columns import odd_column
 from normscale.input_checks.permuted_labels import permuted_labels
 from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, percentages, sentence, squashed
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs, finite_rows
 from normscale.tables import TableReader, open_table
 from normscale.tables.gathering import gather
 
@@ -149,7 +148,7 @@ class Input:
                 n_read = len(chunk)
                 if self._order is not None:
                     chunk = in_class_order(chunk, self._order)
-                if self._skip_invalid and not (good := good_rows(chunk, chunk.names)).all():
+                if self._skip_invalid and not (good := finite_rows(chunk)).all():
                     n_skipped += len(chunk) - int(good.sum())
                     chunk, columns = chunk[good], {name: column[good] for name, column in columns.items()}
                 if is_first and len(chunk):

@@ -21,6 +21,7 @@ from normscale.engines.joined_table import names_many
 from normscale.engines.locations import find_files, is_remote
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.experiments.measurement import METRICS, Measurement
+from normscale.experiments.methods import title_under
 from normscale.outputs import LOGITS
 
 
@@ -242,7 +243,7 @@ def evaluate_many(
                     Measurement(
                         method=method,
                         detector=detector.name,
-                        title=detector.title if method == detector.name else method,
+                        title=title_under(method, detector),
                         setting=Setting.FROZEN,
                         ood_set=name,
                         metrics={metric: getattr(found, metric) for metric in METRICS},

@@ -26,7 +26,7 @@ from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import Formula, MomentFormula
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted
-from normscale.outputs import LOGITS, ModelOutputs, as_outputs
+from normscale.outputs import LOGITS, ModelOutputs, as_outputs, finite_rows
 from normscale.state import pack_state, save_state
 
 OutputsLike = ModelOutputs | Mapping[str, ArrayLike] | ArrayLike
@@ -540,7 +540,7 @@ class Detector(ABC):
         except InvalidInput:
             if on_invalid == "raise":
                 raise
-            good = np.logical_and.reduce([_validate.finite_row_mask(record.array(name)) for name in record.names])
+            good = finite_rows(record)
             if good.all():
                 raise
             scores = np.full(len(record), np.nan)

@@ -11,9 +11,6 @@ from normscale import _validate
 from normscale._validate import FloatArray, IntArray
 from normscale.errors import InvalidInput
 
-_ROUNDING = 1e-13
-"""Deviations below this share of the largest score are those of equal scores, of which rounding makes several."""
-
 
 class CommonScale(NamedTuple):
     """What a score is worth."""
@@ -66,4 +63,9 @@ def spread_within(scores: FloatArray, predicted: IntArray) -> float:
     counts = np.bincount(predicted)
     means = np.bincount(predicted, scores) / np.maximum(counts, 1)
     spread = float(np.sqrt(np.mean((scores - means[predicted]) ** 2)))
-    return spread if spread > _ROUNDING * np.abs(scores).max(initial=0.0) else 1.0
+    return spread if beyond_rounding(spread, scores) else 1.0
+
+
+def beyond_rounding(deviation: float, values: FloatArray) -> bool:
+    """Whether a deviation of values is more than what rounding makes of equal ones."""
+    return bool(deviation > 1e-13 * np.abs(values).max(initial=0.0))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
+from normscale.detectors.common_scale import beyond_rounding
 from normscale.detectors.registry import register
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
@@ -89,7 +90,6 @@ class StandardisedMaxLogit(Detector):
 
 
 def _deviation(values: FloatArray) -> float:
-    """The sample deviation; 0 for one value, and for equal ones, whatever rounding makes of these."""
-    if values.size < 2 or (values == values[0]).all():
-        return 0.0
-    return float(values.std(ddof=1))
+    """The sample deviation; 0 for one value, and for equal ones."""
+    deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
+    return deviation if beyond_rounding(deviation, values) else 0.0

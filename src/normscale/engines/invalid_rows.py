@@ -7,10 +7,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from normscale._validate import BoolArray, finite_row_mask
+from normscale._validate import BoolArray
 from normscale.engines.pieces import Layout, Piece, read_piece
 from normscale.errors import InvalidInput
-from normscale.outputs import ModelOutputs
+from normscale.outputs import ModelOutputs, finite_rows
 
 LISTED = 1000
 """How many skipped rows of a piece are named; all are counted."""
@@ -31,12 +31,6 @@ class Skipped(NamedTuple):
         return Skipped(self.n + other.n, self.rows + other.rows)
 
 
-def good_rows(chunk: ModelOutputs, names: Sequence[str]) -> BoolArray:
-    """Which rows are finite in all of these arrays; shape (n,)."""
-    mask: BoolArray = np.logical_and.reduce([finite_row_mask(chunk.array(name)) for name in names])
-    return mask
-
-
 class GoodRows:
     """The finite rows of a piece, chunk by chunk; what was left out is in :attr:`skipped` afterwards."""
 
@@ -54,7 +48,7 @@ class GoodRows:
         """Iterate over whole chunks and which of their rows are good."""
         first_row = self._piece.first_row
         for chunk in read_piece(self._piece, self._layout):
-            good = good_rows(chunk, self._names)
+            good = finite_rows(chunk, self._names)
             if not good.all():
                 bad = np.flatnonzero(~good)
                 room = max(0, LISTED - len(self.skipped.rows))
@@ -71,7 +65,7 @@ def naming_the_row(piece: Piece, layout: Layout, names: Sequence[str], work: Cal
     except InvalidInput as error:
         row = piece.first_row
         for chunk in read_piece(piece, layout):
-            good = good_rows(chunk, names)
+            good = finite_rows(chunk, names)
             if not good.all():
                 first = int(np.argmin(good))
                 array = next(name for name in names if not np.isfinite(chunk.array(name)[first]).all())

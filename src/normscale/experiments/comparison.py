@@ -101,10 +101,10 @@ def _named(detectors: Sequence[Detector | str] | Mapping[str, Detector | str] | 
     """Detectors by what to call them."""
     if isinstance(detectors, (str, Detector)):
         detectors = [detectors]
-    if isinstance(detectors, Mapping):
-        return {name: make_detector(one) if isinstance(one, str) else one for name, one in detectors.items()}
-    made = [make_detector(one) if isinstance(one, str) else one for one in detectors]
-    return uniquely_named((one.name, one) for one in made)
+    names = list(detectors) if isinstance(detectors, Mapping) else None
+    given = detectors.values() if isinstance(detectors, Mapping) else detectors
+    made = [make_detector(one) if isinstance(one, str) else one for one in given]
+    return uniquely_named(zip(names or [one.name for one in made], made, strict=True))
 
 
 class _Reader:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from itertools import chain, count
 from typing import NamedTuple
 
 from normscale.detectors.base import Detector, Setting
@@ -81,26 +82,32 @@ def main_setting(detector: Detector) -> Setting:
 
 def every_setting(name: str, detector: Detector) -> list[Method]:
     """A detector in every setting it can be measured in, all under one name."""
-    title = detector.title if name == detector.name else name
-    return [Method(name, detector, setting, title) for setting in detector.settings]
+    return [Method(name, detector, setting, title_under(name, detector)) for setting in detector.settings]
+
+
+def title_under(name: str, detector: Detector) -> str:
+    """The detector's name for people, or the one that it was given."""
+    return detector.title if name == detector.name else name
 
 
 def uniquely_named(detectors: Iterable[tuple[str, Detector]]) -> dict[str, Detector]:
-    """Detectors by name; where a name comes again, the second is called ``NAME (2)``.
+    """Detectors by name, each as :func:`unique_name` has it."""
+    found: dict[str, Detector] = {}
+    for name, detector in detectors:
+        found[unique_name(name, found)] = detector
+    return found
+
+
+def unique_name(name: str, taken: Container[str]) -> str:
+    """The name, or where that is taken ``NAME (2)`` and so on.
 
     Examples
     --------
-    >>> from normscale import MSP
-    >>> list(uniquely_named([("msp", MSP()), ("msp", MSP())]))
-    ['msp', 'msp (2)']
+    >>> unique_name("msp", ["msp", "msp (2)"])
+    'msp (3)'
     """
-    found: dict[str, Detector] = {}
-    for base, detector in detectors:
-        name, number = base, 2
-        while name in found:
-            name, number = f"{base} ({number})", number + 1
-        found[name] = detector
-    return found
+    numbered = (f"{name} ({number})" for number in count(2))
+    return next(one for one in chain([name], numbered) if one not in taken)
 
 
 def methods_of(detectors: Mapping[str, Detector], titles: Mapping[str, str] | None = None) -> list[Method]:

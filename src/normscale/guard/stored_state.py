@@ -137,7 +137,7 @@ class Session:
         self.own: list[Entry] = []
         """... and what it wrote itself."""
         if self.head != stored.head:
-            self._require_later(stored.head.seq)
+            self._read_what_others_wrote(stored.head.seq)
             self.state = stored.loaded(transaction)
             stored.clock.catch_up(self.state.at)
 
@@ -192,7 +192,7 @@ class Session:
         if state.seq // FORGET_EVERY != before // FORGET_EVERY:
             self.transaction.forget(state.seq - KEEP, state.at - REMEMBER)
 
-    def _require_later(self, known: int) -> None:
+    def _read_what_others_wrote(self, known: int) -> None:
         """Read the entries that others wrote after the last known one, which must still be there as it was.
 
         A process that slept through more than ``KEEP`` entries finds it dropped, and cannot tell.

@@ -14,7 +14,7 @@ from normscale.detectors.registry import DEFAULT
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import Measured
-from normscale.experiments.methods import find_method, title_of
+from normscale.experiments.methods import find_method, title_of, unique_name
 from normscale.experiments.plan import Plan
 from normscale.experiments.run_folder import RunFolder, write_document
 from normscale.experiments.scored_pair import ScoredPair
@@ -130,10 +130,7 @@ def _uniquely_named(measured: Sequence[Measured]) -> list[tuple[Measurement, Sco
     for record, scores in measured:
         if scores is None or record.skipped:
             continue
-        base = name = _name_in_setting(record)
-        number = 2
-        while (name, record.ood_set) in found:
-            name, number = f"{base} ({number})", number + 1
+        name = unique_name(_name_in_setting(record), [one for one, ood_set in found if ood_set == record.ood_set])
         found[name, record.ood_set] = record._replace(method=name, seed=0), scores
     return list(found.values())
 
