@@ -1,7 +1,8 @@
 """Peak memory that `NormScaling.stream` takes beside its input; the scores it returns are counted.
 
 The mark is the kernel's: the largest resident size since the mark was last wiped (`/proc/self/clear_refs`, Linux).
-The peer's figure is the same measurement of torch's `softmax(1).max(1)`.
+The peer's figure is the same measurement of torch's `softmax(1).max(1)`. `--what fit`: of `RobustNormScaling.fit`,
+which needs all rows at once, beside the size of the table.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def peer(tensor):
 
 
 def main() -> None:
-    options = harness.arguments(__doc__, rows=1_000_000, classes=100, threads=1, kernels="numba")
+    options = harness.arguments(__doc__, rows=1_000_000, classes=100, threads=1, kernels="numba", what="stream")
     os.environ["NORMSCALE_KERNELS"] = options.kernels
     import torch
 
@@ -52,8 +53,11 @@ def main() -> None:
     tensor = torch.from_numpy(logits)
     detector = ns.NormScaling().fit(logits[:1000])
     ours(detector, logits[:100], options.threads), peer(tensor[:100])  # load and compile everything
-    mine = peak_extra(lambda: ours(detector, logits, options.threads))
-    theirs = peak_extra(lambda: peer(tensor))
+    if options.what == "fit":
+        ns.RobustNormScaling().fit(logits[:1000])
+        mine, theirs = peak_extra(lambda: ns.RobustNormScaling().fit(logits)), logits.nbytes / MEGABYTE**2
+    else:
+        mine, theirs = peak_extra(lambda: ours(detector, logits, options.threads)), peak_extra(lambda: peer(tensor))
     harness.report({"ours": mine, "peer": theirs, "ratio": mine / theirs, "unit": "MB"}, "numpy", "torch")
 
 

@@ -69,6 +69,8 @@ ROWS = [
     Row("memory", "peak extra memory of stream, 1e6 x 100 float32", SOFTMAX, "memory.py", 64.0, 16.0),
     Row("memory-two-threads", "the same, two threads", SOFTMAX, "memory.py --threads 2", 64.0, 16.0),
     Row("memory-numpy", "the same, numpy reference", SOFTMAX, "memory.py --kernels numpy", 64.0, 16.0),
+    Row("memory-fit", "peak extra memory of RobustNormScaling.fit, 3e5 x 100 float32", "the table itself",
+        "memory.py --what fit --rows 300000", 400.0, 300.0),
     Row("odin", "ODIN over images, ResNet-18 of width 16", "plain forward pass, one thread",
         "network_detectors.py --what odin", 3.5, 3.2),
     Row("mahalanobis-blocks", "Mahalanobis over all blocks, ResNet-18 of width 16", "plain forward pass, one thread",

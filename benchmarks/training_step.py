@@ -2,7 +2,8 @@
 
 `--what step`: the step as `normscale train` takes it (augmented batch, loss, gradients, SGD, the running sums of the
 log) against forward and backward: at least 90 % of it should be those. `--what layout`: channels-last against the usual
-layout. `--what threads`: two threads against one; below 0.5 two threads would beat two processes.
+layout. `--what threads`: two threads against one; below 0.5 two threads would beat two processes. `--what bfloat16`:
+forward and backward with bfloat16 where torch takes it for safe, against float32, at width 32.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import harness
 import numpy as np
 
 
-def make(channels_last, torch):
+def make(channels_last, torch, width=16):
     from normscale.data import Batches, ImageSet
     from normscale.nn import RECIPES, resnet18
     from normscale.nn.training import Ranks, _Training
@@ -20,7 +21,7 @@ def make(channels_last, torch):
     pixels = rng.integers(0, 256, (1280, 32, 32, 3), dtype=np.uint8)
     images = ImageSet("noise", pixels, np.arange(1280) % 10, None, (0.5,) * 3, (0.25,) * 3)
     torch.manual_seed(0)
-    model = resnet18(10, 16)
+    model = resnet18(10, width)
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
     batches = Batches(images, 128, channels_last=channels_last)
@@ -51,18 +52,24 @@ def main() -> None:
 
         return step
 
-    model, batches, _ = make(True, torch)
-    images, labels = next(iter(batches.epoch(0)))
+    def passes(width=16, half=False):
+        model, batches, _ = make(True, torch, width)
+        images, labels = next(iter(batches.epoch(0)))
 
-    def passes():
-        torch.set_num_threads(1)
-        model.zero_grad(set_to_none=True)
-        functional.cross_entropy(model(images), labels).backward()
+        def both():
+            torch.set_num_threads(1)
+            model.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                logits = model(images)
+            functional.cross_entropy(logits.float(), labels).backward()
+
+        return both
 
     sides = {
-        "step": (whole(True), passes),
+        "step": (whole(True), passes()),
         "layout": (whole(True), whole(False)),
         "threads": (whole(True, 2), whole(True, 1)),
+        "bfloat16": (passes(32, half=True), passes(32)),
     }[options.what]
     harness.report(harness.in_turns(*sides, quick=options.quick), "torch")
 

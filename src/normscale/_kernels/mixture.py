@@ -120,6 +120,10 @@ class MixtureRows(NamedTuple):
     confidence: FloatArray
     """(b,) in deviations, higher = more like training."""
 
+    def at(self, members: NDArray[np.int64]) -> MixtureRows:
+        """A copy of some rows."""
+        return MixtureRows(self.logits[members], self.further[members], self.confidence[members])
+
     def block(self, block: slice) -> MixtureRows:
         """Some of the rows, as the loops can read them."""
         return MixtureRows(_kernels._native(self.logits[block]), self.further[block], self.confidence[block])

@@ -26,6 +26,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale._kernels.members import members_of_each
 from normscale._kernels.mixture import (
     DISTRUSTED,
     FEW,
@@ -60,11 +61,10 @@ def soft_step(u: FloatArray, odds: FloatArray | float = 1.0) -> FloatArray:
 
 def distances(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
     """Q (b,) of rows predicted c (b,)."""
-    places = coordinates(rows)
-    found = np.empty(len(places))
-    for k in np.unique(c).tolist():
-        x = in_deviations(places[c == k], k, profiles)
-        found[c == k] = mean_over(x * x, rows.logits.shape[1])
+    found = np.empty(c.size)
+    for k, members in members_of_each(c):
+        x = in_deviations(coordinates(rows.at(members)), k, profiles)
+        found[members] = mean_over(np.square(x, out=x), rows.logits.shape[1])
     return found
 
 
@@ -192,10 +192,8 @@ def score(
     predicted = rows.logits.argmax(axis=1)
     trust = trust_in_stream(state.totals)
     with np.errstate(all="ignore"):
-        places = coordinates(rows)
-        for c in np.unique(predicted).tolist():
-            members = np.flatnonzero(predicted == c)
-            x = in_deviations(places[members], c, profiles)
+        for c, members in members_of_each(predicted):
+            x = in_deviations(coordinates(rows.at(members)), c, profiles)
             evidence = position(x, c, settings, state)
             learned = evidence - math.log(id_share(c, profiles, settings, state))
             out[members] = trust * learned - rows.confidence[members]

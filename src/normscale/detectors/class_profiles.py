@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from normscale._kernels.members import members_of_each
 from normscale._kernels.mixture import SOFTNESS, ClassProfiles, MixtureRows
 from normscale._kernels.mixture_reference import coordinates, distances, soft_step
 from normscale._validate import FloatArray, IntArray
@@ -27,7 +28,7 @@ def class_profiles(rows: MixtureRows) -> ClassProfiles:
     predicted: IntArray = rows.logits.argmax(axis=1)
     counts = np.bincount(predicted, minlength=n_classes).astype(np.float64)
     median, count_scale, top_odds, top_scale = _levels(rows.confidence, predicted, n_classes)
-    mean, deviation = _positions(coordinates(rows), predicted, counts)
+    mean, deviation = _positions(rows, predicted, counts)
     unknown = np.empty(0)
     profiles = ClassProfiles(
         likeness_weights=unknown,
@@ -51,23 +52,25 @@ def class_profiles(rows: MixtureRows) -> ClassProfiles:
 def _levels(values: FloatArray, predicted: IntArray, n_classes: int) -> FloatArray:
     """Median, what a row far above it counts as, odds that lead to the upper quartile, the count there; (4, C)."""
     levels = np.empty((4, n_classes))
+    members = dict(members_of_each(predicted))
     for c in range(n_classes):
-        own = values[predicted == c]
-        own = own if own.size else values
+        own = values[members.get(c, slice(None))]
         median, upper = np.quantile(own, (0.5, 0.75))
         odds = np.exp(min((upper - median) / SOFTNESS, _LARGEST_EXPONENT))
         levels[:, c] = median, 1.0 / soft_step(own - median).mean(), odds, 1.0 / soft_step(own - upper).mean()
     return levels
 
 
-def _positions(places: FloatArray, predicted: IntArray, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and deviation of the coordinates (n, D) of the rows of each predicted class; both (C, D)."""
-    width = places.shape[1]
-    mean = np.tile(RunningMoments(width).update(places).mean, (counts.size, 1))
-    squares = np.zeros((counts.size, width))
-    for c in np.flatnonzero(counts):
-        own = RunningMoments(width).update(places[predicted == c])
+def _positions(rows: MixtureRows, predicted: IntArray, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and deviation of the coordinates of the rows of each predicted class; both (C, D)."""
+    width = counts.size + rows.further.shape[1]
+    every = RunningMoments(width)
+    mean, squares = np.empty((counts.size, width)), np.zeros((counts.size, width))
+    for c, members in members_of_each(predicted):
+        own = RunningMoments(width).update(coordinates(rows.at(members)))
         mean[c], squares[c] = own.mean, own.m2
+        every += own
+    mean[counts == 0] = every.mean
     average = squares.sum(axis=0) / counts.sum()
     variance = (squares + _BORROWED * average) / (counts + _BORROWED)[:, None]
     floor = _SMALLEST * float(average.mean()) or 1.0

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
+from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector, join
 from normscale.detectors.registry import register
@@ -164,8 +165,8 @@ def _finite_classes(outputs: ModelOutputs) -> IntArray:
 def _every_tenth(predicted: IntArray) -> NDArray[np.bool_]:
     """Rows 10, 20, ... of each class."""
     held_out = np.zeros(predicted.size, dtype=np.bool_)
-    for c in np.unique(predicted):
-        held_out[np.flatnonzero(predicted == c)[_HELD_OUT - 1 :: _HELD_OUT]] = True
+    for _, members in members_of_each(predicted):
+        held_out[members[_HELD_OUT - 1 :: _HELD_OUT]] = True
     return held_out
 
 

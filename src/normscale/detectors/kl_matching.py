@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
+from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
@@ -59,8 +60,8 @@ class KLMatching(Detector):
             for _, block in float_blocks(chunk.logits, LOGITS):
                 predicted = block.argmax(axis=1)
                 log_p = log_softmax(block)
-                for c in np.unique(predicted).tolist():
-                    own = log_p[predicted == c]
+                for c, members in members_of_each(predicted):
+                    own = log_p[members]
                     total = np.logaddexp.reduce(own, axis=0)
                     sums[c] = np.logaddexp(sums[c], total) if c in sums else total
                     counts[c] = counts.get(c, 0) + len(own)

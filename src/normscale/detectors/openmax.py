@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
+from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
 from normscale.detectors.registry import register
@@ -92,8 +93,8 @@ class OpenMax(Detector):
         self.means_ = np.zeros((n_classes, n_classes))
         self.known_ = np.bincount(predicted, minlength=n_classes) > 0
         fitted = np.tile([[0.0], [1.0], [0.0]], (1, n_classes))
-        for c in np.flatnonzero(self.known_):
-            rows = train.logits[predicted == c].astype(np.float64)
+        for c, members in members_of_each(predicted):
+            rows = train.logits[members].astype(np.float64)
             self.means_[c] = rows.mean(axis=0)
             distances = np.sqrt(np.square(rows - self.means_[c]).sum(axis=1))
             longest = min(self.tail, max(2, distances.size // _LEAST_BODY))

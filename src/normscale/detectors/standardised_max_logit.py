@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
+from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.common_scale import beyond_rounding
@@ -66,8 +67,8 @@ class StandardisedMaxLogit(Detector):
         every = _deviation(top)
         self.means_ = np.full(self.widths_[LOGITS], top.mean())
         self.deviations_ = np.full(self.widths_[LOGITS], every or 1.0)
-        for c in np.unique(classes):
-            own = top[classes == c]
+        for c, members in members_of_each(classes):
+            own = top[members]
             deviation = _deviation(own)
             if deviation > 0.0:
                 self.means_[c], self.deviations_[c] = own.mean(), deviation
