@@ -41,7 +41,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "scaling": {"_kernels", "_validate", "moments", "scores"},
     "metrics": {"_validate", "errors"},
     "detectors": {
-        "_kernels", "_validate", "dataframes", "errors", "metrics", "moments", "outputs", "scaling", "scores", "state",
+        "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs", "scaling",
+        "scores", "state",
     },
     "data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors"},
     "nn": {

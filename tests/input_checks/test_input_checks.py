@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import normscale as ns
+from normscale.errors import NumericalWarning
 from normscale.input_checks.class_order import class_order, in_class_order
 from normscale.input_checks.clipped import clipped
 from normscale.input_checks.odd_columns import looks_transposed, odd_column
@@ -213,3 +214,13 @@ def test_columns_are_matched_by_name() -> None:
     assert fewer.labels is not None
     assert sample.labels is not None
     assert (fewer.labels == np.select([sample.labels == 5, sample.labels == 2], [0, 1], -1)).all()
+
+
+@pytest.mark.parametrize("name", ["norm_scaling", "stream_aware+energy", "robust_norm_scaling", "tempered+energy"])
+def test_a_fit_on_probabilities_is_warned_of_once(name: str) -> None:
+    sample = ns.load_sample()
+    with pytest.warns(NumericalWarning, match="holds probabilities, not logits") as said:
+        ns.make_detector(name).fit(softmax(sample.train.logits))
+    assert [one.filename for one in said] == [__file__]
+    ns.make_detector(name).fit(sample.train.logits)  # a warning would be an error here
+    ns.make_detector(name).fit(np.log(softmax(sample.train.logits)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import threading
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -25,7 +26,8 @@ from normscale.dataframes import is_dataframe, read_dataframe
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import Formula, MomentFormula
 from normscale.detectors.threshold import Threshold
-from normscale.errors import FileFormatError, InvalidInput, NotFitted
+from normscale.errors import FileFormatError, InvalidInput, NotFitted, NumericalWarning
+from normscale.input_checks.softmaxed import Squashed, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs, finite_rows
 from normscale.state import pack_state, save_state
 
@@ -46,6 +48,8 @@ class Setting(StrEnum):
 _STREAM = Setting.STREAM
 _FEWEST_TO_SPLIT = 20
 """Below this many rows :meth:`Detector.fit_held_out` does not halve them."""
+_LOOKED_AT, _FEWEST_TO_WARN = 1000, 20
+"""Training rows that are looked at for probabilities, and how many there must be: a toy of one-hot rows means it."""
 
 
 class Detector(ABC):
@@ -150,7 +154,7 @@ class Detector(ABC):
         scores = np.empty(len(train))
         for half in (slice(0, None, 2), slice(1, None, 2)):
             other = slice(1 - half.start, None, 2)
-            scores[half] = copy.copy(self).fit(train[other]).score(train[half])
+            scores[half] = copy.copy(self).fit_chunks([train[other]]).score(train[half])
         self._fit(own)
         return scores
 
@@ -197,17 +201,22 @@ class Detector(ABC):
         ----------
         outputs : ModelOutputs, or the array itself where a detector reads only one
             The names of a DataFrame's columns become :attr:`class_names`; from then on columns are matched by name.
+            Probabilities in the place of logits are warned of (:class:`~normscale.errors.NumericalWarning`).
 
         Returns
         -------
         self
         """
+        names = None
         if is_dataframe(outputs):
             record, names = read_dataframe(outputs, self.reads[0])
-            self.fit_chunks([record])
-            self.class_names = names
-            return self
-        return self.fit_chunks([self._as_outputs(outputs)])
+        else:
+            record = self._as_outputs(outputs)
+        if LOGITS in self.reads:
+            _warn_of_probabilities(record.get(LOGITS))
+        self.fit_chunks([record])
+        self.class_names = names
+        return self
 
     def fit_chunks(self, chunks: Iterable[ModelOutputs]) -> Self:
         """Learn from a training set that comes in pieces, such as ``open_table(path).chunks()``."""
@@ -546,6 +555,12 @@ class Detector(ABC):
             scores = np.full(len(record), np.nan)
             scores[good] = work(record[good], threads)
             return scores
+
+
+def _warn_of_probabilities(logits: NDArray[Any] | None) -> None:
+    found = None if logits is None or len(logits) < _FEWEST_TO_WARN else squashed(logits[:_LOOKED_AT])
+    if found is not None and found.kind is Squashed.PROBABILITIES:
+        warnings.warn(sentence(found, "the training array"), NumericalWarning, stacklevel=3)
 
 
 def join(chunks: Iterable[ModelOutputs]) -> ModelOutputs:

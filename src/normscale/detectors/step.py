@@ -58,7 +58,7 @@ class Step(Wrapper):
         train = join(chunks)
         self._fit_step(iter([train]))
         self._start_own()
-        self.scorer.fit(self._transform(train, 1))
+        self.scorer.fit_chunks([self._transform(train, 1)])
 
     def why_all_rows(self) -> str:
         if self.scorer.needs_fit:
