@@ -1,11 +1,12 @@
 """Write docs/results/leaderboard/: every detector on outputs that are there, of finished runs or in plain tables.
 
-    python tools/record_leaderboard.py OUT --work FOLDER [--rows N] [--train-rows N] [--detectors all] SOURCE ...
+    python tools/record_leaderboard.py OUT --work FOLDER [--rows N] [--train-rows N] [--networks N] SOURCE ...
 
 A SOURCE is the folder of a run of `normscale bench`, or NAME:TRAINED_ON=FOLDER, where FOLDER holds a network's outputs:
 TRAINED_ON_train, TRAINED_ON_test, perhaps TRAINED_ON_validation and last_layer (weight, bias); every other table is
 an OoD set. Nothing is written to a source: outputs are copied to --work, at most --rows rows of every test and OoD set
-and --train-rows of the training set, drawn once with seed 0. Started again, only missing cells are computed.
+and --train-rows of the training set, drawn once with seed 0; with --networks N of the first N networks of a run.
+Started again, only missing cells are computed. --detectors takes names instead of all.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Source(NamedTuple):
     """The folder with what training came to, and by how much pictures were perturbed."""
 
 
-def run_sources(folder: Path, detectors: str) -> list[Source]:
-    """One source for every network of a run."""
+def run_sources(folder: Path, detectors: str, n_networks: int | None) -> list[Source]:
+    """One source for every network of a run, or for its first ones."""
     run = RunFolder.open(folder)
     plan = with_detectors(run.plan, detectors)
     found = []
-    for seed in plan.seeds:
+    for seed in plan.seeds[:n_networks]:
         files = {name: run.network(seed).outputs(name) for name in (*OWN_SETS, *plan.ood)}
         there = {name: path for name, path in files.items() if path.exists()}
         found.append(Source(plan._replace(seeds=(seed,)), there, network=run.network(seed).path))
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--rows", type=int)
     parser.add_argument("--train-rows", type=int)
+    parser.add_argument("--networks", type=int)
     parser.add_argument("--detectors", default="all")
     asked = parser.parse_args()
     command = " ".join(["python tools/record_leaderboard.py", *map(_short, sys.argv[1:])])
@@ -108,7 +110,7 @@ def main() -> None:
         many = (
             [table_source(name, trained_on, Path(path), asked.detectors)]
             if equals
-            else run_sources(Path(text), asked.detectors)
+            else run_sources(Path(text), asked.detectors, asked.networks)
         )
         for source in many:
             folders[measured(source, asked.work, asked.rows, asked.train_rows, command).path] = None
