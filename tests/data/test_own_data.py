@@ -14,6 +14,7 @@ from PIL import Image
 from data.making import picture, random_images
 from normscale.data import ImageSet, from_folder, from_npz, from_torch, load
 from normscale.errors import FileFormatError, InvalidInput
+from normscale.nn.run import train_network
 
 IMAGES = random_images(9, 12, 10, 3)
 LABELS = np.arange(9) % 4
@@ -123,6 +124,34 @@ def test_folder_by_split_and_without_classes(tmp_path: Path) -> None:
     assert flat.class_names is None
     assert flat.shape == (4, 4, 1)  # grey when all are
     assert flat.images[:, 0, 0, 0].tolist() == [0, 1]
+
+
+def test_classes_have_one_number_in_all_splits(tmp_path: Path) -> None:
+    for split, names in (("train", "bird cat dog"), ("test", "cat dog ape"), ("other", "cat")):
+        for name in names.split():
+            put(tmp_path / split / name / "1.png", picture(5, 4, 4, "PNG"))
+    test = load(f"folder:{tmp_path}", "test")
+    assert test.class_names == ("bird", "cat", "dog", "ape")  # a class without training rows comes last
+    assert test.labels.tolist() == [1, 2, 3]
+    assert from_folder(tmp_path, "other").labels.tolist() == [1]
+    with pytest.raises(InvalidInput, match="has classes that training has not: ape"):
+        train_network(tmp_path / "run", f"folder:{tmp_path}", width=4, recipe="fast", epochs=1)
+
+
+def test_sixteen_bits_of_grey_are_not_cut_off(tmp_path: Path) -> None:
+    ramp = np.arange(0, 65536, 4096, dtype=np.uint16).reshape(4, 4)
+    (tmp_path / "a").mkdir()
+    Image.fromarray(ramp).save(tmp_path / "a" / "1.png")
+    read = from_folder(tmp_path).images[0, :, :, 0]
+    assert read.ravel().tolist() == (ramp >> 8).ravel().tolist()
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("P", (2, 2, 3)), ("L", (2, 2, 1)), ("RGBA", (2, 2, 3)), ("1", (2, 2, 1))])
+def test_a_torch_data_set_may_give_pictures_of_any_mode(mode: str, shape: tuple[int, int, int]) -> None:
+    grey = Image.fromarray(np.array([[0, 255], [255, 0]], np.uint8))
+    images = from_torch([(grey.convert(mode), 0)] * 2).images
+    assert images.shape[1:] == shape
+    assert images[0, :, :, 0].tolist() == [[0, 255], [255, 0]]
 
 
 def test_pictures_of_unequal_size_need_like(tmp_path: Path) -> None:

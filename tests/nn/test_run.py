@@ -66,6 +66,24 @@ def test_a_set_that_cannot_be_had_is_reported_and_not_fatal(run: RunResult) -> N
     assert [line["epoch"] for line in result["log"]] == [1, 2, 3, 4, 5, 6]
 
 
+def test_ood_sets_of_one_name_are_refused_and_changed_ones_read_again(run: RunResult, tmp_path: Path) -> None:
+    packs = [tmp_path / folder / "x.npz" for folder in "ab"]
+    for n, pack in enumerate(packs, 5):
+        pack.parent.mkdir()
+        np.savez(pack, images=np.full((n, 8, 8, 1), 7 * n, np.uint8))
+
+    def again(*ood: str) -> None:
+        train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1, ood=ood)
+
+    with pytest.raises(ns.InvalidInput, match=r"would be called x, as those of npz:.*a/x.npz are"):
+        again(*(f"npz:{pack}" for pack in packs))
+    with pytest.raises(ns.InvalidInput, match="would be called test, as those of the network's own set"):
+        again(f"npz:{tmp_path / 'test.npz'}")
+    for n, pack in enumerate(packs, 5):
+        again(f"npz:{pack}")
+        assert len(ns.read_table(Path(run.folder) / "outputs" / "x.safetensors")) == n
+
+
 def test_started_again_it_does_nothing_twice(run: RunResult) -> None:
     weights = (Path(run.folder) / "network.safetensors").read_bytes()
     own = Path(run.folder) / "outputs" / "test.safetensors"

@@ -39,8 +39,7 @@ def decode(picture: Picture, height: int | None = None, width: int | None = None
     image_module = pillow()
     try:
         with image_module.open(source if isinstance(source, str) else io.BytesIO(source)) as opened:
-            image = _upright(opened)
-            image = image.convert("L" if image.mode in ("1", "L", "LA", "I;16") else "RGB")
+            image = grey_or_colour(_upright(opened))
     except image_module.DecompressionBombError as error:
         raise FileFormatError(f"{name} is too large to be a picture of a data set ({error}).") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
@@ -79,6 +78,14 @@ def stack_colour(pictures: Iterable[NDArray[np.uint8]], shape: tuple[int, int], 
         images[count] = pixels  # grey is repeated
         count += 1
     return images[:count]
+
+
+def grey_or_colour(image: Image.Image) -> Image.Image:
+    """A picture of any mode as 8 bits of grey or of three colours."""
+    if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
+        shades = np.asarray(image).astype(np.int64) >> 8
+        return pillow().fromarray(shades.clip(0, 255).astype(np.uint8))  # type: ignore[no-any-return]
+    return image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
 
 
 def _upright(image: Image.Image) -> Image.Image:

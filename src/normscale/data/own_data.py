@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from normscale._progress import bar
 from normscale._validate import to_numpy
-from normscale.data.decode import Picture, decode_all
+from normscale.data.decode import Picture, decode_all, grey_or_colour
 from normscale.data.image_set import ImageSet, channel_moments
 from normscale.data.npz_file import read_npz
 from normscale.data.resize import as_grey
@@ -56,15 +56,18 @@ def from_folder(
 ) -> ImageSet:
     """Read picture files from class folders: ``path/<class>/*.png``, or ``path/<split>/<class>/*.png``.
 
-    Pictures lying in ``path`` itself have no label. All must have one size unless ``size`` (height, width, channels)
+    Classes have one number in all splits: those of ``path/train`` come first. Pictures lying in ``path`` itself have no
+    label. All must have one size unless ``size`` (height, width, channels)
     says which to make: the shorter side is fitted and the middle cut out. Grey only when every picture is grey.
     """
     path = Path(path)
     if not path.is_dir():
         raise InvalidInput(f"there is no folder {path}; folder: needs a folder with one folder of pictures per class.")
+    classes: list[str] = []
     if split is not None and (path / split).is_dir():
+        classes = _folders_in(path / "train")
         path = path / split
-    classes = sorted(entry.name for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    classes += [name for name in _folders_in(path) if name not in classes]
     files = [(file, number) for number, name in enumerate(classes) for file in _pictures_below(path / name)]
     if not files:
         classes = []
@@ -131,7 +134,9 @@ def from_torch(dataset: TorchDataset, name: str = "dataset", normalised: bool | 
 def _as_array(picture: Any, what: str) -> NDArray[Any]:
     """Shape (h, w, c) from a PIL picture, an array or a tensor."""
     is_tensor = hasattr(picture, "detach")
-    array = to_numpy(np.asarray(picture) if hasattr(picture, "getbands") else picture, what)
+    if hasattr(picture, "getbands"):
+        picture = np.asarray(picture if picture.mode == "F" else grey_or_colour(picture))
+    array = to_numpy(picture, what)
     if array.ndim == 2:
         return array[..., None]
     if array.ndim == 3 and is_tensor:
@@ -149,6 +154,13 @@ def _with_moments(images: ImageSet) -> ImageSet:
     if min(std) <= 0:
         return images
     return replace(images, mean=mean, std=std)
+
+
+def _folders_in(folder: Path) -> list[str]:
+    """Names of the folders in a folder, in order; none where it does not exist."""
+    if not folder.is_dir():
+        return []
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _pictures_below(folder: Path) -> list[Path]:

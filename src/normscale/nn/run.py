@@ -24,7 +24,7 @@ from normscale._version import __version__
 from normscale.data import Batches, ImageSet, find_source, load, short_name
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, NormscaleError
-from normscale.network_folder import NetworkFolder
+from normscale.network_folder import OWN_SETS, NetworkFolder
 from normscale.nn.extraction import LAYER_CHOICE, extract, made_by
 from normscale.nn.layers import Layers
 from normscale.nn.network_file import NetworkInfo, load_network, save_network
@@ -114,6 +114,8 @@ def train_network(
     published = load(data, "train", root=root)
     everything = published if image_size is None else published.in_size(*image_size)
     test = load(data, "test", root=root, like=everything)
+    _require_same_classes(everything, test, data)
+    sets = _by_short_name(ood)
     if everything.mean is None or everything.std is None:
         raise InvalidInput(f"{data} has no mean and std to normalise by; is it a training set?")
     training, validation = split_validation(everything, seed)
@@ -164,7 +166,6 @@ def train_network(
                 path = files.outputs(name)
                 kept = _layers_there(path, model, layers)
                 extract(model, batches, layers=layers if kept is None else kept, path=path, replace=True)
-            sets = {short_name(one): one for one in ood}
             missing = extract_sets(folder, model, info, sets, test, layers=layers, root=root, say=say)
         _write_result(files, {**done.result, "missing": missing})
     return RunResult(os.fspath(folder), model, info, done.log, missing)
@@ -215,16 +216,44 @@ def extract_sets(
     missing: dict[str, str] = {}
     for name, source in sets.items():
         path = NetworkFolder(folder).outputs(name)
-        if _layers_there(path, model, layers) is not None:
-            continue
+        kept = _layers_there(path, model, layers)
         try:
             images = load(source, "test", root=root, like=like, seed=info.seed or 0)
         except NormscaleError as error:
-            missing[name] = str(error)
-            say(f"{name} could not be had: {error}")
+            if kept is None:
+                missing[name] = str(error)
+                say(f"{name} could not be had: {error}")
             continue
-        extract(model, plain_batches(images, info), ood=True, layers=layers, path=path, replace=True)
+        layers_kept = layers if kept is None else kept
+        extract(model, plain_batches(images, info), ood=True, layers=layers_kept, path=path, replace=True)
     return missing
+
+
+def _require_same_classes(train: ImageSet, test: ImageSet, data: str) -> None:
+    """Refuse a test set whose classes are not those of training, name by name."""
+    if train.class_names is None or test.class_names is None or train.class_names == test.class_names:
+        return
+    strange = [name for name in test.class_names if name not in train.class_names]
+    what = (
+        f"has classes that training has not: {', '.join(strange[:5])}" if strange else "numbers its classes otherwise"
+    )
+    raise InvalidInput(
+        f"the test set of {data} {what}. Both must have the same class_names, in the same order; "
+        "what training does not know belongs into an OoD set."
+    )
+
+
+def _by_short_name(sources: Sequence[str]) -> dict[str, str]:
+    """OoD sets by the names that their outputs get."""
+    found: dict[str, str] = {}
+    for source in sources:
+        name = short_name(source)
+        if name in OWN_SETS or found.setdefault(name, source) != source:
+            taken = "the network's own set" if name in OWN_SETS else found[name]
+            raise InvalidInput(
+                f"the outputs of {source} would be called {name}, as those of {taken} are. Rename the file."
+            )
+    return found
 
 
 def plain_batches(images: ImageSet, info: NetworkInfo) -> Batches:
