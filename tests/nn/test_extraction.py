@@ -229,6 +229,31 @@ def test_in_place_modules_behind_the_layer_do_not_touch_it() -> None:
     features = extract(convolution, IMAGES, feature_layer="0").features
     with torch.no_grad():
         np.testing.assert_allclose(features, convolution[0](IMAGES).mean(dim=(2, 3)).numpy(), atol=1e-6)
+    dense = nn.Sequential(nn.Flatten(), nn.Linear(192, 6), nn.ReLU(inplace=True), nn.Linear(6, 4)).eval()
+    with torch.no_grad():
+        np.testing.assert_allclose(extract(dense, IMAGES, layers=["1"]).layer_1, dense[:2](IMAGES).numpy(), atol=1e-6)
+
+
+class Normalises(nn.Module):
+    """Works on its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(192, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.fc(x.sub_(0.5).div_(0.25).flatten(1))
+        return logits
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_model_that_changes_its_input_changes_a_copy(layout: torch.memory_format) -> None:
+    model, images = Normalises().eval(), IMAGES.clone(memory_format=layout)
+    found = extract(model, images)
+    assert torch.equal(images, IMAGES)
+    with torch.no_grad():
+        np.testing.assert_allclose(found.logits, model(IMAGES.clone()).numpy(), atol=1e-5)
+    assert found.head is not None
 
 
 class Refused(nn.Module):
@@ -423,8 +448,9 @@ def test_what_was_begun_with_something_else_is_refused(tmp_path: Path) -> None:
     extract(model, IMAGES, path=path)
     changed = IMAGES.clone()
     changed[22] += 1.0
-    others: tuple[tuple[Tensor, dict[str, Any], str], ...] = (
+    others: tuple[tuple[Any, dict[str, Any], str], ...] = (
         (changed, {}, "another data set"),
+        ((IMAGES, LABELS), {}, "another data set"),
         (IMAGES[:20], {}, "another data set"),
         (IMAGES, {"feature_layer": "0"}, "another feature layer"),
         (IMAGES, {"layers": ["0"]}, "another choice of layers"),
@@ -492,6 +518,32 @@ def test_killed_it_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
     assert undisturbed.wait(timeout=120) == 0
     assert killed.read_bytes() == whole.read_bytes()
     assert not parts.exists()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_parts_without_a_manifest_are_begun_anew(replace: bool, tmp_path: Path) -> None:
+    """A kill between making the folder and its manifest, or in the middle of deleting it."""
+    folder = tmp_path / "outputs.safetensors.parts"
+    folder.mkdir()
+    (folder / "000000000000-000000000005.safetensors").write_bytes(b"of something else")
+    (folder / ".manifest.1-ab.tmp.json").write_text("{")
+    model = convolutional()
+    same(extract(model, IMAGES, path=tmp_path / "outputs.safetensors", replace=replace), extract(model, IMAGES))
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("mine")
+    (tmp_path / "outputs.safetensors").unlink()
+    with pytest.raises(InvalidInput, match="was not made by extract"):
+        extract(model, IMAGES, path=tmp_path / "outputs.safetensors", replace=replace)
+
+
+def test_other_labels_are_another_data_set(tmp_path: Path) -> None:
+    path, model = tmp_path / "outputs.safetensors", convolutional()
+    extract(model, (IMAGES, LABELS), path=path)
+    others = LABELS.clone()
+    others[7] = (others[7] + 1) % 4
+    with pytest.raises(InvalidInput, match="another data set"):
+        extract(model, (IMAGES, others), path=path)
+    assert extract(model, (IMAGES, others), path=path, replace=True).labels.tolist() == others.tolist()  # type: ignore[union-attr]
 
 
 def test_leftovers_of_a_kill_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,3 +209,15 @@ def test_the_step_keeps_the_sign_of_every_pixel() -> None:
     images, gradient = torch.zeros(1, 2, 1, 2), torch.tensor([[[[3.0, -1e-9]], [[0.0, 5.0]]]])
     moved = step(images, gradient, 0.1, (1.0, 0.5))
     torch.testing.assert_close(moved, torch.tensor([[[[0.1, -0.1]], [[0.0, 0.2]]]]))
+
+
+def test_half_precision_may_keep_its_normalisation_in_float32() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)).eval()
+    images = pictures().float()
+    expected = perturbed_logits(model, images, epsilon=0.0, std=(1.0, 1.0))
+    half = model.half()
+    half[1].float()
+    found = perturbed_logits(half, images, epsilon=0.0, std=(1.0, 1.0))
+    np.testing.assert_allclose(found, expected, atol=0.02)
+    assert not np.array_equal(perturbed_logits(half, images, epsilon=0.1, std=(1.0, 1.0)), found)

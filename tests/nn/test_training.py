@@ -90,8 +90,11 @@ def test_a_finished_training_is_not_repeated(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     run(str(tmp_path))
+    mine, generator = network(seed=5), torch.get_rng_state()
     with pytest.raises(ns.InvalidInput, match=r"other settings \(recipe differ\)"):
-        train(network(), Digits(), RECIPE.with_epochs(4), folder=tmp_path)
+        train(mine, Digits(), RECIPE.with_epochs(4), folder=tmp_path)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert same_weights(mine, network(seed=5))
     with pytest.raises(ns.InvalidInput, match=r"other settings \(data differ\)"):
         train(network(), Digits(), RECIPE, folder=tmp_path, settings={"data": "letters"})
     with pytest.raises(ns.FileFormatError, match="of another network"):
@@ -184,3 +187,37 @@ def test_momentum_is_part_of_a_checkpoint(tmp_path: Path) -> None:
     tensors, _ = read_tensors(tmp_path / "c.safetensors")
     assert {"model.weight", "model.bias", "momentum.0", "momentum.1", "random.torch"} == set(tensors)
     assert tensors["momentum.0"].abs().sum() > 0
+
+
+class Scaled(nn.Module):
+    """A network with a number without an axis among its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.scale = nn.Linear(64, 10), nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.scale * self.inner(x.flatten(1))
+        return logits
+
+
+def test_a_parameter_without_an_axis_survives_a_resumption(tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    steps = 0
+
+    def kill(_: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 15:
+            raise Killed
+
+    whole, resumed = Scaled(), Scaled()
+    train(whole, Digits(), RECIPE)
+    with pytest.raises(Killed):
+        train(Scaled(), Digits(), RECIPE, folder=tmp_path, checkpoint_seconds=0.0, tick=kill)
+    train(resumed, Digits(), RECIPE, folder=tmp_path)
+    assert same_weights(whole, resumed)
+    assert resumed.scale.shape == ()

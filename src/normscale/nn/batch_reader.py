@@ -120,16 +120,21 @@ class BatchReader:
         raise InvalidInput("data holds no images; at least one is needed.")
 
     def fingerprint(self) -> str:
-        """A hash that tells two sets of images apart: the number of rows, and some images spread over them.
+        """A hash that tells two data sets apart: the number of rows, all labels, and some images spread over the rows.
 
-        Of data without random access only the first image is looked at.
+        Of data without random access only the first image and label are looked at.
         """
         digest = hashlib.sha256(f"rows {self.n_rows}".encode())
         if self._columns is not None and self.n_rows:
             for row in sorted({int(r) for r in np.linspace(0, self.n_rows - 1, _SAMPLED_ROWS)}):
                 _take_in(digest, _as_batch([self._columns[0][row : row + 1]], row).images)
+            for labels in self._columns[1:]:
+                _take_in(digest, _tensor(labels))
         else:
-            _take_in(digest, self.first().images[:1])
+            images, first_labels = self.first()
+            _take_in(digest, images[:1])
+            if first_labels is not None:
+                _take_in(digest, first_labels[:1])
         return digest.hexdigest()
 
 
@@ -198,9 +203,9 @@ def _tensor(value: Tensor | NDArray[Any]) -> Tensor:
     return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
-def _take_in(digest: Any, images: Tensor) -> None:
-    digest.update(f"{images.dtype} {tuple(images.shape)}".encode())
-    digest.update(bytes_of(images))
+def _take_in(digest: Any, tensor: Tensor) -> None:
+    digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(bytes_of(tensor))
 
 
 def bytes_of(tensor: Tensor) -> Any:

@@ -7,6 +7,7 @@ stands. It is written beside the old one and moved into its place, so that a kil
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -48,10 +49,18 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def load_checkpoint(
-    path: str | os.PathLike[str], model: nn.Module, optimiser: torch.optim.Optimizer | None = None
+    path: str | os.PathLike[str],
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    *,
+    check: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Put a checkpoint back into a model and, if given, its optimiser and the random generator; returns the header."""
+    """Put a checkpoint back into a model, its optimiser and the random generator; returns the header.
+
+    ``check`` sees the header first and may refuse it; then nothing has changed.
+    """
     tensors, header = read_tensors(path)
+    check(header)
     weights = {key.removeprefix("model."): value for key, value in tensors.items() if key.startswith("model.")}
     try:
         model.load_state_dict(weights)
@@ -59,10 +68,10 @@ def load_checkpoint(
         raise FileFormatError(
             f"{os.fspath(path)!r} is of another network ({str(error).splitlines()[0]}). Use another folder."
         ) from error
-    if optimiser is not None:
-        for index, parameter in enumerate(p for group in optimiser.param_groups for p in group["params"]):
-            momentum = tensors.get(f"momentum.{index}")
-            if momentum is not None:
-                optimiser.state[parameter]["momentum_buffer"] = momentum.to(parameter.device).clone()
-        torch.set_rng_state(tensors["random.torch"])
+    for index, parameter in enumerate(p for group in optimiser.param_groups for p in group["params"]):
+        momentum = tensors.get(f"momentum.{index}")
+        if momentum is not None:  # the file knows no number without an axis
+            momentum = momentum.to(parameter.device).clone().reshape(parameter.shape)
+            optimiser.state[parameter]["momentum_buffer"] = momentum
+    torch.set_rng_state(tensors["random.torch"])
     return header

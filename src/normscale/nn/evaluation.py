@@ -33,11 +33,13 @@ def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
 
 
 def to_network(images: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Images where and as the network wants them; channels last, which convolutions on a CPU like best."""
-    images = images.detach().to(device, dtype if images.is_floating_point() else None, non_blocking=True)
-    if images.ndim == 4 and device.type in ("cpu", "cuda"):
-        images = images.to(memory_format=torch.channels_last)
-    return images
+    """A copy of images where and as the network wants them; channels last, which convolutions on a CPU like best.
+
+    It is always a copy: a network may work in place, and the images are the caller's.
+    """
+    layout = torch.channels_last if images.ndim == 4 and device.type in ("cpu", "cuda") else torch.preserve_format
+    kind = dtype if images.is_floating_point() else images.dtype
+    return images.detach().to(device, kind, non_blocking=True, copy=True, memory_format=layout)
 
 
 @contextmanager

@@ -77,6 +77,7 @@ def _affine(module: Any) -> Callable[[Tensor], Tensor]:
 
     def forward(inputs: Tensor) -> Tensor:
         shape = (-1, *[1] * (inputs.ndim - 2))
-        return torch.addcmul(offset.reshape(shape), inputs, factor.reshape(shape))
+        # in a half-precision network, normalisation may be kept in float32
+        return torch.addcmul(offset.reshape(shape), inputs, factor.reshape(shape)).to(inputs.dtype)
 
     return forward

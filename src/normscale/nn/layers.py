@@ -59,7 +59,7 @@ class LayerReader:
     def read(self, images: Tensor) -> dict[str, Tensor]:
         """Logits, features and layers of images that are where the network is."""
         if self._reads_features and FEATURES not in self.modules:
-            self._find_features(images[:2])
+            self._find_features(images[:2].clone())  # a model may change its input
         with reading(self.model, self.modules.values()) as found:
             arrays = {LOGITS: logits_of(self.model(images))}
             return arrays | {name: _taken(found, module) for name, module in self.modules.items()}
@@ -139,7 +139,7 @@ def reading(model: nn.Module, layers: Iterable[str]) -> Iterator[dict[str, Tenso
     """A dictionary that every forward pass fills with the layers' activations, (n, d), averaged over space.
 
     ``"input of <name>"`` is what goes into a module, any other name what comes out of it.
-    The average is taken at once: later modules may work in place, and whole maps would cost memory.
+    The average, or a copy, is taken at once: later modules may work in place, and whole maps would cost memory.
     """
     found: dict[str, Tensor] = {}
     with ExitStack() as stack:
@@ -172,10 +172,10 @@ def _keep_output(found: dict[str, Tensor], layer: str) -> Any:
 
 
 def averaged(activation: Any, layer: str) -> Tensor:
-    """Activations (n, d) as they are; maps (n, d, height, width) by their mean over space."""
+    """A copy of activations (n, d); maps (n, d, height, width) by their mean over space."""
     if isinstance(activation, Tensor):
         if activation.ndim == 2:
-            return activation
+            return activation.clone()
         if activation.ndim >= 4:
             return activation.mean(dim=tuple(range(2, activation.ndim)))
         shape = f"the shape {tuple(activation.shape)}"

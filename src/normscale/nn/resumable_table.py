@@ -63,6 +63,8 @@ class ResumableTable:
         self.about = dict(about)
         if replace:
             self._discard_others()
+        if _is_torn(self.folder):
+            shutil.rmtree(self.folder)
         self.finished = self.path.exists()
         if self.finished:
             self._compare(made_of(self.path), self.path)
@@ -194,6 +196,13 @@ def _about_parts(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return about if isinstance(about, dict) else None
+
+
+def _is_torn(folder: Path) -> bool:
+    """Whether a kill left parts without the manifest that comes first and goes with the rest."""
+    if not folder.is_dir() or (folder / _MANIFEST).exists():
+        return False
+    return all(file.name.endswith((".safetensors", ".tmp.json")) for file in folder.iterdir())
 
 
 def _mapped(path: Path) -> ModelOutputs:

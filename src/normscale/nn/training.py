@@ -178,11 +178,14 @@ class _Training:
                 self._resume(self.folder)
 
     def _resume(self, folder: str) -> None:
-        header = load_checkpoint(os.path.join(folder, CHECKPOINT_FILE), self.model, self.optimiser)
-        then, now = header["settings"], read_json(write_json(self.settings))
-        if then != now:
-            changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
-            raise other_settings(folder, changed)
+        def same_settings(header: dict[str, Any]) -> None:
+            then, now = header["settings"], read_json(write_json(self.settings))
+            if then != now:
+                changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
+                raise other_settings(folder, changed)
+
+        path = os.path.join(folder, CHECKPOINT_FILE)
+        header = load_checkpoint(path, self.model, self.optimiser, check=same_settings)
         self.position = Position(*header["position"])
         self.log = [EpochLog(*line) for line in header["log"]]
 
