@@ -210,3 +210,14 @@ def test_a_quote_that_is_never_closed_ends_with_its_line(tmp_path: Path) -> None
     reader = open_table(tmp_path / "t.csv", keep=["size"])
     kept = [columns["size"].tolist() for _, columns in reader.chunks_and_columns()]
     assert kept == [["5 inch", "6 inch", "7"]]
+
+
+def test_a_quote_ends_with_its_line(tmp_path: Path, parser: str) -> None:
+    lines = [f'{i}.5,2,"{i} inch' if i in (3, 7) else f"{i}.5,2,{i}" for i in range(10)]
+    path = written(tmp_path, "logit_a,logit_b,id\n" + "\n\n".join(lines) + "\n")
+    ((chunk, kept),) = open_table(path, keep=["id"]).chunks_and_columns()
+    assert chunk.logits[:, 0].tolist() == [i + 0.5 for i in range(10)]
+    assert kept["id"].tolist() == [f"{i} inch" if i in (3, 7) else str(i) for i in range(10)]
+    path = written(tmp_path, 'logit_a,logit_b,id\n1,2,"a\nb"\n')
+    with pytest.raises(FileFormatError, match="line 3: expected 3 fields, got 1"):
+        read_table(path)

@@ -169,3 +169,20 @@ def test_a_first_list_that_is_null_does_not_say_how_many_classes_there_are(tmp_p
     pq.write_table(table, tmp_path / "t.parquet")
     found = read_table(tmp_path / "t.parquet").logits
     np.testing.assert_array_equal(found, [[np.nan] * 3, [1.0, 2.0, 3.0]])
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 2, 100])
+def test_a_null_among_whole_numbers_is_nan_in_any_chunk(tmp_path: Path, chunk_rows: int) -> None:
+    lists = pa.array([[1, 2], [3, 4], None, [None, 5]], pa.list_(pa.int64()))
+    read = open_table(written(tmp_path, {"logits": lists}), chunk_rows=chunk_rows).read().logits
+    np.testing.assert_array_equal(read, [[1, 2], [3, 4], [np.nan] * 2, [np.nan, 5]])
+
+
+def test_a_kept_column_with_nulls_behind_a_struct_is_kept_as_texts(tmp_path: Path) -> None:
+    columns = {
+        "meta": pa.array([{"a": 1, "b": 2}] * 3), "id": pa.array([1, None, 3], pa.int64()),
+        "n": pa.array([1, 2, 3]), "logit_0": [1.0, 2.0, 3.0], "logit_1": [3.0, 2.0, 1.0],
+    }  # fmt: skip
+    ((_, kept),) = open_table(written(tmp_path, columns), keep=["id", "n"]).chunks_and_columns()
+    assert kept["id"].tolist() == ["1", "", "3"]
+    assert kept["n"].tolist() == [1, 2, 3]

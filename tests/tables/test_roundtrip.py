@@ -98,6 +98,17 @@ def test_class_names_come_back(tmp_path: Path, kind: str) -> None:
     names = ("great white shark", "tench, Tinca tinca", 'the "so-called" café', "label", "x.y")
     write_table(path, make(np.float32, labels=True), class_names=names)
     assert open_table(path).class_names == names
+    names = ("a;b", "c\td", '"', "e", "f")
+    write_table(path, make(np.float32), class_names=names)
+    assert open_table(path).class_names == names
+    np.testing.assert_array_equal(read_table(path).logits, make(np.float32).logits)
+    broken = ("a\nb", *"cdef")
+    if kind == "csv":
+        with pytest.raises(InvalidInput, match="holds a line break"):
+            write_table(path, make(np.float32), class_names=broken)
+    else:
+        write_table(path, make(np.float32), class_names=broken)
+        assert open_table(path).class_names == broken
     write_table(path, make(np.float32))
     assert open_table(path).class_names is None
     with pytest.raises(InvalidInput, match="class_names must be 5 different names"):

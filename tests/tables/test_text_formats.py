@@ -230,7 +230,18 @@ def test_a_row_of_jsonl_that_is_null_holds_nan(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found, [[1.0, 2.0], [np.nan, np.nan]])
 
 
-def test_a_kept_column_of_jsonl_that_changes_its_kind_is_named(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"logits": [1.0, 2.0], "t": 1}\n{"logits": [1.0, 2.0], "t": 1.5}\n')
-    with pytest.raises(ns.FileFormatError, match=r"line 2: 't' is 1\.5, and in the first line a whole number"):
-        list(open_table(tmp_path / "t.jsonl", keep=["t"]).chunks_and_columns())
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([1, 2**63 + 1], "line 2: 'id' is 9223372036854775809, and in the first lines a whole number of at most 64"),
+        ([1, 2**70], "line 2: 'id' is 1180591620717411303424"),
+        ([1.5, [1]], r"line 2: 'id' is \[1\], and in the first lines a number;"),
+        ([1.5, "abc"], "line 2: 'id' is \"abc\", and in the first lines a number;"),
+        ([1, 2.5], "line 2: 'id' is 2.5, and in the first lines a whole number"),
+    ],
+)
+def test_a_kept_value_of_another_kind_is_named_with_its_line(tmp_path: Path, values: list[Any], says: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"logits": [1.0, 2.0], "id": one}) + "\n" for one in values))
+    with pytest.raises(ns.FileFormatError, match=says):
+        list(open_table(path, chunk_rows=1, keep=["id"]).chunks_and_columns())

@@ -113,6 +113,21 @@ def _described(name: str) -> str:
     }[name]
 
 
+def names_a_table(path: str) -> bool:
+    """Whether a file's name claims a format that is read.
+
+    Examples
+    --------
+    >>> [names_a_table(name) for name in ("a.csv", "a.CSV.gz", "a.npz.gz", "a.txt")]
+    [True, True, False, False]
+    """
+    try:
+        format_by_suffix(path)
+    except FileFormatError:
+        return False
+    return True
+
+
 def _missing(path: str) -> FileFormatError:
     """Say that a file is missing, and which files there might have been meant."""
     import difflib
@@ -125,7 +140,7 @@ def _missing(path: str) -> FileFormatError:
     close = difflib.get_close_matches(name, there, n=3)
     if close:
         return FileFormatError(f"no such file: {path}; did you mean {' or '.join(close)}?")
-    tables = [entry for entry in there if os.path.splitext(entry)[1].lower() in SUFFIXES]
+    tables = [entry for entry in there if names_a_table(entry)]
     if tables:
         shown = ", ".join(tables[:5]) + (f" and {len(tables) - 5} more" if len(tables) > 5 else "")
         return FileFormatError(f"no such file: {path}; the tables in that folder are {shown}.")
@@ -134,7 +149,7 @@ def _missing(path: str) -> FileFormatError:
 
 def _example_in(folder: str) -> str:
     try:
-        tables = sorted(e for e in os.listdir(folder) if os.path.splitext(e)[1].lower() in SUFFIXES)
+        tables = sorted(entry for entry in os.listdir(folder) if names_a_table(entry))
     except OSError:
         tables = []
     return os.path.join(folder, tables[0] if tables else "outputs.npz")

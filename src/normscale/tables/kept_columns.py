@@ -28,13 +28,13 @@ def as_column(values: Sequence[Any], dtype: np.dtype[Any] | None = None) -> NDAr
     if dtype != TEXT:
         try:
             numbers = np.array(values)
-            if numbers.dtype.kind in "iuf" and np.can_cast(numbers.dtype, dtype, "same_kind"):
+            if numbers.ndim == 1 and numbers.dtype.kind in "iuf" and np.can_cast(numbers.dtype, dtype):
                 return numbers.astype(dtype)
-        except (ValueError, OverflowError):
+            if dtype.kind == "f":
+                return np.array([np.nan if value is None else float(value) for value in values], dtype)
+        except (ValueError, OverflowError, TypeError):
             pass
-        if dtype.kind == "f":
-            return np.array([np.nan if value is None else float(value) for value in values], dtype)
-        raise ValueError(f"a column of whole numbers holds {next(v for v in values if type(v) is not int)!r}")
+        raise ValueError(f"these are not all {'numbers' if dtype.kind == 'f' else 'whole numbers of 64 bits'}")
     texts = np.empty(len(values), object)
     texts[:] = ["" if value is None else value if isinstance(value, str) else str(value) for value in values]
     return texts

@@ -124,6 +124,8 @@ class CsvReader(LineReader):
             )
         except arrow.ArrowException:
             return None
+        if b'"' in text and table.num_rows != sum(bool(line.strip()) for line in text.splitlines()):
+            return None  # in quotes it lets a field go on over the end of its line
         numbers = np.empty((table.num_rows, len(used)))
         for j, name in enumerate(used):
             numbers[:, j] = table.column(name).to_numpy()

@@ -108,10 +108,11 @@ class JsonlReader(LineReader):
             try:
                 block[KEPT + key] = as_column([record.get(key) for _, record in records], dtype)
             except ValueError:
-                line, odd = next((n, one.get(key)) for n, one in records if type(one.get(key)) is not int)
+                line, odd = next((n, one.get(key)) for n, one in records if not _fits(one.get(key), dtype))
+                kind = "a number" if dtype.kind == "f" else "a whole number of at most 64 bits"
                 raise FileFormatError(
-                    f"{self.path}, line {line}: {key!r} is {json.dumps(odd)[:40]}, and in the first line a whole "
-                    "number; a column that is kept is of one kind. Write texts, or numbers with a point, in all lines."
+                    f"{self.path}, line {line}: {key!r} is {json.dumps(odd)[:40]}, and in the first lines {kind}; a "
+                    "column that is kept is of one kind. Write texts, or numbers with a point, in all lines."
                 ) from None
         return block
 
@@ -142,6 +143,15 @@ class JsonlReader(LineReader):
         if self._source is not None:
             return self._source.damaged(self.format, reason)
         return super()._damaged(reason)
+
+
+def _fits(value: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether a value can stand in a kept column of that kind."""
+    try:
+        as_column([value], dtype)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(value: Any) -> float:

@@ -74,14 +74,17 @@ class ParquetReader(TableReader):
         if not (types.is_floating(kind) or types.is_integer(kind)):
             return TEXT
         dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
-        if types.is_floating(kind):
-            return dtype
-        place = self._schema.names.index(name)
+        return dtype if types.is_floating(kind) or not self._may_be_null(file, name) else TEXT
+
+    @staticmethod
+    def _may_be_null(file: Any, name: str) -> bool:
+        """Whether a column may hold a null, as far as the file's statistics know."""
+        place = [file.schema.column(i).path for i in range(len(file.schema))].index(name)  # a struct has several leaves
         for group in range(file.metadata.num_row_groups):
             statistics = file.metadata.row_group(group).column(place).statistics
             if statistics is None or not statistics.has_null_count or statistics.null_count:
-                return TEXT
-        return dtype
+                return True
+        return False
 
     def _is_list(self, name: str) -> bool:
         kind, types = self._schema.field(name).type, self._arrow.types
@@ -111,7 +114,9 @@ class ParquetReader(TableReader):
             self.left_out[name] = str(error)
             return
         self.widths[name] = width
-        self._dtypes[name] = np.dtype(kind.to_pandas_dtype())
+        column = self._schema.field(name)
+        may_be_null = column.nullable or column.type.value_field.nullable
+        self._dtypes[name] = _float_dtype(kind) if may_be_null else np.dtype(kind.to_pandas_dtype())
         self._columns[name] = [name]
         self._lists.add(name)
 
@@ -208,8 +213,8 @@ class ParquetReader(TableReader):
                 )
         values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)  # a null is NaN
         if not missing.any():
-            return np.array(values)
-        rows = np.full((len(column), width), np.nan, np.result_type(values.dtype, np.float16))
+            return np.array(values, self._dtypes[name])
+        rows = np.full((len(column), width), np.nan, self._dtypes[name])
         rows[~missing] = values
         return rows
 

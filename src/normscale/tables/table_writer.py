@@ -140,6 +140,12 @@ def _check_that_it_can_hold(path: str, kind: str, table: ModelOutputs, names: li
         raise InvalidInput(
             f"{shown}: the head takes {table.head.weight.nbytes} bytes; at most {LARGEST_HEAD} are kept."
         )
+    broken = [name for name in names or () if "\n" in name or "\r" in name] if kind in ("csv", "tsv") else []
+    if broken:
+        raise InvalidInput(
+            f"{shown}: the class name {broken[0]!r} holds a line break, which a .{kind} file cannot keep. "
+            "Write .parquet, .npz or .safetensors instead."
+        )
     if kind not in ("csv", "tsv", "npy", "jsonl"):
         return
     extra = [name for name in table.names if name != LOGITS and kind != "jsonl"] + ["head"] * (table.head is not None)
@@ -203,7 +209,11 @@ def _write_csv(file: IO[str], table: ModelOutputs, names: list[str] | None, deli
     import csv
 
     writer = csv.writer(file, lineterminator="\n", delimiter=delimiter)
-    writer.writerow([*logit_columns(table.n_classes, names), *(["label"] if table.labels is not None else [])])
+    header = [*logit_columns(table.n_classes, names), *(["label"] if table.labels is not None else [])]
+    if any(mark in name for name in header for mark in ";\t"):  # a reader looks for these outside quotes
+        csv.writer(file, lineterminator="\n", delimiter=delimiter, quoting=csv.QUOTE_ALL).writerow(header)
+    else:
+        writer.writerow(header)
     for part in _slices(table):
         # tolist() turns every float into Python's, whose text is the shortest that gives the same float64
         rows = part.logits.tolist()
@@ -235,10 +245,13 @@ def _write_parquet(path: str, shown: str, table: ModelOutputs, names: list[str] 
             for name in lists:
                 array = native(part.array(name))
                 flat = arrow.array(np.ascontiguousarray(array).reshape(-1))
-                columns[name] = arrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
+                kind = arrow.list_(arrow.field("item", flat.type, nullable=False), array.shape[1])
+                columns[name] = arrow.FixedSizeListArray.from_arrays(flat, type=kind)
             if part.labels is not None:
                 columns["label"] = arrow.array(part.labels)
-            piece = arrow.table(columns).replace_schema_metadata(metadata or None)
+            # never null, so that whole numbers need not become floats when they are read
+            fields = [arrow.field(name, column.type, nullable=False) for name, column in columns.items()]
+            piece = arrow.table(columns, schema=arrow.schema(fields, metadata=metadata or None))
             if writer is None:
                 writer = parquet.ParquetWriter(path, piece.schema)
             writer.write_table(piece)
