@@ -142,3 +142,12 @@ def test_only_detectors_of_the_same_rows_can_be_a_pair(tmp_path: Path) -> None:
     (verdict,) = both.process([request(rows.logits)])
     assert (isinstance(verdict, Verdict), both.missed) == (True, 30)
     assert both.checked(rows).names == ("logits", "features")
+
+
+def test_a_shadow_that_cannot_scale_logits_sees_rows_whose_client_asked_for_them(tmp_path: Path) -> None:
+    energy = ns.Energy().fit(sample().train).set_threshold(sample().validation)
+    on = GuardPair(open_guard(detector(), tmp_path / "old", IGNORE), open_guard(energy, tmp_path / "new", IGNORE))
+    verdict = send(on, digits(10), scaled=True)
+    assert verdict.scaled is not None
+    assert on.shadow is not None
+    assert (on.shadow.state.scored, on.missed) == (10, 0)

@@ -106,6 +106,16 @@ def test_the_command_answers_each_line_before_the_next_comes(tmp_path: Path) -> 
         assert f"{3 * round_} rows in the statistics" in errors.decode()
 
 
+def test_the_command_counts_all_rows_of_a_detector_without_statistics(tmp_path: Path) -> None:
+    path = tmp_path / "energy.safetensors"
+    detector("energy").save(path)
+    rows = np.vstack([digits(6), 1e4 * np.ones((1, 8))])  # the last one is far out
+    text = "".join(json.dumps(row) + "\n" for row in rows.tolist())
+    command = [sys.executable, "-m", "normscale", "watch", str(path), "--store", str(tmp_path / "store.sqlite")]
+    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    assert "of 7 rows are out-of-distribution; 7 rows scored so far" in done.stderr
+
+
 def test_probabilities_are_passed_over_like_any_other_bad_line() -> None:
     on = guard()
     rows = np.abs(digits(6)) + 1.0

@@ -38,7 +38,7 @@ MAX_REQUESTS = 12
 class Hook:
     """A service that takes webhooks; refuses the first few."""
 
-    def __init__(self, refuse: int = 0) -> None:
+    def __init__(self, refuse: int = 0, refusal: bytes = b"HTTP/1.1 500 no\r\n\r\n") -> None:
         self.got: list[Any] = []
         self.refused = 0
         hook = self
@@ -48,10 +48,16 @@ class Hook:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 failing = hook.refused < refuse
                 hook.refused += failing
-                self.send_response(500 if failing else 204)
+                if failing:
+                    self.wfile.write(refusal)
+                    self.close_connection = True
+                    return
+                self.send_response(204)
                 self.end_headers()
-                if not failing:
-                    hook.got.append(body)
+                hook.got.append(body)
+
+            def do_GET(self) -> None:
+                hook.got.append("a redirection was followed")
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -167,6 +173,11 @@ def test_files_of_guards_that_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         "[a]\ndetector = 'x'\n[a.policy]\nwidow = 3": "is not a policy",
         "[a]\ndetector = 'x'\n[b]\ndetector = 'x'": "a and b have one store",
         "[a": "cannot read the guards",
+        "[a]\ndetector = 'x'\nthreshold = '0.5'": "[a] threshold must be a number; got '0.5'",
+        "[a]\ndetector = 'x'\nthreshold = true": "[a] threshold must be a number; got True",
+        "[a]\ndetector = 'x'\nadopt = 'no'": "[a] adopt must be true or false; got 'no'",
+        "[a]\ndetector = 3": "[a] detector must be a text; got 3",
+        "[a]\ndetector = 'x'\npolicy = 3": "[a] policy must be a table; got 3",
     }
     for text, match in wrong.items():
         file.write_text(text)
@@ -422,6 +433,20 @@ def test_a_webhook_is_tried_again_and_never_waited_for(caplog: pytest.LogCapture
     Webhook(None).send({"event": "alarm"})  # nowhere to send it
 
 
+@pytest.mark.parametrize(
+    ("refusal", "because"),
+    [(b"nonsense\r\n\r\n", "BadStatusLine"), (b"HTTP/1.1 302 there\r\nLocation: /elsewhere\r\n\r\n", "status 302")],
+)
+def test_a_webhook_survives_any_reply(refusal: bytes, because: str, caplog: pytest.LogCaptureFixture) -> None:
+    with Hook(refuse=2, refusal=refusal) as hook, caplog.at_level(logging.ERROR, "normscale.serve"):
+        sender = Webhook(hook.url, pauses=(0.01,))
+        for number in (1, 2):
+            sender.send({"event": "alarm", "number": number})
+        assert eventually(lambda: hook.got == [{"event": "alarm", "number": 2}], 10), hook.got
+        assert caplog.records[0].normscale["because"] == because  # type: ignore[attr-defined]
+        sender.stop(5)
+
+
 def test_a_webhook_that_hangs_costs_a_bounded_queue(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -435,7 +460,7 @@ def test_a_webhook_that_hangs_costs_a_bounded_queue(
         assert time.monotonic() - began < 5
     assert 9 <= len(caplog.records) <= 10
     release.set()
-    for wrong in ("", "ftp://a/b", "https://", "hooks.example.com"):
+    for wrong in ("", "ftp://a/b", "https://", "hooks.example.com", "http://a/b c", "http://a/\n"):
         with pytest.raises(InvalidInput, match="a webhook is an address"):
             checked_webhook(wrong)
 

@@ -56,7 +56,8 @@ def watch(
             skip=on_invalid is OnInvalid.SKIP,
             say=lambda sentence: typer.echo(f"normscale: {sentence}", err=True),
         )
-    counted = f"{guard.state.rows} rows " + ("scored so far" if guard.mode == Mode.STATIC else "in the statistics")
+    is_static = guard.mode == Mode.STATIC
+    counted = f"{guard.state.scored} rows scored so far" if is_static else f"{guard.state.rows} rows in the statistics"
     typer.echo(
         f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {counted}"
         + (f"; {totals.skipped} lines skipped" if totals.skipped else ""),

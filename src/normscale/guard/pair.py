@@ -66,7 +66,9 @@ class GuardPair:
         """Answer requests as :meth:`Guard.process` does; when this returns the shadow has the rows, too."""
         answers = self.run(lambda guard: guard.process(requests))
         both = zip(requests, answers, strict=True)
-        given = [dataclasses.replace(one, given=answer) for one, answer in both if isinstance(answer, Verdict)]
+        given = [  # scaled logits are for the client; the shadow's detector may not have any
+            dataclasses.replace(one, given=answer, scaled=False) for one, answer in both if isinstance(answer, Verdict)
+        ]
         if self.shadow is not None and given:
             of_shadow = self._try_shadow(lambda shadow: shadow.process(given)) or []
             scored = sum(len(verdict.scores) for verdict in of_shadow if isinstance(verdict, Verdict))

@@ -145,6 +145,7 @@ def _guard_of(name: str, table: Any, folder: str, policy: Policy, path: str) -> 
             f"{path}: [{name}] must have a detector, and no other keys than {', '.join(sorted(known))}."
         )
     own = dict(table)
+    _check_kinds(own, f"{path}: [{name}]")
     for key in ("detector", "store", "tokens", "model", "shadow", "shadow_store"):
         value = own.get(key)
         if value is not None and value not in (SAMPLE, ":memory:") and "://" not in str(value):
@@ -157,6 +158,16 @@ def _guard_of(name: str, table: Any, folder: str, policy: Policy, path: str) -> 
     except TypeError as error:
         raise FileFormatError(f"{path}: [{name}.policy] is not a policy ({error}).") from None
     return GuardSettings(**own)
+
+
+def _check_kinds(table: dict[str, Any], where: str) -> None:
+    """Refuse values of a wrong kind; TOML has texts, numbers and true or false."""
+    kinds = {"threshold": (int, float), "adopt": (bool,), "policy": (dict,)}
+    for key, value in table.items():
+        wanted = kinds.get(key, (str,))
+        if not isinstance(value, wanted) or (key == "threshold" and isinstance(value, bool)):
+            what = {"threshold": "a number", "adopt": "true or false", "policy": "a table"}.get(key, "a text")
+            raise FileFormatError(f"{where} {key} must be {what}; got {value!r}.")
 
 
 def default_store(detector: str) -> str:

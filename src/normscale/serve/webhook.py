@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import queue
@@ -23,9 +24,17 @@ _PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 def checked_webhook(url: str) -> str:
     """The address, or :class:`InvalidInput`."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    has_gaps = any(mark.isspace() or not mark.isprintable() for mark in url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or has_gaps:
         raise InvalidInput(f"a webhook is an address such as https://hooks.example.com/alarms; got {url[:80]!r}.")
     return url
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Elsewhere the message would arrive as a GET without a body; so it counts as not delivered."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
 
 
 class Webhook:
@@ -34,6 +43,7 @@ class Webhook:
     def __init__(self, url: str | None, pauses: tuple[float, ...] = _PAUSES) -> None:
         self._url = url
         self._pauses = pauses
+        self._opener = urllib.request.build_opener(_NoRedirects)
         self._waiting: queue.Queue[dict[str, Any] | None] = queue.Queue(_MOST_WAITING)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -78,11 +88,11 @@ class Webhook:
         headers = {"Content-Type": "application/json", "User-Agent": "normscale"}
         request = urllib.request.Request(self._url, json.dumps(message).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=_SECONDS):
+            with self._opener.open(request, timeout=_SECONDS):
                 return None
         except urllib.error.HTTPError as error:
             return f"status {error.code}"
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             return type(error).__name__
 
     def _dropped(self, message: dict[str, Any], trouble: str) -> None:
