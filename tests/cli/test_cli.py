@@ -96,6 +96,7 @@ def test_a_stream_in_two_commands_equals_one(detector: Path, tmp_path: Path) -> 
 def test_a_closed_pipe_is_no_error(detector: Path) -> None:
     command = f'{sys.executable} -m normscale score "{detector}" sample:train | head -2'
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
     assert result.stdout.count("\n") == 2
     assert "Traceback" not in result.stderr
 

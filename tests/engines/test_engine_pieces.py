@@ -33,6 +33,10 @@ def test_files_folders_and_globs_have_a_defined_order(tmp_path: Path) -> None:
     assert names(find_files([tmp_path / "c9.csv", str(tmp_path / "*.npy")])) == ["c9.csv", "a.npy"]
     with pytest.raises(ns.InvalidInput, match=r"a\.npy is named twice"):
         find_files([tmp_path, tmp_path / "a.npy"])
+    for name in ("e.csv.gz", "f.npz.gz"):
+        (tmp_path / name).write_bytes(b"x")
+    assert names(find_files(str(tmp_path / "*.gz"))) == ["e.csv.gz"]  # text alone may be compressed
+    assert "e.csv.gz" in names(find_files(tmp_path))
     with pytest.raises(ns.FileFormatError, match=r"\*\.safetensors matches no table"):
         find_files(str(tmp_path / "*.safetensors"))
     with pytest.raises(ns.FileFormatError, match="no such file"):

@@ -255,3 +255,18 @@ def test_per_class_thresholds_and_features_without_logits(tmp_path: Path, local:
         engines.score(tmp_path / "without.parquet", detector, tmp_path / "other", engine=local)
     engines.score(tmp_path / "without.parquet", detector, tmp_path / "one", threshold=3.0, engine=local)
     assert pq.read_table(tmp_path / "one" / "part-000000.parquet").column_names == ["score", "is_ood"]
+
+
+@pytest.mark.parametrize("on_invalid", ["raise", "skip"])
+def test_a_text_without_rows_has_a_part_without_rows(
+    tmp_path: Path, fitted: ns.NormScaling, local: Engine, on_invalid: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    header = ",".join(f"logit_{name}" for name in range(CLASSES))
+    ns.write_table(tmp_path / "in" / "a.csv", {"logits": logits_of(20, 1)})
+    (tmp_path / "in" / "b.csv").write_text(header + "\n")
+    result = engines.score(tmp_path / "in", fitted, tmp_path / "out", engine=local, on_invalid=on_invalid)
+    assert (result.n_rows, result.n_pieces) == (20, 2)
+    tables = [pq.read_table(part) for part in sorted((tmp_path / "out").glob("part-*"))]
+    assert [table.num_rows for table in tables] == [20, 0]
+    assert tables[0].schema.equals(tables[1].schema)

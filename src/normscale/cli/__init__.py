@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from typing import TextIO
@@ -75,9 +74,6 @@ def main() -> None:
     except NormscaleError as error:
         typer.echo(f"normscale: {_as_options(str(error))}", err=True)
         sys.exit(1)
-    except BrokenPipeError:  # the reader of our pipe has what it wanted
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
     except OSError as error:
         typer.echo(f"normscale: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
         sys.exit(1)

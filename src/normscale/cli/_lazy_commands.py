@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import Any
 
 import typer
@@ -34,6 +36,14 @@ COMMANDS = {
 
 class LazyGroup(TyperGroup):
     """Builds a command on its first use."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; a reader of our pipe that has what it wanted is no error, as click takes it for."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Every name, in the order of the help."""

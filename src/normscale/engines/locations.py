@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.tables.arrow import need_arrow
-from normscale.tables.formats import SUFFIXES, check_file
+from normscale.tables.formats import SUFFIXES, check_file, names_a_table
 
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
@@ -167,7 +167,8 @@ def _some(path: str, files: list[SourceFile], suffixes: Collection[str]) -> list
 
 def _is_wanted(path: str, suffixes: Collection[str]) -> bool:
     name = os.path.basename(path)
-    return not name.startswith((".", "_")) and os.path.splitext(name)[1].lower() in suffixes
+    known = names_a_table(name) if suffixes is SUFFIXES else os.path.splitext(name)[1].lower() in suffixes
+    return known and not name.startswith((".", "_"))
 
 
 def _remote(path: str, info: Any) -> SourceFile:

@@ -212,11 +212,21 @@ def _score_piece(job: _ScoreJob, task: tuple[Piece, BlockState | None]) -> _Piec
             job.detector.reads,
             lambda: list(_columns(job, start, ((chunk, None) for chunk in read_piece(piece, job.layout)))),
         )
-    joined = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+    joined = {name: np.concatenate([empty, *(part[name] for part in columns)]) for name, empty in _no_rows(job).items()}
     flagged = int(joined["is_ood"].sum()) if "is_ood" in joined else 0
     report = _PieceReport(len(joined["score"]), flagged, skipped)
     JobFolder(job.output).write(part_name(piece.number), _parquet_bytes(joined, report))
     return report
+
+
+def _no_rows(job: _ScoreJob) -> dict[str, NDArray[Any]]:
+    """The columns of a table without rows."""
+    columns: dict[str, NDArray[Any]] = {"score": np.empty(0)}
+    if job.layout.has_logits:
+        columns["predicted"] = np.empty(0, np.int64)
+    if job.limit is not None:
+        columns["is_ood"] = np.empty(0, np.bool_)
+    return columns
 
 
 def _columns(
