@@ -106,6 +106,18 @@ def test_the_files_say_the_same(run: Path, tmp_path: Path) -> None:
     assert "Ranked per predicted class" not in text
 
 
+def test_methods_that_differ_in_a_list_alone_are_told_apart(tmp_path: Path) -> None:
+    numbers = {"mahalanobis:layers=stage1,features": 0.9, "mahalanobis:layers=stage2,features": 0.6, "msp": 0.7}
+    aurocs = {method: {"svhn": (auroc,)} for method, auroc in numbers.items()}
+    runs = [doctored_run(tmp_path / name, aurocs).path for name in ("one", "two")]
+    text = (write_leaderboard(runs, tmp_path / "out").parent / "leaderboard.md").read_text()
+    best = "Mahalanobis, layers stage1 + features"
+    for where in ("Mean of the 2 networks", "cifar10 (one)"):
+        assert f"{where}: {best} leads the 3 static detectors (AUROC" in text
+    assert f"| {best} | **0.9000** | **0.9000** | **0.9000** |" in text
+    assert "| Mahalanobis, layers stage2 + features | 0.6000 | 0.6000 | 0.6000 |" in text
+
+
 def _key(method: str, ood_set: str) -> tuple[str, str, str]:
     return "CIFAR-10 (mine)", method, ood_set
 

@@ -69,10 +69,9 @@ def _parameter(pair: str) -> tuple[str, float | str]:
 
 
 def _shown(name: str, value: float | str) -> str:
-    """A parameter in a title: ``k 20``, or how many there are of a list."""
-    many = value.count(",") + 1 if isinstance(value, str) else 1
-    words = name.replace("_", " ")
-    return f"{many} {words}" if many > 1 else f"{words} {value if isinstance(value, str) else format(value, 'g')}"
+    """A parameter in a title: ``k 20``, ``layers stage1 + features``."""
+    shown = " + ".join(value.split(",")) if isinstance(value, str) else format(value, "g")
+    return f"{name.replace('_', ' ')} {shown}"
 
 
 def main_setting(detector: Detector) -> Setting:

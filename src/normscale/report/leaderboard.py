@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from normscale._atomic import atomic_path
+from normscale.experiments.methods import title_of
 from normscale.report.html_page import PagePart, assemble, sentences_html
 from normscale.report.html_table import to_html
 from normscale.report.leaderboard_runs import SETTINGS, LeaderboardRun, read_leaderboard_runs
@@ -90,8 +91,10 @@ def _leaders(runs: Sequence[LeaderboardRun]) -> list[str]:
         means = mean_over_runs(runs)
         sentences.append(_leading(f"Mean of the {len(runs)} networks", means, "AUROC over all OoD sets"))
     for one in runs:
-        found = {entry.method: entry.averages[ALL, AUROC] for entry in one.entries}
-        by_setting = {setting: {e.title: found[e.method] for e in one.of_setting(setting)} for setting in SETTINGS}
+        by_setting = {
+            setting: {entry.method: entry.averages[ALL, AUROC] for entry in one.of_setting(setting)}
+            for setting in SETTINGS
+        }
         sentences.append(_leading(one.title, by_setting, "AUROC" if any(sentences) else "AUROC over all OoD sets"))
     return [text for text in sentences if text]
 
@@ -103,7 +106,7 @@ def _leading(where: str, by_setting: Mapping[str, Mapping[str, float | None]], w
         numbers = {name: value for name, value in by_setting[setting].items() if value is not None}
         if len(numbers) > 1:
             best = max(numbers, key=lambda name: numbers[name])
-            parts.append(f"{best} leads the {len(numbers)} {words} ({what} {numbers[best]:.4f})")
+            parts.append(f"{title_of(best)} leads the {len(numbers)} {words} ({what} {numbers[best]:.4f})")
     return f"{where}: {', '.join(parts)}." if parts else ""
 
 

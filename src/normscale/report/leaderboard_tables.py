@@ -26,12 +26,12 @@ class _Figure(NamedTuple):
 
 
 def mean_over_runs(runs: Sequence[LeaderboardRun]) -> dict[str, dict[str, float | None]]:
-    """By setting and title of a method: the mean of the runs' AUROC over all OoD sets; None if one run has none."""
+    """By setting and method: the mean of the runs' AUROC over all OoD sets; None if one run has none."""
     found: dict[str, dict[str, float | None]] = {setting: {} for setting in SETTINGS}
     for setting, of_setting in found.items():
-        for name, title in _titles(runs, setting).items():
+        for name in _titles(runs, setting):
             numbers = [value for value in _over_all_sets(runs, name) if value is not None]
-            of_setting[title] = fmean(numbers) if len(numbers) == len(runs) else None
+            of_setting[name] = fmean(numbers) if len(numbers) == len(runs) else None
     return found
 
 
@@ -41,8 +41,7 @@ def overview_table(runs: Sequence[LeaderboardRun]) -> ReportTable:
     sections, means = [], mean_over_runs(runs)
     for setting, heading in SETTINGS.items():
         rows: list[Row] = [
-            (title, means[setting][title], *_over_all_sets(runs, name))
-            for name, title in _titles(runs, setting).items()
+            (title, means[setting][name], *_over_all_sets(runs, name)) for name, title in _titles(runs, setting).items()
         ]
         if rows:
             rows.sort(key=lambda row: _descending(row[1:]))
