@@ -28,7 +28,7 @@ from normscale.report.headline import headline
 from normscale.report.reference import BesideReference
 from normscale.report.scoreboard import Scoreboard
 from normscale.report.table import ReportTable
-from normscale.report.tables import accuracies_of, comparison_table
+from normscale.report.tables import accuracies_of, comparison_table, ood_set_table
 from report.small_run import METHODS, SETS, make_run
 
 RIVALS = [method for method in METHODS if method != "norm_scaling"]
@@ -171,6 +171,20 @@ def test_a_place_is_counted_over_the_rows_that_are_shown(tmp_path: Path) -> None
     assert text.endswith("0.912, 0.012 ahead of Energy (0.900).")  # the second need not be told again
 
 
+def test_equal_numbers_have_equal_places(tmp_path: Path) -> None:
+    means = {"msp": 0.9, "norm_scaling": 0.9, "energy": 0.9}
+    text, _ = _first_sentence(means, "norm_scaling", tmp_path / "all")
+    assert text.endswith("MSP and Norm-Scaling and Energy share the highest mean AUROC over 2 OoD sets: 0.900.")
+    means |= {"max_logit": 0.8, "knn": 0.8, "vim": 0.7}
+    text, _ = _first_sentence(means, "energy", tmp_path / "first")
+    assert text.endswith("MSP and Norm-Scaling and Energy share the highest mean AUROC over 2 OoD sets: 0.900, "
+                         "0.100 ahead of MaxLogit (0.800).")  # fmt: skip
+    text, _ = _first_sentence(means, "knn", tmp_path / "later")
+    assert text.endswith("0.100 ahead of MaxLogit (0.800); KNN is fourth of 6 with 0.800, 0.100 behind.")
+    text, _ = _first_sentence({"msp": 0.9001, "energy": 0.9}, "energy", tmp_path / "nearly")
+    assert "MSP has the highest mean AUROC over 2 OoD sets: 0.900, less than 0.001 ahead of Energy (0.900)." in text
+
+
 def test_losses_are_told_rival_by_rival(finished: RunFolder) -> None:
     made = [
         Comparison("svhn", "energy", 0.80, 0.85, -0.06, -0.04, 0.0, 0, 3),
@@ -215,3 +229,22 @@ def test_gaps_are_said(finished: RunFolder, comparisons: list[Comparison], tmp_p
     assert "The run is not finished: 7 of 8 cells are there." in text
     assert "There is one network" in text
     assert "On no OoD set" not in text  # nothing was compared
+
+
+def test_a_method_that_failed_is_not_waited_for(tmp_path: Path) -> None:
+    lost = [(seed, name, "energy") for seed in (0, 1) for name in SETS]
+    run = make_run(tmp_path / "run", seeds=(0, 1), methods=("msp", "energy"), leave_out=lost)
+    for seed in run.plan.seeds:
+        run.save_failures(seed, {"energy": "it reads what is not there"})
+    text = " ".join(sentences(run, []))
+    assert "not finished" not in text
+    assert "Energy could not take part: it reads what is not there." in text
+    board = Scoreboard.of(run)
+    rows = ood_set_table(run, board, BesideReference(board, None)).sections[0].rows
+    assert {row[-2:] for row in rows} == {("2 of 2", "without Energy")}
+    run.cell_path(1, "svhn", "msp").unlink()
+    text = " ".join(sentences(run, []))
+    assert "The run is not finished: 7 of 8 cells are there." in text
+    cell, scores = run.load_cell(0, "svhn", "msp")
+    run.save_cell(cell._replace(method="energy"), scores)
+    assert "Energy could not take part everywhere: it reads what is not there." in sentences(run, [])

@@ -19,10 +19,13 @@ from normscale.report.better_than import compare_all
 from normscale.report.comparison_record import ComparisonRecord
 from normscale.report.fitted_on import fitted_on, fitted_on_note
 from normscale.report.joint_report import read_joint, write_joint_report
+from normscale.report.leaderboard_runs import read_leaderboard_runs
+from normscale.report.ood_groups import LeaderboardReference
 from normscale.report.scoreboard import Scoreboard
 from normscale.report.table import ReportTable, Value
 from normscale.report.writing import write_report
-from report.small_run import make_run
+from report.doctored_run import doctored_run
+from report.small_run import SETS, make_run
 
 OOD = {"textures": "photo_patches", "uniform": "uniform_noise", "own set": "gaussian_noise"}
 METHODS = ("msp", "multi_threshold", "energy", "norm_scaling", "norm_scaling_frozen")
@@ -170,6 +173,40 @@ def test_two_runs_on_one_set_stand_side_by_side(folders: list[Path], tmp_path: P
     assert titles == ["CIFAR-10 (cifar10)", "CIFAR-10 (wide)", "CIFAR-100"]
     row = row_of(joint.tables["averages"], "AUROC", "MSP")
     assert row["Mean, ours"] == pytest.approx(fmean([row["CIFAR-10 (cifar10), ours"], row["CIFAR-100, ours"]]))  # type: ignore[list-item]
+
+
+def test_what_the_mean_leaves_out_is_said(tmp_path: Path) -> None:
+    numbers = {"small": ("svhn", 0.5), "wide": ("svhn", 0.9), "other": ("cifar10", 0.7)}
+    runs = [
+        doctored_run(tmp_path / name, {"msp": {"x": (auroc,)}}, data=data).path
+        for name, (data, auroc) in numbers.items()
+    ]
+    table = read_joint(runs).tables["averages"]
+    assert row_of(table, "AUROC", "MSP")["Mean"] == pytest.approx((0.5 + 0.7) / 2)
+    assert "Mean: of the first run on each in-distribution set; without svhn (wide)." in table.notes
+    for fewer in (runs[:2], runs[1:]):
+        assert not any(note.startswith("Mean:") for note in read_joint(fewer).tables["averages"].notes)
+
+
+def test_folders_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    seeds = {"u": (0.8,), "v": (0.8, 0.9)}
+    runs = [doctored_run(tmp_path / name / "run", {"msp": {"x": values}}).path for name, values in seeds.items()]
+    joint = read_joint(runs)
+    titles = [f"cifar10 ({folder})" for folder in runs]
+    assert [column.title for column in joint.tables["averages"].columns] == ["Method", *titles]
+    assert any(f"different numbers of networks: {titles[0]} 1, {titles[1]} 2." in text for text in joint.sentences)
+    board = read_leaderboard_runs(runs, LeaderboardReference())
+    assert [one.title for one in board] == [f"cifar10 (run) ({folder})" for folder in runs]
+
+
+def test_a_method_that_failed_is_not_waited_for(tmp_path: Path) -> None:
+    run = make_run(
+        tmp_path / "run", seeds=(0,), methods=("msp", "energy"), leave_out=[(0, one, "energy") for one in SETS]
+    )
+    run.save_failures(0, {"energy": "it reads what is not there"})
+    told = read_joint([run.path]).sentences
+    assert "cifar10: Energy could not take part: it reads what is not there." in told
+    assert "not finished" not in " ".join(told)
 
 
 def test_what_cannot_be_read_is_refused(folders: list[Path], tmp_path: Path) -> None:

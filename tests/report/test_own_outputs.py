@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
+
 import normscale as ns
 from normscale.experiments.comparison import compare
 from normscale.experiments.measuring import Measured
 from normscale.outputs import ModelOutputs
 from normscale.report.fitted_on import fitted_on
+from normscale.report.joint_report import read_joint
+from normscale.report.leaderboard import write_leaderboard
 from normscale.report.own_outputs import report_on
 from normscale.report.writing import write_report
 from report.small_run import SETS, make_run
@@ -79,3 +83,27 @@ def test_averages_of_several_networks_stay_for_their_spread(tmp_path: Path) -> N
 def test_only_attacks_are_called_attacks() -> None:
     assert fitted_on("oodd_frozen") == "training outputs", "fit reads logits, too, and no attacked inputs"
     assert fitted_on("mahalanobis:weights=attacks") == "labelled training outputs and attacks on the training inputs"
+
+
+def test_a_set_without_a_shared_class_is_not_called_unfinished(tmp_path: Path) -> None:
+    predicted = np.unique(SAMPLE.ood["uniform_noise"].predicted)
+    test = SAMPLE.test[~np.isin(SAMPLE.test.predicted, predicted)]
+    ood = {name: SAMPLE.ood[name] for name in ("unseen_digits", "uniform_noise")}
+    kept: list[Measured] = []
+    compare(test, ood, train=SAMPLE.train, detectors=[ns.MSP(), ns.MultiThreshold()], keep=kept.append)
+    assert [one.record.ood_set for one in kept if one.record.skipped] == ["uniform_noise"]
+    page = body(report_on(tmp_path, kept, test, ood, figures=False, resamples=20))
+    assert "finished" not in page.replace("Cells finished", "")
+    assert "without Multi-Threshold" in page
+
+
+def test_nothing_is_said_of_a_network_that_nobody_knows(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        written(tmp_path / name, "unseen_digits")
+    folders = [tmp_path / "one", tmp_path / "two"]
+    joint = read_joint(folders, resamples=20)
+    assert [row[2] for row in joint.tables["runs"].sections[0].rows] == ["", ""]
+    assert [row[2] for row in joint.tables["accuracy"].sections[0].rows] == [None, None]
+    text = (write_leaderboard(folders, tmp_path / "out").parent / "leaderboard.md").read_text()
+    assert "1 network (outputs, " in text
+    assert "width" not in text

@@ -165,6 +165,15 @@ def test_an_unfinished_run_says_what_is_missing(tmp_path: Path) -> None:
     assert "4 OoD sets (svhn, textures, uniform, own set) and 1 seed (0)" in page.text
 
 
+@pytest.mark.parametrize("command", ["", COMMAND])
+def test_the_command_for_this_page_can_be_pasted(tmp_path: Path, command: str) -> None:
+    run = make_run(tmp_path / "my runs", seeds=(0,), methods=("msp",), sets=TWO)
+    settings = run.path / "settings.json"
+    settings.write_text(settings.read_text().replace(COMMAND, command))
+    page = Page(write_report(run.path, figures=False, resamples=5).read_text())
+    assert f"normscale report '{run.path}'" in page.text
+
+
 def test_figures_without_the_outputs_are_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "norm_scaling"), sets={"noise": "uniform_noise"})
     for path in run.network(0).outputs("test").parent.iterdir():

@@ -16,6 +16,7 @@ from normscale.report.better_than import (
     WORSE_NOT_ALL,
     Comparison,
 )
+from normscale.report.gaps import failure_notes, n_to_come, sentence
 from normscale.report.reference import BesideReference
 from normscale.report.scoreboard import Scoreboard
 from normscale.report.tables import count
@@ -70,27 +71,29 @@ def _ranking(run: RunFolder, board: Scoreboard, metric: str) -> str:
     first = order[0]
     if len(order) == 1:
         return f"{title_of(first)} has a {called} of {means[first]:.3f} over {over}; no other method was measured."
-    second = order[1]
+    equal = [method for method in order if means[method] == means[first]]
+    second = next((method for method in order if method not in equal), None)
     ahead = "ahead of" if falling else "below"
     whose = f"For networks trained on {run.plan.in_set}, " if run.plan.network else f"On {run.plan.in_set}, "
     start = whose if falling else ""
     extreme = "highest" if falling else "lowest"
-    text = (
-        f"{start}{title_of(first)} has the {extreme} {called} over {over}: {means[first]:.3f}, "
-        f"{_apart(means[first], means[second])} {ahead} {title_of(second)} ({means[second]:.3f})"
-    )
+    have = "has" if len(equal) == 1 else "share"
+    text = f"{start}{' and '.join(map(title_of, equal))} {have} the {extreme} {called} over {over}: {means[first]:.3f}"
+    if second is not None:
+        text += f", {_apart(means[first], means[second])} {ahead} {title_of(second)} ({means[second]:.3f})"
     subject = board.subject
-    if subject in means and subject not in (first, second):
-        text += f"; {title_of(subject)} is {_place(board, order, subject)} with {means[subject]:.3f}, "
+    if subject in means and subject not in (*equal, second):
+        place = 1 + [means[method] for method in order].index(means[subject])  # equal numbers have equal places
+        text += f"; {title_of(subject)} is {_place(board, place, len(order))} with {means[subject]:.3f}, "
         text += f"{_apart(means[first], means[subject])} behind"
     return f"{text}."
 
 
-def _place(board: Scoreboard, order: Sequence[str], method: str) -> str:
-    """The place of a method, and which rows of the table are not among those counted."""
+def _place(board: Scoreboard, place: int, n_places: int) -> str:
+    """The place of a method in words, and which rows of the table are not among those counted."""
     not_counted = [title_of(one) for one in board.block.methods if one in board.per_class]
     rest = f" ({' and '.join(not_counted)} not counted)" if not_counted else ""
-    return f"{_ordinal(order.index(method) + 1)} of {len(order)}{rest}"
+    return f"{_ordinal(place)} of {n_places}{rest}"
 
 
 def _verdicts(board: Scoreboard, comparisons: Sequence[Comparison]) -> str:
@@ -153,12 +156,12 @@ def _accuracy(beside: BesideReference, accuracies: dict[int, float]) -> str:
 def _gaps(run: RunFolder, board: Scoreboard) -> list[str]:
     """What is missing, and why."""
     missing = run.missing()
-    gaps = [f"Missing: {name}. {_sentence(why)}" for name, why in missing.items() if name not in board.ood_sets]
-    plan = run.plan
-    wanted = [name for name in plan.ood if name in board.ood_sets or name not in missing]
-    n_wanted = len(wanted) * len(plan.methods) * len(plan.seeds)
-    if len(board.cells) < n_wanted:
-        gaps.append(f"The run is not finished: {len(board.cells)} of {n_wanted} cells are there.")
+    gaps = [f"Missing: {name}. {sentence(why)}" for name, why in missing.items() if name not in board.ood_sets]
+    wanted = [name for name in run.plan.ood if name in board.ood_sets or name not in missing]
+    if to_come := n_to_come(run, board, wanted):
+        n_done = len(board.cells)
+        gaps.append(f"The run is not finished: {n_done} of {n_done + to_come} cells are there.")
+    gaps += failure_notes(run, board, wanted)
     if len(board.seeds) == 1:
         gaps.append("There is one network, so nothing here says how much another training would change the numbers.")
     return gaps
@@ -177,11 +180,8 @@ def signed(number: float) -> str:
 
 def _apart(a: float, b: float) -> str:
     """How far two numbers are apart, as a reader of their three digits would say."""
-    return f"{abs(round(a, 3) - round(b, 3)):.3f}"
-
-
-def _sentence(text: str) -> str:
-    return text if text.endswith((".", "!", "?")) else f"{text}."
+    apart = f"{abs(round(a, 3) - round(b, 3)):.3f}"
+    return "less than 0.001" if a != b and float(apart) == 0 else apart
 
 
 def _ordinal(number: int) -> str:

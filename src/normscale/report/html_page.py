@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -235,11 +237,12 @@ def _definitions(values: Mapping[str, Any], leave_out: Sequence[str] = ()) -> st
 
 
 def _repeat(run: RunFolder) -> str:
+    again = escape(shlex.join(["normscale", "report", os.fspath(run.path)]))
     command = str(run.made_by.get("command") or "")
     if not command:
         return (
             "<p>The run was started from Python; <code>settings.json</code> in its folder holds the plan. This page is "
-            f"made again by</p><pre>{escape(f'normscale report {run.path}')}</pre>"
+            f"made again by</p><pre>{again}</pre>"
         )
     version = escape(str(run.made_by.get("normscale", "?")))
     commit = run.made_by.get("commit")
@@ -247,5 +250,5 @@ def _repeat(run: RunFolder) -> str:
     goes_on = "; started again, the command goes on where it stopped" if run.plan.network else ""
     return (
         f"<p>With normscale {version}{at}{goes_on}:</p>"
-        f"<pre>{escape(command)}</pre><p>This page alone:</p><pre>{escape(f'normscale report {run.path}')}</pre>"
+        f"<pre>{escape(command)}</pre><p>This page alone:</p><pre>{again}</pre>"
     )

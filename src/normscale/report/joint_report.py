@@ -16,6 +16,7 @@ from normscale.errors import InvalidInput
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
 from normscale.report.better_than import ALL_SETS
+from normscale.report.gaps import failure_notes, n_to_come
 from normscale.report.html_page import PagePart, assemble, said_once, sentences_html
 from normscale.report.html_table import to_html
 from normscale.report.joint_tables import (
@@ -34,7 +35,7 @@ from normscale.report.reference import Reference
 from normscale.report.reported_run import ReportedRun, read_run
 from normscale.report.table import ReportTable
 from normscale.report.tables import count
-from normscale.report.told_apart import told_apart
+from normscale.report.told_apart import folder_names, told_apart
 from normscale.report.writing import method_table, write_tables
 
 
@@ -88,7 +89,7 @@ def read_joint(
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")
     titles = [additions.set_titles.get(plan.in_set, plan.in_set) for plan in plans]
-    names = told_apart(titles, [plan.name for plan in plans], [Path(folder).resolve().name for folder in folders])
+    names = told_apart(titles, [plan.name for plan in plans], *folder_names(folders))
     with bar("comparing row by row", None, quiet_seconds=1.0) as line:
         runs = [
             read_run(folder, additions.reference, name, resamples=resamples, tick=lambda one: line.advance(doing=one))
@@ -142,9 +143,10 @@ def _gaps(runs: Sequence[ReportedRun], additions: JointAdditions) -> list[str]:
         lost = [f"{name} ({why[name]})" if name in why else name for name in plan.ood if name not in one.board.ood_sets]
         if lost:
             gaps.append(f"Missing on {one.title}: {', '.join(lost)}.")
-        n_done, n_wanted = len(one.board.cells), len(one.board.ood_sets) * len(plan.methods) * len(plan.seeds)
-        if n_done < n_wanted:
-            gaps.append(f"The run on {one.title} is not finished: {n_done} of {n_wanted} cells are there.")
+        if to_come := n_to_come(one.run, one.board, one.board.ood_sets):
+            n_done = len(one.board.cells)
+            gaps.append(f"The run on {one.title} is not finished: {n_done} of {n_done + to_come} cells are there.")
+        gaps += [f"{one.title}: {note}" for note in failure_notes(one.run, one.board, one.board.ood_sets)]
     whys: dict[str, list[str]] = {}
     for one in runs:
         if one.why_no_comparisons:

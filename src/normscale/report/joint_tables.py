@@ -76,7 +76,11 @@ def joint_table(
                 ranked = {(i, place): rows[i][place] for i, one in enumerate(methods) if one not in not_ranked}
                 best |= best_of(ranked, highest=is_higher_better(metric))
         sections.append(Section(METRIC_TITLES[metric], rows, best))
-    return ReportTable(name, title, columns, sections, _average_notes(runs, methods, theirs))
+    notes = _average_notes(runs, methods, theirs)
+    if 1 < len(firsts) < len(runs):
+        others = ", ".join(one.title for one in runs if one not in firsts)
+        notes.insert(len(runs), f"Mean: of the first run on each in-distribution set; without {others}.")
+    return ReportTable(name, title, columns, sections, notes)
 
 
 def _pair(title: str, theirs: str) -> list[Column]:
@@ -229,7 +233,8 @@ def joint_accuracy_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
         values, plan, printed = list(one.accuracies.values()), one.run.plan, one.beside.reference.accuracy
         mean, spread = fmean(values), pstdev(values) if len(values) > 1 else None
         both = (None,) * 3 if printed is None else (printed.mean, printed.std, mean - printed.mean)
-        rows.append((one.title, len(values), plan.width, plan.epochs, mean, spread, *(both if theirs else ())))
+        width = plan.width if plan.network else None  # outputs of somebody's own have none
+        rows.append((one.title, len(values), width, plan.epochs, mean, spread, *(both if theirs else ())))
     return ReportTable("accuracy", "Accuracy on the test sets", columns, [Section("", rows)])
 
 
@@ -243,7 +248,7 @@ def run_table(runs: Sequence[ReportedRun]) -> ReportTable:
     for one in runs:
         plan, board = one.run.plan, one.board
         sets = ", ".join(f"{name} ({board.n_ood(name):,})" for name in board.ood_sets)
-        network = f"{plan.network}, width {plan.width}, recipe {plan.recipe}"
+        network = f"{plan.network}, width {plan.width}, recipe {plan.recipe}" if plan.network else ""
         seeds = ", ".join(map(str, board.seeds))
         commit = str(one.run.made_by.get("commit") or "")[:10]
         rows.append((one.title, plan.name, network, seeds, board.n_id(), sets, commit))

@@ -16,7 +16,7 @@ from normscale.report.fitted_on import parameters_of
 from normscale.report.ood_groups import FAR, GROUPS, NEAR, LeaderboardReference, PublishedAverages
 from normscale.report.scoreboard import Scoreboard
 from normscale.report.tables import accuracies_of
-from normscale.report.told_apart import told_apart
+from normscale.report.told_apart import folder_names, told_apart
 
 METRICS = ("auroc", "fpr95_out")
 SETTINGS = {
@@ -79,8 +79,8 @@ def read_leaderboard_runs(
         else reference.set_titles.get(run.plan.in_set, run.plan.in_set)
         for run in runs
     ]
-    names = [Path(folder).resolve().name for folder in folders]
-    return [_read(run, title, reference) for run, title in zip(runs, told_apart(titles, names), strict=True)]
+    called = told_apart(titles, *folder_names(folders))
+    return [_read(run, title, reference) for run, title in zip(runs, called, strict=True)]
 
 
 def _read(run: RunFolder, title: str, reference: LeaderboardReference) -> LeaderboardRun:
@@ -96,9 +96,10 @@ def _read(run: RunFolder, title: str, reference: LeaderboardReference) -> Leader
     board, in_set = Scoreboard(cells, run.plan.subject), run.plan.in_set
     sets = {group: reference.members(in_set, group, board.block.ood_sets) for group in GROUPS}
     absent = {group: reference.absent(in_set, group, board.block.ood_sets) for group in (NEAR, FAR)}
-    failures = {name: why for seed in run.plan.seeds for name, why in run.failures(seed).items()}
     names = dict.fromkeys((*run.plan.measured, *board.methods))
-    entries = [_entry(name, board, sets, failures, reference.published.get((in_set, name))) for name in names]
+    entries = [
+        _entry(name, board, sets, run.every_failure(), reference.published.get((in_set, name))) for name in names
+    ]
     return LeaderboardRun(title, run, board, entries, sets, absent, accuracies)
 
 

@@ -178,7 +178,7 @@ def _group_notes(one: LeaderboardRun, reference: LeaderboardReference) -> list[s
 
 def _networks_note(one: LeaderboardRun) -> str:
     plan, board = one.run.plan, one.board
-    width = f", width {plan.width}" if plan.width else ""
+    width = f", width {plan.width}" if plan.network and plan.width else ""
     right = f", {100 * fmean(one.accuracies.values()):.2f} % right" if one.accuracies else ""
     rows = ", ".join(f"{name} {board.n_ood(name):,}" for name in board.ood_sets)
     networks = f"{count(len(board.block.seeds), 'network')} ({plan.network or 'outputs'}{width}{right})"

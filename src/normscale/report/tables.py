@@ -8,6 +8,7 @@ from statistics import fmean, pstdev
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
 from normscale.report.fitted_on import fitted_on_note
+from normscale.report.gaps import n_to_come, not_measured
 from normscale.report.reference import BesideReference, Reference
 from normscale.report.scoreboard import SHOWN, Scoreboard
 from normscale.report.table import Column, ReportTable, Row, Section, best_of
@@ -76,7 +77,8 @@ def average_table(
     and_seeds = f" and {n_seeds} ({seeds})" if board.trained else ""
     notes = [f"Averages over {n_sets} ({sets}){and_seeds}.", *_spread_notes(board)]
     if left_out := [title_of(one) for one in methods if one not in block.methods]:
-        notes.append(f"Left out, because too few of their cells are finished: {', '.join(left_out)}.")
+        why = "too few of their cells are finished" if board.trained else "not every OoD set gives them a number"
+        notes.append(f"Left out, because {why}: {', '.join(left_out)}.")
     if compared:
         shared = max((side.ood_sets for side in sides.values() if side is not None), key=len)
         notes.append(
@@ -205,13 +207,16 @@ def ood_set_table(run: RunFolder, board: Scoreboard, beside: BesideReference) ->
     columns += [Column(f"Rows in the {beside.reference.name}", "count")] if beside.is_there else []
     columns += [Column("Cells finished"), Column("Remark")]
     rows: list[Row] = []
-    n_all = len(run.plan.methods) * len(run.plan.seeds)
     for name in run.plan.ood:
         done = sum(key[1] == name for key in board.cells)
         n_rows = board.n_ood(name) if done else None
         sizes = (n_rows, beside.size(name)) if beside.is_there else (n_rows,)
-        remark = missing.get(name) or ("" if done == n_all else "not finished" if done else "not begun")
-        rows.append((name, *sizes, f"{done} of {n_all}", remark))
+        if to_come := n_to_come(run, board, [name]):
+            remark = "not finished" if done else "not begun"
+        else:
+            without = ", ".join(map(title_of, not_measured(run, board, name)))
+            remark = f"without {without}" if without else ""
+        rows.append((name, *sizes, f"{done} of {done + to_come}", missing.get(name) or remark))
     notes = [f"The in-distribution test set has {board.n_id():,} rows."]
     return ReportTable("ood_sets", "OoD sets", columns, [Section("", rows)], notes)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def told_apart(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
@@ -22,3 +24,8 @@ def told_apart(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
             for one, title, name in zip(found, titles, names, strict=True)
         ]
     return found
+
+
+def folder_names(folders: Sequence[str | os.PathLike[str]]) -> tuple[list[str], list[str]]:
+    """What folders are called, and for those of one name in different places where they are."""
+    return [Path(folder).resolve().name for folder in folders], [os.fspath(folder) for folder in folders]
