@@ -9,7 +9,7 @@ import pytest
 
 from normscale.experiments.measurement import METRICS
 from normscale.paper.audit import audit_tables
-from normscale.paper.joint_additions import claims_table, joint_additions, joint_sentences
+from normscale.paper.joint_additions import claims_in_short, claims_table, joint_additions, joint_sentences
 from normscale.paper.measured_claims import measured_claims
 from normscale.report.joint_report import read_joint
 from normscale.report.reported_run import ReportedRun
@@ -84,6 +84,34 @@ def test_svhn_may_be_worse_in_auroc_alone(tmp_path: Path) -> None:
     assert finding.verdict == "differs"
     order = measured_claims(read_joint(folders, joint_additions()).runs)[6]
     assert order.verdict == "holds"  # SVHN is excepted
+
+
+@pytest.mark.parametrize(
+    ("ours", "said", "reason"),
+    [
+        (0.2, "infinitely more on CIFAR-10: 0.2000 against the best average, 0.0000 (MSP)", "has the better FPR95."),
+        (0.0, "+0.00 % on CIFAR-10: 0.0000 against the best average, 0.0000 (MSP)", "has the same FPR95."),
+    ],
+)
+def test_a_rival_may_flag_nothing(tmp_path: Path, ours: float, said: str, reason: str) -> None:
+    fpr95 = {"msp": 0.0, "energy": 0.0, "norm_scaling": ours}
+    folder = make_results(tmp_path / "a", "cifar10", GOOD, fpr95)
+    found = measured_claims(read_joint([folder], joint_additions()).runs)
+    assert found[3].recomputed.startswith(said)
+    assert reason in found[3].reason
+    assert found[3].verdict == "differs"
+    assert found[4].recomputed.endswith("infinitely more." if ours else "+0.0 %.")  # over MSP
+
+
+def test_claims_that_cannot_be_checked_are_not_counted(tmp_path: Path) -> None:
+    found = runs(tmp_path, cifar10={name: GOOD[name] for name in ("norm_scaling", "energy")})
+    assert verdicts(found).count("cannot be checked") == 4
+    short, instead_of = claims_in_short(found)
+    assert short.startswith("Of the 3 claims of the paper that our networks can speak to, none differ. ")
+    assert len(instead_of) == 7
+    (tmp_path / "more").mkdir()
+    found = runs(tmp_path / "more", cifar10={"norm_scaling": 0.9, "max_logit": 0.8})
+    assert claims_in_short(found)[0].startswith("None of the paper's claims can be checked on these runs")
 
 
 def test_all_layers_is_a_rival_where_every_run_has_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
-from normscale.paper.audit.findings import DIFFERS, Finding, listed
+from normscale.paper.audit.findings import DIFFERS, UNCHECKED, Finding, listed
 from normscale.paper.audit.printed import COMPARISON, OURS, RIVALS, TITLES, best
 from normscale.paper.audit.tables import audit_tables
 from normscale.paper.measured_claims import ALL_LAYERS, mean, measured_claims, names, published_mean, value
@@ -97,15 +97,19 @@ def _of_claim(found: Finding) -> str:
 
 
 def claims_in_short(runs: Sequence[ReportedRun]) -> tuple[str, list[str]]:
-    """How many of the paper's claims hold and which do not, and the sentences of single claims that this stands for."""
+    """How many of the paper's claims differ and which, and the sentences of single claims that this stands for."""
     found = measured_claims(runs)
     if not found:
         return "", []
+    told = [_of_claim(one) for one in found]
+    n_checked = sum(one.verdict != UNCHECKED for one in found)
+    if not n_checked:
+        return "None of the paper's claims can be checked on these runs; the table of claims says why.", told
     others = ["“" + one.claim.rstrip(".") + "”" for one in found if one.verdict == DIFFERS]
-    text = f"Of the {count(len(found), 'claim')} of the paper that our networks can speak to, {len(others) or 'none'} "
+    text = f"Of the {count(n_checked, 'claim')} of the paper that our networks can speak to, {len(others) or 'none'} "
     text += "differs" if len(others) == 1 else "differ"
     text += f": {listed(others)}" if others else ""
-    return f"{text}. The table of claims has the numbers.", [_of_claim(one) for one in found]
+    return f"{text}. The table of claims has the numbers.", told
 
 
 def _summary(sets: Sequence[ReportedRun], ours: float, theirs: float) -> str:

@@ -110,7 +110,7 @@ def _enough(gain: float, claimed: float) -> bool:
 
 def _why(column: str, gain: float, claimed: float) -> str:
     if gain == 0 or (gain > 0) != (claimed > 0):
-        return f"The best rival has the better {column}."
+        return f"The best rival has the {'better' if gain else 'same'} {column}."
     return "Less than half of the claimed gain is there."
 
 
@@ -119,7 +119,7 @@ def _over_msp(sets: Sequence[ReportedRun]) -> Finding:
     claim, gains = claim_over_msp(), []
     for column in COLUMNS:
         pairs = [(value(one, column, OURS), value(one, column, PLAIN)) for one in sets]
-        ratios = [relative_change(a, b) for a, b in pairs if a is not None and b]
+        ratios = [relative_change(a, b) for a, b in pairs if a is not None and b is not None]
         if len(ratios) < len(sets):
             return _lacking(6, claim)
         gains.append(fmean(ratios))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -177,7 +178,9 @@ def percent(share: float, digits: int = 2, sign: str = "+") -> str:
 
     Examples
     --------
-    >>> percent(0.0978)
-    '+9.78 %'
+    >>> percent(0.0978), percent(float("inf"))
+    ('+9.78 %', 'infinitely more')
     """
+    if share == math.inf:  # of nothing
+        return "infinitely more"
     return f"{100 * share:{sign}.{digits}f} %"

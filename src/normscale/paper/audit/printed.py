@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from normscale.paper.published import (
@@ -95,7 +96,15 @@ def agrees(printed: float, recomputed: float, units: float = 1.0) -> bool:
 
 
 def relative_change(ours: float, theirs: float) -> float:
-    """How much more ``ours`` is than ``theirs``, as a share of it."""
+    """How much more ``ours`` is than ``theirs``, as a share of it; more than nothing is infinitely more.
+
+    Examples
+    --------
+    >>> relative_change(3.0, 2.0), relative_change(0.0, 0.0), relative_change(0.1, 0.0)
+    (0.5, 0.0, inf)
+    """
+    if theirs == 0:
+        return math.inf if ours else 0.0
     return ours / theirs - 1.0
 
 
