@@ -180,6 +180,18 @@ def test_skipped_streams_are_counted_and_explained() -> None:
     assert recommend(nothing) == [f"There is nothing to recommend: {reason}."]
 
 
+def test_a_method_without_numbers_in_one_stream_is_left_out_and_named() -> None:
+    methods: dict[str, Auroc] = {"energy": 0.85, FROZEN: 0.8, RUNNING: 0.95}
+    rows = [*grid({**methods, "msp": 0.99}).rows, *grid({**methods, "msp": 0.99}, "far").rows]
+    lost = next(place for place, row in enumerate(rows) if row.method == "msp")
+    rows[lost] = skipped(rows[lost], "no class is predicted on both sides.")
+    *others, last = recommend(StressResult(rows, SETTINGS))
+    assert (
+        last == "Left out, for want of numbers in some streams: MSP; for example, no class is predicted on both sides."
+    )
+    assert others == recommend(StressResult([*grid(methods).rows, *grid(methods, "far").rows], SETTINGS))
+
+
 def test_another_detector_can_be_what_is_advised() -> None:
     result = grid({"energy": 0.85, FROZEN: 0.80, RUNNING: 0.7, "mine": 0.9})
     assert recommend(result)[0].startswith("Use mine: against Energy")

@@ -285,6 +285,19 @@ def made(auroc: dict[str, dict[str, dict[float, float]]]) -> StressResult:
     )
 
 
+def test_a_method_without_numbers_in_one_stream_is_not_summarised() -> None:
+    whole = made({"a": {"energy": {0.1: 0.8, 0.5: 0.8}, "msp": {0.1: 0.9, 0.5: 0.9}, RUNNING: {0.1: 0.7, 0.5: 0.9}}})
+    rows = [
+        row._replace(metrics=dict.fromkeys(row.metrics, math.nan), skipped="no class is predicted on both sides")
+        if row.method == "msp" and row.stream == StreamKind(0.5, "shuffled", "balanced")
+        else row
+        for row in whole.rows
+    ]
+    assert summarise(StressResult(rows)) == summarise(whole.without(["msp"]))
+    assert StressResult(rows).incomplete() == {"msp": "no class is predicted on both sides"}
+    assert whole.incomplete() == {}
+
+
 def test_the_summary_is_computed_as_defined() -> None:
     result = made(
         {

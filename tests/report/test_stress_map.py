@@ -97,6 +97,13 @@ def test_a_grid_of_skipped_cells_is_still_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "map.png").stat().st_size > 1000
 
 
+def test_a_cell_in_which_one_method_has_no_number_is_empty() -> None:
+    rows = made().rows
+    rows[-1] = rows[-1]._replace(skipped="no class is predicted on both sides")
+    left, right = draw_stress(StressResult(rows)).axes[:2]
+    assert [numbers(axes)[-1][-1] for axes in (left, right)] == ["skipped", ".860"]
+
+
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(ns.InvalidInput, match="the grid has no method 'mine'; it has norm_scaling msp w=1"):
         draw_stress(made(), running="mine")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -93,6 +94,15 @@ class StressResult(NamedTuple):
         pairs = {(row.ood_set, row.stream): row.skipped for row in self.rows if row.skipped}
         reasons = list(pairs.values())
         return {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)}
+
+    def incomplete(self) -> dict[str, str]:
+        """Methods without numbers in a stream that others have some in, and why: their means are of other streams."""
+        measured = {(row.ood_set, row.stream) for row in self.rows if not row.skipped}
+        return {row.method: row.skipped for row in self.rows if row.skipped and (row.ood_set, row.stream) in measured}
+
+    def without(self, methods: Container[str]) -> StressResult:
+        """The same grid without some methods."""
+        return self._replace(rows=[row for row in self.rows if row.method not in methods])
 
     def running_and_frozen(self) -> tuple[str, str] | None:
         """The first method with running statistics and its frozen form; None if there is no such pair."""

@@ -44,7 +44,7 @@ class Gain(NamedTuple):
 def summarise(
     result: StressResult, statics: Sequence[str] | None = None, *, gain: Gain | None = None
 ) -> list[MethodSummary]:
-    """Summarise every method of a grid, best mean AUROC first.
+    """Summarise every method of a grid that has numbers in all of its streams, best mean AUROC first.
 
     Parameters
     ----------
@@ -66,6 +66,7 @@ def summarise(
     >>> [(one.method, round(one.worst, 3), round(one.gain_kept, 2)) for one in found]
     [('first', 0.1, 1.0), ('mine', 0.075, 0.75), ('plain', 0.0, 0.0)]
     """
+    result = result.without(result.incomplete())
     kinds = result.means()
     wanted = result.in_setting(Setting.FROZEN) if statics is None else statics
     known = [name for name in wanted if name in result.methods]

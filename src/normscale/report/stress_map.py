@@ -107,8 +107,9 @@ def _table(result: StressResult, method: str, lines: list[tuple[str, str]]) -> F
     table = np.full((len(lines), len(result.shares)), np.nan)
     for i, (balance, order) in enumerate(lines):
         for j, share in enumerate(result.shares):
-            if (kind := StreamKind(share, order, balance)) in means:
-                table[i, j] = means[kind][method].auroc
+            numbers = means.get(StreamKind(share, order, balance), {})
+            if method in numbers:
+                table[i, j] = numbers[method].auroc
     return table
 
 
