@@ -6,10 +6,14 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import normscale as ns
+from normscale.errors import InvalidInput
 from normscale.experiments.comparison import compare
 from normscale.experiments.measuring import Measured
+from normscale.experiments.plan import Plan
+from normscale.experiments.run_folder import RunFolder
 from normscale.outputs import ModelOutputs
 from normscale.report.fitted_on import fitted_on
 from normscale.report.joint_report import read_joint
@@ -107,3 +111,35 @@ def test_nothing_is_said_of_a_network_that_nobody_knows(tmp_path: Path) -> None:
     text = (write_leaderboard(folders, tmp_path / "out").parent / "leaderboard.md").read_text()
     assert "1 network (outputs, " in text
     assert "width" not in text
+
+
+def test_names_that_differ_in_a_space_are_two_methods(tmp_path: Path) -> None:
+    ood = {name: SAMPLE.ood[name] for name in ("unseen_digits", "uniform_noise")}
+    kept: list[Measured] = []
+    detectors = {"my det": ns.MSP(), "my_det": ns.MaxLogit()}
+    compare(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
+    report_on(tmp_path, kept, SAMPLE.test, ood, figures=False, resamples=20)
+    given = {(one.record.method, one.record.ood_set): one.record.auroc for one in kept}
+    shown = {(cell.method, cell.ood_set): cell.auroc for cell in RunFolder.open(tmp_path).cells()}
+    names = {"my det": "my det", "my_det": "my_det (2)"}
+    assert shown == {(names[method], ood_set): auroc for (method, ood_set), auroc in given.items()}
+
+
+@pytest.mark.parametrize("name", ["test", "a/b"])
+def test_a_refused_report_leaves_the_old_one(tmp_path: Path, name: str) -> None:
+    written(tmp_path, "unseen_digits")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    kept: list[Measured] = []
+    ood = {name: SAMPLE.ood["uniform_noise"]}
+    compare(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.MSP()], keep=kept.append)
+    with pytest.raises(InvalidInput, match="OoD set"):
+        report_on(tmp_path, kept, SAMPLE.test, ood, figures=False, resamples=20)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_two_methods_in_one_file_are_refused(tmp_path: Path) -> None:
+    plan = Plan("mine", "digits", {"x": "x"}, methods=("a b",))
+    RunFolder.create(tmp_path, plan)
+    with pytest.raises(InvalidInput, match="'a b' and 'a_b' would be the same files"):
+        RunFolder.create(tmp_path, plan._replace(methods=("a_b",)))
+    assert RunFolder.open(tmp_path).plan.methods == ("a b",)

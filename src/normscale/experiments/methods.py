@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from typing import NamedTuple
 
@@ -97,16 +97,17 @@ def uniquely_named(detectors: Iterable[tuple[str, Detector]]) -> dict[str, Detec
     return found
 
 
-def unique_name(name: str, taken: Container[str]) -> str:
-    """The name, or where that is taken ``NAME (2)`` and so on.
+def unique_name(name: str, taken: Iterable[str], form: Callable[[str], str] = str) -> str:
+    """The name, or where that is taken ``NAME (2)`` and so on; names of one form are the same.
 
     Examples
     --------
-    >>> unique_name("msp", ["msp", "msp (2)"])
-    'msp (3)'
+    >>> unique_name("msp", ["msp", "msp (2)"]), unique_name("MSP", ["msp"], str.lower)
+    ('msp (3)', 'MSP (2)')
     """
+    forms = {form(one) for one in taken}
     numbered = (f"{name} ({number})" for number in count(2))
-    return next(one for one in chain([name], numbered) if one not in taken)
+    return next(one for one in chain([name], numbered) if form(one) not in forms)
 
 
 def methods_of(detectors: Mapping[str, Detector], titles: Mapping[str, str] | None = None) -> list[Method]:

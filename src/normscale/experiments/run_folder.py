@@ -74,11 +74,7 @@ class RunFolder:
         A run of another in-distribution set or other networks is refused.
         """
         folder = Path(path)
-        if (taken := next((name for name in plan.ood if name in OWN_SETS), None)) is not None:
-            raise InvalidInput(
-                f"an OoD set cannot be called {taken!r}, as a part of the in-distribution set is; name it: "
-                f"OTHER={plan.ood[taken]}."
-            )
+        check_names(plan)
         made_by = {"command": command, **environment()}
         if (folder / _SETTINGS).exists():
             run = cls.open(folder)
@@ -100,6 +96,7 @@ class RunFolder:
             methods = tuple(dict.fromkeys((*run.plan.methods, *plan.methods)))
             further = tuple(dict.fromkeys((*run.plan.further, *plan.further)))
             plan = run.plan._replace(seeds=seeds, methods=methods, further=further, ood={**run.plan.ood, **plan.ood})
+            check_names(plan)
         folder.mkdir(parents=True, exist_ok=True)
         document = {"format": FORMAT, "plan": plan.to_dict(), "made_by": made_by}
         write_document(folder / _SETTINGS, document)
@@ -207,8 +204,7 @@ class RunFolder:
 
     def cell_path(self, seed: int, ood_set: str, method: str) -> Path:
         """Where a cell is, or will be."""
-        file = re.sub(r"[^\w.+-]", "_", method)  # a method may have parameters in its name
-        return self.path / "cells" / f"seed{seed}" / ood_set / f"{file}{SUFFIX}"
+        return self.path / "cells" / f"seed{seed}" / ood_set / f"{file_form(method)}{SUFFIX}"
 
     def save_cell(self, cell: Measurement, scores: ScoredPair) -> None:
         """Keep a finished cell."""
@@ -296,6 +292,33 @@ class RunFolder:
                 "version": result.get("version"),
                 "commit": result.get("environment", {}).get("commit"),
             }
+
+
+def file_form(method: str) -> str:
+    """A method as its cells' files are called: it may have parameters in its name.
+
+    Examples
+    --------
+    >>> file_form("mahalanobis:layers=stage1,features")
+    'mahalanobis_layers_stage1_features'
+    """
+    return re.sub(r"[^\w.+-]", "_", method)
+
+
+def check_names(plan: Plan) -> None:
+    """Refuse OoD sets and methods that have no place of their own in a folder."""
+    for name, source in plan.ood.items():
+        if name in OWN_SETS:
+            raise InvalidInput(
+                f"an OoD set cannot be called {name!r}, as a part of the in-distribution set is; name it: "
+                f"OTHER={source}."
+            )
+        if "/" in name or "\\" in name:
+            raise InvalidInput(f"the name of an OoD set is that of a folder and holds no slash; got {name!r}.")
+    files: dict[str, str] = {}
+    for method in dict.fromkeys(plan.measured):
+        if (other := files.setdefault(file_form(method), method)) != method:
+            raise InvalidInput(f"the cells of {other!r} and {method!r} would be the same files; rename one of them.")
 
 
 def _lines(cells: Iterable[Measurement]) -> Iterator[str]:

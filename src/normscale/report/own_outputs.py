@@ -16,7 +16,7 @@ from normscale.experiments.measurement import Measurement
 from normscale.experiments.measuring import Measured
 from normscale.experiments.methods import find_method, title_of, unique_name
 from normscale.experiments.plan import Plan
-from normscale.experiments.run_folder import RunFolder, write_document
+from normscale.experiments.run_folder import RunFolder, check_names, file_form, write_document
 from normscale.experiments.scored_pair import ScoredPair
 from normscale.metrics.intervals import delong_interval
 from normscale.outputs import LOGITS, ModelOutputs
@@ -124,13 +124,18 @@ def interval_table(found: Sequence[tuple[Measurement, ScoredPair]], level: float
 def _uniquely_named(measured: Sequence[Measured]) -> list[tuple[Measurement, ScoredPair]]:
     """The records that have numbers, under names that are unique in the run.
 
-    One detector may be measured in several settings, and there may be two detectors of one name.
+    One detector may be measured in several settings, and there may be two detectors of one name, or of names that
+    differ only in what the name of a file cannot have.
     """
+    called: dict[str, str] = {}
     found: dict[tuple[str, str], tuple[Measurement, ScoredPair]] = {}
     for record, scores in measured:
         if scores is None or record.skipped:
             continue
-        name = unique_name(_name_in_setting(record), [one for one, ood_set in found if ood_set == record.ood_set])
+        given = _name_in_setting(record)
+        if given not in called:
+            called[given] = unique_name(given, called.values(), file_form)
+        name = unique_name(called[given], [one for one, ood_set in found if ood_set == record.ood_set])
         found[name, record.ood_set] = record._replace(method=name, seed=0), scores
     return list(found.values())
 
@@ -170,6 +175,7 @@ def _make_run(
         subject=DEFAULT,
         trained_on=id_name,
     )
+    check_names(plan)  # before anything of an old report is gone
     for old in folder.glob("cells/seed0/*/*.safetensors") if folder.is_dir() else ():
         old.unlink()  # of the last report in this folder, whose tables may have been others
     (folder / "settings.json").unlink(missing_ok=True)
