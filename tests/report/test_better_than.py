@@ -222,6 +222,18 @@ def test_the_paper_is_compared_on_shared_sets(finished: RunFolder, comparisons: 
     assert f"{side.ours:.3f} here and {theirs:.3f} in the paper" in text
 
 
+def test_the_gain_over_msp_is_said_of_the_papers_method(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "energy", "norm_scaling"))
+    told = sentences(RunFolder(run.path, run.plan._replace(subject="energy"), {}), [])
+    place = next(i for i, text in enumerate(told) if "Energy has a mean AUROC of" in text)
+    board = Scoreboard.of(run)
+    shared = ("svhn", "textures", "uniform")
+    ours, plain = (board.average("auroc", method, shared) for method in ("norm_scaling", "msp"))
+    assert ours is not None
+    assert plain is not None
+    assert told[place + 1].startswith(f"Norm-Scaling's gain over MSP there is {ours.mean - plain.mean:+.3f} AUROC here")
+
+
 def test_gaps_are_said(finished: RunFolder, comparisons: list[Comparison], tmp_path: Path) -> None:
     assert "Missing: lsun. no mirror answered." in sentences(finished, comparisons)
     run = make_run(tmp_path / "run", seeds=(0,), methods=("msp", "energy"), leave_out=[(0, "svhn", "energy")])

@@ -209,6 +209,27 @@ def test_a_method_that_failed_is_not_waited_for(tmp_path: Path) -> None:
     assert "not finished" not in " ".join(told)
 
 
+def test_every_run_is_about_its_own_subject(folders: list[Path], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folders[1], other)
+    settings = json.loads((other / "settings.json").read_text())
+    settings["plan"]["subject"] = "energy"
+    (other / "settings.json").write_text(json.dumps(settings))
+    page = write_joint_report([folders[0], other], tmp_path / "out", resamples=20)
+    table = read_joint([folders[0], other], resamples=20).tables["better_than"]
+    titles = [column.title for column in table.columns]
+    assert (table.title, titles[1], titles[-1]) == ("Is the subject of each run better?", "Subject", "Subject is")
+    numbers = {"cifar100, Norm-Scaling": (folders[0], "norm_scaling"), "cifar10, Energy": (other, "energy")}
+    for section, (folder, subject) in numbers.items():
+        row = row_of(table, f"{section}: uniform", "MSP")
+        assert row["Subject"] == pytest.approx(slow_mean(folder, subject, "auroc", ("uniform",)))
+        assert row["Rival"] == pytest.approx(slow_mean(folder, "msp", "auroc", ("uniform",)))
+    assert 'class="subject"' not in page.read_text()
+    same = write_joint_report(folders, tmp_path / "same", resamples=20)
+    assert 'class="subject"' in same.read_text()
+    assert "Is Norm-Scaling better?" in same.read_text()
+
+
 def test_what_cannot_be_read_is_refused(folders: list[Path], tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="named twice"):
         read_joint([folders[0], folders[0]])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normscale.detectors.norm_scaling import NormScaling
+from normscale.experiments.methods import title_of
 from normscale.experiments.run_folder import RunFolder
 from normscale.metrics.temperature import ece_curve
 from normscale.outputs import LOGITS
@@ -73,7 +74,7 @@ def _gain_over_msp(board: Scoreboard, beside: BesideReference) -> list[str]:
     if subject is None or plain is None or subject.ood_sets != plain.ood_sets:
         return []
     return [
-        f"Its gain over MSP there is {signed(subject.ours - plain.ours)} AUROC here and "
+        f"{title_of(SUBJECT)}'s gain over MSP there is {signed(subject.ours - plain.ours)} AUROC here and "
         f"{signed(subject.theirs - plain.theirs)} in the paper."
     ]
 

@@ -30,6 +30,7 @@ from normscale.report.joint_tables import (
     network_notes,
     nothing_printed,
     run_table,
+    subjects_of,
 )
 from normscale.report.reference import Reference
 from normscale.report.reported_run import ReportedRun, read_run
@@ -188,7 +189,8 @@ def write_joint_report(
 
 
 def _page(joint: JointReport, folders: Sequence[str | os.PathLike[str]]) -> str:
-    subject = title_of(joint.runs[0].board.subject or "")
+    subjects = subjects_of(joint.runs)
+    subject = subjects[0] if len(subjects) == 1 else ""  # there is no row to point out that all runs are about
     n_runs = len(joint.runs)
     folds = {"per_set": (n_runs, "The other metrics"), "better_than": (n_over_all_sets(joint.runs), "Set by set")}
     parts = [PagePart("found", "What was found", sentences_html(joint.on_page))]

@@ -34,6 +34,11 @@ def methods_of(runs: Sequence[ReportedRun]) -> list[str]:
     return list(dict.fromkeys(method for one in runs for method in one.board.methods))
 
 
+def subjects_of(runs: Sequence[ReportedRun]) -> list[str]:
+    """Titles of the methods that the runs are about, each once."""
+    return list(dict.fromkeys(title_of(one.board.subject) for one in runs if one.board.subject is not None))
+
+
 def joint_table(
     name: str,
     title: str,
@@ -181,18 +186,28 @@ def _set_by_set(one: ReportedRun, methods: Sequence[str], metric: str) -> Sectio
 
 
 def joint_better_than_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
-    """The paired bootstrap of every run: over all of its OoD sets first, then set by set."""
+    """The paired bootstrap of every run: over all of its OoD sets first, then set by set.
+
+    Where the runs have different subjects, the sections name them.
+    """
     compared = [one for one in runs if one.comparisons]
     if not compared:
         return None
-    subject = title_of(compared[0].board.subject or "")
+    subject, *others = subjects_of(compared)
+    title, titles = f"Is {subject} better?", {one.title: one.title for one in compared}
+    if others:
+        subject, title = "Subject", "Is the subject of each run better?"
+        titles = {one.title: f"{one.title}, {title_of(one.board.subject or '')}" for one in compared}
     overall = [
-        Section(f"{one.title}: {ALL_SETS[0].lower()}{ALL_SETS[1:]}", rows)
+        Section(f"{titles[one.title]}: {ALL_SETS[0].lower()}{ALL_SETS[1:]}", rows)
         for one in compared
         if (rows := [comparison_row(found) for found in one.comparisons if found.ood_set == ALL_SETS])
     ]
     single = [
-        Section(f"{one.title}: {name}", [comparison_row(found) for found in one.comparisons if found.ood_set == name])
+        Section(
+            f"{titles[one.title]}: {name}",
+            [comparison_row(found) for found in one.comparisons if found.ood_set == name],
+        )
         for one in compared
         for name in one.board.ood_sets
     ]
@@ -203,7 +218,6 @@ def joint_better_than_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
     notes += [f"{one.title} is not here: {one.why_no_comparisons}." for one in runs if one.why_no_comparisons]
     notes += comparison_notes(list(per_class))
     columns = comparison_columns(subject)
-    title = f"Is {subject} better?"
     return ReportTable("better_than", title, columns, [*overall, *single], notes, section_column="networks and OoD set")
 
 
