@@ -64,10 +64,10 @@ def test_it_is_its_formula_with_negative_and_dead_activations() -> None:
 def test_a_broken_correlation_is_strange_though_every_activation_is_usual() -> None:
     """Two channels always sum to 3 in training, and each alone takes any value from 1 to 2."""
     values = np.linspace(1.0, 2.0, 50)
-    train = ns.ModelOutputs(np.c_[np.ones(50), np.zeros(50)], features=np.c_[values, 3.0 - values])
+    train = ns.ModelOutputs(np.c_[np.full(50, 5.0), np.zeros(50)], features=np.c_[values, 3.0 - values])
     detector = ns.Gram().fit(train)
     known, strange = [1.6, 1.4], [2.0, 2.0]
-    scores = detector.score(ns.ModelOutputs([[1.0, 0.0]] * 2, features=[known, strange]))
+    scores = detector.score(ns.ModelOutputs([[5.0, 0.0]] * 2, features=[known, strange]))
     assert scores[0] == 0.0
     assert scores[1] > 0.0
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from normscale.detectors.threshold import Threshold
-from normscale.errors import FileFormatError, InvalidInput, NotFitted, StoreUnavailable
+from normscale.errors import FileFormatError, InvalidInput, NotFitted, NumericalWarning, StoreUnavailable
 from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
 from normscale.guard.clock import Clock
 from normscale.guard.guard_state import GuardState
@@ -72,7 +72,8 @@ def test_probabilities_are_refused_unless_the_detector_was_fitted_on_them() -> N
     assert on.state.rows == 0
     assert send(on, np.log(shares)).scores.shape == (40,)  # logarithms of probabilities have their uses
     on.store.close()
-    fitted = ns.NormScaling().fit(shares).set_threshold(shares)
+    with pytest.warns(NumericalWarning, match="holds probabilities"):
+        fitted = ns.NormScaling().fit(shares).set_threshold(shares)
     assert send(guard(made=fitted), shares).scores.shape == (40,)
 
 
