@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test check bench docs site clean
+.PHONY: run test coverage check bench docs site clean
 
 run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's comparison on the embedded digits, with a report
 	$(BIN)/normscale doctor
@@ -16,8 +16,11 @@ run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's compariso
 	$(BIN)/normscale score run/detector.safetensors sample:unseen_digits -o run/unseen_scores.csv
 	$(BIN)/normscale bench --preset digits --workers 2 -o run/digits
 
-test: $(INSTALLED)  ## the whole test suite
+test: $(INSTALLED)  ## the whole test suite; `.venv/bin/pytest -m "not slow" -n 2` is the part that answers soon
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+coverage: $(INSTALLED)  ## the whole test suite, and which lines and branches no test enters (servers and workers are not counted)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term-missing:skip-covered
 
 check: $(INSTALLED)  ## ruff and mypy --strict
 	$(BIN)/ruff check
@@ -27,9 +30,9 @@ check: $(INSTALLED)  ## ruff and mypy --strict
 bench: $(BENCH_INSTALLED)  ## speed and memory against the peers, each a ratio within one run
 	$(BIN)/python benchmarks/run.py
 
-docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and tables and joint report from docs/results/
+docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and the pages' tables from docs/results/
 	$(BIN)/python tools/write_cli_reference.py
-	$(BIN)/python tools/write_headline.py
+	$(BIN)/python tools/write_pages.py
 
 site: $(INSTALLED)  ## the documentation site in site/; a warning or a broken link is an error
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --conf-dir docs --doctree-dir .venv/doctrees . site
@@ -37,8 +40,8 @@ site: $(INSTALLED)  ## the documentation site in site/; a warning or a broken li
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
-	$(PIP) install --constraint constraints.txt torch  # first, so that nothing else chooses its build
-	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,report,serve,postgres,onnx,ray]"
+	$(PIP) install --constraint constraints.txt torch torchvision  # first, so that nothing else chooses their build
+	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,data,report,serve,postgres,onnx,ray]"
 	touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirements-no-deps.txt

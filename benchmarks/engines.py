@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import normscale as ns
-from normscale import engines
-from normscale.engines.describing import JobSize
-from normscale.engines.pieces import PieceReader
+from normscale import jobs
+from normscale.rows.formats.parquet import open_parquet
+from normscale.rows.opening import source_of
 
 GROUP = 25_000
 
@@ -80,9 +80,8 @@ def timed(shared: Any, task: Any) -> Any:
 
 def read_and_sum(_: None, piece: Any) -> float:
     total = 0.0
-    reader = PieceReader(piece.file.path, None, piece.row_groups)
-    with reader._opened(pre_buffer=False, buffer_size=1 << 16) as file:
-        groups = piece.row_groups or range(file.metadata.num_row_groups)
+    with open_parquet(source_of(piece.file.path)) as file:
+        groups = piece.spans[0].parts or range(file.metadata.num_row_groups)
         for batch in file.iter_batches(1 << 16, row_groups=groups, use_threads=False):
             total += float(batch.column(0).to_numpy().sum())
     return total
@@ -90,9 +89,9 @@ def read_and_sum(_: None, piece: Any) -> float:
 
 def measure(folder: Path, rows: int, engine: Timed, rounds: int) -> dict[str, Any]:
     files = sorted(folder.glob("*.parquet"))[: max(1, rows // (10 * GROUP))]
-    plan = engines.plan_pieces(files)
-    n_rows = sum(piece.n_rows or 0 for piece in plan.pieces)
-    found: dict[str, Any] = {"rows": n_rows, "pieces": len(plan.pieces), "planned": JobSize.of(plan).worker_bytes}
+    source = jobs.RowSource(files)
+    pieces = source.file_pieces()
+    found: dict[str, Any] = {"rows": source.n_rows, "pieces": len(pieces), "planned": source.worker_bytes(pieces)}
 
     def note(name: str, start: float) -> None:
         now = {"cpu": round(engine.cpu, 3), "wall": round(time.perf_counter() - start, 2), "peak": engine.peak}
@@ -102,15 +101,15 @@ def measure(folder: Path, rows: int, engine: Timed, rounds: int) -> dict[str, An
 
     for _ in range(rounds):
         start = time.perf_counter()
-        for _ in engine.map(read_and_sum, None, plan.pieces):
+        for _ in engine.map(read_and_sum, None, pieces):
             pass
         note("read", start)
         start = time.perf_counter()
-        detector = engines.fit(files, ns.NormScaling(), engine=engine).detector
+        detector = jobs.fit(files, ns.NormScaling(), engine=engine).detector
         note("fit", start)
         for name, stream in {"score": False, "running": True}.items():
             start = time.perf_counter()
-            engines.score(files, detector, folder / "_scores", stream=stream, engine=engine)
+            jobs.score(files, detector, folder / "_scores", stream=stream, engine=engine)
             note(name, start)
             shutil.rmtree(folder / "_scores")
     found["fit, of reading"] = round(found["read"]["cpu"] / found["fit"]["cpu"], 3)
@@ -132,7 +131,7 @@ def main() -> None:
     folder = Path(given.folder)
     write_data(folder, given.rows, given.classes)
     results = []
-    with engines.open_engine(given.engine, workers=given.workers) as engine:
+    with jobs.open_engine(given.engine, workers=given.workers) as engine:
         timed_engine = Timed(engine)
         measure(folder, given.rows // 2, timed_engine, 1)  # every worker loads what it needs
         for part in (8, 4, 2, 1) if given.growth else (1,):

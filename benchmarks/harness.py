@@ -14,7 +14,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,10 @@ def arguments(description: str | None, **defaults: int | float | str) -> argpars
 
 
 def stand_in_for_torchvision() -> None:
-    """Make ``import pytorch_ood`` work where torchvision is not installed."""
-    if find_spec("torchvision") is None:
+    """Make ``import pytorch_ood`` work where torchvision is not installed, or was built for another torch."""
+    try:
+        import torchvision  # noqa: F401
+    except (ImportError, RuntimeError):
         sys.path.insert(0, str(Path(__file__).parent / "stubs"))
 
 

@@ -43,7 +43,8 @@ def main() -> None:
     import torch
 
     from normscale import Mahalanobis
-    from normscale.nn import extract, perturbed_logits, resnet18
+    from normscale.bench.train import resnet18
+    from normscale.extraction import extract, perturbed_logits
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -22,9 +22,9 @@ def check(aware, logits) -> None:
 
     rows = logits[:CHECKED]
     expected = np.empty(len(rows))
-    state = Mixture.empty(*aware.profiles_.mean.shape)
+    state = Mixture.empty(*aware.fitted_.profiles.mean.shape)
     scored = aware._scored(ModelOutputs(rows), 1)
-    mixture_reference.stream(scored, aware.profiles_, aware._mixture_settings, state, expected)
+    mixture_reference.stream(scored, aware.fitted_.profiles, aware._mixture_settings, state, expected)
     np.testing.assert_allclose(aware.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
 
 
@@ -43,9 +43,9 @@ def main() -> None:
     aware, running = ns.StreamAware().fit(train), ns.NormScaling().fit(train)
     check(aware, logits)
     scored, out = aware._scored(ns.ModelOutputs(logits), 1), np.empty(len(logits))
-    start = aware.reset().mixture_
+    start = aware.reset().state_
     result = harness.in_turns(
-        lambda: stream_mixture(scored, aware.profiles_, aware._mixture_settings, start, out),
+        lambda: stream_mixture(scored, aware.fitted_.profiles, aware._mixture_settings, start.copy(), out),
         lambda: running.reset().stream(logits),
         quick=options.quick,
     )

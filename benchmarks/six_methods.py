@@ -25,14 +25,14 @@ def make_outputs(rows, seed, spread):
 
 
 def fit_ours(train):
-    from normscale.experiments.methods import find_method
-    from normscale.paper.presets import PAPER_METHODS
+    from normscale.bench.experiments.methods import find_method
+    from normscale.bench.paper.presets import PAPER_METHODS
 
     return [find_method(name).fitted_on(train, None) for name in PAPER_METHODS]
 
 
 def ours(methods, test, ood):
-    from normscale.experiments.measuring import measure
+    from normscale.bench.experiments.measuring import measure
 
     return {one.record.method: one.record.auroc for one in measure(methods, test, {"ood": ood})}
 

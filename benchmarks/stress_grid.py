@@ -17,8 +17,8 @@ MINUTE = 60.0
 def main() -> None:
     options = harness.arguments(__doc__, rows=1700, classes=214, shown=27, sets=8)
     import normscale as ns
-    from normscale.experiments.stress import Grid, stress_preset
-    from normscale.paper.stress_presets import STRESS_PRESETS
+    from normscale.bench.experiments.stress import Grid, stress_preset
+    from normscale.bench.paper.stress_presets import STRESS_PRESETS
 
     rng = np.random.default_rng(0)
 

@@ -13,9 +13,9 @@ import numpy as np
 
 
 def make(channels_last, torch, width=16):
-    from normscale.data import Batches, ImageSet
-    from normscale.nn import RECIPES, resnet18
-    from normscale.nn.training import Ranks, _Training
+    from normscale.bench.data import Batches, ImageSet
+    from normscale.bench.train import RECIPES, resnet18
+    from normscale.bench.train.training import _Training
 
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (1280, 32, 32, 3), dtype=np.uint8)
@@ -25,7 +25,7 @@ def make(channels_last, torch, width=16):
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
     batches = Batches(images, 128, channels_last=channels_last)
-    training = _Training(model, batches, RECIPES["fast"], Ranks(), None, None, {}, lambda _: None)
+    training = _Training(model, batches, RECIPES["fast"], None, None, {}, lambda _: None)
     model.train()
     return model, batches, training
 

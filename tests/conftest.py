@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from needed_extras import compiled_kernels, pytest_pycollect_makemodule
+from needed_extras import compiled_kernels, need, pytest_pycollect_makemodule
 from normscale import _kernels
 from normscale._kernels import reference
+from tiers import pytest_collection_modifyitems, pytest_ignore_collect
 
-__all__ = ["pytest_pycollect_makemodule"]  # a hook: modules that need an extra are skipped without it
+# hooks: modules that need an extra are skipped without it; what is slow is marked
+__all__ = ["pytest_collection_modifyitems", "pytest_ignore_collect", "pytest_pycollect_makemodule"]
 
 # A virtual machine may announce AMX and not have it; torch's half-precision convolutions then end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -29,3 +32,19 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     chosen: _kernels.Backend = compiled_kernels() if request.param == "numba" else reference
     monkeypatch.setattr(_kernels, "_kernels", chosen)
     return chosen
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Iterator[None]:
+    """Make torchvision importable, also where it was built for another torch (one for CUDA beside one for CPUs)."""
+    need("torchvision")
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    try:
+        import torchvision as _  # noqa: F401
+    except RuntimeError:
+        library.define("nms(Tensor a) -> Tensor")  # type: ignore[no-untyped-call]
+        library.define("qnms(Tensor a) -> Tensor")  # type: ignore[no-untyped-call]
+    yield
+    del library

@@ -20,6 +20,9 @@ EXTRAS = {
     "pyarrow": "arrow",
     "torch": "torch",
     "PIL": "torch",
+    "torchvision": "data",
+    "lmdb": "data",
+    "jinja2": "report",
     "matplotlib": "report",
     "uvicorn": "serve",
     "msgspec": "serve",
@@ -34,14 +37,18 @@ EXTRAS = {
 SERVER = ("uvicorn", "httptools", "msgspec", "prometheus_client", "httpx")
 
 NEEDED: dict[str, tuple[str, ...]] = {
-    "data": ("torch", "PIL"),
-    "data/test_download.py": (),
-    "engines": ("pyarrow", "PIL", "numba"),
-    "nn": ("torch",),
-    "onnx_export": ("onnx", "onnxruntime"),
-    "report/test_figures.py": ("matplotlib",),
-    "report/test_stress_map.py": ("matplotlib",),
-    "serve": SERVER,
+    "bench/data": ("torch", "PIL"),
+    "bench/data/test_published_sets.py": ("torch", "PIL", "torchvision", "scipy"),
+    **{f"bench/report/test_{name}.py": ("jinja2", "matplotlib") for name in ("leaderboard", "own_outputs", "writing")},
+    **{f"bench/report/test_{name}.py": ("jinja2", "matplotlib") for name in ("several_runs", "tables", "browser")},
+    "bench/report/test_figures.py": ("matplotlib",),
+    "bench/report/test_stress_map.py": ("matplotlib",),
+    "bench/train": ("torch",),
+    "export/onnx_graphs": ("onnx", "onnxruntime"),
+    "export/torch_modules": ("torch",),
+    "extraction": ("torch",),
+    "guard/server": SERVER,
+    "jobs": ("pyarrow", "PIL", "numba"),
     "test_site.py": ("sphinx", "myst_parser", "furo"),
 }
 """A folder or file under tests/, and the packages that its modules cannot do without; a file goes before its folder."""
@@ -61,13 +68,16 @@ MODULES: dict[str, tuple[str, ...]] = {
     "normscale._kernels.entropy_compiled": ("numba",),
     "normscale._kernels.mixture_compiled": ("numba",),
     "normscale._kernels.vector_math": ("numba",),
-    "normscale.data.batches": ("torch",),
-    "normscale.nn": ("torch",),
-    "normscale.onnx.attaching": ("onnx",),
-    "normscale.report.figures": ("matplotlib",),
-    "normscale.report.gallery": ("matplotlib",),
-    "normscale.report.stress_map": ("matplotlib",),
-    "normscale.serve": ("uvicorn", "httptools", "msgspec", "prometheus_client"),
+    "normscale.bench.data.batches": ("torch",),
+    "normscale.bench.train": ("torch",),
+    "normscale.export.torch": ("torch",),
+    "normscale.extraction": ("torch",),
+    "normscale.export.onnx.attaching": ("onnx",),
+    "normscale.bench.report.figures": ("matplotlib",),
+    "normscale.bench.report.rendering": ("jinja2",),
+    "normscale.bench.report.gallery": ("matplotlib",),
+    "normscale.bench.report.stress_map": ("matplotlib",),
+    "normscale.guard.server": ("uvicorn", "httptools", "msgspec", "prometheus_client"),
 }
 """Modules of the package, with those below them, that cannot be imported (or shown by example) with numpy alone."""
 
@@ -113,7 +123,8 @@ class ModuleInNeed(pytest.Module):
 def packages_of(path: Path) -> tuple[str, ...]:
     """What a test module needs."""
     parts = path.relative_to(TESTS).parts
-    return NEEDED.get("/".join(parts), NEEDED.get(parts[0], ()))
+    places = ("/".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((NEEDED[place] for place in places if place in NEEDED), ())
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:

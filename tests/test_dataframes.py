@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.dataframes import flat_records, is_dataframe, read_dataframe
+from normscale.dataframes import flat_records, read_dataframe
+from normscale.outputs import is_dataframe
 
 
 class Frame:
@@ -165,3 +166,25 @@ def test_a_label_that_is_missing_is_not_known() -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"a": [1.0, 2.0], "b": [0.0, 1.0], "label": pd.array([1, None], dtype="Int64")})
     np.testing.assert_array_equal(ns.Energy().score(frame), ns.Energy().score([[1.0, 0.0], [2.0, 1.0]]))
+
+
+def test_a_dataframe_inside_outputs_or_a_mapping_keeps_its_names() -> None:
+    rng = np.random.default_rng(0)
+    names = ["ant", "bee", "cat", "dog"]
+    frame: Any = Frame(**dict(zip(names, rng.normal(size=(4, 50)), strict=True)))
+    backwards: Any = Frame(**{name: frame[name] for name in reversed(names)})
+    detector = ns.NormScaling().fit({"logits": frame})
+    assert detector.class_names == tuple(names)
+    expected = ns.NormScaling().fit(frame).score(frame)
+    for given in (frame, {"logits": backwards}, ns.ModelOutputs(backwards), ns.ModelOutputs(backwards)[:]):
+        np.testing.assert_array_equal(detector.score(given), expected)
+    assert detector.set_threshold(ns.ModelOutputs(backwards)).predict({"logits": backwards}).shape == (50,)
+    other: Any = Frame(bee=frame["bee"], cat=frame["cat"], dog=frame["dog"], owl=frame["ant"])
+    with pytest.raises(ns.InvalidInput, match="no column of logits for 'ant'"):
+        detector.score({"logits": other})
+    labelled: Any = Frame(**{name: frame[name] for name in names}, label=np.arange(50) % 4)
+    outputs = ns.ModelOutputs(labelled)
+    assert outputs.logits.shape == (50, 4)
+    assert outputs.labels is not None
+    assert outputs.labels.tolist() == [i % 4 for i in range(50)]
+    assert ns.NormScaling().fit(outputs).widths_ == {"logits": 4}

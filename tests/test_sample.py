@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import normscale.sample
+from normscale.rows import open_table, read_table
 from normscale.sample import export_sample, load_sample
-from normscale.tables import open_table, read_table
 
 FOLDER = Path(normscale.sample.__file__).parent
 ORIGIN: dict[str, Any] = json.loads((FOLDER / "origin.json").read_text())

@@ -10,9 +10,11 @@ import pytest
 import normscale as ns
 
 pytest.importorskip("sklearn")
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -20,8 +22,22 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from normscale.sklearn import ClassifierLogits, OutlierDetector
 
 
+def out_of_fold_differs(estimator: Any) -> dict[str, str]:
+    """The checks that compare fit_transform with fit and transform; TargetEncoder differs in the same way."""
+    if not isinstance(estimator, ClassifierLogits):
+        return {}
+    why = "fit_transform gives out-of-fold logits"
+    return dict.fromkeys(("check_transformer_data_not_an_array", "check_transformer_general"), why)
+
+
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [OutlierDetector("energy", random_state=0), OutlierDetector("norm_scaling", random_state=0)]
+    [
+        OutlierDetector("energy", random_state=0),
+        OutlierDetector("norm_scaling", random_state=0),
+        ClassifierLogits(LogisticRegression()),
+        ClassifierLogits(GaussianNB()),
+    ],
+    expected_failed_checks=out_of_fold_differs,
 )
 def test_it_is_an_estimator(estimator: Any, check: Any) -> None:
     check(estimator)
@@ -59,7 +75,7 @@ def test_labels_may_be_texts() -> None:
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_in_a_pipeline(classifier: Any, n_classes: int) -> None:
     rows, labels = make_blobs(400, centers=n_classes, n_features=5, random_state=0)
-    guard = make_pipeline(ClassifierLogits(classifier), OutlierDetector("max_logit", random_state=0))
+    guard = make_pipeline(ClassifierLogits(classifier), OutlierDetector("msp", random_state=0))
     guard.fit(rows, labels)
     assert guard[0].transform(rows).shape == (400, n_classes)
     assert (guard[0].transform(rows).argmax(axis=1) == guard[0].classifier_.predict(rows)).mean() > 0.99
@@ -101,3 +117,77 @@ def test_a_classifier_that_was_fitted_before_needs_no_fit() -> None:
     classifier = LogisticRegression().fit(x, y)
     logits = ClassifierLogits(classifier, prefit=True).transform(x)
     np.testing.assert_array_equal(logits, classifier.decision_function(x))
+
+
+def digits_of_a_forest(seed: int, **options: Any) -> float:
+    """The share of new digits that a pipeline flags at keep=0.95."""
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(x))
+    train, new = order[:900], order[900:]
+    forest = RandomForestClassifier(30, random_state=seed)
+    guard = make_pipeline(ClassifierLogits(forest, **options), OutlierDetector("msp", random_state=seed))
+    return float((guard.fit(x[train], y[train]).predict(x[new]) == -1).mean())
+
+
+def test_a_threshold_in_a_pipeline_holds_for_new_rows() -> None:
+    """A forest is sure of every row that it was fitted on; a threshold set on them flags a third of all new ones."""
+    assert np.mean([digits_of_a_forest(seed) for seed in range(3)]) < 0.09
+    with pytest.warns(ns.NumericalWarning, match="logits of rows that the classifier was fitted on"):
+        assert digits_of_a_forest(0, cv=None) > 0.2
+
+
+def test_sentences_that_a_text_classifier_knows_are_kept() -> None:
+    rng = np.random.default_rng(0)
+    common = [f"common{number}" for number in range(12)]
+
+    def sentences(n: int) -> tuple[list[str], list[str]]:
+        topics = np.repeat(["sport", "weather", "cooking"], n)
+        own = [rng.choice([f"{topic}{number}" for number in range(12)], 4) for topic in topics]
+        return [" ".join([*words, *rng.choice(common, 5)]) for words in own], topics.tolist()
+
+    guard = make_pipeline(
+        ClassifierLogits(make_pipeline(TfidfVectorizer(), LogisticRegression(C=100))),
+        OutlierDetector("norm_scaling", random_state=0),
+    ).fit(*sentences(60))
+    assert (guard.predict(sentences(300)[0]) == -1).mean() < 0.09
+
+
+def test_out_of_fold_logits_are_of_classifiers_that_have_not_seen_the_row() -> None:
+    rows, labels = make_blobs(60, centers=3, random_state=0, cluster_std=4.0)
+    given = ClassifierLogits(LogisticRegression(), cv=4).fit_transform(rows, labels)
+    expected = np.empty_like(given)
+    for train, held_out in StratifiedKFold(4).split(rows, labels):
+        expected[held_out] = LogisticRegression().fit(rows[train], labels[train]).decision_function(rows[held_out])
+    np.testing.assert_array_equal(given, expected)
+
+
+def test_a_class_of_one_row_cannot_be_held_out() -> None:
+    rows, labels = make_blobs(30, centers=2, random_state=0)
+    labels[0] = 2
+    with pytest.raises(ns.InvalidInput, match="class 2 has 1 row; out-of-fold logits need 2 rows of every class"):
+        ClassifierLogits(LogisticRegression()).fit_transform(rows, labels)
+    labels[1] = 2
+    assert ClassifierLogits(LogisticRegression()).fit_transform(rows, labels).shape == (30, 3)  # in two folds
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("oodd", "features and logits"),
+        ("react", "features and the network's last layer"),
+        ("vim", "logits and features"),
+    ],
+)
+def test_a_detector_of_more_than_one_array_is_refused_at_once(name: str, needs: str) -> None:
+    with pytest.raises(ns.InvalidInput, match=f"gives a detector one array X; {name} needs {needs}"):
+        OutlierDetector(name)
+    ours = OutlierDetector("energy").set_params(detector=name)
+    with pytest.raises(ns.InvalidInput, match=f"{name} needs {needs}"):
+        ours.fit(ns.load_sample().train.features)
+
+
+def test_energy_of_log_probabilities_is_warned_of() -> None:
+    x, y = load_digits(return_X_y=True)
+    guard = make_pipeline(ClassifierLogits(GaussianNB()), OutlierDetector("energy", random_state=0))
+    with pytest.warns(ns.NumericalWarning, match="energy gives every row of log-probabilities the same score"):
+        guard.fit(x[:600], y[:600])

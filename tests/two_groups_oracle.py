@@ -51,8 +51,13 @@ class Training:
         predicted = logits.argmax(axis=1)
         own = {c: np.flatnonzero(predicted == c) for c in range(n_classes)}
         groups = [rows_of for rows_of in own.values() if rows_of.size]
-        even, odd = NormScaled(rows[0::2]), NormScaled(rows[1::2])
-        odds = np.array([(odd if i % 2 == 0 else even)(row) for i, row in enumerate(rows)])
+        ranked = sorted(groups, key=lambda places: rows[places].max(axis=1).min())
+        order = [i for places in ranked for i in places[np.argsort(rows[places].max(axis=1), kind="stable")]]
+        halves = order[0::2], order[1::2]
+        odds = np.empty(len(rows))
+        for half, other in (halves, halves[::-1]):
+            unseen = NormScaled(rows[sorted(other)])
+            odds[half] = [unseen(row) for row in rows[half]]
         largest = rows.max(axis=1)
         self.norm_scaled = NormScaled(rows)
         self.scales = [(float(np.median(part)), spread(part, groups)) for part in (odds, largest)]

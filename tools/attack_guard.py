@@ -12,10 +12,23 @@ are). Rows are chosen by optimisation, not by chance:
 * *greedy*: of a pool of candidate rows those are sent whose repetition does the most harm to a copy of the detector.
 
 Each is sent steadily, all at the beginning, or in turns with calm (the ratchet: press until the guard freezes, wait
-until it thaws). The part of the limit is then refined. Besides: how few rows freeze a guard, and cover traffic above a
-cap. Reported, for every share of the traffic, from a fresh store and from 10 000 honest rows: the worst figure before
-any alarm, the worst at all, and the figure 2 000 honest rows after the end; in docs/results/guard-attacks.json, which
-grows line by line: cut off, the same command at the same commit goes on.
+until it thaws). The part of the limit is then refined. Reported, for every share of the traffic, from a fresh store and
+from 10 000 honest rows: the worst figure before any alarm, the worst at all, and the figure 2 000 honest rows after the
+end; also how far any one class's in-distribution rows moved before an alarm.
+
+Besides, for every detector:
+
+* *caps*: the attacker fills the minute's cap first, with harmful rows that the file itself flags;
+* *few rows*: rows just below the file's threshold that the running statistics flag, one by one until the guard
+  freezes; and rows far out, among a few honest ones;
+* *one class*: the rows that harm the in-distribution rows of one class most;
+* *keep frozen*: the same rows whenever the guard runs: which share of the traffic keeps it frozen how long;
+* *flapping*: the same rows until an alarm, then none until it is over: how many messages that makes;
+* *cover traffic*: calm rows above a client's cap, to hide poison below it;
+* *benign streams*: nobody attacks, but the rows are sorted, unbalanced, stuck or scaled.
+
+All of it is in docs/results/guard-attacks.json, which grows line by line: cut off, the same command at the same commit
+goes on.
 """
 
 from __future__ import annotations
@@ -24,9 +37,7 @@ import argparse
 import copy
 import itertools
 import json
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -41,7 +52,9 @@ import normscale as ns
 from normscale._atomic import atomic_path
 from normscale._provenance import environment
 from normscale.detectors.base import Detector
-from normscale.guard import Guard, Policy, open_guard
+from normscale.guard import Policy, Verdict, open_guard
+from normscale.guard.guard_state import GuardState
+from normscale.guard.judge import Judge
 from normscale.scores import msp_score
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -56,6 +69,10 @@ WARM, AFTER = 10_000, 2_000
 """Honest rows before the attack, and after it."""
 PARTS = (0.3, 0.6, 0.95)
 """Of a limit that the mixture is moved to."""
+CAP = 300
+"""Rows of a minute that are taken in, where a cap is attacked."""
+LONG = 20_000
+"""Rows of a benign stream, and of an attack that counts messages or frozen rows."""
 REACH = 5.9
 """Deviations from the training mean that no number of an attacker's row exceeds: beyond, rows are kept out."""
 
@@ -107,49 +124,80 @@ def resnet_case(folder: Path) -> Case:
     return Case("resnet20", logits("cifar10_train"), test[:2000], test[2000:8000], test[8000:], ood)
 
 
+class Run:
+    """A guard's state as rows are sent to it; nothing is written anywhere."""
+
+    def __init__(self, judge: Judge, state: GuardState) -> None:
+        self.judge, self.state = judge, state
+        self.rows = self.frozen_rows = self.alarm_rows = self.messages = 0
+
+    @property
+    def frozen(self) -> bool:
+        return self.state.frozen is not None
+
+    def send(self, rows: Rows, client: str = "", at: float = 0.0) -> Verdict:
+        """Send a block, and count what a person would hear of: alarms, freezes and thaws."""
+        ruling = self.judge.rule(self.state, client, at, ns.ModelOutputs(rows), np.zeros(1, np.int64))
+        self.state = ruling.after
+        self.rows += len(rows)
+        self.frozen_rows += len(rows) * self.frozen
+        self.alarm_rows += len(rows) * bool(self.state.alarms)
+        for event, note in ruling.events:
+            self.messages += len(note["alarms"]) if event == "alarm" else event in ("freeze", "thaw")
+        return ruling.verdict
+
+    def flags(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows would be flagged now."""
+        return self.judge.preview(self.state, ns.ModelOutputs(rows)).is_ood
+
+    def alarm_soon(self, case: Case) -> bool:
+        """Whether an alarm stands, or the next honest rows would raise one."""
+        if self.state.alarms or self.frozen:
+            return True
+        twin = Run(self.judge, self.state)
+        twin.send(case.draw(NEXT, np.random.default_rng(self.state.scored)), at=self.state.at)
+        return bool(twin.state.alarms)
+
+
 class Look(NamedTuple):
     """What a guard would say now."""
 
     ood: float
     """Share of the OoD probes that would be flagged."""
     in_distribution: float
+    worst_class: float
+    """How much larger than by the file alone that share is in the predicted class where it moved most."""
     alarm: bool
     """Whether one stands, or is raised by the next honest rows."""
 
     def harm(self, goal: str) -> float:
-        return -self.ood if goal == "hide" else self.in_distribution
+        return {"hide": -self.ood, "cry": self.in_distribution, "class": self.worst_class}[goal]
 
 
-def look(guard: Guard, case: Case) -> Look:
+def look(run: Run, case: Case) -> Look:
     """Ask about the probes, and whether the next honest rows would raise an alarm; the guard stays as it is."""
-    ood, inside = (float(guard.preview(rows).is_ood.mean()) for rows in (case.ood, case.in_distribution))
-    alarm = bool(guard.state.alarms) or guard.mode == "frozen"
-    if not alarm:
-        probe = ns.ModelOutputs(case.draw(NEXT, np.random.default_rng(guard.state.seq)))
-        alarm = bool(guard.judge.rule(guard.state, "", guard.now, probe, np.zeros(1, np.int64)).after.alarms)
-    return Look(ood, inside, alarm)
+    flags, by_file = (each.flags(case.in_distribution) for each in (run, Run(run.judge, run.judge.start)))
+    predicted = case.in_distribution.argmax(axis=1)
+    classes = [predicted == c for c in range(case.mean.size)]
+    moved = max((flags[mine].mean() - by_file[mine].mean() for mine in classes if mine.sum() >= 20), default=0.0)
+    return Look(float(run.flags(case.ood).mean()), float(flags.mean()), float(moved), run.alarm_soon(case))
 
 
 class Target:
     """A guard to attack, again and again from the same state."""
 
-    def __init__(self, case: Case, detector: Detector, warm: int, folder: Path, policy: Policy | None = None) -> None:
+    def __init__(self, case: Case, detector: Detector, warm: int = 0, policy: Policy | None = None) -> None:
         self.case, self.detector, self.warm, self.policy = case, detector, warm, policy or Policy()
-        self._original, self._copy = folder / "original.sqlite", folder / "copy.sqlite"
-        for path in (*folder.glob("original.sqlite*"), *folder.glob("copy.sqlite*")):
-            path.unlink()
-        guard = open_guard(detector, self._original, self.policy)
+        guard = open_guard(detector, ":memory:", self.policy)
+        guard.store.close()
+        self._before = Run(guard.judge, guard.state)
         random = np.random.default_rng(99)
         for _ in range(0, warm, 500):
-            guard.score(case.draw(500, random))
-        guard.store.close()
+            self._before.send(case.draw(500, random))
 
-    def open(self) -> Guard:
-        """A guard in the state before the attack."""
-        for path in self._copy.parent.glob("copy.sqlite*"):
-            path.unlink()
-        shutil.copy(self._original, self._copy)
-        return open_guard(self.detector, self._copy, self.policy)
+    def open(self) -> Run:
+        """The guard as it is before the attack."""
+        return Run(self._before.judge, self._before.state)
 
 
 class Outcome(NamedTuple):
@@ -159,6 +207,8 @@ class Outcome(NamedTuple):
     """The worst before any alarm."""
     silent_rows: int
     """Rows sent by then, the honest ones too."""
+    silent_class: float
+    """How far the worst class had moved before any alarm."""
     worst: Look
     """The worst at all."""
     worst_rows: int
@@ -172,30 +222,31 @@ def attack(
     target: Target, make: Callable[[int], Rows], share: float, timing: str, goal: str, rows: int, seed: int = 0
 ) -> Outcome:
     """Send blocks of honest rows and the attacker's, and look at what became of the guard."""
-    random, case, guard = np.random.default_rng(seed), target.case, target.open()
-    silent = worst = look(guard, case)
+    random, case, run = np.random.default_rng(seed), target.case, target.open()
+    silent = worst = look(run, case)
     silent_rows = worst_rows = alarms = 0
-    budget, quiet = share * rows, True
-    with guard.store:
-        for number, sent in enumerate(range(0, rows, BLOCK)):
-            if timing == "first":
-                mine = int(min(BLOCK, budget))
-            elif timing == "ratchet" and guard.mode == "frozen":
-                mine = 0
-            else:
-                mine = int((number + 1) * BLOCK * share) - int(number * BLOCK * share)
-            budget -= mine
-            block = np.concatenate([make(mine), case.draw(BLOCK - mine, random)])
-            guard.score(block[random.permutation(BLOCK)])
-            now = look(guard, case)
-            quiet, alarms = quiet and not now.alarm, alarms + now.alarm
-            if now.harm(goal) > worst.harm(goal):
-                worst, worst_rows = now, sent + BLOCK
-            if quiet and now.harm(goal) > silent.harm(goal):
+    silent_class, budget, quiet = silent.worst_class, share * rows, True
+    for number, sent in enumerate(range(0, rows, BLOCK)):
+        if timing == "first":
+            mine = int(min(BLOCK, budget))
+        elif timing == "ratchet" and run.frozen:
+            mine = 0
+        else:
+            mine = int((number + 1) * BLOCK * share) - int(number * BLOCK * share)
+        budget -= mine
+        block = np.concatenate([make(mine), case.draw(BLOCK - mine, random)])
+        run.send(block[random.permutation(BLOCK)])
+        now = look(run, case)
+        quiet, alarms = quiet and not now.alarm, alarms + now.alarm
+        if now.harm(goal) > worst.harm(goal):
+            worst, worst_rows = now, sent + BLOCK
+        if quiet:
+            silent_class = max(silent_class, now.worst_class)
+            if now.harm(goal) > silent.harm(goal):
                 silent, silent_rows = now, sent + BLOCK
-        for _ in range(0, AFTER, BLOCK):
-            guard.score(case.draw(BLOCK, random))
-        return Outcome(silent, silent_rows, worst, worst_rows, alarms, look(guard, case))
+    for _ in range(0, AFTER, BLOCK):
+        run.send(case.draw(BLOCK, random))
+    return Outcome(silent, silent_rows, silent_class, worst, worst_rows, alarms, look(run, case))
 
 
 # -- which rows ------------------------------------------------------------------------------------------------
@@ -248,20 +299,23 @@ def moment_rows(case: Case, corner: Corner, share: float, part: float, seed: int
     return make
 
 
-def most_harmful_rows(case: Case, detector: Detector, goal: str, seed: int) -> Rows:
+def most_harmful_rows(case: Case, detector: Detector, goal: str, seed: int, victim: int | None = None) -> Rows:
     """A pool of rows, the most harmful first, when a copy of the detector takes them in again and again.
 
-    The pool: honest rows and OoD rows, drawn together around the training mean or pulled apart.
+    The pool: honest rows and OoD rows, drawn together around the training mean or pulled apart. With a ``victim`` the
+    harm is that to the in-distribution rows predicted as this class.
     """
     random = np.random.default_rng(seed)
     honest, ood = case.draw(40, random), case.ood[random.integers(0, len(case.ood), 40)]
     pool = [case.mean + factor * (rows - case.mean) for factor in (0.3, 0.6, 1.0, 1.6, 2.5) for rows in (honest, ood)]
     candidates = np.concatenate(pool)
     candidates = case.mean + case.std * ((candidates - case.mean) / case.std).clip(-REACH, REACH)
-    probes, cover = (case.ood if goal == "hide" else case.in_distribution)[:200], case.draw(60, random)
+    probes, cover = case.ood if goal == "hide" else case.in_distribution, case.draw(60, random)
+    probes = probes[:200] if victim is None else probes[probes.argmax(axis=1) == victim]
     harms = np.empty(len(candidates))
     for i, row in enumerate(candidates):
         twin = copy.copy(detector)
+        twin.warns_of_far_rows = False
         twin.stream(np.concatenate([cover, np.repeat(row[None], 60, axis=0)])[random.permutation(120)])
         harms[i] = twin.score(probes).mean() * (-1.0 if goal == "hide" else 1.0)
     ordered: Rows = candidates[np.argsort(-harms)]
@@ -305,36 +359,191 @@ def attacks(
 # -- what else must not happen -----------------------------------------------------------------------------------
 
 
-def fewest_rows_that_freeze(target: Target, most: int = 10) -> int | None:
+def fewest_far_rows_that_freeze(target: Target, most: int = 10) -> int | None:
     """How few rows, each within a limit for rows, freeze the guard; None: more than ``most``."""
     case = target.case
     for n, reach in itertools.product(range(1, most + 1), (4.0, REACH, 0.99 * target.policy.outlier, 1e6)):
-        random, guard = np.random.default_rng(n), target.open()
-        with guard.store:
-            guard.score(case.draw(150, random))
-            guard.score(case.mean + case.std * reach * random.choice([-1.0, 1.0], (n, case.mean.size)))
-            for _ in range(20):
-                guard.score(case.draw(50, random))
-                if guard.mode == "frozen":
-                    return n
+        random, run = np.random.default_rng(n), target.open()
+        run.send(case.draw(int(random.integers(150, 600)), random))
+        run.send(case.mean + case.std * reach * random.choice([-1.0, 1.0], (n, case.mean.size)))
+        for _ in range(20):
+            run.send(case.draw(50, random))
+            if run.frozen:
+                return n
     return None
 
 
-def cover_traffic(case: Case, detector: Detector, folder: Path, rows: int) -> Look:
+def rows_just_below(case: Case, detector: Detector, n: int = 400, seed: int = 1) -> Rows:
+    """Rows between honest and OoD ones, bisected to lie just below the file's threshold."""
+    random = np.random.default_rng(seed)
+    flagged = detector.predict(case.honest)
+    low = case.honest[~flagged][random.integers(0, int((~flagged).sum()), n)]
+    high = case.ood[detector.predict(case.ood)]
+    high = high[random.integers(0, len(high), n)]
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        above = detector.predict(middle)[:, None]
+        low, high = np.where(above, low, middle), np.where(above, middle, high)
+    return low
+
+
+class Crafted:
+    """Rows just below the file's threshold, of which those are sent that the running statistics flag at the time."""
+
+    def __init__(self, target: Target, seed: int = 1) -> None:
+        self._pool, self._random = rows_just_below(target.case, target.detector, seed=seed), np.random.default_rng(seed)
+
+    def draw(self, run: Run, n: int = 1) -> Rows:
+        useful = self._pool[run.flags(self._pool)]
+        chosen = useful if len(useful) else self._pool
+        return chosen[self._random.integers(0, len(chosen), n)]
+
+
+def fewest_crafted_rows_that_freeze(target: Target, most: int = 100) -> int | None:
+    """How many rows just below the file's threshold freeze the guard, one by one; None: more than ``most``."""
+    run, crafted = target.open(), Crafted(target)
+    for n in range(1, most + 1):
+        run.send(crafted.draw(run))
+        if run.frozen:
+            return n
+    return None
+
+
+class Nuisance(NamedTuple):
+    """What an attacker who wants noise, or no learning, gets for a share of the traffic."""
+
+    hostile: float
+    frozen: float
+    messages: int
+
+
+def nuisance(target: Target, until_frozen: bool, rows: int = LONG) -> Nuisance:
+    """Send crafted rows as long as the guard runs, or as long as no alarm stands; honest rows otherwise."""
+    run, crafted, random, hostile = target.open(), Crafted(target), np.random.default_rng(0), 0
+    while run.rows < rows:
+        if not (run.frozen if until_frozen else run.state.alarms):
+            run.send(np.concatenate([crafted.draw(run, 4), target.case.draw(1, random)]))
+            hostile += 4
+        else:
+            run.send(target.case.draw(20, random))
+    return Nuisance(hostile / run.rows, run.frozen_rows / run.rows, run.messages)
+
+
+class OneClass(NamedTuple):
+    """How far the in-distribution rows of one class moved before an alarm, and which class that was."""
+
+    moved: float
+    victim: int
+
+
+def harm_one_class(target: Target, share: float, rows: int) -> OneClass:
+    """Send the rows that harm one class most, for every third class."""
+    found = []
+    for victim in range(0, target.case.mean.size, 3):
+        pool = most_harmful_rows(target.case, target.detector, "cry", seed=1, victim=victim)
+        for part in (0.3, 0.95):
+            make = greedy_rows(target.case, pool, part, seed=1)
+            found.append(OneClass(attack(target, make, share, "steady", "class", rows).silent_class, victim))
+    return max(found)
+
+
+class Capped(NamedTuple):
+    """In-distribution rows flagged under a cap: by the file, before any alarm, and at all."""
+
+    file: float
+    silent: float
+    worst: float
+    alarm: bool
+
+
+def fill_the_cap(case: Case, detector: Detector, share: float, minutes: int = 12) -> Capped:
+    """Fill every minute's cap with harmful rows that the file flags: the worst of three strengths."""
+    pool = most_harmful_rows(case, detector, "cry", seed=1)
+    detector.warns_of_far_rows = False  # the opponent sends what it likes
+    pool = pool[detector.predict(pool)]
+    found = [_fill_the_cap(case, detector, share, minutes, pool[:most]) for most in (5, 15, 40)]
+    return max(found, key=lambda each: (each.silent, each.worst))
+
+
+def _fill_the_cap(case: Case, detector: Detector, share: float, minutes: int, pool: Rows) -> Capped:
+    run, random, quiet = Target(case, detector, policy=Policy(minute_cap=CAP)).open(), np.random.default_rng(0), True
+    honest = int(CAP / share) - CAP
+    silent = worst = file = float(detector.predict(case.honest).mean())
+    for minute in range(minutes):
+        at = 60.0 * minute
+        hostile = pool[random.integers(0, len(pool), CAP)] if minute >= 2 else case.draw(CAP, random)
+        for block in np.array_split(hostile, CAP // 50):
+            run.send(block, "poison", at)
+        flagged = [run.send(case.draw(100, random), "honest", at).is_ood.mean() for _ in range(honest // 100)]
+        quiet, share_now = not run.alarm_rows, float(np.mean(flagged))
+        worst = max(worst, share_now)
+        silent = max(silent, share_now) if quiet else silent
+    return Capped(file, silent, worst, not quiet)
+
+
+def cover_traffic(case: Case, detector: Detector, rows: int) -> Look:
     """With a cap for each client, one poisons and another sends calm rows far beyond it; the worst before an alarm."""
-    target = Target(case, detector, 0, folder, Policy(client_cap=300))
-    corner, guard, random = worst_corner(case, "hide"), target.open(), np.random.default_rng(0)
+    run, random = Target(case, detector, policy=Policy(client_cap=CAP)).open(), np.random.default_rng(0)
+    corner = worst_corner(case, "hide")
     make = moment_rows(case, Corner(2.0 * corner.shift, corner.spread), 1.0, 0.95, 1)
-    with guard.store:
-        worst = look(guard, case)
-        for _ in range(0, rows, 2000):
-            guard.score(make(100), client="poison")
-            guard.score(case.draw(1900, random), client="cover")
-            now = look(guard, case)
-            if now.alarm:
-                break
-            worst = max(worst, now, key=lambda each: each.harm("hide"))
+    worst = look(run, case)
+    for _ in range(0, rows, 2000):
+        run.send(make(100), client="poison")
+        run.send(case.draw(1900, random), client="cover")
+        now = look(run, case)
+        if now.alarm:
+            break
+        worst = max(worst, now, key=lambda each: each.harm("hide"))
     return worst
+
+
+# -- streams that nobody attacks ---------------------------------------------------------------------------------
+
+BENIGN = ("iid", "sorted by 50", "sorted by 500", "30 % one class", "50 % one class", "stuck frame", "x 0.9", "x 1.1")
+
+
+def benign_stream(case: Case, kind: str, rows: int, seed: int = 5) -> Rows:
+    """Honest rows in an order, a mixture or a scale that training did not have."""
+    random = np.random.default_rng(seed)
+    stream, predicted = case.draw(rows, random), case.honest.argmax(axis=1)
+
+    def of_class(c: int, n: int) -> Rows:
+        members = case.honest[predicted == c]
+        return members[random.integers(0, len(members), n)]
+
+    if kind.startswith("sorted by "):
+        length = int(kind.removeprefix("sorted by "))
+        parts = [of_class(int(random.integers(case.mean.size)), length) for _ in range(0, rows, length)]
+        return np.concatenate(parts)[:rows]
+    if kind.endswith(" one class"):
+        chosen = random.random(rows) < float(kind.split()[0]) / 100.0
+        stream[chosen] = of_class(0, int(chosen.sum()))
+    elif kind == "stuck frame":
+        for first in range(2000, rows, 5000):
+            stream[first : first + 200] = stream[first]
+    elif kind.startswith("x "):
+        stream = stream * float(kind.split()[1])
+    return stream
+
+
+class Benign(NamedTuple):
+    """What a benign stream makes of a guard."""
+
+    more_flagged: float
+    """Share of the rows flagged, above the file's."""
+    frozen: float
+    """Share of the rows while it was frozen ..."""
+    alarm: float
+    """... or an alarm stood."""
+    messages: int
+
+
+def benign(target: Target, kind: str, rows: int = LONG) -> Benign:
+    """Send a benign stream."""
+    run, stream = target.open(), benign_stream(target.case, kind, rows)
+    flagged = [run.send(stream[i : i + 50]).is_ood for i in range(0, rows, 50)]
+    more = float(np.concatenate(flagged).mean() - target.detector.predict(stream).mean())
+    return Benign(more, run.frozen_rows / run.rows, run.alarm_rows / run.rows, run.messages)
 
 
 # -- the report ----------------------------------------------------------------------------------------------------
@@ -349,77 +558,95 @@ class Record:
         self._head = {"command": command, "made_with": environment()}
         self._saved = saved
         self.lines: list[dict[str, Any]] = []
+        self.besides: list[dict[str, Any]] = []
         if saved and TARGET.exists():
             before = json.loads(TARGET.read_text())
             if all(before.get(name) == value for name, value in self._head.items()):
-                self.lines = before["attacks"]
+                self.lines, self.besides = before["attacks"], before["besides"]
 
-    def find(self, key: tuple[Any, ...]) -> dict[str, Any] | None:
-        """A line that is there already."""
-        return next((line for line in self.lines if tuple(line[name] for name in self.KEY) == key), None)
+    def knows(self, key: tuple[Any, ...]) -> bool:
+        """Whether a line is there already."""
+        return any(tuple(line[name] for name in self.KEY) == key for line in self.lines)
 
-    def save(self) -> None:
-        """Write what is known."""
+    def add(self, lines: list[dict[str, Any]], line: dict[str, Any]) -> None:
+        """Keep a line of one of both lists, and show it."""
+        line = {name: round(value, 4) if isinstance(value, float) else value for name, value in line.items()}
+        lines.append(line)
+        print("  ".join(f"{name} {value}" for name, value in line.items()), file=sys.stderr)
         if self._saved:
-            document = {**self._head, "date": date.today().isoformat(), "attacks": self.lines}
+            document = {
+                **self._head,
+                "date": date.today().isoformat(),
+                "attacks": self.lines,
+                "besides": self.besides,
+            }
             with atomic_path(TARGET) as temporary:
                 Path(temporary).write_text(json.dumps(document, indent=1) + "\n")
 
 
-def survey(
-    record: Record, case: Case, name: str, folder: Path, rows: int, shares: tuple[float, ...], starts: tuple[int, ...]
-) -> None:
+def survey(record: Record, case: Case, name: str, rows: int) -> None:
     """All attacks on one detector."""
     detector = ns.make_detector(name).fit(case.train).set_threshold(case.validation)
-    frozen = Look(float(detector.predict(case.ood).mean()), float(detector.predict(case.in_distribution).mean()), False)
-    for warm in starts:
-        target = Target(case, detector, warm, folder)
+    file = look(Target(case, detector).open(), case)
+    for warm in (0, WARM):
+        target = Target(case, detector, warm)
         for goal in ("hide", "cry"):
-            keys = {share: (case.name, name, warm, goal, share) for share in shares}
-            missing = [share for share in shares if record.find(keys[share]) is None]
+            missing = [share for share in SHARES if not record.knows((case.name, name, warm, goal, share))]
             if not missing:
                 continue
             corner, pool = worst_corner(case, goal), most_harmful_rows(case, detector, goal, seed=1)
             for share in missing:
-                outcomes = list(attacks(target, share, goal, corner, pool, rows))
-                silent_by, silent = max(outcomes, key=lambda each: each[1].silent.harm(goal))
-                worst_by, worst = max(outcomes, key=lambda each: each[1].worst.harm(goal))
-                _, slowest = max(outcomes, key=lambda each: each[1].after.harm(goal))
-                figure = (lambda seen: seen.ood) if goal == "hide" else (lambda seen: seen.in_distribution)
-                line = {
-                    "data": case.name,
-                    "detector": name,
-                    "honest_rows_before": warm,
-                    "goal": goal,
-                    "share": share,
-                    "frozen": round(figure(frozen), 4),
-                    "without_alarm": round(figure(silent.silent), 4),
-                    "rows": silent.silent_rows,
-                    "by": silent_by,
-                    "worst": round(figure(worst.worst), 4),
-                    "worst_rows": worst.worst_rows,
-                    "worst_by": worst_by,
-                    "alarm_stood": worst.worst.alarm,
-                    "after": round(figure(slowest.after), 4),
-                }
-                record.lines.append(line)
-                record.save()
-                print(
-                    f"{case.name:9}{name:20}{warm:6} {goal:5}{100 * share:4.0f} %  frozen {100 * line['frozen']:5.1f}  "
-                    f"without alarm {100 * line['without_alarm']:5.1f} ({line['rows']} rows, {silent_by})  "
-                    f"worst {100 * line['worst']:5.1f}{' alarm' if line['alarm_stood'] else ''} ({worst_by})  "
-                    f"after {100 * line['after']:5.1f}",
-                    file=sys.stderr,
-                )
-        last = record.find((case.name, name, warm, "cry", shares[-1]))
-        assert last is not None
-        if "fewest_rows_that_freeze" not in last:
-            last["fewest_rows_that_freeze"] = fewest_rows_that_freeze(target)
-        print(f"  fewest rows that freeze: {last['fewest_rows_that_freeze']}", file=sys.stderr)
-    if "cover_traffic_ood_flagged" not in last:
-        last["cover_traffic_ood_flagged"] = cover_traffic(case, detector, folder, 4 * rows).ood
-    print(f"  cover traffic: OoD flagged {100 * last['cover_traffic_ood_flagged']:.1f}", file=sys.stderr)
-    record.save()
+                line = summary(list(attacks(target, share, goal, corner, pool, rows)), goal, file)
+                key = dict(zip(Record.KEY, (case.name, name, warm, goal, share), strict=True))
+                record.add(record.lines, {**key, **line})
+    besides(record, case, name, detector, rows)
+
+
+def summary(outcomes: list[tuple[str, Outcome]], goal: str, file: Look) -> dict[str, Any]:
+    """The worst of some attacks, each with what reached it."""
+
+    def figure(seen: Look) -> float:
+        return seen.ood if goal == "hide" else seen.in_distribution
+
+    silent_by, silent = max(outcomes, key=lambda each: each[1].silent.harm(goal))
+    worst_by, worst = max(outcomes, key=lambda each: each[1].worst.harm(goal))
+    _, slowest = max(outcomes, key=lambda each: each[1].after.harm(goal))
+    return {
+        "frozen": figure(file),
+        "without_alarm": figure(silent.silent),
+        "rows": silent.silent_rows,
+        "by": silent_by,
+        "worst_class_without_alarm": max(outcome.silent_class for _, outcome in outcomes),
+        "worst": figure(worst.worst),
+        "worst_rows": worst.worst_rows,
+        "worst_by": worst_by,
+        "alarm_stood": worst.worst.alarm,
+        "after": figure(slowest.after),
+    }
+
+
+def besides(record: Record, case: Case, name: str, detector: Detector, rows: int) -> None:
+    """What else must not happen, and what streams that nobody attacks do."""
+
+    def keep(what: str, find: Callable[[], Any]) -> None:
+        key = {"data": case.name, "detector": name, "what": what}
+        if any(key.items() <= line.items() for line in record.besides):
+            return
+        found = find()
+        record.add(record.besides, {**key, **(found._asdict() if hasattr(found, "_asdict") else {"rows": found})})
+
+    fresh, warm = Target(case, detector), Target(case, detector, WARM)
+    for when, target in (("fresh", fresh), ("warm", warm)):
+        keep(f"fewest far rows that freeze, {when}", lambda target=target: fewest_far_rows_that_freeze(target))
+        keep(f"fewest crafted rows that freeze, {when}", lambda target=target: fewest_crafted_rows_that_freeze(target))
+    keep("kept frozen", lambda: nuisance(warm, until_frozen=True))
+    keep("flapping", lambda: nuisance(warm, until_frozen=False))
+    for share in (0.05, 0.2):
+        keep(f"one class harmed by {100 * share:.0f} %", lambda share=share: harm_one_class(warm, share, rows // 2))
+        keep(f"cap filled by {100 * share:.0f} %", lambda share=share: fill_the_cap(case, detector, share))
+    keep("cover traffic above a cap", lambda: cover_traffic(case, detector, 4 * rows))
+    for kind in BENIGN:
+        keep(f"benign: {kind}", lambda kind=kind: benign(fresh, kind))
 
 
 def main() -> int:
@@ -433,12 +660,8 @@ def main() -> int:
     outputs = " --outputs outputs_resnet20" if chosen.outputs else ""
     record = Record(f"python tools/attack_guard.py --rows {chosen.rows}{outputs}", chosen.save)
     began = time.monotonic()
-    memory = (
-        "/dev/shm" if Path("/dev/shm").is_dir() else None
-    )  # thousands of flushes to a disk would take most of the time
-    with tempfile.TemporaryDirectory(prefix="normscale-attack-", dir=memory) as folder:
-        for case, name in itertools.product(cases, chosen.detector or DETECTORS):
-            survey(record, case, name, Path(folder), chosen.rows, SHARES, (0, WARM))
+    for case, name in itertools.product(cases, chosen.detector or DETECTORS):
+        survey(record, case, name, chosen.rows)
     print(f"{time.monotonic() - began:.0f} s", file=sys.stderr)
     return 0
 

@@ -31,11 +31,11 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools")]
 from fuzz_parsers import ARROW_FILE, ARROW_STREAM, JSON, NPY, damaged, read_by_others, whole_bodies  # noqa: E402
 
 import normscale as ns  # noqa: E402
+from guard.server.kills import Moments  # noqa: E402
+from guard.server.models import CLASSES, linear_model, three_class_guard  # noqa: E402
+from guard.server.running import IDLE, Server  # noqa: E402
 from normscale._provenance import environment  # noqa: E402
-from normscale.serve.parsing import read_outputs  # noqa: E402
-from serve.kills import Moments  # noqa: E402
-from serve.models import CLASSES, linear_model, three_class_guard  # noqa: E402
-from serve.running import IDLE, Server  # noqa: E402
+from normscale.guard.server.parsing import read_outputs  # noqa: E402
 
 TARGET = ROOT / "docs" / "results" / "guard-fuzz.json"
 OUTLIER = 30.0

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from normscale.serve.parsing import ARROW_FILE, ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_outputs
+from normscale.guard.server.parsing import ARROW_STREAM, JSON, NPY, BadRequest, read_inputs, read_outputs
 
+ARROW_FILE = "application/vnd.apache.arrow.file"
 WIDTH, MAX_ROWS = 3, 64
 EXTREMES = (0, 1, 2, 3, 7, 8, 63, 64, 127, 128, 255, 256, 32767, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1)
 WORDS = (

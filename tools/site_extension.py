@@ -27,13 +27,15 @@ ROOT = Path(__file__).parent.parent
 HEADINGS = {  # the room of a public name -> its heading in the reference
     "detectors": "Detectors",
     "outputs": "Outputs of a network",
-    "tables": "Tables",
+    "rows": "Tables",
     "sample": "The embedded sample",
     "scores": "Scores",
     "scaling": "Norm-scaling",
     "moments": "Running moments",
     "metrics": "Metrics",
-    "experiments": "Comparing",
+    "extraction": "A network's outputs",
+    "guard": "The guard",
+    "bench": "Comparing and reporting",
     "dataframes": "DataFrames",
     "errors": "Errors and warnings",
 }

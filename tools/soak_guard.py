@@ -25,10 +25,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import normscale as ns  # noqa: E402
+from guard.server.running import Server  # noqa: E402
 from normscale import _progress  # noqa: E402
 from normscale._provenance import environment  # noqa: E402
 from normscale.moments import RunningMoments  # noqa: E402
-from serve.running import Server  # noqa: E402
 
 TARGET = ROOT / "docs" / "results" / "guard-soak.json"
 GROWTH = 1.0  # MB a minute

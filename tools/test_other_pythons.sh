@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 TESTS=(
-    tests/encoding tests/metrics tests/input_checks tests/tables/test_csv.py tests/tables/test_roundtrip.py
+    tests/encoding tests/metrics tests/input_checks tests/rows/test_csv.py tests/rows/test_roundtrip.py
     tests/cli/test_wrong_use.py tests/cli/test_detectors_command.py
     tests/detectors/test_norm_scaling.py tests/detectors/test_robust_norm_scaling.py tests/detectors/test_knn.py
     tests/test_moments.py tests/test_outputs.py tests/test_scores.py tests/test_sklearn.py tests/test_lock.py

@@ -1,6 +1,8 @@
-"""DataFrames of pandas or polars: outputs come in, result tables go out; neither package is imported to read one.
+"""DataFrames of pandas or polars and tables of pyarrow: outputs come in, result tables go out.
 
-Columns mean what they mean in files, see :mod:`normscale.tables.columns`: ``logit_<class>`` or all columns of numbers,
+None of these packages is imported to read one.
+
+Columns mean what they mean in files, see :mod:`normscale.rows.columns`: ``logit_<class>`` or all columns of numbers,
 ``feature_...``, ``label``. Columns of texts and dates are left out where the logits are marked by ``logit_``.
 """
 
@@ -14,8 +16,8 @@ import numpy as np
 from normscale._validate import Rows
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.input_checks.class_order import class_order, in_class_order
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
-from normscale.tables.columns import FEATURE, LABEL_NAMES, LOGIT, ColumnLayout
+from normscale.outputs import FEATURES, LABEL_NAMES, LOGITS, ModelOutputs, column_names
+from normscale.rows.columns import FEATURE, LOGIT, ColumnLayout, label_numbers
 
 if TYPE_CHECKING:
     import pandas
@@ -28,23 +30,17 @@ class DataFrameOutputs(NamedTuple):
     class_names: tuple[str, ...] | None
 
 
-def is_dataframe(value: object) -> bool:
-    """Whether something has columns by name, as the DataFrames of pandas and polars have."""
-    if isinstance(value, (np.ndarray, Mapping)) or not hasattr(value, "columns"):
-        return False
-    return all(isinstance(name, (str, int, np.integer)) for name in value.columns)
-
-
 def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] | None = None) -> DataFrameOutputs:
     """Read the outputs in a DataFrame.
 
     Parameters
     ----------
-    frame : DataFrame of pandas or polars
+    frame : DataFrame of pandas or polars, or Table of pyarrow
     array : str
         What columns without a mark are taken as: ``logits``, or the one array that a detector reads.
     class_names : sequence of str, optional
-        Columns of logits are matched by these names; without a column for one of them the frame is refused.
+        Columns of logits are matched by these names; without a column for one of them the frame is refused. So are
+        labels that are texts, where the columns have no names of classes.
 
     Examples
     --------
@@ -54,18 +50,19 @@ def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] |
     >>> found.outputs.logits.tolist(), found.class_names
     ([[3.0, 1.0], [4.0, 2.0]], ('cat', 'dog'))
     """
-    columns = list(frame.columns)
+    columns = column_names(frame)
     names = [str(column) for column in columns]
     marked = any(name.startswith((LOGIT, FEATURE)) for name in names)
     if array != LOGITS and not marked:
         wanted = [i for i, name in enumerate(names) if name.lower() not in LABEL_NAMES]
         rows = _matrix(frame, columns, wanted)
-        return DataFrameOutputs(ModelOutputs(labels=_labels(frame, columns, names), **{array: rows}), None)
+        return DataFrameOutputs(ModelOutputs(labels=_labels(frame, columns, names, class_names), **{array: rows}), None)
     has_logits = array == LOGITS or any(name.startswith(LOGIT) for name in names)
     layout = ColumnLayout("the DataFrame", names, beside_lists=not has_logits)
     arrays = {LOGITS: layout.logits, FEATURES: layout.features}
     matrices = {name: _matrix(frame, columns, places) for name, places in arrays.items() if places}
-    outputs = ModelOutputs(labels=_labels(frame, columns, names), **matrices)
+    labels = _labels(frame, columns, names, layout.class_names or class_names)
+    outputs = ModelOutputs(labels=labels, **matrices)
     order = class_order(class_names, layout.class_names, "the DataFrame")
     if order is None or layout.class_names is None:
         return DataFrameOutputs(outputs, layout.class_names)
@@ -136,11 +133,15 @@ def _flat(record: Any) -> dict[str, Any]:
     return flat
 
 
-def _labels(frame: Any, columns: Sequence[Any], names: Sequence[str]) -> Rows | None:
+def _labels(frame: Any, columns: Sequence[Any], names: Sequence[str], class_names: Sequence[str] | None) -> Rows | None:
     found = [columns[i] for i, name in enumerate(names) if name.lower() in LABEL_NAMES]
     if not found:
         return None
-    labels = _numbers(frame[found[0]], str(found[0]))
+    values = np.asarray(frame[found[0]])
+    if values.dtype.kind in "OUT" and any(isinstance(value, str) for value in values.tolist()):
+        texts = [value if isinstance(value, str) else None for value in values.tolist()]
+        return label_numbers(texts, class_names)
+    labels = _numbers(values, str(found[0]))
     return np.where(np.isnan(labels), -1.0, labels) if labels.dtype.kind == "f" else labels
 
 

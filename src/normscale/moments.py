@@ -16,6 +16,12 @@ from normscale import _kernels, _validate
 from normscale._kernels import BlockState, reference
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
+from normscale.state import Numbers
+
+
+def declared_moments(columns: str = "columns") -> dict[str, Numbers]:
+    """What the parts of a :class:`BlockState` in a record must be; ``columns`` names their number."""
+    return {"weight": Numbers(least=0.0), "mean": Numbers(columns), "m2": Numbers(columns, least=0.0)}
 
 
 class RunningMoments:

@@ -32,6 +32,8 @@ PERTURBED_LOGITS = "perturbed_logits"
 """The logits of inputs after a small step that raises the largest softmax probability."""
 ATTACKED = "attacked_"
 """Before the name of a layer: its activations for the same inputs after an attack."""
+LABEL_NAMES = ("label", "labels")
+"""Columns of a table that hold the labels."""
 
 
 _new, _set = object.__new__, object.__setattr__
@@ -128,9 +130,11 @@ class ModelOutputs:
     ([3.0], True)
     """
 
-    __slots__ = ("_arrays", "head", "labels")
+    __slots__ = ("_arrays", "_columns", "head", "labels")
 
     _arrays: dict[str, Rows]
+    _columns: dict[str, tuple[str, ...]]
+    """Names of the columns of arrays that came as DataFrames; not set where none did."""
     labels: IntArray | None
     head: Head | None
 
@@ -144,9 +148,13 @@ class ModelOutputs:
     ) -> None:
         """Check that the names can be names, the shapes agree and the labels are classes."""
         checked: dict[str, Rows] = {}
+        columns: dict[str, tuple[str, ...]] = {}
         for name, value in {LOGITS: logits, FEATURES: features, **arrays}.items():
             if value is None:
                 continue
+            if is_dataframe(value):
+                value, columns[name], own_labels = _read_frame(value, name)
+                labels = own_labels if labels is None else labels
             rows = as_rows(value, check_name(name), min_width=2 if name == LOGITS else 1)
             first = next(iter(checked), None)
             if first is not None and rows.shape[0] != checked[first].shape[0]:
@@ -172,16 +180,24 @@ class ModelOutputs:
         _set(self, "_arrays", checked)
         _set(self, "labels", labels)
         _set(self, "head", layer)
+        if columns:
+            _set(self, "_columns", columns)
 
     @classmethod
     def _trusted(
-        cls, arrays: dict[str, Rows], labels: IntArray | None = None, head: Head | None = None
+        cls,
+        arrays: dict[str, Rows],
+        labels: IntArray | None = None,
+        head: Head | None = None,
+        columns: dict[str, tuple[str, ...]] | None = None,
     ) -> ModelOutputs:
         """A record of arrays that were checked before; selecting rows should not read every label again."""
         record = _new(cls)
         _set(record, "_arrays", arrays)
         _set(record, "labels", labels)
         _set(record, "head", head)
+        if columns:
+            _set(record, "_columns", columns)
         return record
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -194,7 +210,7 @@ class ModelOutputs:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and send between processes; a frozen class with slots needs to say how."""
-        return ModelOutputs._trusted, (self._arrays, self.labels, self.head)
+        return ModelOutputs._trusted, (self._arrays, self.labels, self.head, self.columns)
 
     # -- arrays by name ----------------------------------------------------------------------------------------
 
@@ -202,6 +218,11 @@ class ModelOutputs:
     def names(self) -> tuple[str, ...]:
         """Names of the arrays."""
         return tuple(self._arrays)
+
+    @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """Names of the columns of the arrays that came as DataFrames, by the array's name."""
+        return getattr(self, "_columns", {})
 
     def array(self, name: str) -> Rows:
         """An array by name, or :class:`~normscale.errors.MissingOutput`."""
@@ -241,13 +262,15 @@ class ModelOutputs:
         >>> ModelOutputs([[1.0, 2.0]], labels=[1]).replace(labels=None, layer3=[[5.0]])
         ModelOutputs(n=1, logits=2, layer3=1)
         """
-        return ModelOutputs(**{**self._arrays, "labels": self.labels, "head": self.head, **arrays})
+        made = ModelOutputs(**{**self._arrays, "labels": self.labels, "head": self.head, **arrays})
+        kept = {name: names for name, names in self.columns.items() if name not in arrays}
+        return self._trusted(made._arrays, made.labels, made.head, {**kept, **made.columns}) if kept else made
 
     def only(self, *names: str) -> ModelOutputs:
         """The same inputs with these arrays alone, and with labels and head; itself where it has no others."""
         if names == self.names:
             return self
-        return self._trusted({name: self.array(name) for name in names}, self.labels, self.head)
+        return self._trusted({name: self.array(name) for name in names}, self.labels, self.head, self.columns)
 
     # -- rows --------------------------------------------------------------------------------------------------
 
@@ -281,6 +304,7 @@ class ModelOutputs:
             {name: array[rows] for name, array in self._arrays.items()},
             None if self.labels is None else self.labels[rows],
             self.head,
+            self.columns,
         )
 
     def __repr__(self) -> str:
@@ -345,10 +369,38 @@ class ModelOutputs:
             {name: np.concatenate([record.array(name) for record in records]) for name in first.names},
             labels,
             heads[0] if heads else None,
+            first.columns if all(record.columns == first.columns for record in records) else None,
         )
 
 
 _RESERVED = frozenset(name for name in dir(ModelOutputs) if name not in (LOGITS, FEATURES)) | {"labels", "head"}
+
+
+def is_dataframe(value: object) -> bool:
+    """Whether something has columns by name, as the DataFrames of pandas and polars and pyarrow's tables have."""
+    if isinstance(value, (np.ndarray, Mapping, ModelOutputs)) or not hasattr(value, "columns"):
+        return False
+    return all(isinstance(name, (str, int, np.integer)) for name in column_names(value))
+
+
+def column_names(frame: Any) -> list[Any]:
+    """The names of a DataFrame's columns; those of a pyarrow table stand elsewhere."""
+    return list(getattr(frame, "column_names", frame.columns))
+
+
+def _read_frame(frame: Any, array: str) -> tuple[Rows, tuple[str, ...], Rows | None]:
+    """The numbers of an array that is given as a DataFrame, the names of their columns, and its labels."""
+    marks = {LOGITS: "logit_", FEATURES: "feature_"}
+    mark = marks.get(array, "")
+    found = {str(column): column for column in column_names(frame)}
+    labels = next((found.pop(name) for name in list(found) if name.lower() in LABEL_NAMES), None)
+    if mark and any(name.startswith(mark) for name in found):
+        found = {name.removeprefix(mark): column for name, column in found.items() if name.startswith(mark)}
+    rows = np.stack([np.asarray(frame[column]) for column in found.values()], axis=1)
+    if labels is None:
+        return rows, tuple(found), None
+    known = np.asarray(frame[labels])
+    return rows, tuple(found), np.where(np.isnan(known), -1, known) if known.dtype.kind == "f" else known
 
 
 def check_name(name: str) -> str:

@@ -19,6 +19,8 @@ from normscale._validate import FloatArray, Rows
 from normscale.moments import RunningMoments
 from normscale.scores import scaled_scores
 
+_BLOCK_ELEMENTS = 1 << 16
+
 
 def scale_factor(moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
     """1 / (tau * sigma_j) per class, and 0 where sigma_j is 0; shape (C,)."""
@@ -76,6 +78,12 @@ def stream_into(
 def norm_scale_stream(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
     """The logits (n, C), each row scaled by the moments after that row was taken in; ``moments`` stay as they are."""
     rows = _validate.as_rows(logits, width=moments.mean.size)
-    _, means, variances = moments.prefix(rows)
-    deviations = temperature * np.sqrt(variances)
-    return np.divide(rows - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
+    scaled, moments = np.zeros(rows.shape), moments.copy()
+    size = max(16, _BLOCK_ELEMENTS // rows.shape[1])
+    for a in range(0, rows.shape[0], size):
+        block = rows[a : a + size]
+        _, means, variances = moments.prefix(block)
+        deviations = temperature * np.sqrt(variances)
+        np.divide(block - means, deviations, out=scaled[a : a + size], where=deviations > 0.0)
+        moments.update(block)
+    return scaled

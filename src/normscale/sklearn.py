@@ -3,6 +3,9 @@
 scikit-learn is imported with this module and by nothing else in the package. Its outlier detectors speak the other
 way round: higher is more normal, +1 is an inlier, -1 an outlier.
 
+A classifier is surer of the rows it was fitted on than of new ones, so a threshold that is set on them flags far too
+many new rows. In a pipeline :class:`ClassifierLogits` therefore gives the detector out-of-fold logits.
+
 >>> from sklearn.datasets import load_digits
 >>> from sklearn.linear_model import LogisticRegression
 >>> from sklearn.pipeline import make_pipeline
@@ -12,24 +15,27 @@ way round: higher is more normal, +1 is an inlier, -1 an outlier.
 >>> guard = make_pipeline(classifier, OutlierDetector("energy", random_state=0))
 >>> guard = guard.fit(images[known][:1000] / 16, digits[known][:1000])
 >>> inside, outside = guard.predict(images[known][1000:] / 16), guard.predict(images[~known] / 16)
->>> bool((inside == 1).mean() > 0.8), bool((outside == -1).mean() > 0.3)
+>>> bool((inside == 1).mean() > 0.9), bool((outside == -1).mean() > 0.3)
 (True, True)
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Self
 
 import numpy as np
 
 from normscale._validate import FloatArray, IntArray
+from normscale.detectors.base import Detector
 from normscale.detectors.registry import DEFAULT, make_detector
-from normscale.errors import InvalidInput, MissingExtra
+from normscale.errors import InvalidInput, MissingExtra, NormscaleError, NumericalWarning
 from normscale.outputs import LOGITS, ModelOutputs
 
 try:
     from sklearn.base import BaseEstimator, OutlierMixin, TransformerMixin, clone
-    from sklearn.utils import check_random_state
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.utils import check_random_state, get_tags
     from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 except ImportError as error:
     raise MissingExtra(f"normscale.sklearn needs scikit-learn ({error}). Run: pip install scikit-learn") from error
@@ -41,7 +47,8 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     detector : str
-        Its name, see :func:`normscale.list_detectors`.
+        Its name, see :func:`normscale.list_detectors`. One that needs more than one array, or a network's last layer,
+        is refused at once.
     parameters : dict, optional
         Of the detector.
     keep : float
@@ -83,6 +90,11 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         self.keep = keep
         self.held_out = held_out
         self.random_state = random_state
+        try:
+            made = make_detector(detector, **(parameters or {}))
+        except (NormscaleError, TypeError, ValueError, AttributeError):
+            return  # fit will say what is wrong; scikit-learn wants constructors to take anything
+        _require_one_array(made)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit on the outputs of a classifier; ``y`` are labels, for detectors that need them."""
@@ -90,8 +102,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         if not 0.0 <= self.held_out < 1.0:
             raise InvalidInput(f"held_out must lie in [0, 1); got {self.held_out!r}.")
         made = make_detector(self.detector, **(self.parameters or {}))
-        if len(made.reads) != 1:
-            raise InvalidInput(f"{made.name} reads {' and '.join(made.reads)}, and X is one array.")
+        _require_one_array(made)
         labels = _as_labels(y, made.reads[0], rows.shape[1]) if made.needs_labels and y is not None else None
         record = ModelOutputs(labels=labels, **{made.reads[0]: rows})
         order = check_random_state(self.random_state).permutation(len(record))
@@ -117,6 +128,17 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
         return np.where(self.decision_function(X) >= 0.0, 1, -1)
 
 
+def _require_one_array(detector: Detector) -> None:
+    """Refuse a detector that cannot be fitted on one array X."""
+    arrays = dict.fromkeys((*detector.reads, *detector.reads_in_fit))
+    needs = " and ".join([*arrays, *(["the network's last layer"] * detector.needs_head)])
+    if len(arrays) > 1 or detector.needs_head:
+        raise InvalidInput(
+            f"scikit-learn gives a detector one array X; {detector.name} needs {needs}. Take one that reads logits or "
+            f"features alone, or fit it on ModelOutputs: make_detector({detector.name!r}).fit(outputs)."
+        )
+
+
 def _as_labels(y: Any, array: str, n_columns: int) -> IntArray:
     """Class numbers for labels of any kind; those that are columns of the logits already stay as they are."""
     given = np.asarray(y)
@@ -137,34 +159,86 @@ class ClassifierLogits(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     They are its ``decision_function`` (two columns, 0 and z, for two classes), or, where it has none, the logarithm of
     ``predict_proba``.
 
+    ``fit(X, y).transform(X)`` and ``fit_transform(X, y)`` differ, as in :class:`sklearn.preprocessing.TargetEncoder`:
+    ``fit_transform``, which a pipeline calls while it is fitted, gives each row the logits of a copy of the classifier
+    that has not seen it. ``transform`` uses the one that was fitted on all rows.
+
     Parameters
     ----------
     classifier : estimator
         It is cloned and fitted, unless ``prefit``.
     prefit : bool
-        Use it as it is.
+        Use it as it is. The rows that the pipeline is then fitted on must be rows that the classifier has not seen.
+    cv : int, splitter or None
+        How ``fit_transform`` splits the rows; as in :func:`sklearn.model_selection.cross_val_predict`, with at most as
+        many folds as the smallest class has rows. None takes the logits of the very rows that the classifier was
+        fitted on, and warns of it.
     """
 
-    def __init__(self, classifier: Any, *, prefit: bool = False) -> None:
+    def __init__(self, classifier: Any, *, prefit: bool = False, cv: Any = 5) -> None:
         self.classifier = classifier
         self.prefit = prefit
+        self.cv = cv
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the classifier."""
+        validate_data(self, X, skip_check_array=True)
         self.classifier_ = self.classifier if self.prefit else clone(self.classifier).fit(X, y)
         return self
+
+    def fit_transform(self, X: Any, y: Any = None) -> FloatArray:
+        """Fit the classifier, and give out-of-fold logits; shape (n, n_classes)."""
+        self.fit(X, y)
+        if self.prefit:
+            return self.transform(X)
+        if self.cv is None:
+            warnings.warn(
+                "these are logits of rows that the classifier was fitted on. It is surer of them than of new rows, so "
+                "a threshold set on them flags too many. Leave cv=None out, or pass prefit=True and rows that it has "
+                "not seen.",
+                NumericalWarning,
+                stacklevel=2,
+            )
+            return self.transform(X)
+        method = "decision_function" if hasattr(self.classifier_, "decision_function") else "predict_proba"
+        return _logits(cross_val_predict(self.classifier, X, y, cv=_folds(self.cv, y), method=method), method)
 
     def transform(self, X: Any) -> FloatArray:
         """The logits; shape (n, n_classes)."""
         check_is_fitted(self)
         classifier = self.classifier if self.prefit else self.classifier_
-        if hasattr(classifier, "decision_function"):
-            scores = np.asarray(classifier.decision_function(X), dtype=np.float64)
-            return np.stack([np.zeros_like(scores), scores], axis=1) if scores.ndim == 1 else scores
-        probabilities = check_array(classifier.predict_proba(X))
-        logs: FloatArray = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-        return logs
+        method = "decision_function" if hasattr(classifier, "decision_function") else "predict_proba"
+        return _logits(getattr(classifier, method)(X), method)
 
     def __sklearn_is_fitted__(self) -> bool:
         """Whether :meth:`transform` works."""
         return self.prefit or hasattr(self, "classifier_")
+
+    def __sklearn_tags__(self) -> Any:
+        """What X and y may be: whatever the classifier takes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags = get_tags(self.classifier).input_tags
+        tags.target_tags.required = not self.prefit
+        return tags
+
+
+def _logits(values: Any, method: str) -> FloatArray:
+    """Logits (n, n_classes) from what a classifier's ``decision_function`` or ``predict_proba`` gave."""
+    if method == "predict_proba":
+        logs: FloatArray = np.log(np.maximum(check_array(values), np.finfo(np.float64).tiny))
+        return logs
+    scores = np.asarray(values, dtype=np.float64)
+    return np.stack([np.zeros_like(scores), scores], axis=1) if scores.ndim == 1 else scores
+
+
+def _folds(cv: Any, y: Any) -> Any:
+    """The splits, no more than the smallest class has rows; a class of one row is refused."""
+    if not isinstance(cv, int):
+        return cv
+    values, counts = np.unique(np.asarray(y), return_counts=True)
+    if counts.min() < 2:
+        raise InvalidInput(
+            f"class {values[counts.argmin()]} has 1 row; out-of-fold logits need 2 rows of every class. Give more "
+            "rows, or a fitted classifier with prefit=True and rows that it has not seen."
+        )
+    return min(cv, int(counts.min()))

@@ -1,4 +1,4 @@
-"""State in a file: named arrays and one JSON document, as safetensors. No pickle, ever.
+"""State as a value, and in a file: records of arrays; named arrays and one JSON document as safetensors. Never pickle.
 
 Detectors, networks, checkpoints and results are stored alike; the metadata key of the document tells the kinds apart.
 Files are written to a temporary name and moved into place, so a crash leaves the old file or the new one, never half
@@ -8,8 +8,10 @@ of one.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +20,9 @@ from normscale._atomic import atomic_path
 from normscale._version import __version__
 from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.safetensors_header import safetensors_header_of
-from normscale.errors import FileFormatError
+from normscale.errors import FileFormatError, InvalidInput
 
-FORMAT = 1
+FORMAT = 2
 """Grows when a file can no longer be read by older versions."""
 
 
@@ -58,7 +60,7 @@ def pack_state(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], k
     from safetensors.numpy import save
 
     document = {"format": FORMAT, "version": __version__, **header}
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: np.require(array, requirements="C") for name, array in tensors.items()}
     arrays.setdefault("_", np.zeros(0))  # without arrays, one tensor is still needed to be a valid file
     return save(arrays, metadata={kind.key: write_json(document)})
 
@@ -132,3 +134,199 @@ def _document(
         )
     tensors.pop("_", None)
     return header, tensors
+
+
+# -- records ----------------------------------------------------------------------------------------------------------
+#
+# A record is a NamedTuple of arrays, numbers, None, other records, and tuples or dicts of records. What follows is all
+# that is needed to keep one: nobody else knows the fields.
+
+Record = TypeVar("Record", bound=tuple[Any, ...])
+
+
+class Numbers:
+    """What the numbers in a field of a record must be, beside its type: ``Annotated[FloatArray, Numbers("logits")]``.
+
+    Parameters
+    ----------
+    *shape : int or str
+        Sizes of the axes; none: any shape. A name stands for a size that the reader of the record knows, such as the
+        columns of an array or a parameter of a detector; else for the same size wherever it appears.
+    least, above : float, optional
+        What no number may be below, or what every number must be above.
+    finite : bool
+    """
+
+    def __init__(
+        self, *shape: int | str, least: float | None = None, above: float | None = None, finite: bool = True
+    ) -> None:
+        self.shape, self.least, self.above, self.finite = shape, least, above, finite
+
+    def check(self, value: NDArray[Any], name: str, sizes: Callable[[str], int | None], bound: dict[str, int]) -> None:
+        """Raise :class:`InvalidInput` where an array is not as declared."""
+        if self.shape:
+            known = [size if isinstance(size, int) else sizes(size) or bound.get(size) for size in self.shape]
+            if value.ndim != len(known) or any(s not in (None, n) for s, n in zip(known, value.shape, strict=True)):
+                wanted = ", ".join(str(size or name) for size, name in zip(known, self.shape, strict=True))
+                raise InvalidInput(f"{name} must have the shape ({wanted}); got {value.shape}.")
+            bound.update({size: n for size, n in zip(self.shape, value.shape, strict=True) if isinstance(size, str)})
+        if self.finite and not np.isfinite(value).all():
+            raise InvalidInput(f"{name} must be finite.")
+        if self.least is not None and (value < self.least).any():
+            raise InvalidInput(f"{name} must be at least {self.least:g}; got {value.min():g}.")
+        if self.above is not None and not (value > self.above).all():
+            raise InvalidInput(f"{name} must be above {self.above:g}; got {value.min():g}.")
+
+
+Declared = Numbers | Mapping[str, "Numbers"]
+_ANY = Numbers()
+
+
+def record_arrays(record: Any, name: str = "") -> dict[str, NDArray[Any]]:
+    """The numbers of a record as arrays with dotted names; None and empty records leave nothing.
+
+    Examples
+    --------
+    >>> class Line(NamedTuple):
+    ...     slope: float
+    ...     offset: float | None
+    >>> record_arrays({"line": Line(2.0, None)})
+    {'line.slope': array(2.)}
+    """
+    if record is None:
+        return {}
+    parts: Iterable[tuple[Any, Any]]
+    if isinstance(record, Mapping):
+        parts = record.items()
+    elif isinstance(record, tuple):
+        parts = zip(getattr(record, "_fields", range(len(record))), record, strict=True)
+    else:
+        return {name: np.asarray(record)}
+    dot = f"{name}." if name else ""
+    return {key: array for part, value in parts for key, array in record_arrays(value, f"{dot}{part}").items()}
+
+
+def record_of(
+    kind: type[Record],
+    arrays: Mapping[str, NDArray[Any]],
+    name: str = "",
+    sizes: Callable[[str], int | None] = lambda _: None,
+    like: Any = None,
+) -> Record:
+    """The record that :func:`record_arrays` wrote, checked against what its fields declare.
+
+    A record that has a method ``check`` is asked by it whether its fields fit together.
+
+    Parameters
+    ----------
+    kind : type
+        Of the record.
+    arrays : mapping
+        By dotted name.
+    name : str
+        What the record is called there.
+    sizes : callable
+        The sizes that names in :class:`Numbers` stand for.
+    like : record, optional
+        One of the same form, for fields whose declared type is not the whole truth.
+
+    Raises
+    ------
+    InvalidInput
+        Where an array is missing or not as declared.
+    """
+    found: Record = _read(kind, arrays, name, _ANY, (sizes, {}), like)
+    return found
+
+
+_Sizes = tuple[Callable[[str], int | None], dict[str, int]]
+
+
+def _read(
+    hint: Any, arrays: Mapping[str, NDArray[Any]], name: str, declared: Declared, sizes: _Sizes, like: Any
+) -> Any:
+    """A value of a declared type, from the arrays whose names begin with ``name``."""
+    if hint is Any:
+        hint = type(like)
+    origin = get_origin(hint)
+    if origin is Annotated:
+        hint, declared = get_args(hint)[:2]
+        origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        if not any(key == name or key.startswith(f"{name}.") for key in arrays):
+            return None
+        return _read(next(one for one in get_args(hint) if one is not type(None)), arrays, name, declared, sizes, like)
+    if hint is type(None):
+        return None
+    if isinstance(hint, type) and hasattr(hint, "_fields"):
+        return _read_fields(hint, arrays, f"{name}." if name else "", declared, sizes, like)
+    if origin in (tuple, dict):
+        inside = get_args(hint)[0 if origin is tuple else 1]
+        start = len(name) + 1
+        keys = dict.fromkeys(key[start:].partition(".")[0] for key in arrays if key.startswith(f"{name}."))
+        values = {key: _read(inside, arrays, f"{name}.{key}", declared, sizes, None) for key in keys}
+        return values if origin is dict else tuple(values[str(i)] for i in range(len(values)))
+    if name not in arrays:
+        raise InvalidInput(f"{name} is missing.")
+    value = np.asarray(arrays[name])
+    is_number = hint in (float, int, bool)
+    wanted = np.dtype(hint) if is_number else _dtype_of(hint)
+    if value.dtype.kind not in "biuf" or (is_number and value.ndim):
+        raise InvalidInput(f"{name} must be {'a number' if is_number else 'numbers'}; got {value.dtype} {value.shape}.")
+    if wanted is not None:
+        if wanted.kind in "iub" and not (np.isfinite(value).all() and (value == value.astype(wanted)).all()):
+            raise InvalidInput(f"{name} must be whole numbers.")
+        value = value.astype(wanted, copy=False)
+    assert isinstance(declared, Numbers)
+    declared.check(value, name, *sizes)
+    return value.item() if is_number else value
+
+
+def _read_fields(
+    kind: Any, arrays: Mapping[str, NDArray[Any]], dot: str, declared: Declared, sizes: _Sizes, like: Any
+) -> Any:
+    given = declared if isinstance(declared, Mapping) else {}
+    own = sizes[0], dict(sizes[1])  # a name stands for one size within a record, and in those inside it
+    record = kind(
+        *(
+            _read(hint, arrays, f"{dot}{field}", given.get(field, _ANY), own, getattr(like, field, None))
+            for field, hint in _hints(kind)
+        )
+    )
+    if hasattr(record, "check"):
+        record.check()
+    return record
+
+
+@cache
+def _hints(kind: Any) -> list[tuple[str, Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [(field, hints[field]) for field in kind._fields]
+
+
+def _dtype_of(hint: Any) -> np.dtype[Any] | None:
+    """The dtype that an array type names; None where it names none, and any will do."""
+    inner = get_args(get_args(hint)[1])[0] if get_args(hint) else None
+    return np.dtype(inner) if isinstance(inner, type) and inner is not Any else None
+
+
+def copied(record: Any) -> Any:
+    """A record that may be changed in place: every array in it is a copy."""
+    if isinstance(record, np.ndarray):
+        return record.copy()
+    if isinstance(record, tuple):
+        parts = [copied(part) for part in record]
+        return type(record)(*parts) if hasattr(record, "_fields") else tuple(parts)
+    return {key: copied(part) for key, part in record.items()} if isinstance(record, Mapping) else record
+
+
+def same_records(first: Any, second: Any) -> bool:
+    """Whether two records hold the same numbers, to the bit.
+
+    Examples
+    --------
+    >>> same_records((np.ones(2), None), (np.ones(2), None)), same_records((1.0,), (2.0,))
+    (True, False)
+    """
+    one, other = record_arrays(first), record_arrays(second)
+    return one.keys() == other.keys() and all(np.array_equal(array, other[key]) for key, array in one.items())

@@ -11,7 +11,7 @@ import pytest
 
 import normscale as ns
 import program
-from normscale.paper.audit import POINTS, audit, summary
+from normscale.bench.paper.audit import POINTS, audit, summary
 
 
 def run(*arguments: object, columns: int | None = None) -> subprocess.CompletedProcess[str]:

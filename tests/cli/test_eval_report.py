@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import normscale as ns
+from normscale.bench.experiments import methods
+from normscale.bench.experiments.comparison import compare_with
+from normscale.bench.experiments.measuring import Measured, rows_to_score
+from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
-from normscale.experiments import methods
-from normscale.experiments.comparison import compare
-from normscale.experiments.measuring import Measured, rows_to_score
 from normscale.outputs import ModelOutputs
-from normscale.report.own_outputs import report_on
-from normscale.tables.gathering import gather
+from normscale.rows.gathering import gather
 from program import python
 
 SAMPLE = ns.load_sample()
@@ -47,7 +47,7 @@ def test_rows_go_to_a_file(tmp_path: Path, suffix: str) -> None:
 def measured(ood: dict[str, ModelOutputs]) -> list[Measured]:
     kept: list[Measured] = []
     detectors = [ns.MSP(), ns.NormScaling(), ns.MultiThreshold()]
-    compare(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
+    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
     return kept
 
 
@@ -86,8 +86,8 @@ def test_a_second_report_forgets_the_first(tmp_path: Path) -> None:
 
 
 def test_a_benchmark_is_not_written_over(tmp_path: Path) -> None:
-    from normscale.experiments.plan import Plan
-    from normscale.experiments.run_folder import RunFolder
+    from normscale.bench.experiments.plan import Plan
+    from normscale.bench.experiments.run_folder import RunFolder
 
     RunFolder.create(tmp_path, Plan("mine", "digits", {}))
     with pytest.raises(ns.InvalidInput, match="holds the run of a benchmark"):
@@ -97,14 +97,14 @@ def test_a_benchmark_is_not_written_over(tmp_path: Path) -> None:
 def test_two_detectors_of_one_name_are_two_lines(tmp_path: Path) -> None:
     kept: list[Measured] = []
     detectors = [ns.Energy(1.0), ns.Energy(5.0)]
-    rows = compare(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
+    rows = compare_with(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
     report_on(tmp_path, kept, SAMPLE.test, {"near": NEAR}, figures=False, resamples=20)
     lines = list(csv.DictReader((tmp_path / "tables" / "intervals.csv").read_text().splitlines()))
     assert sorted(float(line["AUROC"]) for line in lines) == pytest.approx(sorted(r.auroc for r in rows), abs=1e-4)
 
 
 def test_rows_in_temporary_files_and_small_blocks_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = [row.metrics for row in compare(SAMPLE.test, {"near": NEAR}, train=SAMPLE.train, detectors=some())]
+    expected = [row.metrics for row in compare_with(SAMPLE.test, {"near": NEAR}, train=SAMPLE.train, detectors=some())]
     monkeypatch.setattr(methods, "BLOCK_ELEMENTS", 1000)
     sides = []
     for side in (SAMPLE.train, SAMPLE.test, NEAR):
@@ -117,7 +117,7 @@ def test_rows_in_temporary_files_and_small_blocks_give_the_same_numbers(monkeypa
     train, test, near = sides
     counted: list[int] = []
     fitted: list[methods.Method] = []
-    rows = compare(
+    rows = compare_with(
         test,
         {"near": near},
         train=train,

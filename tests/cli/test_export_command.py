@@ -67,7 +67,7 @@ def test_a_model_with_its_detector_is_written_and_checked(folder: Path, say: Say
     assert code == 0
     assert "detector_weight_next, detector_mean_next, detector_m2_next" in said
 
-    from normscale.onnx import DetectorSession
+    from normscale.export.onnx import DetectorSession
 
     test, detector = ns.load_sample().test, ns.load_detector(folder / "detector.safetensors")
     for name, score in (("with_detector", detector.score), ("stateful", detector.stream)):

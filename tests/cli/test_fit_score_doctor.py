@@ -78,7 +78,7 @@ def test_features_alone_are_fitted_and_scored(tmp_path: Path, suffix: str) -> No
     ns.write_table(train, sample.train.only("features"))
     ns.write_table(test, sample.test.only("features"))
     path = tmp_path / "detector.safetensors"
-    fitted = run("fit", train, "-o", path, "-d", "mahalanobis", "-p", "shrinkage=oas", "--threshold-on", test)
+    fitted = run("fit", train, "-o", path, "-d", "mahalanobis:shrinkage=oas", "--threshold-on", test)
     assert fitted.returncode == 0, fitted.stderr
     rows = rows_of(run("score", path, test))
     assert list(rows[0]) == ["score", "is_ood"]
@@ -103,13 +103,13 @@ def test_a_threshold_per_class_needs_logits(tmp_path: Path) -> None:
 
 def test_steps_and_parameters_by_name(tmp_path: Path) -> None:
     path = tmp_path / "detector.safetensors"
-    fitted = run("fit", "sample:train", "-o", path, "-d", "norm_scaling+energy", "-p", "prior_weight=inf")
+    fitted = run("fit", "sample:train", "-o", path, "-d", "norm_scaling:prior_weight=inf+energy")
     assert fitted.returncode == 0, fitted.stderr
     detector = ns.load_detector(path)
     assert (detector.name, detector.get_params()["prior_weight"]) == ("norm_scaling+energy", float("inf"))
     assert detector.threshold_ is None
     assert "add --threshold-on VALIDATION" in fitted.stderr
-    layers = run("fit", "sample:train", "-o", path, "-d", "mahalanobis", "-p", "layers=features,logits")
+    layers = run("fit", "sample:train", "-o", path, "-d", "mahalanobis:layers=features,logits")
     assert layers.returncode == 0, layers.stderr
     assert ns.load_detector(path).reads == ("features", "logits")
 

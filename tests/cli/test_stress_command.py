@@ -11,10 +11,10 @@ import pytest
 
 import normscale as ns
 from needed_extras import need
-from normscale.experiments.measurement import StreamKind
-from normscale.experiments.stress import stress_preset
-from normscale.experiments.stress_result import load_stress
-from normscale.paper.stress_presets import RUNNING, STRESS_PRESETS
+from normscale.bench.experiments.measurement import StreamKind
+from normscale.bench.experiments.stress import stress_preset
+from normscale.bench.experiments.stress_result import load_stress
+from normscale.bench.paper.stress_presets import RUNNING, STRESS_PRESETS
 from program import normscale
 
 
@@ -38,7 +38,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "strange=odd.npz", "--preset", "robust")
 
 
-def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
+def test_one_run_prints_verdicts_saves_and_draws(folder: Path) -> None:
     need("matplotlib")
     run = normscale(*ARGUMENTS, "-o", "rows.json", "--picture", "map.svg", "--seed", 3, "--threads", 2, cwd=folder)
     assert run.returncode == 0, run.stderr
@@ -63,11 +63,12 @@ def test_one_run_prints_advises_saves_and_draws(folder: Path) -> None:
     assert line.split()[-2] == cell, "the columns are the shares, 50 % the last but one"
     assert line.split()[3] == "-", "0.1 % needs 999 rows"
     text = " ".join(run.stdout.split())
-    assert "What this means for these logits * Use " in text
+    assert sum(line.rstrip().endswith("use this") for line in lines) == 1
+    assert "Use this: the safe method with the highest mean" in text
     assert "gain kept" in text or "Gain kept" in text
 
 
-def test_advice_weighs_stream_aware_detectors_and_ones_own(folder: Path) -> None:
+def test_verdicts_weigh_stream_aware_detectors_and_ones_own(folder: Path) -> None:
     """On the sample, whose tables have features and a head, and with detectors that were named."""
     tables = ("--train", "sample:train", "--id", "sample:test", "--ood", "sample:uniform_noise")
     fitted = ns.make_detector("react+energy").fit(ns.load_sample().train)
@@ -83,8 +84,8 @@ def test_advice_weighs_stream_aware_detectors_and_ones_own(folder: Path) -> None
         for name in saved.in_setting("stream")
     }
     assert max(means, key=lambda name: means[name]).startswith(("stream_aware", "robust"))
-    advice = " ".join(run.stdout.split("for these logits")[1].split("\n* ")[1].split())
-    assert advice.startswith(("Use Stream-aware", "Use Robust")), advice
+    (advised,) = [line for line in run.stdout.splitlines() if line.rstrip().endswith("use this")]
+    assert advised.startswith(("stream_aware", "robust")), advised
     unknown = normscale("stress", *tables, "-d", "gne", cwd=folder)
     assert unknown.returncode == 1
     assert "Did you mean 'gen'" in " ".join(unknown.stderr.split())

@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import normscale as ns
+from guard.server.models import linear_model
 from normscale.cli import app
 from normscale.cli._lazy_commands import COMMANDS
-from normscale.serve.classifier import Classifier
-from serve.models import linear_model
+from normscale.cli._sentences import as_options
+from normscale.guard.server.classifier import Classifier
 
 SAMPLE = ns.load_sample()
 LABELS: Any = SAMPLE.train.labels
@@ -32,7 +33,7 @@ def run(*arguments: object) -> Result:
 
 def said(result: Result) -> str:
     """What a person reads: notes, and the sentence of the error."""
-    return " ".join(f"{result.stderr} {result.exception or ''}".split())
+    return " ".join(f"{result.stderr} {as_options(str(result.exception or ''))}".split())
 
 
 def csv(path: Path, outputs: ns.ModelOutputs, order: list[int] | None = None, names: list[str] = NAMES) -> Path:
@@ -81,7 +82,7 @@ def test_probabilities_are_refused_and_a_log_may_serve(tmp_path: Path, fitted: P
 def test_a_detector_of_features_does_not_mind_probabilities(tmp_path: Path) -> None:
     table = tmp_path / "both.npz"
     np.savez(table, logits=softmax(SAMPLE.train.logits), features=SAMPLE.train.features, labels=LABELS)
-    done = run("fit", table, "-o", tmp_path / "d.safetensors", "-d", "mahalanobis", "-p", "shrinkage=oas")
+    done = run("fit", table, "-o", tmp_path / "d.safetensors", "-d", "mahalanobis:shrinkage=oas")
     assert done.exit_code == 0, said(done)
 
 
@@ -93,13 +94,15 @@ def test_log_probabilities_are_noted(tmp_path: Path) -> None:
     assert "logs.npz holds log-probabilities" in said(done)
 
 
-def test_clipped_logits_and_percentages_are_noted(tmp_path: Path) -> None:
+def test_clipped_logits_are_noted_and_percentages_refused(tmp_path: Path) -> None:
     table, out = tmp_path / "table.npz", tmp_path / "d.safetensors"
     np.savez(table, logits=np.clip(SAMPLE.train.logits, -5.0, 5.0))
     assert "the logits of" in (text := said(run("fit", table, "-o", out)))
     assert "look clipped" in text
     np.savez(table, logits=100.0 * softmax(SAMPLE.train.logits))
+    out.unlink()
     assert "table.npz holds percentages, not logits" in said(run("fit", table, "-o", out))
+    assert not out.exists()
 
 
 def test_a_fit_says_in_one_line_what_to_try_next(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_a_fit_says_in_one_line_what_to_try_next(tmp_path: Path) -> None:
         lines = run("fit", table, *out, *options).stderr.splitlines()
         (line,) = [one for one in lines if "to compare all detectors" in one]
         assert f"normscale eval --train {table} --id TEST --ood OOD" in line
-        assert ("fit -d auto" in line) == (table == logits and "auto" not in options)
+        assert ("fit -d auto" in line) == ("auto" not in options)
         assert sum("auto" in one for one in lines) == 1
     command = f"eval --train {logits} --id sample:test --ood sample:unseen_digits -d msp"
     assert run(*command.split()).exit_code == 0
@@ -189,7 +192,7 @@ def test_a_threshold_on_training_rows(tmp_path: Path) -> None:
 def test_a_threshold_that_a_stream_would_not_keep(tmp_path: Path) -> None:
     table = ("sample:train", "-o", tmp_path / "d.safetensors", "--threshold-on", "sample:validation")
     noted = run("fit", *table, "-d", "oodd")
-    assert "100 % would be flagged by `score --stream`. Add --stream" in said(noted)
+    assert "100 % would be flagged in a stream. Pass --stream to set it" in said(noted)
     for calm in (("-d", "oodd", "--stream"), ("-d", "rtl"), ("-d", "norm_scaling")):
         assert "would be flagged" not in said(run("fit", *table, *calm))
     flagged = run("score", tmp_path / "d.safetensors", "sample:test", "--stream")
@@ -288,7 +291,7 @@ def test_an_output_in_a_missing_folder(tmp_path: Path, fitted: Path, command: tu
 
 def test_no_help_shows_the_type_of_a_variable() -> None:
     assert len(COMMANDS) > 12
-    for words in (*([name] for name in COMMANDS), ["data", "get"], ["data", "list"], ["data", "show"]):
+    for words in (*([name] for name in COMMANDS), ["data", "get"], ["data", "list"]):
         shown = run(*words, "--help")
         assert shown.exit_code == 0, words
         assert "list[" not in shown.stdout, words
@@ -327,7 +330,7 @@ def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:
     assert "(--logits NAME)" in several
     wrong = said(run("serve", "sample", "--model", two, "--logits", "score", *store))
     assert "Did you mean 'scores'?" in wrong
-    assert "no model at" in said(run("serve", "sample", "--model", tmp_path / "nowhere.onnx", *store))
+    assert "no model file at" in said(run("serve", "sample", "--model", tmp_path / "nowhere.onnx", *store))
     assert "give both" in said(run("serve", "sample", "--logits", "scores", *store))
     inputs = np.ones((2, 4), np.float32)
     expected = onnxruntime_outputs(two, inputs)
@@ -340,3 +343,34 @@ def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:
 def onnxruntime_outputs(path: Path, inputs: Any) -> Any:
     runtime = pytest.importorskip("onnxruntime")
     return runtime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(["scores"], {"inputs": inputs})[0]
+
+
+def test_a_table_in_the_place_of_a_detector_and_the_other_way_round(tmp_path: Path, fitted: Path) -> None:
+    table = tmp_path / "train.npz"
+    np.savez(table, logits=SAMPLE.train.logits)
+    text = said(run("score", table, table))
+    assert f"'{table}' is a table, and a detector is expected here" in text
+    assert "normscale score DETECTOR TABLE" in text
+    text = said(run("score", fitted, fitted))
+    assert f"{fitted} is a detector (" in text
+    assert "and a table of outputs is expected here" in text
+    assert f"{fitted} is a detector" in said(run("fit", fitted, "-o", tmp_path / "d.safetensors"))
+
+
+@pytest.mark.parametrize(("detector", "noted"), [("energy", False), ("norm_scaling", True)])
+def test_the_note_on_missing_classes_is_for_detectors_that_divide(tmp_path: Path, detector: str, noted: bool) -> None:
+    table = tmp_path / "few.npz"
+    np.savez(table, logits=SAMPLE.train.logits[LABELS < 4], labels=LABELS[LABELS < 4])
+    text = said(run("fit", table, "-o", tmp_path / "d.safetensors", "-d", detector))
+    assert ("the rows show 4 of 8 classes (labels). The logits of the others vary less" in text) == noted
+    assert ("norm-scaling" in text.replace("norm_scaling", "")) == noted
+
+
+def test_advice_is_in_the_words_of_the_command_line(tmp_path: Path) -> None:
+    table = tmp_path / "bare.npz"
+    np.savez(table, logits=SAMPLE.train.logits, features=SAMPLE.train.features)
+    for detector in ("mahalanobis", "vim", "react+energy"):
+        text = said(run("fit", table, "-o", tmp_path / "d.safetensors", "-d", detector))
+        assert "needs" in text
+        assert "ModelOutputs" not in text
+        assert "give a table with" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 
@@ -24,8 +25,8 @@ def members(outputs: ns.ModelOutputs) -> list[str]:
 
 
 def test_the_arrays_decide(train: ns.ModelOutputs) -> None:
-    assert members(train) == ["covered", "centred", "knn", "vim"]
-    assert members(ns.ModelOutputs(train.logits, train.features)) == ["covered", "centred", "knn"]
+    assert members(train) == ["present_classes", "centred", "knn", "vim"]
+    assert members(ns.ModelOutputs(train.logits, train.features)) == ["present_classes", "centred", "knn"]
     assert choose_detector(ns.ModelOutputs(train.logits)).detector.name == "robust_norm_scaling"
     assert choose_detector(ns.ModelOutputs(features=train.features)).detector.name == "knn"
 
@@ -47,7 +48,7 @@ def test_on_the_command_line_and_in_the_file(tmp_path: Path, train: ns.ModelOutp
     assert fit.exit_code == 0, fit.output
     assert "auto: stream_aware+ensemble, because there are logits, features and the head" in fit.output
     detector = ns.load_detector(path)
-    assert detector.choice == "chosen by --detector auto: there are logits, features and the head"
+    assert detector.choice == "chosen by auto: there are logits, features and the head"
     expected = choose_detector(train).detector.fit(train)
     sample = ns.load_sample()
     np.testing.assert_allclose(
@@ -57,8 +58,26 @@ def test_on_the_command_line_and_in_the_file(tmp_path: Path, train: ns.ModelOutp
     )
     assert CliRunner().invoke(app, ["score", str(path), "sample:test", "--stream"]).exit_code == 0
     plain = CliRunner().invoke(app, ["fit", "sample:train", "-o", str(path)])
-    assert "has features, and robust_norm_scaling reads logits alone; --detector auto" in plain.output
+    assert "to have one chosen by the arrays of the rows: fit -d auto" in plain.output
     assert ns.load_detector(path).choice is None
+
+
+def test_python_has_the_same_default_and_the_same_word() -> None:
+    sample = ns.load_sample()
+    detector = ns.fit(sample.train)
+    assert (detector.name, detector.choice) == (
+        "stream_aware+ensemble",
+        "chosen by auto: there are logits, features and the head",
+    )
+    assert ns.fit(sample.train.logits).name == "robust_norm_scaling"
+    noise = {"noise": sample.ood["uniform_noise"]}
+    rows = ns.compare(sample.test, noise, train=ns.ModelOutputs(sample.train.logits), detectors=["auto"])
+    assert {row.method for row in rows} == {"robust_norm_scaling"}
+    with pytest.raises(ns.InvalidInput, match="auto chooses a detector for the training outputs; pass train="):
+        ns.compare(sample.test, noise, detectors=["auto"])
+    assert set(inspect.signature(ns.compare).parameters) == {
+        "id_test", "ood_sets", "train", "validation", "detectors", "seed"
+    }  # fmt: skip
 
 
 def test_the_page_says_what_was_measured() -> None:

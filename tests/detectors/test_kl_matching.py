@@ -50,5 +50,5 @@ def test_a_usual_doubt_is_not_strange_and_an_unusual_certainty_is() -> None:
 def test_probabilities_that_underflow_are_no_zeros() -> None:
     """exp(-2000) is 0 in float64; its logarithm is not minus infinity here."""
     detector = ns.KLMatching().fit([[2000.0, 0.0], [0.0, 1.0]])
-    np.testing.assert_allclose(detector.log_typical_[0], [0.0, -2000.0])
+    np.testing.assert_allclose(detector.fitted_.log_typical[0], [0.0, -2000.0])
     assert detector.fit([[2000.0, 0.0]]).score([[0.0, 0.0]]) == pytest.approx(1000.0 - np.log(2.0))  # one class

@@ -47,6 +47,7 @@ def test_planted_neighbours() -> None:
     np.testing.assert_allclose(NNGuide(50).fit(train).score(test), NNGuide(2).fit(train).score(test))
 
 
+@pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")
 def test_ties_zeros_copies_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = outputs(300), outputs(20, 1)
     same = train[np.zeros(500, dtype=np.int64)]

@@ -22,7 +22,7 @@ def network(n: int, seed: int) -> ns.ModelOutputs:
 
 def slow(train: Any, stream: Any, k: int, k_dictionary: int, size: int) -> list[float]:
     def unit(row: Any) -> Any:
-        return row / np.sqrt(np.sum(row * row))
+        return row / np.sqrt(np.sum(row * row)) if row.any() else row
 
     bank = [unit(row) for row in train]
     dictionary: list[tuple[float, Any]] = []
@@ -48,6 +48,15 @@ def test_the_stream_equals_its_definition_in_any_split(tmp_path: Path) -> None:
     loaded: Any = ns.load_detector(tmp_path / "d.safetensors")
     np.testing.assert_allclose(np.concatenate([first, loaded.stream(stream[23:])]), whole, rtol=1e-9, atol=1e-9)
     assert len(loaded.dictionary_) == 7
+
+
+def test_a_row_of_zeros_is_like_nothing() -> None:
+    train = ns.ModelOutputs(logits=[[5.0, 0.0], [0.0, 5.0], [4.0, 0.0]], features=[[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    detector = ns.OODD(k=1, share=1.0).fit(train)
+    assert detector.score(np.zeros((1, 2))).tolist() == [0.0]
+    assert detector.score(np.array([[-1.0, -1e-9]])).tolist() == [0.0], "the zeros of the bank are nearer than the rest"
+    stream = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [-1.0, 0.0]])
+    assert detector.stream(stream).tolist() == slow(train.features, stream, 1, 5, 512)
 
 
 def test_rows_like_those_before_them_are_suspected_more() -> None:

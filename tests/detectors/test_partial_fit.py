@@ -13,6 +13,7 @@ import normscale as ns
 from normscale.detectors.class_sums import ClassSums
 from normscale.detectors.partial_fit import PartialFit
 from normscale.detectors.registry import list_detectors, make_detector
+from normscale.state import record_arrays
 
 MADE = {name: make_detector(name) for name in list_detectors()}
 MERGED = [name for name, detector in MADE.items() if not detector.why_all_rows()]
@@ -52,14 +53,14 @@ def test_parts_make_what_all_rows_make(name: str, dtype: Any) -> None:
     whole = make_detector(name).fit(outputs)
     parts = fitted_in_parts(make_detector(name), outputs, [1, 130, 130, 399])  # single rows and an empty part
     assert parts.widths_ == whole.widths_
-    header, tensors = whole._header_and_tensors()
-    other_header, others = parts._header_and_tensors()
+    header, tensors = whole._stored()
+    other_header, others = parts._stored()
     assert header == other_header
     assert tensors.keys() == others.keys()
     assert whole.baseline_ is not None
     assert parts.baseline_ is not None
     assert np.array_equal(whole.baseline_.predicted, parts.baseline_.predicted)
-    for key, array in whole.baseline_.tensors().items():
+    for key, array in record_arrays({"baseline": whole.baseline_}).items():
         np.testing.assert_allclose(others[key], array, rtol=1e-12, atol=1e-12)
     fresh = rows(50, seed=1)
     np.testing.assert_allclose(parts.score(fresh), whole.score(fresh), rtol=1e-9, atol=1e-9)

@@ -51,7 +51,7 @@ def test_planted_positions() -> None:
     rows = np.array([[4.0, 0.0], [0.0, 0.0], [0.0, 900.0], [10.0, -3.0]])
     expected = [0.0 - 16 / 17, 16.0, 16.0, 36.0 - 100 / 17]
     np.testing.assert_allclose(detector.score(rows), expected, atol=1e-9)
-    assert detector.projection_.shape == (2, 1)
+    assert detector.fitted_.projection.shape == (2, 1)
 
 
 def test_copies_and_zeros_of_columns_change_nothing() -> None:

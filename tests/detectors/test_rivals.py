@@ -88,8 +88,8 @@ def test_temperature_scaling_uses_the_fitted_temperature() -> None:
     validation, test = outputs(seed=3), outputs(40, seed=4)
     detector = ns.TemperatureScaling().fit(validation)
     assert validation.labels is not None
-    assert detector.temperature_ == pytest.approx(ns.fit_temperature(validation.logits, validation.labels))
-    np.testing.assert_allclose(detector.score(test), ns.msp_score(test.logits, detector.temperature_))
+    assert detector.fitted_.temperature == pytest.approx(ns.fit_temperature(validation.logits, validation.labels))
+    np.testing.assert_allclose(detector.score(test), ns.msp_score(test.logits, detector.fitted_.temperature))
 
 
 def test_multi_threshold_sets_one_threshold_per_predicted_class() -> None:
@@ -98,8 +98,8 @@ def test_multi_threshold_sets_one_threshold_per_predicted_class() -> None:
     scores, predicted = ns.msp_score(train.logits), train.predicted
     for c in range(4):
         mine = np.sort(scores[predicted == c])
-        assert detector.thresholds_[c] == mine[oracles.ceil_share("0.9", len(mine)) - 1]
-    excess = ns.msp_score(test.logits) - detector.thresholds_[test.predicted]
+        assert detector.fitted_.thresholds[c] == mine[oracles.ceil_share("0.9", len(mine)) - 1]
+    excess = ns.msp_score(test.logits) - detector.fitted_.thresholds[test.predicted]
     np.testing.assert_allclose(detector.score(test), excess)
     assert np.array_equal(detector.predict(test), excess > 0)
 

@@ -39,7 +39,7 @@ def test_planted_patterns() -> None:
         labels=[0, 0, 1, 1],  # the third is predicted wrong: not stored
     )
     detector = SHE().fit(train)
-    assert detector.patterns_.tolist() == [[3.0, 0.0], [0.0, 5.0]]
+    assert detector.fitted_.patterns.tolist() == [[3.0, 0.0], [0.0, 5.0]]
     test = ns.ModelOutputs([[1.0, 0.0]] * 3 + [[0.0, 1.0]], [[2.0, 7.0], [-1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
     assert detector.score(test).tolist() == [-6.0, 3.0, 0.0, -5.0]
 

@@ -133,10 +133,12 @@ def test_the_training_moments_are_stored_once(tmp_path: Path) -> None:
     detector.save(tmp_path / "detector.safetensors")
     _, tensors = load_state(tmp_path / "detector.safetensors")
     assert sorted(tensors) == [
-        "baseline.m2", "baseline.mean", "baseline.predicted", "running.m2", "running.mean", "running.weight",
+        "baseline.extremes",
+        "baseline.of_logits.m2", "baseline.of_logits.mean", "baseline.of_logits.weight", "baseline.predicted",
+        "state.moments.m2", "state.moments.mean", "state.moments.weight", "state.training",
     ]  # fmt: skip
     assert detector.baseline_ is not None
-    assert detector.training_ is detector.baseline_.moments
+    assert detector.training_ == detector.baseline_.moments
 
 
 def test_parameters_of_a_joined_name_are_not_lost() -> None:

@@ -13,6 +13,7 @@ import pytest
 import normscale as ns
 from normscale import _kernels
 from normscale.detectors.formula import formula_of
+from normscale.detectors.held_out import halves
 
 N_CLASSES, N_FEATURES = 5, 12
 
@@ -82,7 +83,7 @@ def test_both_kernels_agree_with_further_coordinates(train: Any, mixed: Any, mon
     for backend in (compiled_kernels(), reference):
         monkeypatch.setattr(_kernels, "_kernels", backend)
         detector = ns.StreamAware("energy", components=6).fit(train)
-        results.append((detector.stream(mixed[0]), detector.score(mixed[0]), *detector.mixture_))
+        results.append((detector.stream(mixed[0]), detector.score(mixed[0]), *detector.state_))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
 
@@ -110,11 +111,14 @@ def test_scores_of_training_rows_come_from_copies_that_have_not_seen_them(train:
             return np.array([np.abs(self.known - row).sum(axis=1).min() for row in outputs.features])
 
     detector = Remembers()
-    held_out = detector.fit_held_out(train[:201])
+    held_out = detector._fit_held_out(train[:201])
     assert (held_out > 0.0).all()
     assert (detector.score(train.features[:201]) == 0.0).all(), "the detector itself knows them all"
-    even = Remembers().fit(train[:201:2])
-    np.testing.assert_array_equal(held_out[1::2], even.score(train.features[1:201:2]))
+    parts = halves(train[:201], ("features",))
+    assert parts is not None
+    for half, other in (parts, parts[::-1]):
+        expected = Remembers().fit(train[other]).score(train.features[half])
+        np.testing.assert_array_equal(held_out[half], expected)
 
 
 def test_the_formula_is_the_score(train: Any, mixed: Any) -> None:
@@ -183,7 +187,7 @@ def test_rtl_is_ridge_regression_towards_the_training_fit(train: Any, mixed: Any
 def test_wrong_uses_are_told() -> None:
     with pytest.raises(ns.InvalidInput, match="one fit cannot serve both"):
         ns.make_detector("stream_aware+temperature_scaling").fit(network(100, 0))
-    with pytest.raises(ns.InvalidInput, match="components must be a whole number >= 0"):
+    with pytest.raises(ns.InvalidInput, match="components must be a whole number >= 1"):
         ns.StreamAware(components=1.5)  # type: ignore[arg-type]
     with pytest.raises(ns.InvalidInput, match="centred passes logits on"):
         ns.make_detector("centred+mahalanobis")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 import normscale as ns
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, Setting
 from normscale.detectors.registry import register
 from normscale.outputs import ModelOutputs
+from normscale.state import Numbers
 
 
 @register
@@ -22,21 +22,21 @@ class NearestNeighbour(Detector):
     name = "test_nearest_neighbour"
     title = "Nearest neighbour"
     reads = ("features",)
-    train_: FloatArray
+
+    class Fitted(NamedTuple):
+        """The training rows."""
+
+        train: FloatArray
+
+    fitted_: Fitted
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        self.train_ = np.concatenate([chunk.features.astype(np.float64) for chunk in chunks])
+        self._learn(self.Fitted(np.concatenate([chunk.features.astype(np.float64) for chunk in chunks])))
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         features = outputs.features.astype(np.float64)
-        distances: FloatArray = ((features[:, None] - self.train_[None]) ** 2).sum(axis=2).min(axis=1)
+        distances: FloatArray = ((features[:, None] - self.fitted_.train[None]) ** 2).sum(axis=2).min(axis=1)
         return distances
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"train": self.train_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.train_ = tensors["train"]
 
 
 @register
@@ -46,25 +46,25 @@ class RunningNeighbour(NearestNeighbour):
     name = "test_running_neighbour"
     title = "Running neighbour"
     settings = (Setting.FROZEN, Setting.STREAM)
-    last_: FloatArray
 
-    def _start(self) -> None:
-        self.last_ = np.zeros((0, self.train_.shape[1]))
+    class State(NamedTuple):
+        """The last rows of the stream."""
 
-    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        features, last, scores = outputs.features.astype(np.float64), self.last_, np.empty(len(outputs))
+        last: Annotated[FloatArray, Numbers("held", "features")]
+
+    def _start(self) -> State:
+        return self.State(np.zeros((0, self.fitted_.train.shape[1])))
+
+    def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
+        return self._score(outputs, threads)
+
+    def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
+        features, last, scores = prepared.features.astype(np.float64), state.last, np.empty(len(prepared))
         for i, row in enumerate(features):
-            known = np.concatenate([self.train_, last])
+            known = np.concatenate([self.fitted_.train, last])
             scores[i] = ((known - row) ** 2).sum(axis=1).min()
             last = np.concatenate([last, row[None]])[-50:]
-        self.last_ = last
-        return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"train": self.train_, "last": self.last_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.train_, self.last_ = tensors["train"], tensors["last"]
+        return scores, self.State(last)
 
 
 def fitted(name: str, **parameters: Any) -> Detector:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from guards import detector, digits, guard, moments_of, one_class, sample, send
 
 import normscale as ns
+from guard.guards import detector, digits, guard, moments_of, one_class, sample, send
 from normscale._kernels import BlockState
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
 from normscale.guard.block import block_moments
-from normscale.guard.clock import Clock
 from normscale.guard.drift import DriftMonitor, RecentRows
 from normscale.guard.guard_state import MinuteCounts
+from normscale.guard.stored_state import Clock
 from normscale.moments import RunningMoments
 
 
@@ -39,7 +39,7 @@ def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
     assert modes[-1] == "frozen"
     # Nothing that may have raised the alarm is believed: neither its block, nor what came before it.
     assert moments_of(on) == moments_of(guard())
-    assert (on.state.rows, on.state.freezes) == (0, 1)
+    assert on.state.rows == 0
     assert 100 <= rows <= 800
     assert on.state.frozen is not None
     send(on, one_class(300))
@@ -96,7 +96,7 @@ def test_warn_says_so_and_goes_on_and_ignore_does_not_look() -> None:
 
 
 def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> None:
-    on = guard(policy=Policy(window=200.0, calm=300.0))
+    on = guard(policy=Policy(window=200.0, evidence=100.0, calm=300.0))
     send(on, one_class(200))
     assert on.mode == "frozen"
     rows = 0
@@ -107,7 +107,7 @@ def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> No
     assert 300 <= rows <= 1200  # the window must forget, then the calm must last
     assert on.state.rows == 20
     assert on.state.quarantined == 200 + rows - 20
-    never = guard(policy=Policy(window=200.0, calm=math.inf))
+    never = guard(policy=Policy(window=200.0, evidence=100.0, calm=math.inf))
     send(never, one_class(200))
     for i in range(100):
         send(never, digits(50, seed=i))
@@ -117,11 +117,11 @@ def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> No
 
 
 def test_what_drift_froze_thaws_when_drift_is_not_acted_on_any_more_but_a_persons_word_holds(tmp_path: Path) -> None:
-    strict = guard(tmp_path / "s", Policy(window=200.0))
+    strict = guard(tmp_path / "s", Policy(window=200.0, evidence=100.0))
     send(strict, one_class(200))
     assert strict.mode == "frozen"
     assert send(guard(tmp_path / "s", Policy(on_drift="warn")), digits(5)).mode == "running"
-    for policy in (Policy(on_drift="warn"), Policy(window=200.0, calm=10.0)):
+    for policy in (Policy(on_drift="warn"), Policy(window=200.0, evidence=100.0, calm=10.0)):
         on = guard(policy=policy)
         on.freeze("by hand")
         for seed in range(10):
@@ -219,7 +219,7 @@ def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     time = 1050.0
     send(on, one_class(10))
     assert {alarm.since for alarm in on.state.alarms} == {1000.0}
-    for i in range(80):
+    for i in range(120):
         send(on, digits(50, seed=i))
     assert not on.state.alarms
     time = 1100.0
@@ -229,7 +229,7 @@ def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_readings_equal_their_definitions() -> None:
     random = np.random.default_rng(0)
-    policy = Policy(window=400.0)
+    policy = Policy(window=400.0, evidence=200.0)
     reference = detector().baseline_
     assert isinstance(reference, TrainingBaseline)
     rows = sample().train.logits
@@ -237,24 +237,27 @@ def test_readings_equal_their_definitions() -> None:
     np.testing.assert_allclose(reference.moments.mean, rows.astype(np.float64).mean(axis=0), rtol=1e-12)
     drift = DriftMonitor(reference, policy)
     monitor, weights, seen = RecentRows.empty(8), np.zeros(0), np.zeros((0, 8))
-    lately = added_lately = 0.0
+    lately, of_class = 0.0, np.zeros(8)
     for _ in range(40):
         n = int(random.integers(1, 30))
         block = random.normal(1.0, 2.0, (n, 8))
         counts = np.bincount(block.argmax(axis=1), minlength=8)
-        added = int(block[:, 0].max() > 3)
-        monitor = monitor.after(block_moments(block), counts, added, policy.window)
-        monitor = monitor.after_answers(n, added, policy.window)
-        lately = lately * math.exp(-n / 100.0) + 100.0 * (1.0 - math.exp(-n / 100.0))
-        added_lately = added_lately * math.exp(-n / 100.0) + added / n * 100.0 * (1.0 - math.exp(-n / 100.0))
+        alone = np.bincount(block[block[:, 0] > 2.0].argmax(axis=1), minlength=8)
+        monitor = monitor.after(block_moments(block), counts, policy.window)
+        monitor = monitor.after_answers(n, int(alone.sum()), policy.window).after_stream_only(n, alone)
+        lately = lately * math.exp(-n / 250.0) + alone.sum() / n * 250.0 * (1.0 - math.exp(-n / 250.0))
+        of_class = of_class * math.exp(-n / 800.0) + alone / n * 800.0 * (1.0 - math.exp(-n / 800.0))
         share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
         weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])
         seen = np.concatenate([seen, block])
     assert monitor.weight == pytest.approx(weights.sum(), rel=1e-12)
     np.testing.assert_allclose(monitor.mean, (weights[:, None] * seen).sum(axis=0) / weights.sum(), rtol=1e-10)
-    balance, shift, spread, flagged, added_share = drift.readings(monitor)
+    balance, shift, spread, flagged, stream_only, in_class = drift.readings(monitor)
     assert monitor.answered == pytest.approx(monitor.weight)
-    assert added_share.value == pytest.approx(max(0.0, added_lately - 5.0) / lately, rel=1e-9)
+    assert stream_only.value == pytest.approx((lately - 5.0) / 250.0, rel=1e-9)
+    shares = (of_class - 5.0) / np.maximum(800.0 * reference.share, 50.0)
+    assert in_class.value == pytest.approx(shares.max(), rel=1e-9)
+    assert in_class.worst == int(shares.argmax())
     recent = np.array([weights[seen.argmax(axis=1) == c].sum() for c in range(8)]) / weights.sum()
     q = reference.share
     chance = np.minimum(np.sqrt(2 * q * (1 - q) / (math.pi * weights.sum())), 2 * q)
@@ -268,7 +271,8 @@ def test_readings_equal_their_definitions() -> None:
     assert spread.value == pytest.approx(max(wider.max(), 1 / wider.min()) - 1, rel=1e-9)
     assert flagged.value == pytest.approx(monitor.flagged / monitor.answered)
     assert drift.readings(RecentRows.empty(8)) == ()
-    assert [reading.name for reading in DriftMonitor(None, policy).readings(monitor)] == ["flagged", "added"]
+    of_answers = ["flagged", "stream_only_flags", "class_stream_only_flags"]
+    assert [reading.name for reading in DriftMonitor(None, policy).readings(monitor)] == of_answers
     moved = RunningMoments.from_state(50.0, reference.moments.mean + 0.3 * reference.moments.std, reference.moments.m2)
     *_, shift, spread = drift.readings(monitor, moved)
     assert shift.value == pytest.approx(0.3)
@@ -287,7 +291,7 @@ def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
     for _ in range(30):
         counts = random.multinomial(100, share)
         block = BlockState(100.0, made.training_.mean, 100.0 * made.training_.variance)
-        monitor = monitor.after(block, counts, 0, 1000.0).after_answers(100, 5, 1000.0)
+        monitor = monitor.after(block, counts, 1000.0).after_answers(100, 5, 1000.0)
         assert not any(reading.alarming for reading in drift.readings(monitor))
 
 
@@ -296,7 +300,7 @@ def test_a_guard_without_baseline_watches_the_flagged_share() -> None:
     made.baseline_ = None
     on = guard(made=made)
     verdict = send(on, sample().ood["uniform_noise"].logits)
-    assert set(verdict.alarms) <= {"flagged", "added"}
+    assert set(verdict.alarms) <= {"flagged", "stream_only_flags", "class_stream_only_flags"}
     assert send(on, np.full((1, 8), 1e30)).taken_in == 1 - (on.mode == "frozen")
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import normscale as ns
+from normscale.detectors.base import Detector
+from normscale.errors import InvalidInput
 from normscale.guard import Policy, open_guard
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
@@ -18,12 +21,16 @@ from attack_guard import (  # type: ignore[import-not-found]
     Corner,
     Target,
     attack,
+    benign,
     cover_traffic,
-    fewest_rows_that_freeze,
+    fewest_crafted_rows_that_freeze,
+    fewest_far_rows_that_freeze,
+    fill_the_cap,
     greedy_rows,
     look,
     moment_rows,
     most_harmful_rows,
+    nuisance,
     sample_case,
     worst_corner,
 )
@@ -32,14 +39,21 @@ CASE = sample_case()
 UNGUARDED = Policy(on_drift="ignore")
 
 
-def target(folder: Path, warm: int = 0, policy: Policy | None = None, name: str = "norm_scaling") -> Target:
-    detector = ns.make_detector(name).fit(CASE.train).set_threshold(CASE.validation)
-    return Target(CASE, detector, warm, folder, policy)
+BOTH = ("norm_scaling", "robust_norm_scaling")
 
 
-def test_the_opponent_is_one(tmp_path: Path) -> None:
+@lru_cache
+def fitted(name: str = "norm_scaling") -> Detector:
+    return ns.make_detector(name).fit(CASE.train).set_threshold(CASE.validation)
+
+
+def target(warm: int = 0, policy: Policy | None = None, name: str = "norm_scaling") -> Target:
+    return Target(CASE, fitted(name), warm, policy)
+
+
+def test_the_opponent_is_one() -> None:
     """Against a guard that trusts its stream it reaches what it aims at, so that holding it off means something."""
-    on = target(tmp_path, policy=UNGUARDED)
+    on = target(policy=UNGUARDED)
     frozen = look(on.open(), CASE)
     hide, cry = (worst_corner(CASE, goal) for goal in ("hide", "cry"))
     assert attack(on, moment_rows(CASE, hide, 0.2, 0.4, 1), 0.2, "steady", "hide", 1500).worst.ood < frozen.ood - 0.3
@@ -49,8 +63,8 @@ def test_the_opponent_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("warm", (0, 2000))
 @pytest.mark.parametrize("share", (0.05, 0.2, 1.0))
-def test_no_share_of_the_traffic_hides_ood_inputs(tmp_path: Path, warm: int, share: float) -> None:
-    on = target(tmp_path, warm)
+def test_no_share_of_the_traffic_hides_ood_inputs(warm: int, share: float) -> None:
+    on = target(warm)
     for part in (0.3, 0.95):
         make = moment_rows(CASE, worst_corner(CASE, "hide"), share, part, 1)
         outcome = attack(on, make, share, "ratchet", "hide", 1500)
@@ -59,8 +73,8 @@ def test_no_share_of_the_traffic_hides_ood_inputs(tmp_path: Path, warm: int, sha
 
 
 @pytest.mark.parametrize("share", (0.05, 0.2))
-def test_crying_wolf_raises_an_alarm_and_is_over_soon(tmp_path: Path, share: float) -> None:
-    on = target(tmp_path, 2000)
+def test_crying_wolf_raises_an_alarm_and_is_over_soon(share: float) -> None:
+    on = target(2000)
     file = float(on.detector.predict(CASE.in_distribution).mean())
     for part in (0.3, 0.95):
         make = moment_rows(CASE, worst_corner(CASE, "cry"), share, part, 1)
@@ -70,17 +84,17 @@ def test_crying_wolf_raises_an_alarm_and_is_over_soon(tmp_path: Path, share: flo
         assert outcome.after.in_distribution <= file + 0.05
 
 
-def test_a_flood_of_the_first_rows_cannot_decide(tmp_path: Path) -> None:
-    on = target(tmp_path)
+def test_a_flood_of_the_first_rows_cannot_decide() -> None:
+    on = target()
     make = moment_rows(CASE, worst_corner(CASE, "hide"), 1.0, 0.95, 1)
     outcome = attack(on, make, 0.1, "first", "hide", 1000)
     assert outcome.worst.ood >= float(on.detector.predict(CASE.ood).mean())
 
 
 @pytest.mark.parametrize("part", (0.3, 0.6))
-def test_a_flood_of_the_first_rows_cannot_cry_wolf_either(tmp_path: Path, part: float) -> None:
+def test_a_flood_of_the_first_rows_cannot_cry_wolf_either(part: float) -> None:
     """Order-dependent statistics have no moments that training could outweigh: their first rows are on probation."""
-    on = target(tmp_path, name="robust_norm_scaling")
+    on = target(name="robust_norm_scaling")
     pool = most_harmful_rows(CASE, on.detector, "cry", seed=1)
     outcome = attack(on, greedy_rows(CASE, pool, part, 1), 0.2, "first", "cry", 1500)
     assert outcome.worst.in_distribution <= float(on.detector.predict(CASE.in_distribution).mean()) + 0.05
@@ -92,7 +106,7 @@ def test_the_first_rows_are_answered_by_the_file_and_counted(tmp_path: Path) -> 
     honest, ood = CASE.draw(700, random), CASE.ood[random.integers(0, len(CASE.ood), 700)]
     rows = np.where(random.random((700, 1)) < 0.2, ood, honest)
     file, running = detector.score(rows), copy.copy(detector).stream(rows)
-    enough, policy = int(Policy().enough), Policy(most_added=1.0, flagged=0.99, balance=0.99)
+    enough, policy = int(Policy().evidence), Policy(most_stream_only_flags=1.0, flagged=0.99, balance=0.99)
     expected = np.concatenate([file[:enough], np.maximum(file, running)[enough:]])
     assert (expected[enough:] > file[enough:]).any()
     for name, splits in {"one": [], "many": [1, 60, enough - 1, enough, 630]}.items():
@@ -103,20 +117,86 @@ def test_the_first_rows_are_answered_by_the_file_and_counted(tmp_path: Path) -> 
     # What the stream alone would flag raises the alarm all the same, before any of it was answered.
     guard = open_guard(detector, ":memory:")
     flood = greedy_rows(CASE, most_harmful_rows(CASE, detector, "cry", seed=1), 0.6, 1)(100)
-    assert "added" in guard.score(np.concatenate([flood, honest[:300]])).alarms
+    assert "stream_only_flags" in guard.score(np.concatenate([flood, honest[:300]])).alarms
     guard.store.close()
 
 
-@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
-def test_no_ten_rows_freeze_a_guard(tmp_path: Path, name: str) -> None:
-    assert fewest_rows_that_freeze(target(tmp_path, 500, name=name), most=10) is None
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("window", (500.0, 1000.0))
+def test_no_ten_rows_freeze_a_guard(name: str, window: float) -> None:
+    for warm in (0, 500):
+        assert fewest_far_rows_that_freeze(target(warm, Policy(window=window), name), most=10) is None
 
 
-def test_cover_traffic_above_a_cap_hides_nothing(tmp_path: Path) -> None:
-    detector = ns.NormScaling().fit(CASE.train).set_threshold(CASE.validation)
-    assert cover_traffic(CASE, detector, tmp_path, 8000).ood >= float(detector.predict(CASE.ood).mean())
-    # The monitor does not hear what is not taken in: the poison alone, within the cap, raises the alarm.
-    guard = open_guard(detector, ":memory:", Policy(client_cap=1000, window=200.0))
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize("warm", (0, 2000))
+def test_rows_just_below_the_threshold_need_as_many_at_the_start_as_later(name: str, warm: int) -> None:
+    """Each of them is flagged by the running statistics alone: before any other row they are all of the evidence."""
+    assert (fewest_crafted_rows_that_freeze(target(warm, name=name)) or 100) >= 40
+
+
+def test_a_window_of_few_rows_is_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"window must be at least 500 rows.*got 200"):
+        Policy(window=200.0)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_keeping_a_guard_frozen_costs_a_share_of_the_traffic_that_does_not_shrink(name: str) -> None:
+    short, long = (nuisance(target(2000, name=name), until_frozen=True, rows=rows) for rows in (4000, 12_000))
+    assert short.hostile > 0.04
+    assert long.hostile == pytest.approx(short.hostile, abs=0.01)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_an_attacker_at_the_limit_makes_few_messages(name: str) -> None:
+    assert 5 <= nuisance(target(2000, name=name), until_frozen=False, rows=20_000).messages <= 30
+
+
+@pytest.mark.parametrize("share", (0.05, 0.2))
+def test_a_cap_does_not_switch_the_alarm_off(share: float) -> None:
+    """Rows beyond a cap are answered by the running statistics, so what these alone flag of them counts too."""
+    reached = fill_the_cap(CASE, fitted("robust_norm_scaling"), share, minutes=6)
+    assert reached.alarm
+    assert reached.silent <= reached.file + 0.05
+    assert reached.worst <= reached.file + 0.2
+
+
+def test_what_happens_to_one_class_alone_is_an_alarm() -> None:
+    """Some rows of one class, flagged by the running statistics alone, are too few to show among all."""
+    judge = target(2000).open().judge
+    recent = judge.start.recent
+    for _ in range(20):
+        recent = recent.after_answers(80, 6, 1000.0).after_stream_only(80, np.where(np.arange(8) == 3, 2, 0))
+    alarming = [reading for reading in judge.drift.readings(recent) if reading.alarming]
+    assert [reading.name for reading in alarming] == ["class_stream_only_flags"]
+    assert alarming[0].worst == 3
+    assert not alarming[0].freezing
+    text = judge.drift.explain(alarming[0], recent, None, tuple("abcdefgh"))
+    assert "of the recent rows predicted 'd' are flagged by what the stream has taught alone" in text
+
+
+@pytest.mark.parametrize("kind", ("sorted by 500", "50 % one class", "30 % one class"))
+def test_an_unbalanced_stream_does_not_freeze_what_survives_it(kind: str) -> None:
+    expected = benign(target(name="robust_norm_scaling"), kind, 8000)
+    assert (expected.frozen, expected.more_flagged < 0.02) == (0.0, True)
+    unbalanced = Policy(expect="unbalanced")
+    told = benign(target(policy=unbalanced, name="robust_norm_scaling"), kind, 8000)
+    assert (told.frozen, told.more_flagged < 0.02, told.alarm < 0.5) == (0.0, True, True)
+    with pytest.raises(InvalidInput, match="norm_scaling follows the class balance"):
+        target(policy=unbalanced)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_honest_rows_and_a_stuck_frame(name: str) -> None:
+    assert benign(target(name=name), "iid", 10_000)[1:] == (0.0, 0.0, 0)
+    assert benign(target(name=name), "stuck frame", 10_000).frozen <= 0.25
+
+
+def test_cover_traffic_above_a_cap_hides_nothing() -> None:
+    detector = fitted()
+    assert cover_traffic(CASE, detector, 8000).ood >= float(detector.predict(CASE.ood).mean())
+    # Only rows that are taken in move the readings of rows: the poison alone, within the cap, raises the alarm.
+    guard = open_guard(detector, ":memory:", Policy(client_cap=1000, window=200.0, evidence=100.0))
     poison = moment_rows(CASE, Corner(np.ones(8), -np.ones(8)), 1.0, 2.0, 1)
     for _ in range(5):
         guard.score(CASE.draw(20, np.random.default_rng(0)), client="cover")  # within its cap
@@ -124,9 +204,8 @@ def test_cover_traffic_above_a_cap_hides_nothing(tmp_path: Path) -> None:
     assert guard.mode == "frozen"
 
 
-def test_each_thaw_takes_twice_as_long_until_a_person_or_long_calm_forgives() -> None:
-    detector = ns.NormScaling().fit(CASE.train).set_threshold(CASE.validation)
-    guard = open_guard(detector, ":memory:", Policy(window=100.0, calm=100.0))
+def test_every_thaw_takes_as_long_and_begins_from_the_file() -> None:
+    guard = open_guard(fitted(), ":memory:", Policy(window=100.0, evidence=50.0, calm=100.0))
     random, waits = np.random.default_rng(0), []
     for _ in range(3):
         while guard.mode == "running":
@@ -136,9 +215,36 @@ def test_each_thaw_takes_twice_as_long_until_a_person_or_long_calm_forgives() ->
             guard.score(CASE.draw(20, random))
             waited += 20
         waits.append(waited)
-        assert guard.state.rows == 20  # it begins again from the detector file, not from what raised the alarm
-    assert waits[0] < waits[1] < waits[2]
-    assert guard.state.freezes == 3
-    for _ in range(60):
-        guard.score(CASE.draw(20, random))
-    assert guard.state.freezes == 0
+        assert guard.state.rows == 20  # not from what raised the alarm
+    assert 100 < min(waits) <= max(waits) < 600
+
+
+def test_an_alarm_ends_after_a_calm_spell_well_below_its_limit() -> None:
+    guard = open_guard(fitted(), ":memory:", Policy(on_drift="warn", calm=300.0))
+    heard = list[str]()
+    guard.listeners.append(lambda entry: heard.append(entry.event))
+    random = np.random.default_rng(0)
+    while not guard.state.alarms:
+        guard.score(CASE.draw(20, random) + 0.4 * CASE.std)
+    calm = [alarm.calm_rows for alarm in guard.state.alarms]
+    assert max(calm) == 0
+    since = {alarm.name: alarm.since for alarm in guard.state.alarms}
+    for _ in range(14):  # it goes below the limit and back: one alarm all the time
+        guard.score(CASE.draw(20, random) - 0.4 * CASE.std)
+    assert since.items() <= {alarm.name: alarm.since for alarm in guard.state.alarms}.items()
+    while guard.state.alarms:
+        guard.score(CASE.draw(100, random))
+    assert [event for event in heard if event == "calm"] == ["calm"]
+    readings = guard.readings()
+    assert all(reading.value <= 0.75 * reading.limit for reading in readings)
+
+
+@pytest.mark.parametrize("name", ("oodd", "rtl"))
+def test_a_detector_whose_threshold_does_not_hold_in_its_stream_is_refused(tmp_path: Path, name: str) -> None:
+    made = ns.make_detector(name)
+    rows = np.random.default_rng(0).normal(size=(400, 8))
+    outputs = ns.ModelOutputs(logits=rows, features=rows @ rows[:8], labels=rows.argmax(axis=1))
+    made.fit(outputs).set_threshold(outputs)
+    with pytest.raises(InvalidInput, match=rf"{made.name.replace('+', '.')} cannot stand guard.*threshold"):
+        open_guard(made, tmp_path / "s.sqlite")
+    assert list(tmp_path.iterdir()) == []

@@ -12,18 +12,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign import NearestNeighbour, RunningNeighbour, fitted
-from guards import IGNORE, detector, digits, guard, one_class, sample, send
 
 import normscale as ns
+from guard.foreign import NearestNeighbour, RunningNeighbour, fitted
+from guard.guards import IGNORE, detector, digits, guard, one_class, sample, send
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.guard import Guard, Policy, Request, Verdict, open_guard, open_store
 from normscale.guard.drift import DriftMonitor
 from normscale.guard.pipe import watch_pipe
+from running_norm import RunningNorm, Shifted
 
 SAMPLE = ns.load_sample()
-READERS = ("mahalanobis", NearestNeighbour.name, RunningNeighbour.name)
+READERS = ("mahalanobis", NearestNeighbour.name, RunningNeighbour.name, RunningNorm.name, Shifted.name)
 
 
 def made_by_name(name: str) -> Detector:
@@ -34,7 +35,7 @@ def made_by_name(name: str) -> Detector:
 def test_a_detector_that_reads_features_stands_guard(tmp_path: Path, name: str) -> None:
     made, twin, rows = made_by_name(name), made_by_name(name), sample().test[:60]
     on = guard(tmp_path / "s", IGNORE, made)
-    assert list(on.widths) == ["logits", "features"]
+    assert list(on.widths) == list(dict.fromkeys(("logits", *made.reads)))
     verdict = on.score(rows, client="camera-7")
     expected = twin.stream(rows)
     np.testing.assert_allclose(verdict.scores, expected, rtol=1e-12)
@@ -137,7 +138,7 @@ def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as counting:
             counting.setattr(DriftMonitor, "readings", counted)
             send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
-        assert len(on.readings()) == 3  # there is not enough evidence for the others
+        assert len(on.readings()) == 4  # there is not enough evidence for the others
     assert len(calls) == 3
     assert on.state.quarantined == 50
 
@@ -159,7 +160,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {folder!r})
 import numpy as np
-from guards import IGNORE, detector, digits, guard
+from guard.guards import IGNORE, detector, digits, guard
 from normscale import _kernels
 made = detector(sys.argv[2])
 try:
@@ -179,7 +180,8 @@ def test_kernels_of_either_kind_read_the_writers_bits(tmp_path: Path, name: str)
     detector(name).save(tmp_path / "fitted")
 
     def run(kernels: str, what: str) -> tuple[str, str]:
-        command = [sys.executable, "-c", SCRIPT.format(folder=str(Path(__file__).parent)), str(tmp_path / "s"), name]
+        script = SCRIPT.format(folder=str(Path(__file__).parents[1]))
+        command = [sys.executable, "-c", script, str(tmp_path / "s"), name]
         environment = {**os.environ, "NORMSCALE_KERNELS": kernels}
         done = subprocess.run([*command, what], env=environment, capture_output=True, text=True, check=False)
         return done.stdout, done.stderr

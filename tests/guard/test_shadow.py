@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from foreign import NearestNeighbour
-from guards import IGNORE, detector, digits, moments_of, request, sample
 
 import normscale as ns
+from guard.foreign import NearestNeighbour
+from guard.guards import IGNORE, detector, digits, moments_of, request, sample
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, StoreUnavailable
 from normscale.guard import Guard, GuardPair, Verdict, open_guard

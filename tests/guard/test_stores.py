@@ -16,17 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from guards import IGNORE, detector, digits, guard, moments_of, sample, send
 
 import normscale as ns
+from guard.guards import IGNORE, detector, digits, guard, moments_of, sample, send
 from normscale.detectors.base import Detector
 from normscale.encoding.json_text import read_json
 from normscale.errors import FileFormatError, InvalidInput, StoreUnavailable
 from normscale.guard import open_guard, open_store
 from normscale.guard.entries import Entry
-from normscale.guard.guard_state import STORED
-from normscale.guard.stores import sqlite
-from normscale.state import pack_state
+from normscale.guard.stores import register_store, sqlite
 
 
 def tables(path: Path) -> list[list[tuple[Any, ...]]]:
@@ -86,6 +84,16 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed_before_an_answer(tmp_pat
         assert send(guard(tmp_path / "s", IGNORE), digits(10)).rows == 20
 
 
+def test_a_log_that_somebody_folded_in_is_no_loss(tmp_path: Path) -> None:
+    on = guard(tmp_path / "s", IGNORE)
+    send(on, digits(10))
+    for mode in ("TRUNCATE", "RESTART"):
+        with closing(sqlite3.connect(tmp_path / "s")) as other:
+            assert other.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[0] == 0
+        send(on, digits(10))
+    assert guard(tmp_path / "s", IGNORE).state.rows == 30
+
+
 def test_a_damaged_state_does_not_pass_for_one(tmp_path: Path) -> None:
     on = guard(tmp_path / "s")
     send(on, digits(10))
@@ -124,53 +132,20 @@ def test_a_probe_writes_or_says_why_not(tmp_path: Path, monkeypatch: pytest.Monk
         on.probe()
 
 
-def older_store(path: Path, made: Detector, *, stopped: bool) -> None:
-    """A store as version 1 wrote it: a journal and a snapshot."""
-    guard(path, IGNORE, made).store.close()
-    with closing(sqlite3.connect(path)) as store, store:
-        store.executescript(
-            "DROP TABLE state; DROP TABLE log; DELETE FROM meta WHERE key != 'detector';"
-            "ALTER TABLE quarantine RENAME COLUMN packed_rows TO replay_rows;"
-            "CREATE TABLE journal (seq BIGINT PRIMARY KEY, at DOUBLE PRECISION, event TEXT, client TEXT, rows BIGINT, "
-            "flagged BIGINT, predicted BLOB, mean BLOB, m2 BLOB, replay_rows BLOB, display_sample BLOB, note TEXT);"
-            "CREATE TABLE snapshot (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, state BLOB NOT NULL);"
-        )
-        training = made.baseline_
-        assert training is not None
-        moments = training.moments.reweighted(41.0)
-        header = {
-            "seq": 2, "at": 1000.0, "threshold": {"value": 1.25, "per_class": None, "keep": None, "n": None,
-            "conformal": False}, "threshold_decided": True, "rows": 40, "scored": 50, "quarantined": 10,
-            "frozen": None, "alarms": [], "calm_rows": 50, "this_minute": [-1, 0, {}], "recent": [49.0, 2.0],
-        }  # fmt: skip
-        tensors = {
-            "statistics.weight": np.array([41.0]), "statistics.mean": moments.mean, "statistics.m2": moments.m2,
-            **{f"recent.{name}": np.ones(8) for name in ("predicted", "mean", "m2")},
-        }  # fmt: skip
-        store.execute("INSERT INTO snapshot VALUES (1, 2, ?)", (pack_state(header, tensors, STORED),))
-        for seq in range(1, 3 if stopped else 4):
-            store.execute("INSERT INTO journal VALUES (?, 1000, 'rows', 'a', 20, 1, '', '', '', '', '', '')", (seq,))
-
-
-def test_a_store_of_an_older_version_is_brought_up_to_date(tmp_path: Path) -> None:
-    made = detector()
-    older_store(tmp_path / "s", made, stopped=True)
-    on = guard(tmp_path / "s", IGNORE, made)
-    assert (on.state.rows, on.state.scored, on.state.quarantined, on.state.seq) == (40, 50, 10, 2)
-    assert on.state.threshold.value == 1.25
-    assert send(on, digits(3)).rows == 43
-    assert guard(tmp_path / "s", IGNORE, made).state.rows == 43
-    older_store(tmp_path / "t", made, stopped=False)
-    with pytest.raises(FileFormatError, match=r"older version.*stop it by SIGTERM"):
-        guard(tmp_path / "t", IGNORE, made)
-
-
-def test_a_store_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", ["1", "99"])
+def test_a_store_of_another_version_is_refused(tmp_path: Path, schema: str) -> None:
     guard(tmp_path / "s").store.close()
     with closing(sqlite3.connect(tmp_path / "s")) as store, store:
-        store.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
-    with pytest.raises(FileFormatError, match=r"newer version.*schema 99"):
+        store.execute("UPDATE meta SET value = ? WHERE key = 'schema'", (schema,))
+    with pytest.raises(FileFormatError, match=f"another version.*schema {schema}"):
         open_store(tmp_path / "s")
+
+
+def test_an_address_of_no_known_kind_is_refused_and_a_kind_is_registered_once() -> None:
+    with pytest.raises(InvalidInput, match=r"a file or an address of postgresql://.*got mysql://\.\.\."):
+        open_store("mysql://somebody:secret@there/guard")
+    with pytest.raises(InvalidInput, match="there already"):
+        register_store("postgresql", lambda _: open_store(":memory:"))
 
 
 def test_decisions_keep_who_made_them_and_listeners_hear_what_is_on_disk(tmp_path: Path) -> None:
@@ -204,7 +179,7 @@ def test_an_alarm_and_its_end_are_entries_of_their_own() -> None:
     assert "freeze" in events
     assert on.state.alarms_raised >= events.count("alarm") > 0
     (first, *_) = [read_json(entry.note)["alarms"] for entry in heard if entry.event == "alarm"]
-    assert {"name", "value", "limit", "text", "since"} == set(first[0])
+    assert {"name", "value", "limit", "text", "since", "calm_rows"} == set(first[0])
     for i in range(80):
         send(on, digits(100, seed=i))
     assert "calm" in [entry.event for entry in heard]
@@ -256,7 +231,7 @@ def test_what_cannot_be_carried_over_is_said_or_begins_anew(tmp_path: Path) -> N
 
 
 def test_waiting_for_a_busy_store_ends_when_it_is_free(tmp_path: Path) -> None:
-    on, other = guard(tmp_path / "s", IGNORE), open_store(tmp_path / "s")
+    on, other = guard(tmp_path / "s", IGNORE), sqlite.SqliteStore(str(tmp_path / "s"))
     other.begin()
     threading.Timer(0.2, other.rollback).start()
     began = time.monotonic()

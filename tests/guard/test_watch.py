@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from guards import detector, digits, guard, one_class, send
 
+from guard.guards import detector, digits, guard, one_class, send
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.pipe import watch_pipe
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 import normscale as ns
 from normscale.errors import NumericalWarning
 from normscale.input_checks.class_order import class_order, in_class_order
-from normscale.input_checks.clipped import clipped
-from normscale.input_checks.odd_columns import looks_transposed, odd_column
-from normscale.input_checks.permuted_labels import permuted_labels
+from normscale.input_checks.first_rows import clipped, looks_transposed, odd_column, permuted_labels
 from normscale.input_checks.row_sketch import RowSketch
 from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, percentages, squashed
 

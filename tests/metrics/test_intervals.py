@@ -11,8 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from normscale.errors import InvalidInput, NumericalWarning
-from normscale.metrics import bootstrap_intervals, delong_interval, evaluate
-from normscale.metrics._ranking_sums import METRICS
+from normscale.metrics import METRICS, bootstrap_intervals, delong_interval, evaluate
 
 quick = settings(deadline=None, max_examples=60)
 

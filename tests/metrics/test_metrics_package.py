@@ -22,7 +22,7 @@ def test_every_public_name_is_documented_with_an_example_if_it_is_a_function() -
     for name in metrics.__all__:
         member = getattr(metrics, name)
         assert member.__doc__, name
-        if not isinstance(member, type):
+        if callable(member) and not isinstance(member, type):
             assert ">>>" in member.__doc__, name
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normscale.errors import InvalidInput
-from normscale.metrics import evaluate, evaluate_per_class
-from normscale.metrics._ranking_sums import METRICS
+from normscale.metrics import METRICS, evaluate, evaluate_per_class
 
 quick = settings(deadline=None, max_examples=60)
 

@@ -17,7 +17,7 @@ from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from normscale.errors import InvalidInput
 from normscale.metrics import RankingResult, _tie_groups, evaluate, precision_recall_curve, roc_curve
-from normscale.metrics._ranking_sums import METRICS, five_metrics_rows
+from normscale.metrics.metric import METRICS, Groups, SideSizes, values_of_rows
 
 quick = settings(deadline=None, max_examples=60)
 
@@ -371,6 +371,6 @@ def test_rows_of_counts_may_have_empty_groups(inside: list[float], outside: list
         np.r_[0.0, np.cumsum([side.count(v) for v in grid])][None, :].repeat(2, axis=0) for side in (inside, outside)
     ]
     caught = [math.ceil(Fraction(95, 100) * len(side)) for side in (outside, inside)]
-    rows = five_metrics_rows(edges[0], edges[1], caught[0], caught[1])
-    expected = [float(value) for value in slow_metrics(inside, outside).values()]
-    np.testing.assert_allclose(rows, [expected, expected], atol=1e-14)
+    rows = values_of_rows(Groups(edges[0], edges[1], SideSizes(len(inside), len(outside), caught[0], caught[1])))
+    for name, expected in slow_metrics(inside, outside).items():
+        np.testing.assert_allclose(rows[name], [float(expected)] * 2, atol=1e-14)

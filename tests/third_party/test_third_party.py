@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import normscale as ns
 from needed_extras import SERVER, need
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "guard" / "server"))
 from running import Server  # type: ignore[import-not-found]
 
 PACKAGE = Path(__file__).parent / "neighbours"
@@ -130,3 +131,40 @@ def test_a_benchmark_and_its_report(environment: dict[str, str], tmp_path: Path)
     page = (tmp_path / "report.html").read_text()
     assert "Their KNN" in page
     assert "Their ViM" in page
+
+
+def test_their_store_keeps_a_guard_as_ours_does(environment: dict[str, str], tmp_path: Path) -> None:
+    """The same requests to two servers, one on each store, a kill in between."""
+    for package in SERVER:
+        need(package)
+    detector = tmp_path / "guard.safetensors"
+    ns.NormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation).save(detector)
+    stores = [str(tmp_path / "ours.sqlite"), f"onefile://{tmp_path / 'theirs.json'}"]
+
+    def answers(ask: list[tuple[str, str, Any, dict[str, str]]]) -> list[list[Any]]:
+        found = []
+        for number, store in enumerate(stores):
+            options = ("--store", store, "--on-drift", "ignore")
+            with Server(detector, tmp_path / f"log{number}", *options, environment=environment) as server:
+                client = server.client()
+                replies = [client.ask(method, path, body, **headers) for method, path, body, headers in ask]
+                state = client.state()
+                server.kill()  # without a word of warning
+            kept = ("rows", "scored", "quarantined", "mode", "entry", "classes", "threshold")
+            found.append([*((reply.status, reply.json) for reply in replies), {name: state[name] for name in kept}])
+        return found
+
+    rows = {"logits": SAMPLE.test.logits[:20].tolist()}
+    key = {"Idempotency_Key": "once"}
+    first: list[tuple[str, str, Any, dict[str, str]]]
+    first = [("POST", "/v1/score", rows, {}), ("POST", "/v1/score", rows, key), ("POST", "/v1/freeze", {}, {}),
+             ("POST", "/v1/score", rows, {})]  # fmt: skip
+    ours, theirs = answers(first)
+    assert ours == theirs
+    second: list[tuple[str, str, Any, dict[str, str]]]
+    second = [("POST", "/v1/score", rows, key), ("POST", "/v1/thaw", {}, {}), ("POST", "/v1/quarantine/accept", {}, {}),
+              ("PUT", "/v1/threshold", {"value": 0.5}, {}), ("POST", "/v1/score", rows, {})]  # fmt: skip
+    ours, theirs = answers(second)
+    assert ours == theirs
+    assert ours[-1]["rows"] == 80
+    assert ours[-1]["quarantined"] == 0

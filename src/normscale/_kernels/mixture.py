@@ -32,6 +32,7 @@ REACH = 2.5
 no row can drag the OoD group where it likes."""
 TRUSTED, DISTRUSTED = 0.35, 0.5
 """Covariate shifts below the first leave what the stream taught alone; beyond the second it says nothing any more."""
+_LARGEST = 1e300
 OVERGROWN = 1e100
 """Where the unit of :attr:`Mixture.recent` is made 1 again."""
 
@@ -105,10 +106,6 @@ class Mixture(NamedTuple):
         """A state that may go on by itself."""
         return Mixture(*(part.copy() for part in self))
 
-    def is_finite(self) -> bool:
-        """Whether no number overflowed."""
-        return all(bool(np.isfinite(part).all()) for part in self)
-
 
 class MixtureRows(NamedTuple):
     """Rows of a stream as the loops read them."""
@@ -155,16 +152,24 @@ def _loops() -> Loops:
 
 def stream_mixture(
     rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
-) -> Mixture | None:
-    """Take rows in one by one, score each into ``out`` (n,), and return the state after the last.
+) -> bool:
+    """Take rows one by one into ``state``, which is changed in place, and score each into ``out`` (n,).
 
-    None when a row cannot be taken in; nothing given is changed. One row follows the other by nature: no threads.
+    False, and nothing is changed, where a row cannot be taken in. All rows are checked before the first is taken in, so
+    that a row costs what it touches: the numbers of its own class. All that is learned of a row is bounded, so that
+    rows that pass the check leave a finite state. One row follows the other by nature: no threads.
     """
-    state = state.copy()
+    if not all(_can_be_taken_in(part) for part in rows):
+        return False
     loops = _loops()
     for block in _kernels._blocks(rows.logits, 1):
         loops.stream(rows.block(block), profiles, settings, state, out[block])
-    return state if state.is_finite() and np.isfinite(out).all() else None
+    return True
+
+
+def _can_be_taken_in(numbers: NDArray[Any]) -> bool:
+    """Whether all are finite, and so far from the largest float64 that a sum over a row is finite, too."""
+    return not numbers.size or -_LARGEST < float(numbers.min()) <= float(numbers.max()) < _LARGEST
 
 
 def score_mixture(

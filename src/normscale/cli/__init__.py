@@ -11,6 +11,8 @@ import typer
 from normscale._kernels import announce_compilation
 from normscale._version import __version__
 from normscale.cli._lazy_commands import LazyGroup
+from normscale.cli._sentences import as_options
+from normscale.detectors.plugins import add_plugins
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(
@@ -35,8 +37,13 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+    plugin: list[str] | None = typer.Option(  # noqa: B008
+        None, metavar="FILE.py", help="A Python file that registers detectors of your own; may be repeated."
+    ),
 ) -> None:
     """Take the options that come before a command."""
+    if plugin:
+        add_plugins(plugin)
 
 
 def _say_warning(
@@ -49,18 +56,9 @@ def _say_warning(
 ) -> None:
     """Print a warning of ours as a sentence, without the line of code it came from."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    typer.echo(f"normscale: note: {message}" if issubclass(category, NumericalWarning) else text, err=True)
-
-
-def _as_options(sentence: str) -> str:
-    """Advice to pass an argument of a function, as the option that a command has for it.
-
-    Examples
-    --------
-    >>> _as_options('Drop the row or pass on_invalid="skip".')
-    'Drop the row or pass --on-invalid skip.'
-    """
-    return sentence.replace('on_invalid="skip"', "--on-invalid skip")
+    typer.echo(
+        f"normscale: note: {as_options(str(message))}" if issubclass(category, NumericalWarning) else text, err=True
+    )
 
 
 def main() -> None:
@@ -72,7 +70,7 @@ def main() -> None:
     try:
         app(prog_name="normscale")
     except NormscaleError as error:
-        typer.echo(f"normscale: {_as_options(str(error))}", err=True)
+        typer.echo(f"normscale: {as_options(str(error))}", err=True)
         sys.exit(1)
     except OSError as error:
         typer.echo(f"normscale: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)

@@ -11,10 +11,11 @@ from typing import IO, Any
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
+from normscale.bench.experiments.measurement import Measurement
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
-from normscale.experiments.measurement import METRICS, Measurement
-from normscale.tables.table_writer import check_folder
+from normscale.metrics import METRICS
+from normscale.rows.writing import check_folder
 
 POSITIVE = "OoD for *_out, in-distribution for *_in"
 
@@ -42,11 +43,12 @@ def print_table(rows: list[Measurement]) -> None:
         table = Table(box=SIMPLE_HEAD, title=title)
         table.add_column("detector")
         table.add_column("statistics")
-        for heading in ("AUROC", "AUPR\nOoD pos.", "AUPR\nID pos.", "FPR95\nOoD pos.", "FPR95\nID pos."):
-            table.add_column(heading, justify="right")
+        shown = [metric for metric in METRICS.values() if any(metric.name in row.metrics for row in here)]
+        for metric in shown:
+            table.add_column(metric.title.replace(", ", "\n").replace("positive", "pos."), justify="right")
         for row in here:
             dash = f"- ({notes.index(row.skipped) + 1})" if row.skipped else ""
-            numbers = (dash or f"{row.metrics[metric]:.4f}" for metric in METRICS)
+            numbers = (dash or _four_digits(row.metrics.get(metric.name)) for metric in shown)
             table.add_row(row.method, row.setting, *numbers)
         console.print(table)
     for number, text in enumerate(notes, start=1):
@@ -57,6 +59,10 @@ def print_table(rows: list[Measurement]) -> None:
         "stream, running over the shuffled mixture; per class, one ranking per predicted class, averaged (the paper's "
         "multi-threshold protocol, not to be compared with one ranking of all inputs)."
     )
+
+
+def _four_digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
 
 
 def print_csv(rows: list[Measurement]) -> None:

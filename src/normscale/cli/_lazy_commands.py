@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
-
-from normscale.cli._plain_help import PlainCommand
 
 COMMANDS = {
     "fit": "fit:fit",
@@ -69,3 +68,21 @@ def _build(name: str) -> Any:
         command = built(alone)
     command.name = name
     return command
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows ``<str>...`` for what may be repeated, and not the type of the Python variable."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for parameter in self.params:
+            shown = getattr(parameter, "display_type", None)  # other versions of typer name types otherwise
+            if shown is not None:
+                parameter.display_type = _plain(shown)  # type: ignore[attr-defined]
+
+
+def _plain(shown: Any) -> Any:
+    def display_type(*arguments: Any, **options: Any) -> str:
+        return re.sub(r"<list\[(.*)\]>", r"<\1>...", str(shown(*arguments, **options)))
+
+    return display_type

@@ -102,11 +102,11 @@ def _mixture_kernels_agree() -> bool:
         logits = np.vstack([train[:100], _rows(n_classes, 100)])  # rows that belong, then rows that do not
         known, stream = (mixture.MixtureRows(z, z[:, :1] ** 2, z.max(axis=1) - 6.0) for z in (train, logits))
         profiles = class_profiles(known)
-        empty = mixture.Mixture.empty(*profiles.mean.shape)
-        mine, theirs, other = np.empty(200), np.empty(200), empty.copy()
-        state = mixture.stream_mixture(stream, profiles, _DECAYS, empty, mine)
+        state, other = (mixture.Mixture.empty(*profiles.mean.shape) for _ in range(2))
+        mine, theirs = np.empty(200), np.empty(200)
+        taken_in = mixture.stream_mixture(stream, profiles, _DECAYS, state, mine)
         mixture_reference.stream(stream, profiles, _DECAYS, other, theirs)
-        if state is None or not np.allclose(mine, theirs, rtol=1e-9, atol=1e-9):
+        if not taken_in or not np.allclose(mine, theirs, rtol=1e-9, atol=1e-9):
             return False
         if not all(np.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in zip(state, other, strict=True)):
             return False

@@ -11,13 +11,14 @@ from typing import Annotated, Any
 
 import typer
 
+from normscale import jobs
 from normscale._progress import bar
 from normscale._version import __version__
-from normscale.cli._inputs import Input, read_named
+from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
+from normscale.cli._options import note
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
-from normscale.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
 
 EXAMPLE = (
     "Example: [bold]normscale audit --train sample:train --id sample:test --ood sample:unseen_digits "
@@ -71,7 +72,7 @@ def _outputs(
         return ()
     if train is None or id_table is None or not ood_tables:
         raise InvalidInput("--train, --id and --ood go together; give all three, or none for the embedded sample.")
-    return Input(train).read(), Input(id_table).read(), read_named(ood_tables)
+    return jobs.read(train, say=note), jobs.read(id_table, say=note), jobs.read_named(ood_tables, say=note)
 
 
 def print_blocks(findings: Sequence[Finding], details: bool) -> None:

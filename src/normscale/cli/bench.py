@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli._options import DETECTOR_HELP
 from normscale.errors import MissingExtra
 
 EXAMPLE = (
@@ -44,14 +45,19 @@ def bench(
         typer.Option(
             "--method",
             "-m",
-            help="Methods instead of the preset's: DETECTOR, DETECTOR_frozen, DETECTOR:parameter=value.",
+            metavar="DETECTOR",
+            help=f"Methods instead of the preset's; may be repeated. {DETECTOR_HELP} NAME_frozen: with its statistics "
+            "as fitted.",
         ),
     ] = None,
-    detectors: Annotated[
-        str | None,
+    detector: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Also measure these, for a leaderboard: all, or names separated by commas. One that cannot take "
-            "part is said and left out."
+            "--detector",
+            "-d",
+            metavar="DETECTOR",
+            help="Also measure this one, for a leaderboard; may be repeated; all: every one. One that cannot take part "
+            "is said and left out.",
         ),
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,
@@ -62,10 +68,10 @@ def bench(
     report: Annotated[bool, typer.Option(help="Write report.html, tables and figures at the end.")] = True,
 ) -> None:
     """Train, extract, score and compare: networks x OoD sets x methods. Killed at any moment, it goes on."""
-    from normscale.experiments.bench import bench as run_bench
-    from normscale.experiments.plan import named_source
-    from normscale.paper.presets import find_preset
-    from normscale.paper.stress_presets import STRESS_PRESETS
+    from normscale.bench.experiments.bench import bench as run_bench
+    from normscale.bench.experiments.plan import named_source
+    from normscale.bench.paper.presets import find_preset
+    from normscale.bench.paper.stress_presets import STRESS_PRESETS
 
     plan = find_preset(preset)
     plan = plan._replace(
@@ -77,10 +83,10 @@ def bench(
         width=width or plan.width,
         epochs=epochs or plan.epochs,
     )
-    if detectors is not None:
-        from normscale.paper.leaderboard_methods import with_detectors
+    if detector:
+        from normscale.bench.paper.leaderboard_methods import with_detectors
 
-        plan = with_detectors(plan, detectors)
+        plan = with_detectors(plan, detector)
     try:
         import torch  # noqa: F401 - said before anything is written
     except ImportError as error:
@@ -99,11 +105,11 @@ def bench(
     for name, why in result.missing.items():
         typer.echo(f"{name} was left out: {why}", err=True)
     typer.echo(f"{result.n_new} cells computed, {result.n_kept} were there: {result.run.results}", err=True)
-    if report:
-        from normscale.cli.report import report as write_report
+    if report or detector:
+        from normscale.bench.paper.additions import paper_additions
+        from normscale.bench.report.writing import report as write_report
 
-        write_report([folder])
-    if detectors is not None:
-        from normscale.cli.leaderboard import leaderboard
-
-        leaderboard([folder], f"{folder}/leaderboard")
+        asked = [(folder, False)] * report + [(f"{folder}/leaderboard", True)] * bool(detector)
+        for target, leaderboard in asked:
+            page = write_report(folder, target, leaderboard=leaderboard, additions=paper_additions())
+            typer.echo(f"written: {page}, with tables and figures beside it", err=True)

@@ -24,10 +24,10 @@ EXTRAS = {
     "serve": ("uvicorn", "the HTTP guard"),
     "postgres": ("psycopg", "a guard's store in PostgreSQL"),
     "onnx": ("onnxruntime", "ONNX models with their detector"),
-    "ray": ("ray", "many files, and pictures, on a Ray cluster"),
+    "ray": ("ray", "many files on a Ray cluster"),
 }
 
-BESIDE = {"ray": ("pyarrow", "pandas", "fsspec", "aiohttp", "PIL")}
+BESIDE = {"ray": ("pyarrow", "aiohttp")}
 """What else an extra needs: Ray without these starts, and fails at work."""
 
 

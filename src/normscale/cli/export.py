@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from normscale.cli._inputs import note
+from normscale.cli._options import note
 
 EXAMPLE = (
     "Example: [bold]normscale export --model net.onnx --detector detector.safetensors -o with_detector.onnx[/bold]"
@@ -37,7 +37,7 @@ def export(
     ] = None,
 ) -> None:
     """Add the outputs ood_score and is_ood to an ONNX classifier, and check them against numpy in onnxruntime."""
-    from normscale.onnx import export_with_detector
+    from normscale.export.onnx import export_with_detector
 
     done = export_with_detector(
         model, detector, output, logits=logits, features=features, stateful=stateful, threshold=threshold

@@ -1,4 +1,4 @@
-"""``normscale leaderboard``: every detector of one or more runs, ranked."""
+"""``normscale leaderboard``: every detector of one or more runs, ranked; ``normscale report --leaderboard``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 EXAMPLE = (
-    "Example: [bold]normscale bench --detectors all[/bold], then [bold]normscale leaderboard runs/digits -o "
+    "Example: [bold]normscale bench -d all[/bold], then [bold]normscale leaderboard runs/digits -o "
     "leaderboard[/bold], then open leaderboard/leaderboard.html"
 )
 
@@ -17,15 +17,13 @@ def leaderboard(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs of `normscale bench --detectors all`; they may be unfinished. settings.json, "
+            help="Folders of runs of `normscale bench -d all`; they may be unfinished. settings.json, "
             "results.jsonl, further.jsonl and failures.json are enough.",
         ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="The folder that the files go to.")] = "leaderboard",
 ) -> None:
-    """Rank all detectors of runs: near, far and all OoD sets, as one page that sorts and filters, .md and .csv."""
-    from normscale.paper.openood import openood
-    from normscale.report.leaderboard import write_leaderboard
+    """Rank all detectors of runs: near, far and all OoD sets, as one page that sorts and filters, and tables."""
+    from normscale.cli.report import report
 
-    page = write_leaderboard(runs, output, openood())
-    typer.echo(f"written: {page}, and .md and .csv beside it", err=True)
+    report(runs, output, leaderboard=True)

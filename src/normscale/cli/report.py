@@ -1,15 +1,15 @@
-"""``normscale report``: a benchmark's tables, figures and page, or one page over several."""
+"""``normscale report``: the page, tables and figures of one run or several."""
 
 from __future__ import annotations
 
-import os
 from typing import Annotated
 
 import typer
 
 EXAMPLE = (
     "Examples: [bold]normscale report runs/digits[/bold], then open runs/digits/report.html; [bold]normscale report "
-    "runs/cifar10-small runs/svhn-small -o joint[/bold], then open joint/report.html"
+    "runs/cifar10-small runs/svhn-small -o joint[/bold]; networks of your own as seeds of one experiment: "
+    "[bold]normscale report first second third --as-seeds[/bold]"
 )
 
 
@@ -18,33 +18,37 @@ def report(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs of `normscale bench`; they may be unfinished. Several give one page over all of "
-            "them, for which settings.json, results.jsonl and comparisons.json are enough.",
+            help="Folders of runs of `normscale bench` or `normscale eval --report`; they may be unfinished. "
+            "settings.json, results.jsonl and comparisons.json are enough.",
         ),
     ],
     output: Annotated[
         str | None,
         typer.Option(
-            "--output", "-o", help="Where the page goes; default: RUN/report.html, of several joint/report.html."
+            "--output",
+            "-o",
+            help="The page (.html) or its folder; default: RUN/report.html, of several joint/report.html.",
         ),
     ] = None,
-    figures: Annotated[
-        bool, typer.Option(help="Draw figures (needs matplotlib); a page over several has none.")
-    ] = True,
+    as_seeds: Annotated[
+        bool,
+        typer.Option(
+            "--as-seeds", help="Runs with one in-distribution set are networks of one experiment: ± over them."
+        ),
+    ] = False,
+    leaderboard: Annotated[
+        bool,
+        typer.Option("--leaderboard", help="Rank all detectors measured, those of `bench --detector` too."),
+    ] = False,
+    figures: Annotated[bool, typer.Option(help="Draw figures (needs matplotlib).")] = True,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,
 ) -> None:
-    """Write a run's report: one HTML file that needs no network, tables (.md .tex .csv) and figures (.png .svg)."""
-    if len(runs) > 1:
-        from normscale.paper.joint_additions import joint_additions
-        from normscale.report.joint_report import write_joint_report
+    """Write a report: one HTML file that needs no network, tables (.md .tex .csv) and figures (.png .svg)."""
+    from normscale.bench.paper.additions import paper_additions
+    from normscale.bench.report.writing import report as write
 
-        page = write_joint_report(runs, output, joint_additions())
-        typer.echo(f"written: {page} and {page.parent / 'tables'}", err=True)
-        return
-    from normscale.paper.report_additions import paper_additions
-    from normscale.report.writing import write_report
-
-    (run,) = runs
-    path = write_report(run, output, additions=paper_additions, figures=figures, pdf=pdf)
-    inside = [os.path.join(run, name) for name in ("tables", *(["figures"] if figures else []))]
-    typer.echo(f"written: {path}, {' and '.join(inside)}", err=True)
+    page = write(
+        runs, output, leaderboard=leaderboard, as_seeds=as_seeds, figures=figures, pdf=pdf, additions=paper_additions()
+    )
+    inside = [str(page.parent / name) for name in ("tables", *(["figures"] if figures else []))]
+    typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)

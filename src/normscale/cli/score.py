@@ -1,30 +1,29 @@
-"""``normscale score``: score a table of outputs, chunk by chunk."""
+"""``normscale score``: score tables of outputs."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from numpy.typing import NDArray
 
-from normscale import _validate
-from normscale.cli._inputs import PROBABILITIES_HELP, Input, OnInvalid
-from normscale.cli._many_files import (
+from normscale import jobs
+from normscale.cli._options import (
     AddressOption,
     DryRunOption,
     EngineOption,
-    ManyFiles,
+    OnInvalid,
     PieceRowsOption,
+    ProbabilitiesOption,
     WorkersOption,
-    score_many,
+    job_options,
+    note,
+    print_skipped,
+    shown_progress,
 )
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
-from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS, predicted_where_finite
-from normscale.tables import SCORE_COLUMNS, open_score_writer
-from normscale.tables.table_writer import check_folder
+from normscale.rows import check_folder
 
 EXAMPLE = "Example: [bold]normscale score detector.safetensors sample:unseen_digits | head[/bold]"
 
@@ -44,7 +43,8 @@ def score(
         typer.Option(
             "--output",
             "-o",
-            help="Where the scores go: a file, or - for CSV on standard output; for many files a folder.",
+            help="Where the scores go: a file, or - for CSV on standard output, all rows in order; or a folder (a name "
+            "without a suffix, s3://...), one file for each piece, which workers write and a rerun completes.",
         ),
     ] = "-",
     stream: Annotated[
@@ -64,10 +64,10 @@ def score(
     ] = OnInvalid.RAISE,
     keep_columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,...", help="Columns of the table, such as an id, to write beside the scores."),
+        typer.Option(metavar="A,B,...", help="Columns of the tables, such as an id, to write beside the scores."),
     ] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
+    probabilities: ProbabilitiesOption = False,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that share the work of this process.")] = 1,
     engine: EngineOption = None,
     workers: WorkersOption = None,
     address: AddressOption = None,
@@ -76,66 +76,40 @@ def score(
 ) -> None:
     """Score each row: higher means more out-of-distribution.
 
-    Beside the score stand the predicted class, where the table has logits, and is_ood, where there is a threshold.
+    Beside the score stand the predicted class, where the table has logits, is_ood, where there is a threshold, and the
+    file, where several are scored.
     """
     loaded = load_detector(detector)
     if save is not None:
         _check_that_it_can_be_saved(loaded, stream, detector, save)
-    many = ManyFiles(engine, workers, address, piece_rows, dry_run)
-    if many.wanted(tables or []):
-        if probabilities or keep_columns:
-            raise InvalidInput("--probabilities and --keep-columns read one table; score the files one by one.")
-        score_many(
-            tables or [],
+    if dry_run:
+        typer.echo(jobs.describe_score(tables or "-", loaded, piece_rows=piece_rows or jobs.PIECE_ROWS))
+        return
+    with shown_progress() as tick:
+        result = jobs.score(
+            tables or "-",
             loaded,
             output,
-            many,
             stream=stream,
             threshold=threshold,
+            keep_columns=keep_columns.split(",") if keep_columns else (),
+            probabilities=probabilities,
             on_invalid=on_invalid,
-            save=save,
+            threads=threads,
+            tick=tick,
+            say=note,
+            **job_options(engine, workers, address, piece_rows),
         )
-        return
-    table = tables[0] if tables else "-"
-    # not set on the detector: what --save writes keeps its own threshold
-    limit = loaded.threshold_ if threshold is None else Threshold(_validate.real(threshold, "--threshold"))
-    source = Input(
-        table,
-        [*loaded.reads, LOGITS],
-        class_names=loaded.class_names,
-        probabilities=probabilities,
-        refuse_probabilities=LOGITS in loaded.reads,
-        keep=keep_columns.split(",") if keep_columns else (),
-    )
-    names = ["score"] + ["predicted"] * source.has_logits + ["is_ood"] * (limit is not None)
-    if taken := [name for name in names if name in source.columns]:
-        raise InvalidInput(f"the column {taken[0]!r} of {table} cannot be kept: the scores have one of that name.")
-    columns = {**source.columns, **{name: SCORE_COLUMNS[name] for name in names}}
-    if limit is not None and limit.per_class is not None and not source.has_logits:
-        raise InvalidInput(
-            f"{detector} has one threshold for each predicted class, and {table} has no logits to predict from. "
-            "Add the logits to the table, or give one --threshold."
-        )
-    make_scores = loaded.stream if stream else loaded.score
-    flagged = 0
-    with open_score_writer(output, columns) as writer:
-        for chunk, kept in source.chunks_and_columns("scoring"):
-            scores = make_scores(chunk, threads=threads, on_invalid=on_invalid)
-            row: dict[str, NDArray[Any]] = {**kept, "score": scores}
-            predicted = chunk.predicted if source.has_logits else None
-            if predicted is not None:
-                row["predicted"] = predicted if on_invalid is OnInvalid.RAISE else predicted_where_finite(chunk)
-            if limit is not None:
-                row["is_ood"] = limit.flags(row["score"], predicted)
-                flagged += int(row["is_ood"].sum())
-            writer.append(**row)
-        total = writer.n_rows
     if save is not None:
-        loaded.save(save)
+        result.detector.save(save)
+    print_skipped(result.skipped)
     if output != "-":
-        typer.echo(f"{total} rows scored to {output}", err=True)
-    if limit is not None and total:
-        typer.echo(f"{flagged} of {total} rows ({flagged / total:.1%}) are out-of-distribution", err=True)
+        parts = "" if result.n_pieces is None else f" in {result.n_pieces} files"
+        before = f", {result.n_done_before} of them were there already" if result.n_done_before else ""
+        typer.echo(f"{result.n_rows} rows scored to {output}{parts}{before}", err=True)
+    if result.n_flagged is not None and result.n_rows:
+        share = result.n_flagged / result.n_rows
+        typer.echo(f"{result.n_flagged} of {result.n_rows} rows ({share:.1%}) are out-of-distribution", err=True)
 
 
 def _check_that_it_can_be_saved(loaded: Detector, stream: bool, path: str, save: str) -> None:

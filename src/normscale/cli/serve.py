@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscale.errors import MissingExtra
-from normscale.guard.policy import OnDrift, Policy
-from normscale.serve.bounds import Bounds
-from normscale.serve.event_log import LogFormat
+from normscale.guard.policy import Expect, OnDrift, Policy
+from normscale.guard.server.bounds import Bounds
+from normscale.guard.server.event_log import LogFormat
 
 if TYPE_CHECKING:
     from normscale.guard import GuardPair
@@ -18,6 +18,7 @@ EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]
 
 _POLICY, _BOUNDS = Policy(), Bounds()
 _ON_DRIFT = OnDrift(_POLICY.on_drift)
+_EXPECT = Expect(_POLICY.expect)
 _DRIFT = "Drift"
 _LIMITS = "Limits"
 
@@ -93,6 +94,13 @@ def serve(
         OnDrift,
         typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.", rich_help_panel=_DRIFT),
     ] = _ON_DRIFT,
+    expect: Annotated[
+        Expect,
+        typer.Option(
+            help="Whether the classes come as often as in training, or the stream is sorted or mostly one class.",
+            rich_help_panel=_DRIFT,
+        ),
+    ] = _EXPECT,
     balance: Annotated[
         float, typer.Option(help="Share of rows predicted otherwise than in training.", rich_help_panel=_DRIFT)
     ] = _POLICY.balance,
@@ -107,11 +115,14 @@ def serve(
         float, typer.Option(help="Share of rows that are flagged.", rich_help_panel=_DRIFT)
     ] = _POLICY.flagged,
     window: Annotated[
-        float, typer.Option(help="Recent rows that are watched.", rich_help_panel=_DRIFT)
+        float, typer.Option(help="Recent rows that are watched; at least 500.", rich_help_panel=_DRIFT)
     ] = _POLICY.window,
     calm: Annotated[
         float,
-        typer.Option(help="Rows without an alarm until a frozen guard thaws; inf: never.", rich_help_panel=_DRIFT),
+        typer.Option(
+            help="Rows well below a limit until its alarm is over and a frozen guard thaws; inf: never.",
+            rich_help_panel=_DRIFT,
+        ),
     ] = _POLICY.calm,
     outlier: Annotated[
         float,
@@ -141,10 +152,10 @@ def serve(
     """Serve a guard over HTTP: rows in, scores out, running statistics that survive a crash, and a page at /."""
     try:
         from normscale._kernels import announce_compilation
-        from normscale.serve.event_log import tell
-        from normscale.serve.run import bind, check_settings, start_log
-        from normscale.serve.run import serve as run
-        from normscale.serve.settings import SAMPLE, GuardSettings, ServerSettings, default_store, read_guards
+        from normscale.guard.server.event_log import tell
+        from normscale.guard.server.run import bind, check_settings, start_log
+        from normscale.guard.server.run import serve as run
+        from normscale.guard.server.settings import SAMPLE, GuardSettings, ServerSettings, default_store, read_guards
     except ImportError as error:
         raise MissingExtra(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
@@ -155,6 +166,7 @@ def serve(
         raise InvalidInput("--demo plays the embedded sample: normscale serve sample --demo.")
     policy = Policy(
         on_drift=on_drift,
+        expect=expect,
         window=window,
         balance=balance,
         shift=shift,

@@ -5,30 +5,28 @@ from __future__ import annotations
 import csv
 import math
 import sys
-import textwrap
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from normscale import jobs
 from normscale._progress import bar
-from normscale.cli._completion import complete_detector
+from normscale.bench.experiments.measurement import Measurement, StreamKind
+from normscale.bench.experiments.methods import fit_on
+from normscale.bench.experiments.stress import StressPreset, steps, stress_preset
+from normscale.bench.experiments.stress_result import StressNumbers, StressResult
+from normscale.bench.experiments.stress_summary import RECOMMENDED, RULE, TOLERANCE, summarise
+from normscale.bench.paper.stress_presets import FROZEN, GAIN, RIVALS, RUNNING, STATICS, STRESS_PRESETS
 from normscale.cli._eval_printing import Format
-from normscale.cli._inputs import PROBABILITIES_HELP, Input, read_named
+from normscale.cli._options import DETECTOR_HELP, ProbabilitiesOption, complete_detector, note
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.experiments.measurement import Measurement, StreamKind
-from normscale.experiments.methods import fit_on
-from normscale.experiments.recommendation import recommend
-from normscale.experiments.stress import StressPreset, steps, stress_preset
-from normscale.experiments.stress_result import Numbers, StressResult
-from normscale.experiments.stress_summary import TOLERANCE, summarise
 from normscale.input_checks.class_order import shared_names
 from normscale.outputs import ModelOutputs
-from normscale.paper.stress_presets import FROZEN, GAIN, RIVALS, RUNNING, STATICS, STRESS_PRESETS
-from normscale.tables.table_writer import check_folder
+from normscale.rows.writing import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,7 +70,7 @@ def command(
             "-d",
             metavar="NAME",
             autocompletion=complete_detector,
-            help="Measure and weigh this one, too: a detector's name, or a detector file; may be repeated.",
+            help=f"Measure and weigh this one, too: a detector file, or {DETECTOR_HELP} May be repeated.",
         ),
     ] = None,
     preset: Annotated[
@@ -84,12 +82,12 @@ def command(
     ] = Preset.OWN,
     seed: Annotated[int, typer.Option(min=0, help="Draws rows, orders, and dominant or missing classes.")] = 0,
     format: Annotated[
-        Format, typer.Option("--format", "-f", help="A summary with advice, or every row.")
+        Format, typer.Option("--format", "-f", help="A summary with verdicts, or every row.")
     ] = Format.TABLE,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Write every row to this .json file.")] = None,
     picture: Annotated[str | None, typer.Option(help="Draw a map: .png, .svg or .pdf.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help=PROBABILITIES_HELP)] = False,
+    probabilities: ProbabilitiesOption = False,
 ) -> None:
     """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use.
 
@@ -102,7 +100,7 @@ def command(
         raise InvalidInput(f"--output must end in .json; got {output!r}.")
     if picture is not None:
         try:
-            from normscale.report.stress_map import check_suffix, save_stress_map
+            from normscale.bench.report.stress_map import check_suffix, save_stress_map
         except ImportError as error:
             raise MissingExtra(f"--picture needs matplotlib ({error}). Run: pip install 'normscale[report]'") from error
         check_suffix(picture)
@@ -111,11 +109,11 @@ def command(
     train_path, id_path, ood_paths = _tables(train, id_table, ood_tables)
     read = []
     for paths in (train_path, id_path):
-        source = Input(paths, class_names=names, probabilities=probabilities, check_labels=True)
-        read.append(source.read())
-        names = names or source.class_names
+        source = jobs.RowSource(paths, class_names=names, probabilities=probabilities)
+        read.append(jobs.read(source, check_labels=True, say=note))
+        names = names or source.layout.class_names
     train_outputs, id_test = read
-    ood_sets = read_named(ood_paths, class_names=names, probabilities=probabilities)
+    ood_sets = jobs.read_named(ood_paths, class_names=names, probabilities=probabilities, say=note)
     shared = [name for name in train_outputs.names if all(name in one.names for one in (id_test, *ood_sets.values()))]
     chosen = _with_detectors(STRESS_PRESETS[preset], detectors)
     with bar("streams", steps(chosen.grid, len(ood_sets))) as line:
@@ -133,7 +131,7 @@ def command(
     if picture is not None:
         save_stress_map(result, picture)
     if format is Format.TABLE:
-        print_summary(result, preset)
+        print_summary(result)
     else:
         (print_csv if format is Format.CSV else print_json)(result)
     for path in (output, picture):
@@ -173,17 +171,18 @@ def _detector(name: str) -> Detector:
     return load_detector(name) if name.endswith(".safetensors") else make_detector(name)
 
 
-def print_summary(result: StressResult, preset: str = "own") -> None:
-    """A line for each balance and order, a column for each share, then the advice."""
+def print_summary(result: StressResult) -> None:
+    """A line for each balance and order, a column for each share, then a line with a verdict for each method."""
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     _print_cells(console, result)
-    if preset != "paper" and result.means():
+    if result.means():
         _print_methods(console, result)
-    console.print("\n[bold]What this means for these logits[/bold]")
-    for number, sentence in enumerate(recommend(result)):
-        console.print(_wrapped(sentence, console.width), style="bold" if number == 0 else None, soft_wrap=True)
+    for reason, number in result.skipped().items():
+        console.print(f"{number} streams could not be made: {reason}")
+    for method, why in result.incomplete().items():
+        console.print(f"left out: {method}: {why}")
 
 
 def _print_cells(console: Console, result: StressResult) -> None:
@@ -215,11 +214,11 @@ def _print_cells(console: Console, result: StressResult) -> None:
     )
 
 
-def _best_rival(numbers: dict[str, Numbers]) -> Numbers:
+def _best_rival(numbers: dict[str, StressNumbers]) -> StressNumbers:
     return max(numbers[name] for name in RIVALS)
 
 
-def _running_cell(numbers: dict[str, Numbers] | None) -> str:
+def _running_cell(numbers: dict[str, StressNumbers] | None) -> str:
     if numbers is None:
         return "-"
     difference = numbers[RUNNING].auroc - max(numbers[FROZEN].auroc, _best_rival(numbers).auroc)
@@ -228,7 +227,7 @@ def _running_cell(numbers: dict[str, Numbers] | None) -> str:
     return f"[{colour}]{text}[/{colour}]" if colour else text
 
 
-def _cell(numbers: Numbers | None) -> str:
+def _cell(numbers: StressNumbers | None) -> str:
     if numbers is None:
         return "-"
     return f"{numbers.auroc:.3f}".removeprefix("0") + f"/{100 * numbers.fpr95_out:.0f}"
@@ -238,35 +237,29 @@ def _print_methods(console: Console, result: StressResult) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in (
-        "method",
-        "worst against\nbest static",
-        "streams\nbelow",
-        "gain\nkept",
-        "mean\nAUROC",
-        "mean\nFPR95",
-    ):
-        table.add_column(heading, justify="left" if heading == "method" else "right", vertical="bottom")
-    summaries = summarise(result, STATICS, gain=GAIN)
+    headings = ("method", "mean\nAUROC", "mean\nFPR95", "worst against\nbest static", "streams\nbelow", "gain\nkept")
+    for heading in (*headings, "verdict"):
+        left = heading in ("method", "verdict")
+        table.add_column(heading, justify="left" if left else "right", vertical="bottom", no_wrap=not left)
+    summaries = summarise(result, [name for name in STATICS if name in result.methods] or None, gain=GAIN)
     for one in summaries:
         kept = "-" if math.isnan(one.gain_kept) else f"{one.gain_kept:.2f}"
-        means = (f"{one.mean_auroc:.3f}", f"{one.mean_fpr95_out:.3f}")
-        table.add_row(one.method, f"{one.worst:+.3f}", f"{one.kinds_below}", kept, *means)
+        numbers = (
+            f"{one.mean_auroc:.3f}",
+            f"{one.mean_fpr95_out:.3f}",
+            f"{one.worst:+.3f}",
+            f"{one.kinds_below}",
+            kept,
+        )
+        table.add_row(one.method, *numbers, one.verdict, style="bold" if one.verdict == RECOMMENDED else None)
     console.print()
     console.print(table)
     console.print(
         f"\n{summaries[0].n_kinds} kinds of streams. Worst, streams below: AUROC against the best method without "
         f"running statistics in the same stream, and how often it is more than {TOLERANCE:g} under it. "
-        "Gain kept: AUROC gain over Energy in the paper's setting (balanced, shuffled, 50 %), as a share of running "
-        "norm-scaling's."
+        "Gain kept: AUROC gain over Energy in balanced, shuffled streams of 50 % OoD, as a share of running "
+        f"norm-scaling's. {RULE}"
     )
-
-
-def _wrapped(sentence: str, width: int) -> str:
-    """A bullet with a hanging indent; a number stays with its per cent sign."""
-    joined = sentence.replace(" %", "\N{NO-BREAK SPACE}%")
-    text = textwrap.fill(joined, width, initial_indent="* ", subsequent_indent="  ", break_on_hyphens=False)
-    return text.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def print_csv(result: StressResult) -> None:

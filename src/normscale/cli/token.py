@@ -19,7 +19,7 @@ def token(
     ] = "tokens.jsonl",
 ) -> None:
     """Make a token for `normscale serve --tokens FILE`. The secret is printed once; the file keeps its hash only."""
-    from normscale.serve.tokens import add_token
+    from normscale.guard.server.tokens import add_token
 
     typer.echo(add_token(file, name, role))
     typer.echo(

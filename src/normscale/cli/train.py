@@ -34,7 +34,7 @@ def train(
     try:
         import torch
 
-        from normscale.nn.run import train_network
+        from normscale.bench.train.run import train_network
     except ImportError as error:
         raise MissingExtra(f"training needs torch ({error}). Run: pip install 'normscale[torch]'") from error
     torch.set_num_threads(threads)

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from normscale.cli._inputs import OnInvalid
-from normscale.guard.policy import OnDrift, Policy
+from normscale.cli._options import OnInvalid
+from normscale.guard.policy import Expect, OnDrift, Policy
 
 EXAMPLE = "Example: [bold]my-classifier | normscale watch detector.safetensors | jq 'select(.is_ood)'[/bold]"
 _ON_DRIFT = OnDrift(Policy().on_drift)
+_EXPECT = Expect(Policy().expect)
 
 
 def watch(
@@ -29,6 +30,12 @@ def watch(
     on_drift: Annotated[
         OnDrift, typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.")
     ] = _ON_DRIFT,
+    expect: Annotated[
+        Expect,
+        typer.Option(
+            help="Whether the classes come as often as in training, or the stream is sorted or mostly one class."
+        ),
+    ] = _EXPECT,
     on_invalid: Annotated[
         OnInvalid, typer.Option(help="A line that cannot be scored: stop, or say so and go on.")
     ] = OnInvalid.RAISE,
@@ -47,7 +54,7 @@ def watch(
     loaded = load_detector(detector)
     if threshold is not None:
         loaded.threshold_ = Threshold(threshold)
-    guard = open_guard(loaded, store, Policy(on_drift=on_drift), adopt=adopt)
+    guard = open_guard(loaded, store, Policy(on_drift=on_drift, expect=expect), adopt=adopt)
     with guard.store:
         totals = watch_pipe(
             guard,

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from normscale.detectors.ash import ASH
     from normscale.detectors.base import Detector, Setting
     from normscale.detectors.centred import Centred
-    from normscale.detectors.covered import Covered
     from normscale.detectors.dice import DICE
     from normscale.detectors.energy import Energy
     from normscale.detectors.ensemble import Ensemble
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from normscale.detectors.odin import ODIN
     from normscale.detectors.oodd import OODD
     from normscale.detectors.openmax import OpenMax
+    from normscale.detectors.present_classes import PresentClasses
     from normscale.detectors.react import ReAct
     from normscale.detectors.registry import list_detectors, load_detector, make_detector, register
     from normscale.detectors.relative_mahalanobis import RelativeMahalanobis
@@ -52,7 +52,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "ash": "ASH",
     "base": "Detector Setting",
     "centred": "Centred",
-    "covered": "Covered",
+    "present_classes": "PresentClasses",
     "dice": "DICE",
     "energy": "Energy",
     "ensemble": "Ensemble",
@@ -107,7 +107,6 @@ __all__ = [
     "SCALE",
     "SHE",
     "Centred",
-    "Covered",
     "Detector",
     "Energy",
     "Ensemble",
@@ -122,6 +121,7 @@ __all__ = [
     "NNGuide",
     "NormScaling",
     "OpenMax",
+    "PresentClasses",
     "ReAct",
     "RelativeMahalanobis",
     "Residual",

@@ -10,6 +10,7 @@ from normscale.detectors.head_step import HeadStep, percentile_of
 from normscale.detectors.largest_features import growth, largest, n_kept
 from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score
+from normscale.outputs import Head
 
 PUBLISHED = {"p": 60.0, "b": 65.0, "s": 90.0}
 """The paper's percentile for each variant, on ImageNet."""
@@ -26,7 +27,7 @@ class ASH(HeadStep):
         b (binarise):  sum f / k
         s (scale):     f * exp(sum f / sum kept f)
 
-    Of equal features the first stay. Nothing is learned but the last layer; the percentiles are the paper's, chosen
+    Of equal features the first stay. NoRecord is learned but the last layer; the percentiles are the paper's, chosen
     there on ImageNet, and no OoD data chooses them here. Features are shaped
     where the authors' code does it, behind the average over space.
 
@@ -78,4 +79,5 @@ class ASH(HeadStep):
         shaped = np.where(kept, every / k if self.variant == "b" else features, 0.0)
         if self.variant == "s":
             shaped *= growth(every, shaped.sum(axis=1, keepdims=True), features.shape[1] / k)
-        return self.head_.logits(shaped)
+        head: Head = self.fitted_.head
+        return head.logits(shaped)

@@ -2,58 +2,108 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from normscale import _kernels, _validate
-from normscale._validate import FloatArray, IntArray, Rows
+from normscale import _kernels
+from normscale._kernels import BlockState
+from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.errors import InvalidInput
-from normscale.moments import RunningMoments
+from normscale.moments import RunningMoments, declared_moments
+from normscale.outputs import LOGITS, ModelOutputs
+from normscale.state import Numbers
+
+_FEWEST_ROWS = 20
+"""Of training rows, below which nothing is far outside: their range says little."""
+_FAR, _FAR_ROWS = 0.5, 10.0
+"""A logit is far outside when it is this part of the range of the training logits beyond its ends; with n rows, 10 / n
+of the range more. Measured: no test row and no picture or noise that a network was not made for goes beyond .17 with
+hundreds of rows or more, .28 with 50."""
 
 
-class TrainingBaseline:
+class TrainingBaseline(NamedTuple):
     """How many training rows were predicted as each class, the moments of their logits and of what else is read.
 
     Examples
     --------
-    >>> baseline = TrainingBaseline(2)
-    >>> baseline.take_in(np.array([[2.0, 0.0], [3.0, 1.0], [0.0, 4.0]]))
+    >>> baseline = TrainingBaseline.of(ModelOutputs([[2.0, 0.0], [3.0, 1.0], [0.0, 4.0]]))
     >>> baseline.predicted.tolist(), baseline.moments.mean.round(3).tolist()
     ([2, 1], [1.667, 1.667])
     """
 
-    __slots__ = ("moments", "others", "predicted")
+    predicted: Annotated[IntArray, Numbers("classes", least=0.0)]
+    """(C,) how many rows were predicted as each class."""
+    of_logits: Annotated[BlockState, declared_moments("classes")]
+    extremes: Annotated[FloatArray, Numbers(2)]
+    """(2,) the smallest and the largest logit."""
+    of_others: Annotated[dict[str, BlockState], declared_moments()]
 
-    def __init__(self, n_classes: int) -> None:
-        """Start with no rows."""
-        self.predicted: IntArray = np.zeros(n_classes, np.int64)
-        """(C,) how many rows were predicted as each class."""
-        self.moments = RunningMoments(n_classes)
-        """Of the logits."""
-        self.others: dict[str, RunningMoments] = {}
-        """Of the other arrays that the detector reads, by name."""
-
-    def take_in(self, logits: Rows) -> None:
-        """Count rows in, all of them or, where one is not finite, none."""
-        state = _kernels.absorb(logits, *self.moments.state)
-        if state is None:
-            raise _validate.invalid_row_error(logits, "logits")
-        self.moments.state = state
-        self.predicted += np.bincount(_kernels.predicted(logits), minlength=self.predicted.size)
-
-    def take_in_other(self, name: str, rows: Rows) -> None:
-        """Count the rows of another array in."""
-        self.others.setdefault(name, RunningMoments(rows.shape[1])).update(rows, name=name)
+    @classmethod
+    def of(cls, rows: ModelOutputs, others: tuple[str, ...] = ()) -> TrainingBaseline:
+        """The baseline of rows, by their logits and other arrays; a row that is not finite is an error."""
+        logits = rows.logits
+        moments = RunningMoments(logits.shape[1]).update(logits, name=LOGITS)
+        counts = np.bincount(_kernels.predicted(logits), minlength=logits.shape[1])
+        further = {name: RunningMoments(rows.array(name).shape[1]) for name in others}
+        for name, one in further.items():
+            one.update(rows.array(name), name=name)
+        extremes = np.array([logits.min(), logits.max()], dtype=np.float64)
+        return cls(counts, moments.state, extremes, {name: one.state for name, one in further.items()})
 
     def merge(self, other: TrainingBaseline) -> TrainingBaseline:
         """The baseline of both sets of rows, of equal width; neither is changed."""
-        merged = TrainingBaseline(self.predicted.size)
-        merged.predicted = self.predicted + other.predicted
-        merged.moments = self.moments.merge(other.moments)
-        merged.others = {name: moments.merge(other.others[name]) for name, moments in self.others.items()}
-        return merged
+        further = {name: _kernels.combine(state, other.of_others[name]) for name, state in self.of_others.items()}
+        logits = _kernels.combine(self.of_logits, other.of_logits)
+        both = np.concatenate([self.extremes, other.extremes])
+        return TrainingBaseline(self.predicted + other.predicted, logits, np.array([both.min(), both.max()]), further)
+
+    @property
+    def moments(self) -> RunningMoments:
+        """Of the logits."""
+        return RunningMoments.wrap(self.of_logits)
+
+    @property
+    def others(self) -> dict[str, RunningMoments]:
+        """Of the other arrays that the detector reads, by name."""
+        return {name: RunningMoments.wrap(state) for name, state in self.of_others.items()}
+
+    def far_outside(self, logits: Rows) -> BoolArray:
+        """(n,) which rows hold a logit far beyond all that training showed: no input explains it, a changed scale does.
+
+        Far is half of the range of the training logits beyond its ends, and more where the range is that of few rows.
+
+        Examples
+        --------
+        >>> baseline = TrainingBaseline.of(ModelOutputs([[9.0, -1.0], [-1.0, 7.0]] * 50))
+        >>> baseline.far_outside(np.array([[11.0, -3.0], [900.0, -100.0]])).tolist()
+        [False, True]
+        """
+        low, high = self.logit_limits()
+        if not len(logits) or (float(logits.min()) >= low and float(logits.max()) <= high):
+            return np.zeros(len(logits), dtype=np.bool_)
+        largest, smallest = logits.max(axis=1).astype(np.float64), logits.min(axis=1).astype(np.float64)
+        far: BoolArray = ((largest > high) | (smallest < low)) & np.isfinite(largest) & np.isfinite(smallest)
+        return far
+
+    def far_sentence(self, logits: Rows) -> str:
+        """What to say of rows of which some are :meth:`far_outside`."""
+        far = np.flatnonzero(self.far_outside(logits))
+        row = logits[far[0]]
+        return (
+            f"{far.size} of {len(logits)} rows have logits far outside of what training showed, "
+            f"{self.extremes[0]:.4g} to {self.extremes[1]:.4g}: row {far[0]} holds {row[np.abs(row).argmax()]:.4g}. "
+            "Are they of the same network, in the same unit? Their scores say little; a threshold flags them all the "
+            "same."
+        )
+
+    def logit_limits(self) -> tuple[float, float]:
+        """The smallest and the largest logit that is not :meth:`far_outside`; infinite where nothing is."""
+        if self.moments.weight < _FEWEST_ROWS:
+            return -np.inf, np.inf
+        low, high = self.extremes.tolist()
+        margin = (_FAR + _FAR_ROWS / self.moments.weight) * (high - low)
+        return low - margin, high + margin
 
     @property
     def share(self) -> FloatArray:
@@ -61,34 +111,9 @@ class TrainingBaseline:
         share: FloatArray = self.predicted / self.predicted.sum()
         return share
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """What a detector file stores."""
-        tensors: dict[str, NDArray[Any]] = {"baseline.predicted": self.predicted}
-        for prefix, moments in {"baseline": self.moments, **self._prefixed()}.items():
-            tensors |= {f"{prefix}.mean": moments.mean, f"{prefix}.m2": moments.m2}
-        return tensors
-
-    def _prefixed(self) -> dict[str, RunningMoments]:
-        return {f"baseline.of.{name}": moments for name, moments in self.others.items()}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, NDArray[Any]]) -> Self | None:
-        """Read it back; None from a file that has none."""
-        if "baseline.predicted" not in tensors:
-            return None
-        predicted = _validate.as_finite_vector(tensors["baseline.predicted"], "baseline.predicted").astype(np.int64)
-        if (predicted < 0).any() or not predicted.any():
-            raise InvalidInput("baseline.predicted must hold counts of rows, not all 0.")
-        self = cls(predicted.size)
-        self.predicted = predicted
-        self.moments = RunningMoments.from_state(
-            float(predicted.sum()), tensors["baseline.mean"], tensors["baseline.m2"]
-        )
-        if self.moments.mean.size != predicted.size:
-            raise InvalidInput("baseline.mean must have one entry for each class.")
-        for key in tensors:
-            if key.startswith("baseline.of.") and key.endswith(".mean"):
-                name = key.removeprefix("baseline.of.").removesuffix(".mean")
-                squares = tensors[f"baseline.of.{name}.m2"]
-                self.others[name] = RunningMoments.from_state(float(predicted.sum()), tensors[key], squares)
-        return self
+    def check(self) -> None:
+        """Raise where the counts and the moments cannot be of the same rows."""
+        if self.extremes[0] > self.extremes[1]:
+            raise InvalidInput("baseline.extremes must be two numbers, the smaller first.")
+        if not self.predicted.any() or self.of_logits.weight != self.predicted.sum():
+            raise InvalidInput("baseline.predicted must hold counts of rows, not all 0, as many as the moments have.")

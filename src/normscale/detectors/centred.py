@@ -6,14 +6,11 @@ import numpy as np
 
 from normscale import _kernels, _validate
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.formula import LogitFormula, offered_formula
+from normscale.detectors.formula import LogitFormula
 from normscale.detectors.registry import register
 from normscale.detectors.step import Step, require_logit_score
 from normscale.detectors.wrapper import Score
 from normscale.outputs import LOGITS, ModelOutputs
-
-_BLOCK = 1 << 18
-"""How many logits are centred at a time."""
 
 
 @register
@@ -52,16 +49,8 @@ class Centred(Step):
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         return ModelOutputs._trusted({LOGITS: centred(outputs.logits)}, outputs.labels)
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
-        step = max(1, _BLOCK // outputs.logits.shape[1])
-        for a in range(0, len(outputs), step):
-            part = outputs[a : a + step] if len(outputs) > step else outputs
-            scores[a : a + step] = super()._score(part, threads)
-        return scores
-
     def formula(self) -> LogitFormula | None:
-        inner = offered_formula(self.scorer)
+        inner = self._scorer_formula()
         return inner._replace(centred=True) if isinstance(inner, LogitFormula) else None
 
 

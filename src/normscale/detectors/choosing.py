@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from normscale._validate import BoolArray
-from normscale.detectors.base import Detector
+from normscale.dataframes import read_dataframe
+from normscale.detectors.base import Detector, OutputsLike
 from normscale.detectors.ensemble import Ensemble
 from normscale.detectors.registry import DEFAULT, make_detector
 from normscale.detectors.stream_aware import StreamAware
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs, as_outputs, is_dataframe
 
 AUTO = "auto"
 """What one types for a detector to have it chosen."""
@@ -63,10 +64,36 @@ def choose_detector(train: ModelOutputs) -> Choice:
         members: tuple[str, ...] = of_features
         reason = f"there are {found}, and the classifier is wrong on {100 * wrong:.0f} % of the rows"
     else:
-        members = ("covered", "centred", *of_features)
+        members = ("present_classes", "centred", *of_features)
         reason = f"there are {found}"
     same = members == Ensemble().detectors
     return Choice(StreamAware(Ensemble.name if same else Ensemble(members)), reason)
+
+
+def fit(outputs: OutputsLike) -> Detector:
+    """The default detector for these outputs, fitted on them: what :func:`choose_detector` chooses.
+
+    Parameters
+    ----------
+    outputs : ModelOutputs, array of logits, mapping or DataFrame
+        The classifier's outputs on its training set.
+
+    Returns
+    -------
+    Detector
+
+    Examples
+    --------
+    >>> import normscale as ns
+    >>> ns.fit(ns.load_sample().train).name
+    'stream_aware+ensemble'
+    """
+    train, names = read_dataframe(outputs) if is_dataframe(outputs) else (as_outputs(outputs), None)
+    detector, reason = choose_detector(train)
+    detector.fit(train)
+    detector.choice = f"chosen by auto: {reason}"
+    detector.class_names = names
+    return detector
 
 
 def _error_rate(train: ModelOutputs) -> float | None:

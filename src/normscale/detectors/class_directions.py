@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.state import Numbers
 
 
 class ClassDirections(Detector):
@@ -26,7 +26,12 @@ class ClassDirections(Detector):
     reads = (LOGITS, FEATURES)
     needs_head = True
 
-    weight_: FloatArray
+    class Fitted(NamedTuple):
+        """The weights of the last layer."""
+
+        weight: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
+
+    fitted_: Fitted
 
     @property
     def mean_(self) -> FloatArray:
@@ -34,17 +39,23 @@ class ClassDirections(Detector):
         assert self.baseline_ is not None  # fit reads logits
         return self.baseline_.others[FEATURES].mean
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Head | None:
+        head = None
         for chunk in chunks:
-            assert chunk.head is not None  # the contract checked it
-            self.weight_ = chunk.head.weight.astype(np.float64)
+            head = chunk.head if head is None else self._merge(head, chunk.head)
+        return head
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"weight": self.weight_}
+    def _merge(self, first: Any, second: Any) -> Head:
+        if not first.equals(second):
+            raise InvalidInput("all training outputs must have the same head; they come from different networks.")
+        head: Head = first
+        return head
 
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.weight_ = Head.checked((tensors["weight"], np.zeros(tensors["weight"].shape[0]))).weight
-        if self.widths_ is not None:
-            shape = (self.widths_[LOGITS], self.widths_[FEATURES])
-            if self.weight_.shape != shape or self.mean_.size != shape[1]:
-                raise InvalidInput(f"weight must have the shape {shape} and the mean {shape[1]} numbers.")
+    def _finish(self, total: Head | None, turn: int) -> bool:
+        if total is not None:
+            self._learn(self.Fitted(total.weight.astype(np.float64)))
+        return True
+
+    def _derive(self) -> None:
+        if self.baseline_ is None or self.mean_.size != self.fitted_.weight.shape[1]:
+            raise InvalidInput("the mean of the training features must have a number for each feature.")

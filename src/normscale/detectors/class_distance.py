@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.class_sums import ClassSums
 from normscale.detectors.formula import FeatureFormula
 from normscale.errors import InvalidInput, NumericalWarning
+from normscale.state import Numbers
 
 _SCORE_ROWS = 512
 _COLUMN_BLOCKS = 8
+
+
+class ClassGaussian(NamedTuple):
+    """What :class:`ClassDistance` is made of."""
+
+    classes: Annotated[IntArray, Numbers("classes")]
+    means: Annotated[FloatArray, Numbers("classes", "columns")]
+    covariance: Annotated[FloatArray, Numbers("columns", "columns")]
+    whitening: Annotated[FloatArray, Numbers("columns", "rank")]
+    shrinkage: float
 
 
 class ClassDistance:
@@ -60,8 +70,8 @@ class ClassDistance:
         return int(self.whitening.shape[1])
 
     @classmethod
-    def of(cls, sums: ClassSums, shrinkage: float | str) -> ClassDistance:
-        """From the sums over the training rows."""
+    def of(cls, sums: ClassSums, shrinkage: float | str, detector: str = "") -> ClassDistance:
+        """From the sums over the training rows; ``detector`` is who asks, for messages."""
         classes, means, covariance, error = sums.result()
         d = covariance.shape[0]
         values, vectors = np.linalg.eigh(covariance)
@@ -69,21 +79,16 @@ class ClassDistance:
         trace = float(values.sum())
         if trace <= d * error:
             raise InvalidInput(
-                f"{sums.name} do not vary within the classes (rank 0 of "
-                f"{d}); a Mahalanobis distance does not exist. Are all rows of a class the same?"
+                f"{sums.name} do not vary within the classes (rank 0 of {d}), so a Mahalanobis distance does not "
+                f"exist: there are {sums.n} rows of {len(classes)} classes. "
+                + ("Pass more than one row a class." if sums.n <= len(classes) else "Are all rows of a class the same?")
             )
         amount = _oas(values, sums.n) if shrinkage == "oas" else float(shrinkage)
         values = (1.0 - amount) * values + amount * trace / d
         used = values > error
         rank = int(used.sum())
         if rank < d:
-            warnings.warn(
-                f"the covariance of the {sums.name} has rank {rank} of {d} ({sums.n} rows): distances are measured in "
-                f"{rank} directions only, and what happens in the others is not seen. "
-                'Pass shrinkage="oas" or more rows.',
-                NumericalWarning,
-                stacklevel=8,
-            )
+            warnings.warn(_rank_sentence(sums, covariance, rank, detector), NumericalWarning, stacklevel=8)
         return cls(classes, means, covariance, vectors[:, used] / np.sqrt(values[used]), amount)
 
     def squared(self, rows: Rows, name: str) -> FloatArray:
@@ -93,39 +98,43 @@ class ClassDistance:
             block = np.array(rows[a : a + _SCORE_ROWS], dtype=np.float64)
             if not np.isfinite(block).all():
                 raise _validate.invalid_row_error(rows, name, can_skip=True)
-            block -= self._centre
             norms = np.zeros(block.shape[0])
             to_means = np.tile(self._squared_norms, (block.shape[0], 1))
-            for j, whitening, means in self._blocks:
-                white = block[:, j:] @ whitening
-                to_means += white @ means
-                norms += np.einsum("ij,ij->i", white, white)
-            out[a : a + _SCORE_ROWS] = norms + to_means.min(axis=1)
+            with np.errstate(over="ignore", invalid="ignore"):
+                block -= self._centre
+                for j, whitening, means in self._blocks:
+                    white = block[:, j:] @ whitening
+                    to_means += white @ means
+                    norms += np.einsum("ij,ij->i", white, white)
+                out[a : a + _SCORE_ROWS] = norms + to_means.min(axis=1)
+        if not np.isfinite(out).all():
+            raise _validate.invalid_row_error(rows, name, can_skip=True)
         return np.maximum(out, 0.0, out=out)
 
     def formula(self) -> FeatureFormula:
         """The same as plain arrays."""
         return FeatureFormula(self._centre, self.whitening, (self.means - self._centre) @ self.whitening)
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """What a detector file stores."""
-        return {
-            "classes": self.classes,
-            "means": self.means,
-            "covariance": self.covariance,
-            "whitening": self.whitening,
-            "shrinkage": np.array([self.shrinkage]),
-        }
+    @property
+    def record(self) -> ClassGaussian:
+        """What a file keeps; ``ClassDistance(*record)`` is the same again."""
+        return ClassGaussian(self.classes, self.means, self.covariance, self.whitening, self.shrinkage)
 
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, NDArray[Any]]) -> ClassDistance:
-        """Read it back."""
-        means, whitening = tensors["means"], tensors["whitening"]
-        if not (np.isfinite(means).all() and np.isfinite(whitening).all()):
-            raise InvalidInput("means and whitening must be finite.")
-        if means.ndim != 2 or whitening.ndim != 2 or means.shape[1] != whitening.shape[0]:
-            raise InvalidInput(f"means and whitening do not fit: {means.shape} and {whitening.shape}.")
-        return cls(tensors["classes"], means, tensors["covariance"], whitening, float(tensors["shrinkage"][0]))
+
+def _rank_sentence(sums: ClassSums, covariance: FloatArray, rank: int, detector: str) -> str:
+    """What directions without variance mean: columns that never change are no lack of rows."""
+    d = covariance.shape[0]
+    constant = int((np.diagonal(covariance) <= 0.0).sum())
+    if rank + constant == d:
+        why = f"{constant} of the {d} columns never change within a class, and what happens in them is not seen."
+        advice = "Leave such columns out, or pass"
+    else:
+        why = f"what happens in the other {d - rank} directions is not seen."
+        advice = "Pass more rows, or"
+    return (
+        f"{detector or 'Mahalanobis'}: the covariance of the {sums.name} has rank {rank} of {d} ({sums.n} rows): {why} "
+        f'{advice} shrinkage="oas".'
+    )
 
 
 def _oas(eigenvalues: FloatArray, n: int) -> float:

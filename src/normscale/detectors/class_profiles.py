@@ -9,11 +9,18 @@ from normscale._kernels.mixture import SOFTNESS, ClassProfiles, MixtureRows
 from normscale._kernels.mixture_reference import coordinates, distances, soft_step
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.common_scale import spread_within
-from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
+from normscale.outputs import LOGITS
+from normscale.state import Numbers
 
 _BORROWED = 5.0
 """How many rows of the average class each class's variances borrow: a class of one row has none of its own."""
+PROFILES = {
+    **dict.fromkeys(ClassProfiles._fields, Numbers(LOGITS)),
+    **dict.fromkeys(("mean", "inverse_deviation"), Numbers(LOGITS, "coordinates")),
+    "likeness_weights": Numbers(2),
+}
+"""What the parts of profiles in a record must be."""
 _LARGEST_EXPONENT = 600.0
 _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
@@ -75,16 +82,3 @@ def _positions(rows: MixtureRows, predicted: IntArray, counts: FloatArray) -> tu
     variance = (squares + _BORROWED * average) / (counts + _BORROWED)[:, None]
     floor = _SMALLEST * float(average.mean()) or 1.0
     return mean, np.sqrt(np.maximum(variance, floor))
-
-
-def checked(profiles: ClassProfiles, n_coordinates: int) -> ClassProfiles:
-    """The same description, or an error that names what cannot be."""
-    n_classes = profiles.median.size
-    shapes = dict.fromkeys(("mean", "inverse_deviation"), (n_classes, n_coordinates)) | {"likeness_weights": (2,)}
-    for name, part in profiles._asdict().items():
-        wanted = shapes.get(name, (n_classes,))
-        if part.shape != wanted:
-            raise InvalidInput(f"profiles.{name} must have shape {wanted}; got {part.shape}.")
-        if not np.isfinite(part).all():
-            raise InvalidInput(f"profiles.{name} must be finite.")
-    return profiles

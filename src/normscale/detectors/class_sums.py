@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from normscale import _validate
+from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.errors import InvalidInput
 
@@ -21,7 +22,10 @@ class ClassSums:
     def __init__(self, name: str = "features") -> None:
         self.name = name
         self.n = 0
-        self._counts: FloatArray = np.zeros(0)
+        self.classes: IntArray = np.zeros(0, dtype=np.int64)
+        """The classes that occur, in order."""
+        self.counts: FloatArray = np.zeros(0)
+        """How many rows each of them has."""
 
     def add(self, features: Rows, labels: IntArray) -> None:
         """Take features (b, d) and their classes (b,) in."""
@@ -33,18 +37,16 @@ class ClassSums:
             block = np.array(features[a : a + _BLOCK_ROWS], dtype=np.float64)
             if not np.isfinite(block).all():
                 raise _validate.invalid_row_error(features, self.name)
-            if self.n == 0:
-                self._origin = block.mean(axis=0)
-                self._sums = np.zeros((0, block.shape[1]))
-                self._scatter = np.zeros((block.shape[1], block.shape[1]))
-            classes = labels[a : a + _BLOCK_ROWS]
-            self._make_room(int(classes.max()) + 1)
-            block -= self._origin
-            members = np.zeros((self._counts.size, block.shape[0]))
-            members[classes, np.arange(block.shape[0])] = 1.0
-            self._sums += members @ block
-            self._counts += members.sum(axis=1)
-            self._scatter += block.T @ block
+            with np.errstate(over="ignore", invalid="ignore"):
+                if self.n == 0:
+                    self._origin = block.mean(axis=0)
+                    self._sums = np.zeros((0, block.shape[1]))
+                    self._scatter = np.zeros((block.shape[1], block.shape[1]))
+                block -= self._origin
+                self._scatter += block.T @ block
+            if not np.isfinite(self._scatter).all():
+                raise _validate.invalid_row_error(features, self.name)
+            self._join(*class_totals(block, labels[a : a + _BLOCK_ROWS]))
             self.n += block.shape[0]
 
     def merge(self, other: ClassSums) -> ClassSums:
@@ -56,33 +58,45 @@ class ClassSums:
         merged = ClassSums(self.name)
         merged.n = self.n + other.n
         merged._origin = self._origin
-        merged._counts, merged._sums = self._counts.copy(), self._sums.copy()
-        merged._make_room(other._counts.size)
+        merged.classes, merged.counts, merged._sums = self.classes, self.counts.copy(), self._sums.copy()
         shift, total = other._origin - self._origin, other._sums.sum(axis=0)
-        there = slice(0, other._counts.size)
-        merged._counts[there] += other._counts
-        merged._sums[there] += other._sums + other._counts[:, None] * shift
+        merged._join(other.classes, other.counts, other._sums + other.counts[:, None] * shift)
         crossed = np.outer(shift, total)
         merged._scatter = self._scatter + other._scatter + (crossed + crossed.T) + other.n * np.outer(shift, shift)
         return merged
 
-    def _make_room(self, n_classes: int) -> None:
-        missing = n_classes - self._counts.size
-        if missing > 0:
-            self._counts = np.concatenate([self._counts, np.zeros(missing)])
-            self._sums = np.concatenate([self._sums, np.zeros((missing, self._sums.shape[1]))])
-
-    @property
-    def counts(self) -> FloatArray:
-        """Rows of every class that has any."""
-        return self._counts[self._counts > 0.0]
+    def _join(self, classes: IntArray, counts: FloatArray, sums: FloatArray) -> None:
+        """Add the counts and sums of some classes."""
+        both = np.union1d(self.classes, classes)
+        if both.size > self.classes.size:
+            known, known_counts, known_sums = self.classes, self.counts, self._sums
+            self.classes, self.counts, self._sums = both, np.zeros(both.size), np.zeros((both.size, sums.shape[1]))
+            self._join(known, known_counts, known_sums)
+        places = np.searchsorted(self.classes, classes)
+        self.counts[places] += counts
+        self._sums[places] += sums
 
     def result(self) -> tuple[IntArray, FloatArray, FloatArray, float]:
         """Classes present, their means, the covariance within them, and the size of its rounding error."""
-        present = np.flatnonzero(self._counts)
-        counts = self._counts[present]
-        means = self._sums[present] / counts[:, None]
-        within = (self._scatter - (means * counts[:, None]).T @ means) / self.n
+        means = self._sums / self.counts[:, None]
+        within = (self._scatter - (means * self.counts[:, None]).T @ means) / self.n
         largest = float(np.diagonal(self._scatter).max()) / self.n
         error = largest * np.finfo(np.float64).eps * within.shape[0] * 4.0
-        return present.astype(np.int64), means + self._origin, (within + within.T) / 2.0, error
+        return self.classes, means + self._origin, (within + within.T) / 2.0, error
+
+
+def class_totals(rows: FloatArray, classes: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The classes that occur, in order, how many rows (n, d) each has, and the sums of these.
+
+    Examples
+    --------
+    >>> found, counts, sums = class_totals(np.array([[1.0], [5.0], [2.0]]), np.array([900_000, 3, 900_000]))
+    >>> found.tolist(), counts.tolist(), sums.tolist()
+    ([3, 900000], [1.0, 2.0], [[5.0], [3.0]])
+    """
+    members = dict(members_of_each(classes))
+    sums = np.empty((len(members), rows.shape[1]))
+    for total, own in zip(sums, members.values(), strict=True):
+        np.add.reduce(rows[own], axis=0, out=total)
+    counts = np.array([own.size for own in members.values()], dtype=np.float64)
+    return np.array(list(members), dtype=np.int64), counts, sums

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
-from normscale.detectors.head_step import HeadStep, percentile_of
+from normscale.detectors.head_step import HEAD, HeadStep, percentile_of
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.detectors.wrapper import Score
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, Head, ModelOutputs
 
 
@@ -62,31 +60,35 @@ class DICE(HeadStep):
         "percentile": "of the weights' contributions in training; weights up to it become 0",
     }
 
-    sparse_head_: Head
+    class Fitted(NamedTuple):
+        """The last layer, and the same with fewer weights."""
+
+        head: Annotated[Head, HEAD]
+        sparse_head: Annotated[Head, HEAD]
+
+    fitted_: Fitted
 
     def __init__(self, score: Score = "energy", percentile: float = 90.0) -> None:
         self._score_by(score)
         self.percentile = percentile_of(percentile)
 
-    def _learn(self, chunks: Iterator[ModelOutputs]) -> None:
-        total, n = np.zeros(self.head_.weight.shape[1]), 0
+    def _partial_features(self, chunks: Iterator[ModelOutputs]) -> tuple[FloatArray, int]:
+        """The sum of the features, and how many rows it is of."""
+        total, n = np.zeros(1), 0
         for chunk in chunks:
             for _, block in float_blocks(chunk.features, FEATURES):
-                total += block.sum(axis=0)
+                total = total + block.sum(axis=0)
                 n += len(block)
-        weight = self.head_.weight.astype(np.float64)
-        contributions = weight * (total / n)
+        return total, n
+
+    def _merge_features(self, first: Any, second: Any) -> tuple[FloatArray, int]:
+        return first[0] + second[0], first[1] + second[1]
+
+    def _finish_features(self, head: Head, total: Any) -> Fitted:
+        weight = head.weight.astype(np.float64)
+        contributions = weight * (total[0] / total[1])
         weight[contributions <= np.percentile(contributions, self.percentile)] = 0.0
-        self.sparse_head_ = Head(weight, self.head_.bias.astype(np.float64))
+        return self.Fitted(head, Head(weight, head.bias.astype(np.float64)))
 
     def _logits(self, features: FloatArray) -> FloatArray:
-        return self.sparse_head_.logits(features)
-
-    def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        return {**super()._own_tensors(), "sparse.weight": self.sparse_head_.weight}
-
-    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
-        super()._restore_own(tensors)
-        self.sparse_head_ = Head.checked((tensors["sparse.weight"], self.head_.bias.astype(np.float64)))
-        if self.sparse_head_.weight.shape != self.head_.weight.shape:
-            raise InvalidInput("sparse.weight must have the shape of head.weight.")
+        return self.fitted_.sparse_head.logits(features)

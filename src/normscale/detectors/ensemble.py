@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from normscale import _validate
 from normscale._validate import FloatArray
@@ -15,12 +15,12 @@ from normscale.detectors.base import Detector, join
 from normscale.detectors.common_scale import CommonScale
 from normscale.detectors.formula import LogitFormula, offered_formula
 from normscale.detectors.registry import as_detector, register
-from normscale.detectors.wrapper import Score, inner_tensors, restore_inner, short_spec
+from normscale.detectors.wrapper import Score, short_spec
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 
 _COMBINE = ("sum", "ranks", "p_values")
-_MEMBERS = ("covered", "centred", "knn", "vim")
+_MEMBERS = ("present_classes", "centred", "knn", "vim")
 
 
 @register
@@ -70,7 +70,12 @@ class Ensemble(Detector):
         "combine": "the common scale: sum (of deviations), ranks, or p_values",
     }
 
-    scales_: list[CommonScale]
+    class Fitted(NamedTuple):
+        """What the scores of each member are worth."""
+
+        scales: tuple[CommonScale, ...]
+
+    fitted_: Fitted
 
     def __init__(
         self,
@@ -105,29 +110,45 @@ class Ensemble(Detector):
         self.needs_labels = any(one.needs_labels for one in self.members_)
         self.needs_head = any(one.needs_head for one in self.members_)
 
-    def get_params(self) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {
             "detectors": [copy.deepcopy(dict(one)) if isinstance(one, Mapping) else one for one in self.detectors],
             "weights": list(self.weights),
             "combine": self.combine,
         }
 
+    def _inner(self) -> dict[str, Detector]:
+        return {f"member{i}": one for i, one in enumerate(self.members_)}
+
+    def _set_inner(self, inner: dict[str, Detector]) -> None:
+        self.members_ = list(inner.values())
+
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        self._fit_held_out(join(chunks))
+        self._fit_members(join(chunks))
 
     def _fit_held_out(self, train: ModelOutputs) -> FloatArray:
-        self.members_ = [copy.copy(one) for one in self.members_]
-        columns = [one.fit_held_out(train) for one in self.members_]
-        self.scales_ = [CommonScale.of(column, train.predicted, self.combine) for column in columns]
+        learner = self._learner()
+        scores = learner._fit_members(join(learner._checked([train])))
+        self._take_over(learner)
+        return scores
+
+    def _fit_members(self, train: ModelOutputs) -> FloatArray:
+        """Fit on all rows; give each the score (n,) that it would have had had it not been among them."""
+        columns = [one._fit_held_out(train) for one in self.members_]
+        self._learn(self.Fitted(tuple(CommonScale.of(column, train.predicted, self.combine) for column in columns)))
         return self._combined(columns)
+
+    def _derive(self) -> None:
+        if len(self.fitted_.scales) != len(self.members_):
+            raise InvalidInput(f"there must be {len(self.members_)} scales, one a member.")
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return self._combined([one._score(outputs.only(*one.reads), threads) for one in self.members_])
 
     def _combined(self, columns: Sequence[FloatArray]) -> FloatArray:
         total = np.zeros(columns[0].size)
-        for column, scale, weight in zip(columns, self.scales_, self.weights, strict=True):
-            total += weight * scale(column)
+        for column, scale, weight in zip(columns, self.fitted_.scales, self.weights, strict=True):
+            total += weight * scale(column, self.combine)
         return total
 
     def formula(self) -> LogitFormula | None:
@@ -137,7 +158,7 @@ class Ensemble(Detector):
         kind: LogitFormula | None = None
         largest, offset = 0.0, 0.0
         parts = [offered_formula(one) for one in self.members_]
-        for part, scale, weight in zip(parts, self.scales_, self.weights, strict=True):
+        for part, scale, weight in zip(parts, self.fitted_.scales, self.weights, strict=True):
             if not isinstance(part, LogitFormula) or part.class_offset is not None or part.ood_position is not None:
                 return None
             if part.centred != parts[0].centred:  # type: ignore[union-attr]  # the first passed the line above
@@ -157,19 +178,3 @@ class Ensemble(Detector):
             kind = first._replace(weight=0.0)
         assert self.widths_ is not None
         return kind._replace(largest_weight=largest, class_offset=np.full(self.widths_[LOGITS], offset))
-
-    def _separate(self) -> None:
-        self.members_ = [copy.copy(one) for one in self.members_]
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        tensors: dict[str, NDArray[Any]] = {}
-        for i, (one, scale) in enumerate(zip(self.members_, self.scales_, strict=True)):
-            tensors |= inner_tensors(one, f"member{i}.") | scale.tensors(f"scale{i}.")
-        return tensors
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        for i, one in enumerate(self.members_):
-            restore_inner(one, f"member{i}.", tensors)
-        self.scales_ = [
-            CommonScale.from_tensors(tensors, f"scale{i}.", self.combine) for i in range(len(self.members_))
-        ]

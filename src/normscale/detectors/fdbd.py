@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
 from normscale.detectors.class_directions import ClassDirections
@@ -26,7 +22,7 @@ class FDBD(ClassDirections):
 
     with c the class of the largest logit, z the logits, w_k the weights of class k in the last layer, C the number of
     classes and mu the mean of the training features. Between two classes of equal weights there is no boundary, and
-    their term is left out. Nothing is chosen, by OoD data or otherwise.
+    their term is left out. NoRecord is chosen, by OoD data or otherwise.
 
     Attributes
     ----------
@@ -51,17 +47,14 @@ class FDBD(ClassDirections):
 
     _closeness: FloatArray
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        super()._fit(chunks)
-        if self.widths_ is not None:
-            self._measure()
-
-    def _measure(self) -> None:
+    def _derive(self) -> None:
         """One over the distances between the classes' weights, over the number of other classes."""
-        n_classes = self.weight_.shape[0]
+        super()._derive()
+        weight = self.fitted_.weight
+        n_classes = weight.shape[0]
         self._closeness = np.zeros((n_classes, n_classes))
         for c in range(n_classes):
-            apart = lengths(self.weight_ - self.weight_[c])
+            apart = lengths(weight - weight[c])
             differ = apart > 0.0
             self._closeness[c, differ] = 1.0 / (apart[differ] * (n_classes - 1))
 
@@ -74,7 +67,3 @@ class FDBD(ClassDirections):
             features -= self.mean_
             scores[where] = to_boundaries / np.maximum(lengths(features), _SMALLEST)
         return scores
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        super()._restore(tensors)
-        self._measure()

@@ -7,21 +7,25 @@ the k best, given how far such a product can be off; these are compared in float
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale._validate import FloatArray, IntArray, Rows
-from normscale.detectors.row_blocks import float_blocks, lengths
+from normscale.detectors.row_blocks import float_blocks, lengths, unit_rows
 from normscale.errors import InvalidInput
 
-_PRODUCTS = 1 << 23
-"""Products held at once: 32 MB in float32."""
-_PAIRS = 4096
+_PRODUCTS = 1 << 21
+"""Products held at once: 8 MB in float32."""
+_LEAST_QUERIES = 64
+"""Queries whose products are held at once also where the bank is so large that these are more."""
+_PAIRS = 1024
 """Candidates compared in float64 at once."""
+_NEAR = 0.01
+"""Squared distances below this are computed from differences of vectors alone."""
 _MOST_CANDIDATES = 1 / 64
 """Share of a bank above which candidates are so many that all of it is compared in float64."""
-_COLUMNS = 8192
 
 
 class BankSample:
@@ -76,34 +80,33 @@ class FeatureBank:
         if rows.ndim != 2 or not rows.shape[0] or weights.shape != rows.shape[:1] or not np.isfinite(weights).all():
             raise InvalidInput(f"a bank needs rows and a finite number for each; got {rows.shape} and {weights.shape}.")
         self.rows, self.weights = rows, weights
-        self._scale = np.zeros(rows.shape[0])
         self._vectors: NDArray[np.float32] = np.empty(rows.shape, dtype=np.float32)
+        self._lengths = np.empty(rows.shape[0])
         for where, block in float_blocks(rows, "bank", fitting=True):
-            size = lengths(block)
-            used = np.where(size > 0.0, size, 1.0)
-            self._scale[where] = np.where(size > 0.0, weights[where], 0.0) / used
-            self._vectors[where] = block / used[:, None] * weights[where][:, None]
-        self._half: FloatArray | None = None
-        if not self._scale.all():  # |b|^2 is not the same for all, so that the nearest is not the largest product
-            self._half = np.where(self._scale == 0.0, 0.5, 0.0)
-        largest = float(np.abs(weights).max())
-        self._error = (rows.shape[1] + 8) * largest * float(np.finfo(np.float32).eps)
+            self._lengths[where] = lengths(block)
+            self._vectors[where] = unit_rows(block) * weights[where][:, None]
+        empty = self._lengths == 0.0
+        self._lengths[empty] = 1.0
+        # The nearest vector has the largest product less half of its squared length, which is 1/2, or 0 for zeros.
+        self._lead = np.where(empty, 0.5, 0.0) if empty.any() else None
+        self._terms = (rows.shape[1] + 8) * float(np.abs(weights).max())
 
     def __len__(self) -> int:
         """Return the number of vectors."""
         return int(self.rows.shape[0])
 
     def distances(self, queries: FloatArray, k: int) -> FloatArray:
-        """Euclidean distance of unit vectors (n, d) to the k-th nearest of the bank, whose weights are 1; (n,)."""
+        """Euclidean distance of unit vectors (n, d) to the k-th nearest of the bank, whose weights are 1; (n,).
+
+        Distances come from differences of vectors, so that nearly equal vectors lose no digits; a vector of the bank is
+        at distance 0 from itself.
+        """
         out = np.empty(queries.shape[0])
-        for where, keys in self._all_keys(queries, self._half):
+        for where, keys in self._products(queries, self._lead):
             block = queries[where]
-            found = _candidates(keys, k, self._error, only_last=True)
+            found = _candidates(keys, k, self._error(np.float32), only_last=True)
             if found is None:
-                exact = self._exact_keys(block, self._half)
-                best = np.partition(exact, len(self) - k, axis=1)[:, len(self) - k]
-                squares = 1.0 + np.einsum("ij,ij->i", block, block) - 2.0 * best
-                out[where] = np.sqrt(np.maximum(squares, 0.0))
+                out[where] = self._distances_in_float64(block, k)
                 continue
             rows, columns, above = found
             values = np.empty(rows.size)
@@ -116,15 +119,34 @@ class FeatureBank:
             out[where] = np.sqrt(values[order][starts + (k - 1 - above)])
         return out
 
-    def mean_products(self, queries: FloatArray, k: int) -> FloatArray:
-        """Mean of the k largest inner products of each query (n, d) with the bank; (n,)."""
+    def _distances_in_float64(self, queries: FloatArray, k: int) -> FloatArray:
+        """The same for queries that float32 products cannot tell apart: float64 products choose the candidates."""
         out = np.empty(queries.shape[0])
-        for where, keys in self._all_keys(queries, None):
+        margin = 2.0 * self._error(np.float64)
+        for i, keys in self._exact_products(queries, self._lead):
+            last = np.partition(keys, len(self) - k)[len(self) - k]
+            query = queries[i]
+            square = 1.0 + query @ query - 2.0 * last
+            if square < _NEAR:  # what is left of the subtraction has lost digits
+                columns = np.flatnonzero(np.abs(keys - last) <= margin)
+                squares = np.empty(columns.size)
+                for a in range(0, columns.size, _PAIRS):
+                    apart = query - self._vector(columns[a : a + _PAIRS])
+                    squares[a : a + _PAIRS] = np.einsum("ij,ij->i", apart, apart)
+                place = k - 1 - np.count_nonzero(keys > last + margin)
+                square = np.partition(squares, place)[place]
+            out[i] = np.sqrt(square)
+        return out
+
+    def largest_products(self, queries: FloatArray, k: int) -> FloatArray:
+        """The k largest inner products of each query (n, d) with the bank, the largest first; (n, k)."""
+        out = np.empty((queries.shape[0], k))
+        for where, keys in self._products(queries, None):
             block = queries[where]
-            found = _candidates(keys, k, self._error, only_last=False)
+            found = _candidates(keys, k, self._error(np.float32), only_last=False)
             if found is None:
-                exact = self._exact_keys(block, None)
-                out[where] = np.partition(exact, len(self) - k, axis=1)[:, len(self) - k :].mean(axis=1)
+                for i, exact in self._exact_products(block, None):
+                    out[where.start + i] = -np.sort(-np.partition(exact, len(self) - k)[len(self) - k :])
                 continue
             rows, columns, _ = found
             values = np.empty(rows.size)
@@ -133,30 +155,41 @@ class FeatureBank:
                 values[pairs] = np.einsum("ij,ij->i", block[rows[pairs]], self._vector(columns[pairs]))
             order = np.lexsort((-values, rows))
             starts = np.searchsorted(rows, np.arange(block.shape[0]))
-            out[where] = values[order][starts[:, None] + np.arange(k)].mean(axis=1)
+            out[where] = values[order][starts[:, None] + np.arange(k)]
         return out
 
-    def _vector(self, columns: IntArray) -> FloatArray:
-        vectors: FloatArray = self.rows[columns] * self._scale[columns, None]
+    def _error(self, dtype: type[np.floating[Any]]) -> float:
+        """How far a product of a unit vector with the bank can be off when it is computed in this precision."""
+        return float(self._terms * np.finfo(dtype).eps)
+
+    def _vector(self, columns: IntArray | slice) -> FloatArray:
+        vectors: FloatArray = self.rows[columns] / self._lengths[columns, None]  # bit by bit what unit_rows gives
+        vectors *= self.weights[columns, None]
         return vectors
 
-    def _all_keys(self, queries: FloatArray, half: FloatArray | None) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    def _products(self, queries: FloatArray, lead: FloatArray | None) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         """Blocks of queries with their float32 products; the larger, the nearer."""
-        size = min(queries.shape[0], max(64, _PRODUCTS // len(self)))
+        size = min(queries.shape[0], max(_LEAST_QUERIES, _PRODUCTS // len(self)))
         room: NDArray[np.float32] = np.empty((size, len(self)), dtype=np.float32)
         for a in range(0, queries.shape[0], max(1, size)):
             where = slice(a, min(a + size, queries.shape[0]))
             keys = np.matmul(queries[where].astype(np.float32), self._vectors.T, out=room[: where.stop - a])
-            if half is not None:
-                keys += half.astype(np.float32)
+            if lead is not None:
+                keys += lead.astype(np.float32)
             yield where, keys
 
-    def _exact_keys(self, block: FloatArray, half: FloatArray | None) -> FloatArray:
-        keys = np.empty((block.shape[0], len(self)))
-        for a in range(0, len(self), _COLUMNS):
-            columns = np.arange(a, min(a + _COLUMNS, len(self)))
-            keys[:, columns] = block @ self._vector(columns).T
-        return keys if half is None else keys + half
+    def _exact_products(self, queries: FloatArray, lead: FloatArray | None) -> Iterator[tuple[int, FloatArray]]:
+        """Every query's place and its float64 products (m,)."""
+        step = max(1, _PRODUCTS // (8 * queries.shape[1]))
+        size = max(1, _PRODUCTS // (2 * len(self)))
+        for a in range(0, queries.shape[0], size):
+            block = queries[a : a + size]
+            keys = np.empty((block.shape[0], len(self)))
+            for b in range(0, len(self), step):
+                np.matmul(block, self._vector(slice(b, b + step)).T, out=keys[:, b : b + step])
+            if lead is not None:
+                keys += lead
+            yield from enumerate(keys, a)
 
 
 def _candidates(

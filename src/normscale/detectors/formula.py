@@ -19,6 +19,7 @@ from normscale._kernels import BlockState
 from normscale._kernels.mixture import REACH as REACH
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput, NotFitted
+from normscale.outputs import LOGITS
 
 if TYPE_CHECKING:
     from normscale.detectors.base import Detector
@@ -144,12 +145,12 @@ def formula_of(detector: Detector) -> Formula:
 
 def offered_formula(detector: Detector) -> Formula | None:
     """The formula that a fitted detector offers; None where it inherits one and scores otherwise."""
-    return detector.formula() if _works_as_its_formula(type(detector), "formula", "_score") else None
+    return detector.formula() if _works_as_its_formula(type(detector), "formula", "_score", "_score_at") else None
 
 
 def offered_moments(detector: Detector) -> MomentFormula | None:
     """The moments that a fitted detector offers; None where it inherits them and streams otherwise."""
-    works = _works_as_its_formula(type(detector), "moment_formula", "_stream")
+    works = _works_as_its_formula(type(detector), "moment_formula", "_step", "_prepare")
     return detector.moment_formula() if works else None
 
 
@@ -180,14 +181,22 @@ def _require_fitted(detector: Detector) -> None:
         raise NotFitted(f"{type(detector).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
 
 
-def _works_as_its_formula(cls: type[Detector], offer: str, way: str) -> bool:
-    """False for a subclass that scores in a ``way`` of its own and inherits the formula that it ``offers``."""
+def _works_as_its_formula(cls: type[Detector], offer: str, *ways: str) -> bool:
+    """False for a subclass that scores in a way of its own and inherits the formula that it ``offers``."""
     for ancestor in cls.__mro__:
         if offer in vars(ancestor):
             return True
-        if way in vars(ancestor) or "_transform" in vars(ancestor):
+        if any(way in vars(ancestor) for way in (*ways, "_transform")):
             return False
     return False
+
+
+def logit_limits_of(detector: Detector) -> tuple[float, float] | None:
+    """The logits beyond which a row is flagged whatever its score is; None where there are no such limits."""
+    if detector.baseline_ is None or LOGITS not in detector.reads:
+        return None
+    low, high = detector.baseline_.logit_limits()
+    return (low, high) if np.isfinite(low) else None
 
 
 def limits_of(detector: Detector) -> FloatArray | None:

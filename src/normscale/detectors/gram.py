@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +16,21 @@ from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs, check_name
+from normscale.state import Numbers
 
 _EDGE = 1e-6
 """Added to a bound before it divides, as in the authors' code: bounds of 0 are common behind a ReLU."""
 _HELD_OUT = 10
 """Every tenth training row of a class measures the expected deviation and sets no bounds."""
+
+
+class GramLayer(NamedTuple):
+    """What is learned of a layer."""
+
+    bounds: Annotated[FloatArray, Numbers(2, LOGITS, "powers", "channels")]
+    """Smallest and largest value of every statistic, for each class."""
+    expected: Annotated[float, Numbers(above=0.0)]
+    """The mean deviation of held-out training rows."""
 
 
 @register
@@ -77,8 +87,22 @@ class Gram(Detector):
         "powers": "orders of the Gram matrices, 1 to this",
     }
 
-    bounds_: list[FloatArray]
-    expected_: FloatArray
+    class Fitted(NamedTuple):
+        """The range of every statistic in each layer, and the expected deviation of the layer."""
+
+        layers: tuple[GramLayer, ...]
+
+    fitted_: Fitted
+
+    @property
+    def bounds_(self) -> list[FloatArray]:
+        """Smallest and largest statistics of each layer."""
+        return [layer.bounds for layer in self.fitted_.layers]
+
+    @property
+    def expected_(self) -> FloatArray:
+        """The expected deviation in each layer."""
+        return np.array([layer.expected for layer in self.fitted_.layers])
 
     def __init__(self, layers: str | Sequence[str] = (FEATURES,), powers: int = 10) -> None:
         names = layers.split(",") if isinstance(layers, str) else layers
@@ -97,8 +121,7 @@ class Gram(Detector):
         n_classes = train.n_classes
         predicted = _finite_classes(train)
         held_out = _every_tenth(predicted)
-        self.bounds_ = []
-        expected = []
+        found = []
         for name in self.layers:
             rows = train.array(name)
             bounds = np.empty((2, n_classes, self.powers, rows.shape[1]))
@@ -106,15 +129,17 @@ class Gram(Detector):
             for place, block in float_blocks(rows, name, self.powers * rows.shape[1]):
                 own = ~held_out[place]
                 statistics = _statistics(block[own], self.powers)
+                if not np.isfinite(statistics).all():
+                    raise _validate.invalid_row_error(rows, name)
                 np.minimum.at(bounds[0], predicted[place][own], statistics)
                 np.maximum.at(bounds[1], predicted[place][own], statistics)
             seen = np.isfinite(bounds[0, :, 0, 0])
             bounds[0, ~seen] = bounds[0, seen].min(axis=0)  # a class without rows: the range of all classes
             bounds[1, ~seen] = bounds[1, seen].max(axis=0)
-            self.bounds_.append(bounds)
             deviations = self._deviations(rows[held_out], name, predicted[held_out], bounds)
-            expected.append(float(deviations.mean()) if deviations.size else 0.0)
-        self.expected_ = np.array([value if value > 0.0 else 1.0 for value in expected])
+            expected = float(deviations.mean()) if deviations.size else 0.0
+            found.append(GramLayer(bounds, expected if expected > 0.0 else 1.0))
+        self._learn(self.Fitted(tuple(found)))
 
     def _deviations(self, rows: NDArray[Any], name: str, predicted: IntArray, bounds: FloatArray) -> FloatArray:
         """How far a layer's statistics lie outside the bounds of the predicted classes; (n,)."""
@@ -123,6 +148,8 @@ class Gram(Detector):
         for place, block in float_blocks(rows, name, self.powers * rows.shape[1]):
             classes = predicted[place]
             statistics = _statistics(block, self.powers)
+            if not np.isfinite(statistics).all():
+                raise _validate.invalid_row_error(rows, name, can_skip=True)
             below = np.maximum(bounds[0][classes] - statistics, 0.0)
             above = np.maximum(statistics - bounds[1][classes], 0.0)
             below *= weights[0][classes]
@@ -134,25 +161,14 @@ class Gram(Detector):
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         predicted = _finite_classes(outputs)
         total = np.zeros(len(outputs))
-        for name, bounds, expected in zip(self.layers, self.bounds_, self.expected_, strict=True):
+        for name, (bounds, expected) in zip(self.layers, self.fitted_.layers, strict=True):
             total += self._deviations(outputs.array(name), name, predicted, bounds) / expected
         return total
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {
-            "expected": self.expected_,
-            **{f"{n}.bounds": b for n, b in zip(self.layers, self.bounds_, strict=True)},
-        }
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.expected_ = _validate.as_finite_vector(tensors["expected"], "expected")
-        self.bounds_ = [tensors[f"{name}.bounds"] for name in self.layers]
-        for name, bounds in zip(self.layers, self.bounds_, strict=True):
-            widths = {} if self.widths_ is None else self.widths_
-            if bounds.shape != (2, widths.get(LOGITS), self.powers, widths.get(name)) or not np.isfinite(bounds).all():
-                raise InvalidInput(f"{name}.bounds must be finite numbers (2, classes, powers, channels).")
-        if self.expected_.size != len(self.layers) or not (self.expected_ > 0.0).all():
-            raise InvalidInput("expected must have a number above 0 for each layer.")
+    def _derive(self) -> None:
+        widths = [layer.bounds.shape[-1] for layer in self.fitted_.layers]
+        if self.widths_ is not None and widths != [self.widths_[name] for name in self.layers]:
+            raise InvalidInput("there must be bounds for each layer, with a column for each channel.")
 
 
 def _finite_classes(outputs: ModelOutputs) -> IntArray:
@@ -173,7 +189,8 @@ def _every_tenth(predicted: IntArray) -> NDArray[np.bool_]:
 def _statistics(rows: FloatArray, powers: int) -> FloatArray:
     """The statistics g of rows (n, d); (n, powers, d).
 
-    Rows are divided by their largest number first, so that no power overflows; g is of degree two.
+    Rows are divided by their largest number first, so that no power overflows; g is of degree two, and not finite where
+    the square of that number is not.
     """
     size = np.abs(rows).max(axis=1, keepdims=True)
     unit = rows / np.where(size > 0.0, size, 1.0)
@@ -184,5 +201,6 @@ def _statistics(rows: FloatArray, powers: int) -> FloatArray:
         total = power.sum(axis=1, keepdims=True)
         root = np.sign(total) * np.abs(total) ** (1.0 / p)
         out[:, p - 1] = (unit if p % 2 else np.abs(unit)) * root
-    out *= np.square(size)[:, :, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        out *= np.square(size)[:, :, None]
     return out

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from normscale import _validate
 from normscale._kernels.members import members_of_each
-from normscale._validate import FloatArray
+from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, log_softmax
-from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
+from normscale.state import Numbers
 
 
 @register
@@ -50,10 +48,16 @@ class KLMatching(Detector):
     cost = "a product of the softmax with a C x C matrix"
     fitted_on = "validation"
 
-    classes_: NDArray[np.int64]
-    log_typical_: FloatArray
+    class Fitted(NamedTuple):
+        """The classes that were predicted, and what is typical of each."""
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        classes: Annotated[IntArray, Numbers("typical")]
+        log_typical: Annotated[FloatArray, Numbers("typical", LOGITS)]
+
+    fitted_: Fitted
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[dict[int, int], dict[int, FloatArray]]:
+        """How many rows are predicted as each class, and the logarithm of the sum of their softmax."""
         counts: dict[int, int] = {}
         sums: dict[int, FloatArray] = {}
         for chunk in chunks:
@@ -65,9 +69,21 @@ class KLMatching(Detector):
                     total = np.logaddexp.reduce(own, axis=0)
                     sums[c] = np.logaddexp(sums[c], total) if c in sums else total
                     counts[c] = counts.get(c, 0) + len(own)
-        self.classes_ = np.array(sorted(counts), dtype=np.int64)
-        if self.classes_.size:
-            self.log_typical_ = np.stack([sums[c] - np.log(counts[c]) for c in self.classes_.tolist()])
+        return counts, sums
+
+    def _merge(self, first: Any, second: Any) -> tuple[dict[int, int], dict[int, FloatArray]]:
+        counts, sums = dict(first[0]), dict(first[1])
+        for c, total in second[1].items():
+            sums[c] = np.logaddexp(sums[c], total) if c in sums else total
+            counts[c] = counts.get(c, 0) + second[0][c]
+        return counts, sums
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        counts, sums = total
+        if counts:
+            classes = np.array(sorted(counts), dtype=np.int64)
+            self._learn(self.Fitted(classes, np.stack([sums[c] - np.log(counts[c]) for c in classes.tolist()])))
+        return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         out = np.empty(len(outputs))
@@ -75,16 +91,6 @@ class KLMatching(Detector):
             below -= below.max(axis=1, keepdims=True)
             weights = np.exp(below)
             total = weights.sum(axis=1)
-            nearest = (weights @ self.log_typical_.T).max(axis=1)
+            nearest = (weights @ self.fitted_.log_typical.T).max(axis=1)
             out[place] = (np.einsum("ij,ij->i", weights, below) - nearest) / total - np.log(total)
         return np.maximum(out, 0.0, out=out)
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"classes": self.classes_, "log_typical": self.log_typical_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.classes_, self.log_typical_ = tensors["classes"], tensors["log_typical"]
-        n_classes = None if self.widths_ is None else self.widths_[LOGITS]
-        if self.log_typical_.shape != (self.classes_.size, n_classes) or not np.isfinite(self.log_typical_).all():
-            raise InvalidInput("log_typical must have a finite row for each class and a column for each logit.")
-        self.log_typical_ = _validate.as_rows(self.log_typical_, "log_typical").astype(np.float64)

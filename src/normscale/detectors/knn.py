@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray
+from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.feature_bank import BankSample, FeatureBank
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, ModelOutputs
+from normscale.state import Numbers
 
 
 @register
@@ -31,8 +30,8 @@ class KNN(Detector):
     k : int
         Which neighbour counts. 50 is the paper's choice for CIFAR-10 (it takes 200 for CIFAR-100 and 1000 for
         ImageNet) and OpenOOD's default; no OoD data chooses it here. A bank of fewer rows uses its last.
-    bank : int
-        How many training rows to keep, drawn at random with a fixed seed; 0 keeps all.
+    bank : int, optional
+        How many training rows to keep, drawn at random with a fixed seed; by default all.
 
     Attributes
     ----------
@@ -55,23 +54,29 @@ class KNN(Detector):
     reads = (FEATURES,)
     parameters = {
         "k": "which neighbour counts",
-        "bank": "training rows to keep, drawn at random with a fixed seed; 0: all",
+        "bank": "training rows to keep, drawn at random with a fixed seed; by default all",
     }
 
+    class Fitted(NamedTuple):
+        """The training rows that are kept."""
+
+        bank: Annotated[Rows, Numbers("rows", FEATURES)]
+
+    fitted_: Fitted
     bank_: FeatureBank
 
-    def __init__(self, k: int = 50, bank: int = 0) -> None:
+    def __init__(self, k: int = 50, bank: int | None = None) -> None:
         self.k = _validate.at_least(k, "k", 1)
-        self.bank = _validate.at_least(bank, "bank", 0)
+        self.bank = None if bank is None else _validate.at_least(bank, "bank", 1)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        sample = BankSample(self.bank)
+        sample = BankSample(self.bank or 0)
         for chunk in chunks:
             if not np.isfinite(chunk.features).all():
                 raise _validate.invalid_row_error(chunk.features, FEATURES)
             sample.add(chunk.features, np.ones(len(chunk)))
         if self.widths_ is not None:
-            self.bank_ = FeatureBank(*sample.result())
+            self._learn(self.Fitted(sample.result()[0]))
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         k = min(self.k, len(self.bank_))
@@ -80,11 +85,5 @@ class KNN(Detector):
             scores[where] = self.bank_.distances(unit_rows(block), k)
         return scores
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"bank": self.bank_.rows}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        rows = tensors["bank"]
-        self.bank_ = FeatureBank(rows, np.ones(rows.shape[0]))
-        if self.widths_ is not None and rows.shape[1] != self.widths_[FEATURES]:
-            raise InvalidInput(f"bank must have {self.widths_[FEATURES]} columns.")
+    def _derive(self) -> None:
+        self.bank_ = FeatureBank(self.fitted_.bank, np.ones(len(self.fitted_.bank)))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
-from normscale.detectors.class_distance import ClassDistance
+from normscale.detectors.class_distance import ClassDistance, ClassGaussian
 from normscale.detectors.class_sums import ClassSums
 from normscale.detectors.formula import FeatureFormula
 from normscale.detectors.logistic import logistic_weights
@@ -60,8 +60,19 @@ class Mahalanobis(Detector):
         "weights": "how several layers become one score: uniform, attacks, or numbers",
     }
 
+    class Fitted(NamedTuple):
+        """The distance in each layer, and how they are weighed."""
+
+        layer_weights: FloatArray
+        gaussians: tuple[ClassGaussian, ...]
+
+    fitted_: Fitted
     distances_: list[ClassDistance]
-    weights_: FloatArray
+
+    @property
+    def weights_(self) -> FloatArray:
+        """The weight of each layer's distance."""
+        return self.fitted_.layer_weights
 
     def __init__(
         self,
@@ -87,7 +98,7 @@ class Mahalanobis(Detector):
             if len(self.weights) != len(self.layers):
                 raise InvalidInput(f"weights must be {len(self.layers)} numbers, one a layer; got {len(self.weights)}.")
         self.reads = self.layers
-        self.reads_again = len(self.layers) > 1 and self.weights == "uniform"
+        self._reads_again = len(self.layers) > 1 and self.weights == "uniform"
         if self.weights == "attacks":
             self.reads_in_fit = tuple(ATTACKED + name for name in self.layers)
 
@@ -99,7 +110,8 @@ class Mahalanobis(Detector):
         self._finish(self._partial(iter([train]), 0), 0)
         clean, attacked = self._all_distances(train), self._all_distances(train, ATTACKED)
         both = np.concatenate([clean, attacked])
-        self.weights_ = logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
+        weights = logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
+        self._learn(self.fitted_._replace(layer_weights=weights))
 
     def why_all_rows(self) -> str:
         return "its weights are regressed on all rows" if self.weights == "attacks" and len(self.layers) > 1 else ""
@@ -125,11 +137,13 @@ class Mahalanobis(Detector):
     def _finish(self, total: Any, turn: int) -> bool:
         if isinstance(total, RunningMoments):
             deviations: FloatArray = np.maximum(total.std, np.finfo(np.float64).tiny)
-            self.weights_ = 1.0 / (len(self.layers) * deviations)
+            self._learn(self.fitted_._replace(layer_weights=1.0 / (len(self.layers) * deviations)))
             return True
-        self.distances_ = [ClassDistance.of(sums, self.shrinkage) for sums in total if sums.n]
-        self.weights_ = np.ones(1) if isinstance(self.weights, str) else np.array(self.weights)
-        return not self.reads_again or not self.distances_
+        found = tuple(ClassDistance.of(sums, self.shrinkage, self.name).record for sums in total if sums.n)
+        if found:
+            weights = np.ones(len(found)) if isinstance(self.weights, str) else np.array(self.weights)
+            self._learn(self.Fitted(weights, found))
+        return not self._reads_again or not found
 
     def _all_distances(self, outputs: ModelOutputs, prefix: str = "") -> FloatArray:
         """Squared distances in every layer; (n, n_layers)."""
@@ -148,30 +162,18 @@ class Mahalanobis(Detector):
     def formula(self) -> FeatureFormula | None:
         return self.distances_[0].formula() if len(self.layers) == 1 else None
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        parts = {
-            f"{name}.{part}": array
-            for name, distance in zip(self.layers, self.distances_, strict=True)
-            for part, array in distance.tensors().items()
-        }
-        return {"weights": self.weights_, **parts}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.weights_ = _validate.as_finite_vector(tensors["weights"], "weights")
-        self.distances_ = []
-        for name in self.layers:
-            prefix = f"{name}."
-            parts = {key.removeprefix(prefix): array for key, array in tensors.items() if key.startswith(prefix)}
-            self.distances_.append(ClassDistance.from_tensors(parts))
-            if self.widths_ is not None and self.distances_[-1].means.shape[1] != self.widths_[name]:
-                raise InvalidInput(f"{name}.means must have {self.widths_[name]} columns.")
-        if self.weights_.size != len(self.layers):
+    def _derive(self) -> None:
+        self.distances_ = [ClassDistance(*one) for one in self.fitted_.gaussians]
+        widths = [one.means.shape[1] for one in self.fitted_.gaussians]
+        if self.widths_ is not None and widths != [self.widths_[name] for name in self.layers]:
+            raise InvalidInput("there must be means for each layer, with a column for each feature.")
+        if self.weights_.shape != (len(self.layers),):
             raise InvalidInput(f"weights must be {len(self.layers)} numbers.")
 
 
 @register
 class MahalanobisLayers(Mahalanobis):
-    """The same over the stages of the networks in :mod:`normscale.nn`, as its authors use it.
+    """The same over the stages of the networks in :mod:`normscale.bench.train`, as its authors use it.
 
     A class of its own so that it has a name in comparisons; every parameter is :class:`Mahalanobis`'.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
@@ -13,6 +14,11 @@ from normscale.scores import msp_score
 @register
 class MSP(Detector):
     """Maximum softmax probability, as the log-odds of the prediction being wrong.
+
+    Parameters
+    ----------
+    temperature : float
+        Divides the logits.
 
     References
     ----------
@@ -30,8 +36,13 @@ class MSP(Detector):
     cost = "one pass over the logits"
     needs_fit = False
 
+    parameters = {"temperature": "divides the logits"}
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = _validate.positive(temperature, "temperature")
+
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return msp_score(outputs.logits, threads=threads)
+        return msp_score(outputs.logits, self.temperature, threads=threads)
 
     def formula(self) -> LogitFormula:
-        return plain_formula("log_odds")
+        return plain_formula("log_odds", self.temperature)

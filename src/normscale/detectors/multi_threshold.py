@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
@@ -17,6 +16,7 @@ from normscale.detectors.threshold import Threshold
 from normscale.metrics.thresholds import thresholds_per_class
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scores import msp_score
+from normscale.state import Numbers
 
 
 @register
@@ -55,7 +55,12 @@ class MultiThreshold(Detector):
     settings = (Setting.FROZEN, Setting.PER_CLASS)
     parameters = {"keep": "share of in-distribution rows of each class to accept"}
 
-    thresholds_: FloatArray
+    class Fitted(NamedTuple):
+        """The threshold of every class."""
+
+        thresholds: Annotated[FloatArray, Numbers(LOGITS)]
+
+    fitted_: Fitted
 
     def __init__(self, keep: float = 0.95) -> None:
         self.keep = _validate.fraction(keep, "keep", allow_one=True)
@@ -68,7 +73,8 @@ class MultiThreshold(Detector):
         if scores and self.widths_ is not None:
             every = np.concatenate(scores)
             n_classes = self.widths_[LOGITS]
-            self.thresholds_ = thresholds_per_class(every, np.concatenate(predicted), n_classes, self.keep)
+            thresholds = thresholds_per_class(every, np.concatenate(predicted), n_classes, self.keep)
+            self._learn(self.Fitted(thresholds))
             self.threshold_ = Threshold(0.0, keep=self.keep, n=int(every.size))
 
     def why_all_rows(self) -> str:
@@ -76,14 +82,8 @@ class MultiThreshold(Detector):
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         excess: FloatArray = msp_score(outputs.logits, threads=threads)
-        excess -= self.thresholds_[outputs.predicted]
+        excess -= self.fitted_.thresholds[outputs.predicted]
         return excess
 
     def formula(self) -> LogitFormula:
-        return plain_formula("log_odds")._replace(class_offset=self.thresholds_)
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"thresholds": self.thresholds_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.thresholds_ = _validate.as_finite_vector(tensors["thresholds"], "thresholds")
+        return plain_formula("log_odds")._replace(class_offset=self.fitted_.thresholds)

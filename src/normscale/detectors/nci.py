@@ -60,7 +60,7 @@ class NCI(ClassDirections):
         for where, logits, features in paired_blocks(outputs.logits, LOGITS, outputs.features, FEATURES):
             size = np.abs(features).sum(axis=1)
             features -= self.mean_
-            along = np.einsum("ij,ij->i", features, self.weight_[logits.argmax(axis=1)])
+            along = np.einsum("ij,ij->i", features, self.fitted_.weight[logits.argmax(axis=1)])
             distance = lengths(features)
             scores[where] = -along / np.where(distance > 0.0, distance, 1.0) - self.alpha * size
         return scores

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray
+from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.feature_bank import BankSample, FeatureBank
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.scores import energy_score
+from normscale.state import Numbers
 
 
 @register
@@ -32,8 +31,9 @@ class NNGuide(Detector):
     k : int
         How many of the largest similarities count. 10 is what pytorch-ood takes; no OoD data chooses it here. A bank of
         fewer rows uses all.
-    bank : int
-        How many training rows to keep, drawn at random with a fixed seed; 0 keeps all. The paper keeps 1 % of ImageNet.
+    bank : int, optional
+        How many training rows to keep, drawn at random with a fixed seed; by default all. The paper keeps 1 % of
+        ImageNet.
 
     Attributes
     ----------
@@ -57,35 +57,37 @@ class NNGuide(Detector):
     reads = (LOGITS, FEATURES)
     parameters = {
         "k": "how many of the largest similarities count",
-        "bank": "training rows to keep, drawn at random with a fixed seed; 0: all",
+        "bank": "training rows to keep, drawn at random with a fixed seed; by default all",
     }
 
+    class Fitted(NamedTuple):
+        """The training rows that are kept, and the energy of each."""
+
+        bank: Annotated[Rows, Numbers("rows", FEATURES)]
+        energies: Annotated[FloatArray, Numbers("rows")]
+
+    fitted_: Fitted
     bank_: FeatureBank
 
-    def __init__(self, k: int = 10, bank: int = 0) -> None:
+    def __init__(self, k: int = 10, bank: int | None = None) -> None:
         self.k = _validate.at_least(k, "k", 1)
-        self.bank = _validate.at_least(bank, "bank", 0)
+        self.bank = None if bank is None else _validate.at_least(bank, "bank", 1)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        sample = BankSample(self.bank)
+        sample = BankSample(self.bank or 0)
         for chunk in chunks:
             if not np.isfinite(chunk.features).all():
                 raise _validate.invalid_row_error(chunk.features, FEATURES)
             sample.add(chunk.features, -energy_score(chunk.logits))
         if self.widths_ is not None:
-            self.bank_ = FeatureBank(*sample.result())
+            self._learn(self.Fitted(*sample.result()))
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         k = min(self.k, len(self.bank_))
         scores = energy_score(outputs.logits, threads=threads)
         for where, block in float_blocks(outputs.features, FEATURES):
-            scores[where] *= self.bank_.mean_products(unit_rows(block), k)
+            scores[where] *= self.bank_.largest_products(unit_rows(block), k).mean(axis=1)
         return scores
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"bank": self.bank_.rows, "energies": self.bank_.weights}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.bank_ = FeatureBank(tensors["bank"], _validate.as_finite_vector(tensors["energies"], "energies"))
-        if self.widths_ is not None and self.bank_.rows.shape[1] != self.widths_[FEATURES]:
-            raise InvalidInput(f"bank must have {self.widths_[FEATURES]} columns.")
+    def _derive(self) -> None:
+        self.bank_ = FeatureBank(*self.fitted_)

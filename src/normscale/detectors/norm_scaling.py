@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
-from normscale._kernels import BlockState
+from normscale._kernels import KINDS, BlockState, combine, stream_scores
 from normscale._validate import FloatArray
-from normscale.detectors.base import Setting
+from normscale.detectors.base import Detector, Setting
 from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
 from normscale.detectors.registry import register
 from normscale.detectors.step import Step, require_logit_score
 from normscale.detectors.wrapper import Score
 from normscale.errors import InvalidInput
-from normscale.moments import RunningMoments
+from normscale.moments import RunningMoments, declared_moments
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.scaling import norm_scale, norm_scale_stream, norm_scaled_scores, scale_factor, stream_into
+from normscale.scaling import norm_scale, norm_scale_stream, norm_scaled_scores, scale_factor
+from normscale.state import Numbers
 
 _FEWEST_STEADY_ROWS = 30.0
 _STEADY_ROWS_PER_CLASS = 10.0
@@ -86,7 +87,21 @@ class NormScaling(Step):
         "temperature": "divides the scaled logits",
     }
 
-    running_: RunningMoments
+    class State(NamedTuple):
+        """Moments of the logits of training and of every row of the stream."""
+
+        training: Annotated[float, Numbers(least=0.0)]
+        """How many rows the training statistics count as in them."""
+        moments: Annotated[BlockState, declared_moments(LOGITS)]
+        scorer: Any = None
+        """The running statistics of the detector that scores, where it has any."""
+
+        def check(self) -> None:
+            """Raise where the moments weigh less than training in them."""
+            if self.moments.weight < self.training * (1.0 - 1e-12):
+                raise InvalidInput("state.moments must have the weight of the training statistics or more.")
+
+    state_: State
 
     def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
         self._score_by(score)
@@ -100,6 +115,9 @@ class NormScaling(Step):
         self._fused: tuple[str, float, float] | None = None
         if isinstance(plain, LogitFormula) and plain.is_plain:
             self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
+        self._fused_stream: tuple[int, float, float] | None = None
+        if self._fused is not None and self._learns:
+            self._fused_stream = KINDS[self._fused[0]], 1.0 / self._fused[1], self._fused[2]
 
     @property
     def _learns(self) -> bool:
@@ -113,67 +131,95 @@ class NormScaling(Step):
         return self.baseline_.moments
 
     @property
+    def running_(self) -> RunningMoments:
+        """Moments of the training rows, as so many, and every streamed row."""
+        self._require_fitted()
+        return RunningMoments.wrap(self._current().moments)
+
+    @property
     def training_weight_(self) -> float:
         """How many streamed rows the training statistics count as: ``prior_weight``, or more with a threshold."""
-        if not self._is_steady:
-            return self.prior_weight
-        return max(self.prior_weight, _FEWEST_STEADY_ROWS, _STEADY_ROWS_PER_CLASS * self.running_.mean.size)
+        self._require_fitted()
+        return float(self._current().training) if self._learns else self.prior_weight
 
-    def _add_prior(self) -> None:
-        more = self.training_weight_ - self.prior_weight if self._learns else 0.0
-        if more > 0.0:
-            self.running_ = self.training_.reweighted(more).merge(self.running_)
+    def _start(self) -> State:
+        moments = self.training_.reweighted(self.prior_weight).state if self._learns else self.training_.state
+        return self.State(moments.weight, moments, self.scorer._start() if self.scorer._runs else None)
 
-    def _start_own(self) -> None:
-        self.running_ = self._prior()
+    def _calmed(self, state: State) -> State:
+        rows = max(_FEWEST_STEADY_ROWS, _STEADY_ROWS_PER_CLASS * state.moments.mean.size)
+        if state.training < rows and self._learns:
+            more = self.training_.reweighted(rows - state.training).state
+            state = state._replace(training=rows, moments=combine(more, state.moments))
+        return state if state.scorer is None else state._replace(scorer=self.scorer._calmed(state.scorer))
 
-    def _prior(self) -> RunningMoments:
-        """The training statistics as what the stream starts from."""
-        return self.training_.reweighted(self.training_weight_) if self._learns else self.training_
+    def _blank(self) -> State:
+        return self.State(0.0, RunningMoments(self.training_.mean.size).state)
 
-    def _separate(self) -> None:
-        super()._separate()
-        if "running_" in self.__dict__:
-            self.running_ = self.running_.copy()
+    def _merge_states(self, first: State, second: State) -> State:
+        if self.scorer._runs:
+            self.scorer._merge_states(first.scorer, second.scorer)  # refuses
+        rows = second.moments
+        if second.training > 0.0:
+            rows = RunningMoments.wrap(rows).without(self.training_.reweighted(second.training)).state
+        return first._replace(moments=combine(first.moments, rows))
+
+    def _moments(self, state: State) -> BlockState | None:
+        return None if self._fused is None or not self._learns else state.moments
+
+    def _of_moments(self, moments: BlockState) -> State:
+        return self.State(0.0, moments)
+
+    def _read_state(self, arrays: Mapping[str, NDArray[Any]], name: str = "state") -> State:
+        state: NormScaling.State = Detector._read_state(self, arrays, name)
+        return state
+
+    def _checked_state(self, state: State) -> State:
+        return state if state.scorer is None else state._replace(scorer=self.scorer._checked_state(state.scorer))
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
-        scaled = norm_scale(outputs.logits, self.running_, self.temperature)
+        """The training rows, scaled, for the scorer's fit."""
+        scaled = norm_scale(outputs.logits, self.training_, self.temperature)
         return ModelOutputs._trusted({LOGITS: scaled}, outputs.labels)
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+    def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
+        moments = RunningMoments.wrap(state.moments)
         if self._fused is None:
-            return super()._score(outputs, threads)
+            scaled = norm_scale(outputs.logits, moments, self.temperature)
+            return self.scorer._score_at(state.scorer, ModelOutputs._trusted({LOGITS: scaled}), threads)
         kind, temperature, weight = self._fused
-        scores = norm_scaled_scores(outputs.logits, self.running_, kind, temperature, threads)
+        scores = norm_scaled_scores(outputs.logits, moments, kind, temperature, threads)
         return scores if weight == 1.0 else weight * scores
 
-    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        if not self._learns:
-            return super()._stream(outputs, threads)
-        if self._fused is not None:
-            kind, temperature, weight = self._fused
-            scores = stream_into(self.running_, outputs.logits, kind, temperature, threads)
-            return scores if weight == 1.0 else weight * scores
-        scaled = norm_scale_stream(outputs.logits, self.running_, self.temperature)
-        scores = self.scorer._stream(ModelOutputs._trusted({LOGITS: scaled}), threads)
-        self.running_.update(outputs.logits)
-        return scores
+    def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        return outputs
+
+    def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
+        rows = prepared.logits
+        if self._fused_stream is not None:
+            kind, inverse_temperature, weight = self._fused_stream
+            scores = np.empty(len(rows))
+            after = stream_scores(rows, *state.moments, kind, inverse_temperature, scores, threads)
+            if after is None:
+                raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
+            return scores if weight == 1.0 else weight * scores, self.State(state.training, after)
+        moments = RunningMoments.wrap(state.moments)
+        scaled = (norm_scale_stream if self._learns else norm_scale)(rows, moments, self.temperature)
+        inner = self.scorer._prepare(ModelOutputs._trusted({LOGITS: scaled}), threads)
+        scores, scorer = self.scorer._step(state.scorer, inner, threads)
+        if self._learns:
+            moments.update(rows)
+        return scores, self.State(state.training, moments.state, scorer)
 
     def formula(self) -> LogitFormula | None:
         if self._fused is None:
             return None
         kind, temperature, weight = self._fused
-        moments = RunningMoments.wrap(self.running_.state)
+        moments = self.running_
         return LogitFormula(kind, moments.mean, scale_factor(moments, temperature), weight)
 
     def moment_formula(self) -> MomentFormula | None:
         return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
-
-    def move_moments(self, state: BlockState) -> None:
-        if not self._learns or self._fused is None:
-            super().move_moments(state)
-        with self._lock:
-            self.running_ = RunningMoments.from_state(*state)
 
     @property
     def n_streamed_(self) -> int:
@@ -185,48 +231,3 @@ class NormScaling(Step):
         """The scaled logits (n, C) under the current statistics; for calibration and for looking at them."""
         self._require_fitted()
         return norm_scale(logits, self.running_, self.temperature)
-
-    def merge(self, other: NormScaling) -> NormScaling:
-        """A detector that has seen both streams, for detectors that started from the same training statistics.
-
-        Each stream's own rows are what its running statistics hold beyond the prior; the prior counts once.
-        """
-        self._require_fitted()
-        other._require_fitted()
-        same = self.get_params() == other.get_params() and self.training_weight_ == other.training_weight_
-        if not same or self.training_ != other.training_:
-            raise InvalidInput(
-                "only norm-scaling detectors with equal parameters and equal training statistics can be merged; "
-                "fit once, save, and load that file in every worker. (To join training sets, use fit_chunks.)"
-            )
-        if self.scorer.has_running_statistics:
-            raise InvalidInput(f"{self.name} cannot be merged: what {self.scorer.name} learned depends on the order.")
-        merged = copy.copy(self)
-        if self._learns:
-            merged.running_ = self.running_.merge(other.running_.without(self._prior()))
-        return merged
-
-    def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        if not self._learns:
-            return {}
-        weight, mean, m2 = self.running_.state
-        prior = {"running.prior": np.array([self.training_weight_])} if self._is_steady else {}
-        return {**prior, "running.weight": np.array([weight]), "running.mean": mean, "running.m2": m2}
-
-    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
-        if self.baseline_ is None:
-            raise InvalidInput("the training statistics are missing.")
-        self._is_steady = False
-        self._start_own()
-        if self._learns:
-            self._is_steady = "running.prior" in tensors
-            if self._is_steady and float(tensors["running.prior"][0]) != self.training_weight_:
-                raise InvalidInput(f"running.prior must be {self.training_weight_:g} rows.")
-            moments = RunningMoments.from_state(
-                float(tensors["running.weight"][0]), tensors["running.mean"], tensors["running.m2"]
-            )
-            if moments.mean.shape != self.running_.mean.shape or moments.weight < self.training_weight_ * (1.0 - 1e-12):
-                raise InvalidInput(
-                    f"the running statistics must have shape {self.running_.mean.shape} and the prior's weight or more."
-                )
-            self.running_ = moments

@@ -17,8 +17,8 @@ from normscale.scores import scaled_scores
 class ODIN(Detector):
     """Maximum softmax probability at a high temperature, in log-odds, of inputs that were perturbed before.
 
-    The perturbation needs the network's gradient: :func:`normscale.nn.perturbed_logits` makes it, and ``normscale
-    bench`` does so by itself.
+    The perturbation needs the network's gradient: :func:`normscale.extraction.perturbed_logits` makes it, and
+    ``normscale bench`` does so by itself.
 
     Parameters
     ----------

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray, IntArray
+from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.base import Detector, Setting, join
 from normscale.detectors.feature_bank import FeatureBank
 from normscale.detectors.registry import register
@@ -17,6 +16,10 @@ from normscale.detectors.row_blocks import float_blocks, unit_rows
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.scores import msp_score
+from normscale.state import Numbers
+
+_LIKENESS = "likeness"
+"""The array of prepared rows that says how like training each is."""
 
 
 @register
@@ -66,6 +69,7 @@ class OODD(Detector):
     reads = (FEATURES,)
     reads_in_fit = (LOGITS,)
     settings = (Setting.FROZEN, Setting.STREAM)
+    holds_threshold_in_stream = False
     parameters = {
         "k": "which neighbour counts among the training features",
         "k_dictionary": "which neighbour counts among the suspicious features",
@@ -73,9 +77,28 @@ class OODD(Detector):
         "share": "of the training rows to keep, the most confident first",
     }
 
+    class Fitted(NamedTuple):
+        """The training rows that are kept."""
+
+        bank: Annotated[Rows, Numbers("rows", FEATURES)]
+
+    class State(NamedTuple):
+        """The dictionary, with room for all of its rows."""
+
+        held: Annotated[int, Numbers(least=0.0)]
+        """How many rows it holds."""
+        suspects: Annotated[FloatArray, Numbers("size", FEATURES)]
+        """Their features, of length one; 0 where there is room."""
+        likeness: Annotated[FloatArray, Numbers("size")]
+        """How like training each is."""
+
+        def check(self) -> None:
+            """Raise where more rows are held than there is room for."""
+            if self.held > len(self.suspects):
+                raise InvalidInput(f"the dictionary must hold at most {len(self.suspects)} rows; got {self.held}.")
+
+    fitted_: Fitted
     bank_: FeatureBank
-    dictionary_: FloatArray
-    likeness_: FloatArray
 
     def __init__(self, k: int = 10, k_dictionary: int = 5, size: int = 512, share: float = 0.5) -> None:
         self.k = _validate.at_least(k, "k", 1)
@@ -89,56 +112,55 @@ class OODD(Detector):
             if not np.isfinite(train.array(name)).all():
                 raise _validate.invalid_row_error(train.array(name), name)
         kept = most_confident(train, max(1, round(self.share * len(train))))
-        self.bank_ = FeatureBank(train.features[kept], np.ones(kept.size))
+        self._learn(self.Fitted(train.features[kept]))
 
-    def _start(self) -> None:
-        self.dictionary_ = np.empty((0, self.bank_.rows.shape[1]))
-        self.likeness_ = np.empty(0)
+    def _derive(self) -> None:
+        self.bank_ = FeatureBank(self.fitted_.bank, np.ones(len(self.fitted_.bank)))
+
+    @property
+    def dictionary_(self) -> FloatArray:
+        """The features in the dictionary."""
+        state: OODD.State = self._current()
+        return state.suspects[: state.held]
+
+    @property
+    def _in_place(self) -> bool:
+        return True
+
+    def _start(self) -> State:
+        return self.State(0, np.zeros((self.size, self.fitted_.bank.shape[1])), np.zeros(self.size))
 
     def _likeness(self, block: FloatArray) -> FloatArray:
         """The k-th largest cosine of rows of length one to the training features."""
-        distances = self.bank_.distances(block, min(self.k, len(self.bank_)))
-        return 1.0 - 0.5 * distances**2
+        return self.bank_.largest_products(block, min(self.k, len(self.bank_)))[:, -1]
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+    def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
         for where, block in float_blocks(outputs.features, FEATURES, self.size):
             rows = unit_rows(block)
             scores[where] = -self._likeness(rows)
-            if len(self.dictionary_):
-                scores[where] += _kth_largest(rows @ self.dictionary_.T, self.k_dictionary)
+            if state.held:
+                scores[where] += _kth_largest(rows @ state.suspects[: state.held].T, self.k_dictionary)
         return scores
 
-    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
-        held = len(self.dictionary_)
-        room = np.empty((self.size, self.dictionary_.shape[1]))
-        room[:held] = self.dictionary_
-        likeness = np.full(self.size, -np.inf)
-        likeness[:held] = self.likeness_
+    def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        rows, likes = np.empty(outputs.features.shape), np.empty((len(outputs), 1))
         for where, block in float_blocks(outputs.features, FEATURES):
-            rows = unit_rows(block)
-            likes = self._likeness(rows)
-            for i, (row, like) in enumerate(zip(rows, likes.tolist(), strict=True), where.start):
-                place = held if held < self.size else int(likeness.argmax())
-                if held < self.size or like < likeness[place]:
-                    room[place], likeness[place] = row, like
-                    held = min(held + 1, self.size)
-                scores[i] = _kth_largest((room[:held] @ row)[None], self.k_dictionary)[0] - like
-        self.dictionary_, self.likeness_ = room[:held], likeness[:held]
-        return scores
+            rows[where] = unit_rows(block)
+            likes[where, 0] = self._likeness(rows[where])
+        return ModelOutputs._trusted({FEATURES: rows, _LIKENESS: likes})
 
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"bank": self.bank_.rows, "dictionary": self.dictionary_, "likeness": self.likeness_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        rows = tensors["bank"]
-        self.bank_ = FeatureBank(rows, np.ones(rows.shape[0]))
-        self.dictionary_, self.likeness_ = tensors["dictionary"], tensors["likeness"]
-        if self.dictionary_.shape != (self.likeness_.size, rows.shape[1]) or self.likeness_.size > self.size:
-            raise InvalidInput(f"dictionary must have at most {self.size} rows of {rows.shape[1]} numbers.")
-        if not np.isfinite(self.dictionary_).all() or not np.isfinite(self.likeness_).all():
-            raise InvalidInput("dictionary must be finite.")
+    def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
+        scores = np.empty(len(prepared))
+        held, suspects, likeness = state
+        likes = prepared.array(_LIKENESS)[:, 0].tolist()
+        for i, (row, like) in enumerate(zip(prepared.features, likes, strict=True)):
+            place = held if held < self.size else int(likeness.argmax())
+            if held < self.size or like < likeness[place]:
+                suspects[place], likeness[place] = row, like
+                held = min(held + 1, self.size)
+            scores[i] = _kth_largest((suspects[:held] @ row)[None], self.k_dictionary)[0] - like
+        return scores, state._replace(held=held)
 
 
 def _kth_largest(values: FloatArray, k: int) -> FloatArray:

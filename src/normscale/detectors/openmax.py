@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,11 @@ from normscale.detectors.row_blocks import float_blocks
 from normscale.detectors.weibull import WeibullTail, fit_weibull
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
+from normscale.state import Numbers
 
+_ABOVE = Numbers(LOGITS, above=0.0)
+_FEWEST_PER_CLASS = 4
+"""Rows a class below which its tail means nothing: with 3 on the sample, OoD inputs score lower than others."""
 _LEAST_BODY = 20
 """How many rows of a class there must be for each row of its tail: all of a class is no tail."""
 
@@ -58,7 +62,7 @@ class OpenMax(Detector):
 
     Examples
     --------
-    >>> train = ModelOutputs([[9.0, 0.0], [8.0, 1.0], [0.0, 9.0], [1.0, 8.0], [0.0, 7.0]], labels=[0, 0, 1, 1, 1])
+    >>> train = ModelOutputs([[9, 0], [8, 1], [9, 1], [8, 0], [0, 9], [1, 8], [0, 7], [1, 9]], labels=[0] * 4 + [1] * 4)
     >>> OpenMax().fit(train).score(np.array([[8.4, 0.4], [30.0, 30.0]])).round(2).tolist()
     [-8.2, 30.0]
     """
@@ -73,9 +77,19 @@ class OpenMax(Detector):
         "alpha": "how many of the largest logits give way to the unknown class",
     }
 
-    means_: FloatArray
-    weibull_: WeibullTail
-    known_: NDArray[np.bool_]
+    class Fitted(NamedTuple):
+        """Mean and tail of every class, and whether it is known at all."""
+
+        means: Annotated[FloatArray, Numbers(LOGITS, LOGITS)]
+        weibull: Annotated[WeibullTail, {**dict.fromkeys(("smallest", "log_scale"), Numbers(LOGITS)), "shape": _ABOVE}]
+        known: Annotated[NDArray[np.bool_], Numbers(LOGITS)]
+
+        def check(self) -> None:
+            """Raise where no class is known."""
+            if not self.known.any():
+                raise InvalidInput("one class must be known.")
+
+    fitted_: Fitted
 
     def __init__(self, tail: int = 20, alpha: int = 10) -> None:
         self.tail = _validate.at_least(tail, "tail", 1)
@@ -90,51 +104,47 @@ class OpenMax(Detector):
                 "logits?"
             )
         predicted = train.predicted
-        self.means_ = np.zeros((n_classes, n_classes))
-        self.known_ = np.bincount(predicted, minlength=n_classes) > 0
+        shown = np.unique(predicted).size
+        if len(train) < _FEWEST_PER_CLASS * shown:
+            raise InvalidInput(
+                f"openmax describes how far the rows of a class lie from its mean. It needs {_FEWEST_PER_CLASS} rows "
+                f"a class on average that are predicted as their label; got {len(train)} such rows of {shown} classes. "
+                "Pass more training rows, or choose another detector."
+            )
+        means = np.zeros((n_classes, n_classes))
+        known = np.bincount(predicted, minlength=n_classes) > 0
         fitted = np.tile([[0.0], [1.0], [0.0]], (1, n_classes))
         for c, members in members_of_each(predicted):
             rows = train.logits[members].astype(np.float64)
-            self.means_[c] = rows.mean(axis=0)
-            distances = np.sqrt(np.square(rows - self.means_[c]).sum(axis=1))
+            means[c] = rows.mean(axis=0)
+            distances = np.sqrt(np.square(rows - means[c]).sum(axis=1))
             longest = min(self.tail, max(2, distances.size // _LEAST_BODY))
             fitted[:, c] = fit_weibull(np.sort(distances)[-longest:])
-        self.weibull_ = WeibullTail(*fitted)
+        self._learn(self.Fitted(means, WeibullTail(*fitted), known))
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
-        centre = self.means_[self.known_].mean(axis=0)
-        means = self.means_ - centre
+        every, tails, is_known = self.fitted_
+        centre = every[is_known].mean(axis=0)
+        means = every - centre
         squared_norms = np.einsum("ij,ij->i", means, means)
-        a = min(self.alpha, self.known_.size)
+        a = min(self.alpha, is_known.size)
         shares = np.arange(a, 0, -1) / a
-        for where, logits in float_blocks(outputs.logits, LOGITS, width=4 * self.known_.size):
+        for where, logits in float_blocks(outputs.logits, LOGITS, width=4 * is_known.size):
             at = np.arange(logits.shape[0])[:, None]
             top = np.argpartition(-logits, a - 1, axis=1)[:, :a]
             top = top[at, np.argsort(-logits[at, top], axis=1, kind="stable")]
             z = logits - centre
             squares = np.einsum("ij,ij->i", z, z)[:, None] + squared_norms - 2.0 * (z @ means.T)
             distances = np.sqrt(np.maximum(squares[at, top], 0.0))
-            weibull = WeibullTail(*(part[top] for part in self.weibull_))
-            far = np.where(self.known_[top], weibull.probability(distances), 1.0)
+            weibull = WeibullTail(*(part[top] for part in tails))
+            far = np.where(is_known[top], weibull.probability(distances), 1.0)
             given = logits[at, top] * shares * far
             logits[at, top] -= given
             largest = logits.max(axis=1)
             known = largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1))
             scores[where] = given.sum(axis=1) - known
         return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"means": self.means_, "known": self.known_.astype(np.uint8), "weibull": np.stack(self.weibull_)}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        means, known, weibull = tensors["means"], tensors["known"], tensors["weibull"]
-        c = known.size
-        if means.shape != (c, c) or weibull.shape != (3, c) or (self.widths_ or {LOGITS: c})[LOGITS] != c:
-            raise InvalidInput(f"means and weibull must belong to {c} classes; got {means.shape} and {weibull.shape}.")
-        if not (np.isfinite(means).all() and np.isfinite(weibull).all() and (weibull[1] > 0.0).all() and known.any()):
-            raise InvalidInput("means and weibull must be finite, shapes above 0, and one class known.")
-        self.means_, self.known_, self.weibull_ = means, known.astype(bool), WeibullTail(*weibull)
 
 
 def _right_rows(chunk: ModelOutputs) -> ModelOutputs:

@@ -101,7 +101,5 @@ class PartialFit:
         done = learner._finish(total.own, self._turn)
         self._turn += 1
         if done:
-            learner._start()
-            with self.detector._lock:
-                self.detector._take_over(learner)
+            self.detector._take_over(learner)
         return done

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES
+from normscale.state import Numbers
 
 
 class PrincipalComponents(NamedTuple):
     """Where rows lie along the directions in which training rows vary most."""
 
-    centre: FloatArray
+    centre: Annotated[FloatArray, Numbers(FEATURES)]
     """(d,) mean of the training rows."""
-    directions: FloatArray
+    directions: Annotated[FloatArray, Numbers(FEATURES, "components_kept")]
     """(d, k) orthonormal, the most important first."""
 
     @classmethod
@@ -28,9 +27,12 @@ class PrincipalComponents(NamedTuple):
             raise _validate.invalid_row_error(rows, FEATURES)
         centre = rows.mean(axis=0, dtype=np.float64)
         covariance = np.zeros((rows.shape[1],) * 2)
-        for a in range(0, len(rows), 4096):
-            part = rows[a : a + 4096] - centre
-            covariance += part.T @ part
+        with np.errstate(over="ignore", invalid="ignore"):
+            for a in range(0, len(rows), 4096):
+                part = rows[a : a + 4096] - centre
+                covariance += part.T @ part
+        if not np.isfinite(covariance).all():
+            raise _validate.invalid_row_error(rows, FEATURES)
         _, vectors = np.linalg.eigh(covariance / len(rows))
         return cls(centre, np.ascontiguousarray(vectors[:, ::-1][:, :k]))
 
@@ -40,15 +42,3 @@ class PrincipalComponents(NamedTuple):
         if not np.isfinite(components).all():
             raise _validate.invalid_row_error(rows, FEATURES, can_skip=True)
         return components
-
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """What a detector file stores."""
-        return {"components.centre": self.centre, "components.directions": self.directions}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, NDArray[Any]]) -> Self:
-        """Read them back."""
-        self = cls(tensors["components.centre"], tensors["components.directions"])
-        if self.directions.shape[:1] != self.centre.shape or not np.isfinite(self.directions).all():
-            raise InvalidInput("components.directions must be finite, with a row for each feature.")
-        return self

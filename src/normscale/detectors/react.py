@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray
+from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import join
-from normscale.detectors.formula import LogitFormula, RectifiedFormula, offered_formula
-from normscale.detectors.head_step import HeadStep, percentile_of
+from normscale.detectors.formula import LogitFormula, RectifiedFormula
+from normscale.detectors.head_step import HEAD, HeadStep, percentile_of
 from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 
 
 @register
@@ -58,34 +57,36 @@ class ReAct(HeadStep):
         "percentile": "of the training activations; what lies above is cut off",
     }
 
-    limit_: float
+    class Fitted(NamedTuple):
+        """The last layer, and the limit of the features."""
+
+        head: Annotated[Head, HEAD]
+        limit: float
+
+    fitted_: Fitted
 
     def __init__(self, score: Score = "energy", percentile: float = 90.0) -> None:
         self._score_by(score)
         self.percentile = percentile_of(percentile)
 
-    def _learn(self, chunks: Iterator[ModelOutputs]) -> None:
+    def _partial_features(self, chunks: Iterator[ModelOutputs]) -> Rows:
         features = join(chunks).features
         if not np.isfinite(features).all():
             raise _validate.invalid_row_error(features, FEATURES)
-        self.limit_ = float(np.percentile(features.astype(np.float64, copy=False), self.percentile))
+        return features
+
+    def _finish_features(self, head: Head, total: Rows) -> Fitted:
+        return self.Fitted(head, float(np.percentile(total.astype(np.float64, copy=False), self.percentile)))
 
     def _logits(self, features: FloatArray) -> FloatArray:
-        return self.head_.logits(np.minimum(features, self.limit_, out=features))
+        return self.fitted_.head.logits(np.minimum(features, self.fitted_.limit, out=features))
 
     def why_all_rows(self) -> str:
         return "its limit is a percentile of all training activations"
 
     def formula(self) -> RectifiedFormula | None:
-        inner = offered_formula(self.scorer) if self.scorer.reads == (LOGITS,) else None
+        inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
         if not isinstance(inner, LogitFormula):
             return None
-        weight, bias = (part.astype(np.float64) for part in self.head_)
-        return RectifiedFormula(self.limit_, weight, bias, inner)
-
-    def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        return {"limit": np.array([self.limit_]), **super()._own_tensors()}
-
-    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
-        super()._restore_own(tensors)
-        self.limit_ = float(_validate.as_finite_vector(tensors["limit"], "limit")[0])
+        weight, bias = (part.astype(np.float64) for part in self.fitted_.head)
+        return RectifiedFormula(self.fitted_.limit, weight, bias, inner)

@@ -17,6 +17,9 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from normscale.detectors.plugins import load_plugins
+from normscale.detectors.spelling import JOIN as JOIN
+from normscale.detectors.spelling import SpelledDetector, read_spelling
 from normscale.errors import FileFormatError, InvalidInput, UnknownDetector
 from normscale.state import load_state
 
@@ -24,13 +27,11 @@ if TYPE_CHECKING:
     from normscale.detectors.base import Detector
 
 GROUP = "normscale.detectors"
-JOIN = "+"
-"""Between a step and what scores its outputs: ``react+energy``."""
-
 DEFAULT = "robust_norm_scaling"
 """The detector where nobody chose one."""
-DEFAULT_IN_PARTS = "energy"
-"""The same, where rows lie in many files and are never in one place; it does not depend on the classes they show."""
+
+_TABLES = (".npz", ".npy", ".parquet", ".csv", ".tsv", ".jsonl", ".gz")
+"""Suffixes of files that hold no detector."""
 
 _classes: dict[str, type[Detector]] = {}
 _failed: dict[str, str] = {}
@@ -101,31 +102,37 @@ def detector_class(name: str) -> type[Detector]:
 
 
 def make_detector(name: str, **parameters: Any) -> Detector:
-    """Make a detector by name; ``a+b`` is step ``a`` whose outputs ``b`` scores.
+    """Make a detector as it is spelled: ``knn:k=20``, or ``react:percentile=90+energy``, a step and what scores for it.
 
-    A parameter goes to the first of them that has it.
+    A parameter given by keyword goes to the first of them that has it.
 
     Examples
     --------
     >>> make_detector("energy", temperature=2.0)
     Energy(temperature=2.0)
-    >>> make_detector("react+max_logit", percentile=85.0)
+    >>> make_detector("react:percentile=85+max_logit")
     ReAct(score='max_logit', percentile=85.0)
     """
-    first, joined, rest = str(name).partition(JOIN)
-    cls = detector_class(first)
-    taken = set(cls.parameters) - ({"score"} if joined else set())  # in a+b, b is the score
-    own = {key: value for key, value in parameters.items() if key in taken}
-    others = {key: value for key, value in parameters.items() if key not in taken}
-    if joined:
+    return _make(read_spelling(name), parameters, str(name))
+
+
+def _make(parts: list[SpelledDetector], given: Mapping[str, Any], text: str) -> Detector:
+    """The first of the parts, with the others as its score."""
+    first, rest = parts[0], parts[1:]
+    cls = detector_class(first.name)
+    taken = set(cls.parameters) - ({"score"} if rest else set())  # in a+b, b is the score
+    own = {key: value for key, value in given.items() if key in taken} | first.parameters
+    others = {key: value for key, value in given.items() if key not in taken}
+    unknown = [key for key in (*first.parameters, *(() if rest else others)) if key not in taken]
+    if unknown:
+        known = ", ".join(cls.parameters) or "none"
+        raise InvalidInput(f"{cls.name} has no parameter {min(unknown)!r}; its parameters: {known}.")
+    if rest:
         if "score" not in cls.parameters:
             raise InvalidInput(
-                f"{cls.name} is not a step, so nothing can follow it in {name!r}; steps: {', '.join(_steps())}."
+                f"{cls.name} is not a step, so nothing can follow it in {text!r}; steps: {', '.join(_steps())}."
             )
-        own["score"] = make_detector(rest, **others)
-    elif others:
-        known = ", ".join(cls.parameters) or "none"
-        raise InvalidInput(f"{cls.name} has no parameter {min(others)!r}; its parameters: {known}.")
+        own["score"] = _make(rest, others, text)
     return cls(**own)
 
 
@@ -142,6 +149,12 @@ def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
 
 def load_detector(path: str | os.PathLike[str]) -> Detector:
     """Read a detector that :meth:`Detector.save` wrote, with its statistics and threshold."""
+    name = os.fspath(path)
+    if os.path.isfile(name) and os.path.splitext(name)[1] in _TABLES:
+        raise FileFormatError(
+            f"{name!r} is a table, and a detector is expected here: the .safetensors file that `normscale fit` saved. "
+            "It comes before the tables: normscale score DETECTOR TABLE."
+        )
     header, tensors = load_state(path)
     try:
         cls = detector_class(header["detector"])
@@ -176,3 +189,4 @@ def _search() -> None:
             point.load()
         except Exception as error:  # a broken package must not take the others with it
             _failed[point.name] = f"{type(error).__name__}: {error}"
+    load_plugins()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.class_distance import ClassDistance
@@ -16,6 +16,7 @@ from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, ModelOutputs
+from normscale.state import Numbers
 
 
 @register
@@ -34,7 +35,7 @@ class RelativeMahalanobis(Detector):
 
     With fewer independent directions than features distances are measured in those that vary within the classes, and
     a :class:`~normscale.errors.NumericalWarning` names the rank. With one class every score is 0, as the formula says.
-    Nothing is chosen, by OoD data or otherwise.
+    NoRecord is chosen, by OoD data or otherwise.
 
     Attributes
     ----------
@@ -61,10 +62,20 @@ class RelativeMahalanobis(Detector):
     reads = (FEATURES,)
     needs_labels = True
 
-    centre_: FloatArray
-    projection_: FloatArray
-    means_: FloatArray
-    variances_: FloatArray
+    class Fitted(NamedTuple):
+        """The directions in which class means differ, and where they lie."""
+
+        centre: Annotated[FloatArray, Numbers(FEATURES)]
+        projection: Annotated[FloatArray, Numbers(FEATURES, "directions")]
+        means: Annotated[FloatArray, Numbers("means", "directions")]
+        variances: Annotated[FloatArray, Numbers("directions", least=1.0)]
+
+        def check(self) -> None:
+            """Raise where there is no mean."""
+            if not len(self.means):
+                raise InvalidInput("there must be a mean.")
+
+    fitted_: Fitted
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> ClassSums:
         sums = ClassSums(FEATURES)
@@ -82,46 +93,28 @@ class RelativeMahalanobis(Detector):
         return True
 
     def _learn_from(self, sums: ClassSums) -> None:
-        distance = ClassDistance.of(sums, 0.0)
+        distance = ClassDistance.of(sums, 0.0, self.name)
         shares = sums.counts / sums.n
-        self.centre_ = shares @ distance.means
-        white = (distance.means - self.centre_) @ distance.whitening
+        centre = shares @ distance.means
+        white = (distance.means - centre) @ distance.whitening
         _, sizes, directions = np.linalg.svd(np.sqrt(shares)[:, None] * white, full_matrices=False)
         differ = sizes > np.finfo(np.float64).eps * max(white.shape) * sizes.max(initial=0.0)
         differ[shares.size - 1 :] = False  # k means span k - 1 directions; a further one is rounding error
         axes = directions[differ].T
-        self.projection_ = distance.whitening @ axes
-        self.means_ = white @ axes
-        self.variances_ = 1.0 + sizes[differ] ** 2
+        self._learn(self.Fitted(centre, distance.whitening @ axes, white @ axes, 1.0 + sizes[differ] ** 2))
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
-        squared_norms = np.einsum("ij,ij->i", self.means_, self.means_)
-        relative = 1.0 - 1.0 / self.variances_
+        centre, projection, means, variances = self.fitted_
+        squared_norms = np.einsum("ij,ij->i", means, means)
+        relative = 1.0 - 1.0 / variances
         for where, block in float_blocks(outputs.features, FEATURES):
-            block -= self.centre_
-            y = block @ self.projection_
-            to_means = y @ (-2.0 * self.means_.T)
-            to_means += squared_norms
-            scores[where] = to_means.min(axis=1) + np.square(y) @ relative
+            with np.errstate(over="ignore", invalid="ignore"):
+                block -= centre
+                y = block @ projection
+                to_means = y @ (-2.0 * means.T)
+                to_means += squared_norms
+                scores[where] = to_means.min(axis=1) + np.square(y) @ relative
+        if not np.isfinite(scores).all():
+            raise _validate.invalid_row_error(outputs.features, FEATURES, can_skip=True)
         return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {
-            "centre": self.centre_,
-            "projection": self.projection_,
-            "means": self.means_,
-            "variances": self.variances_,
-        }
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        arrays = [tensors[name] for name in ("centre", "projection", "means", "variances")]
-        if not all(np.isfinite(array).all() for array in arrays):
-            raise InvalidInput("centre, projection, means and variances must be finite.")
-        self.centre_, self.projection_, self.means_, self.variances_ = arrays
-        q = self.variances_.size
-        d = self.centre_.size if self.widths_ is None else self.widths_[FEATURES]
-        if self.centre_.shape != (d,) or self.projection_.shape != (d, q) or self.means_.shape[1:] != (q,):
-            raise InvalidInput(f"centre, projection and means must belong to {d} features and {q} directions.")
-        if not self.means_.shape[0] or (self.variances_ < 1.0).any():
-            raise InvalidInput("there must be a mean, and variances of at least 1.")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
@@ -28,8 +27,8 @@ class Residual(Detector):
 
     Parameters
     ----------
-    dimensions : int
-        Of the principal space. 0 takes the rule of the authors' code: 1000 from 2048 features on, 512 from 768 on,
+    dimensions : int, optional
+        Of the principal space. By default the rule of the authors' code: 1000 from 2048 features on, 512 from 768 on,
         otherwise half; only features that vary independently are counted. No data chooses it.
 
     Attributes
@@ -53,12 +52,17 @@ class Residual(Detector):
     cost = "a matrix product with the features"
     reads = (FEATURES,)
     needs_head = True
-    parameters = {"dimensions": "of the principal space; 0: 1000, 512 or half, by the number of features"}
+    parameters = {"dimensions": "of the principal space; by default 1000, 512 or half, by the number of features"}
 
-    space_: ResidualSpace
+    class Fitted(NamedTuple):
+        """The residual space."""
 
-    def __init__(self, dimensions: int = 0) -> None:
-        self.dimensions = _validate.at_least(dimensions, "dimensions", 0)
+        space: ResidualSpace
+
+    fitted_: Fitted
+
+    def __init__(self, dimensions: int | None = None) -> None:
+        self.dimensions = None if dimensions is None else _validate.at_least(dimensions, "dimensions", 1)
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> SecondMoment | None:
         moment: SecondMoment | None = None
@@ -73,17 +77,11 @@ class Residual(Detector):
 
     def _finish(self, total: SecondMoment | None, turn: int) -> bool:
         if total is not None:
-            self.space_ = total.space(self.dimensions)
+            self._learn(self.Fitted(total.space(self.dimensions)))
         return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
         for where, block in float_blocks(outputs.features, FEATURES):
-            scores[where] = self.space_.norms(block)
+            scores[where] = self.fitted_.space.norms(block)
         return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return self.space_.tensors()
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.space_ = ResidualSpace.from_tensors(tensors, (self.widths_ or {}).get(FEATURES))

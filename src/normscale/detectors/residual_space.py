@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.detectors.row_blocks import float_blocks, lengths
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, Head
+from normscale.state import Numbers
 
 _CANCELS = 1e-6
 """Share of the squared length below which a residual is not taken as a difference of squares."""
@@ -34,8 +35,11 @@ class SecondMoment:
     def add(self, features: Rows) -> None:
         """Take features (b, d) in."""
         for _, block in float_blocks(features, FEATURES, fitting=True):
-            block -= self.origin
-            self._sum += block.T @ block
+            with np.errstate(over="ignore", invalid="ignore"):
+                block -= self.origin
+                self._sum += block.T @ block
+            if not np.isfinite(self._sum).all():
+                raise _validate.invalid_row_error(features, FEATURES)
             self.n += block.shape[0]
 
     def merge(self, other: SecondMoment) -> SecondMoment:
@@ -46,20 +50,21 @@ class SecondMoment:
         merged.n, merged._sum = self.n + other.n, self._sum + other._sum
         return merged
 
-    def space(self, dimensions: int) -> ResidualSpace:
-        """The residual space beside ``dimensions`` principal directions; 0: as many as :func:`usual_dimensions`."""
+    def space(self, dimensions: int | None) -> ResidualSpace:
+        """The residual space beside ``dimensions`` principal directions; None: as many as :func:`usual_dimensions`."""
         values, vectors = np.linalg.eigh(self._sum / self.n)
         d = values.size
         rank = int((values > max(values[-1], 0.0) * np.finfo(np.float64).eps * d * 4.0).sum())
         if rank == 0:
             raise InvalidInput("all features lie in the origin of the last layer; there is no principal space.")
-        kept = dimensions or usual_dimensions(rank)
+        kept = usual_dimensions(rank) if dimensions is None else dimensions
         if kept >= rank:
             raise InvalidInput(
                 f"dimensions must be below the rank of the training features, {rank} (of {d} columns, {self.n} rows), "
                 f"so that something is left outside; got {kept}."
             )
-        return ResidualSpace(self.origin, vectors[:, : d - kept], vectors[:, d - kept :])
+        residual, principal = vectors[:, : d - kept], vectors[:, d - kept :]
+        return ResidualSpace(self.origin, np.ascontiguousarray(residual), np.ascontiguousarray(principal))
 
 
 def usual_dimensions(rank: int) -> int:
@@ -73,7 +78,7 @@ def usual_dimensions(rank: int) -> int:
     return 1000 if rank >= 2048 else 512 if rank >= 768 else rank // 2
 
 
-class ResidualSpace:
+class ResidualSpace(NamedTuple):
     """The directions in which training features hardly reach.
 
     Attributes
@@ -83,40 +88,32 @@ class ResidualSpace:
     principal : array (d, p), orthonormal, the rest
     """
 
-    def __init__(self, origin: FloatArray, residual: FloatArray, principal: FloatArray) -> None:
-        self.origin = origin
-        self.residual, self.principal = np.ascontiguousarray(residual), np.ascontiguousarray(principal)
+    origin: Annotated[FloatArray, Numbers(FEATURES)]
+    residual: Annotated[FloatArray, Numbers(FEATURES, "outside")]
+    principal: Annotated[FloatArray, Numbers(FEATURES, "inside")]
 
     def norms(self, block: FloatArray) -> FloatArray:
         """Length of the part of every row (n, d) in the residual space; the rows are moved to the origin in place.
 
         The narrower of the two spaces is multiplied by. Where that is the principal one, Pythagoras tells the rest,
-        except for rows that lie nearly inside it: there, a difference of squares would be rounding error.
+        except for rows that lie nearly inside it, where a difference of squares would be rounding error, and for rows
+        whose squares overflow.
         """
         block -= self.origin
         if self.residual.shape[1] <= self.principal.shape[1]:
             return lengths(block @ self.residual)
-        inside = block @ self.principal
-        whole = np.einsum("ij,ij->i", block, block)
-        squares = whole - np.einsum("ij,ij->i", inside, inside)
-        near = np.flatnonzero((squares < _CANCELS * whole) | (whole < 1e-280))
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = block @ self.principal
+            whole = np.einsum("ij,ij->i", block, block)
+            squares = whole - np.einsum("ij,ij->i", inside, inside)
+        near = np.flatnonzero((squares < _CANCELS * whole) | (whole < 1e-280) | ~np.isfinite(whole))
         squares = np.maximum(squares, 0.0)
         found: FloatArray = np.sqrt(squares)
         if near.size:
             found[near] = lengths(block[near] @ self.residual)
         return found
 
-    def tensors(self) -> dict[str, NDArray[Any]]:
-        """What a detector file stores."""
-        return {"origin": self.origin, "residual": self.residual, "principal": self.principal}
-
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, NDArray[Any]], n_features: int | None) -> ResidualSpace:
-        """Read it back."""
-        origin, residual, principal = tensors["origin"], tensors["residual"], tensors["principal"]
-        d = origin.size if n_features is None else n_features
-        if origin.shape != (d,) or np.c_[residual, principal].shape != (d, d):
-            raise InvalidInput(f"origin, residual and principal must belong to {d} features.")
-        if not all(np.isfinite(array).all() for array in (origin, residual, principal)):
-            raise InvalidInput("origin, residual and principal must be finite.")
-        return cls(origin, residual, principal)
+    def check(self) -> None:
+        """Raise where the two spaces are not the whole."""
+        if self.residual.shape[1] + self.principal.shape[1] != self.origin.size:
+            raise InvalidInput(f"residual and principal must belong to {self.origin.size} features.")

@@ -9,7 +9,7 @@ from normscale.detectors.ensemble import Ensemble
 from normscale.detectors.registry import register
 from normscale.detectors.stream_aware import StreamAware
 
-_CONFIDENCE = ("centred+covered", "centred+max_logit")
+_CONFIDENCE = ("centred+present_classes", "centred+max_logit")
 _WEIGHTS = (1.0, 2.0)
 
 
@@ -51,5 +51,5 @@ class RobustNormScaling(StreamAware):
     def __init__(self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8) -> None:
         super().__init__(Ensemble(_CONFIDENCE, _WEIGHTS), memory, prior_weight, tolerance)
 
-    def get_params(self) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
         return Detector.get_params(self)

@@ -75,10 +75,9 @@ def lengths(block: FloatArray) -> FloatArray:
 
 def unit_rows(block: FloatArray) -> FloatArray:
     """Every row divided by its length; a row of zeros stays one."""
-    largest = np.abs(block).max(axis=1, initial=0.0)
-    scaled: FloatArray = block / np.where(largest > 0.0, largest, 1.0)[:, None]
-    scaled /= np.maximum(np.sqrt(np.einsum("ij,ij->i", scaled, scaled)), 1e-300)[:, None]
-    return scaled
+    size = lengths(block)
+    unit: FloatArray = block / np.where(size > 0.0, size, 1.0)[:, None]
+    return unit
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

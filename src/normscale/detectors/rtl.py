@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
@@ -16,9 +14,12 @@ from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, ModelOutputs
+from normscale.state import Numbers
 
 _BLOCK = 4096
 _STEADY_ROWS_PER_WEIGHT = 3.0
+_TARGETS = "targets"
+"""The array of prepared rows that the scorer's scores are in."""
 
 
 @register
@@ -69,15 +70,27 @@ class RTL(Wrapper):
     default_score = "energy"
     own_reads = (FEATURES,)
     settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
+    holds_threshold_in_stream = False
     parameters = {
         "score": "the detector whose scores are regressed on the features",
         "ridge": "how strongly the regression is held to that of the training rows",
     }
 
-    start_: FloatArray
-    products_: FloatArray
-    weights_: FloatArray
-    covariance_: FloatArray
+    class Fitted(NamedTuple):
+        """Where the stream's regression begins."""
+
+        start: Annotated[FloatArray, Numbers("weights")]
+        products: Annotated[FloatArray, Numbers("weights", "weights")]
+
+    class State(NamedTuple):
+        """The regression as the stream has left it."""
+
+        weights: Annotated[FloatArray, Numbers("weights")]
+        covariance: Annotated[FloatArray, Numbers("weights", "weights")]
+        training: Annotated[float, Numbers(least=0.0)]
+        """How many rows the training rows count as, besides the ridge."""
+
+    fitted_: Fitted
 
     def __init__(self, score: Score = "energy", ridge: float = 1.0) -> None:
         self._score_by(score)
@@ -86,75 +99,63 @@ class RTL(Wrapper):
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         self._require_one_fit()
         train = join(chunks)
-        self.scorer = copy.copy(self.scorer)
-        scores = self.scorer.fit_held_out(train)
+        scores = self.scorer._fit_held_out(train)
         width = train.features.shape[1] + 1
         gram, right = np.zeros((width, width)), np.zeros(width)
         for a in range(0, len(train), _BLOCK):
             rows = _with_constant(train.features[a : a + _BLOCK])
             gram += rows.T @ rows
             right += rows.T @ scores[a : a + _BLOCK]
-        self.products_ = gram / len(train)
-        self.start_ = np.asarray(np.linalg.solve(gram + self.ridge * np.eye(width), right), dtype=np.float64)
+        start = np.asarray(np.linalg.solve(gram + self.ridge * np.eye(width), right), dtype=np.float64)
+        self._learn(self.Fitted(start, gram / len(train)))
 
-    def _add_prior(self) -> None:
-        information = np.linalg.inv(self.covariance_)  # what w rests on: the ridge and the rows of the stream
-        more = _STEADY_ROWS_PER_WEIGHT * self.start_.size * self.products_
-        right = information @ self.weights_ + more @ self.start_
-        self.covariance_ = np.asarray(np.linalg.inv(information + more), dtype=np.float64)
-        self.weights_ = self.covariance_ @ right
+    def _start(self) -> State:
+        start = self.fitted_.start
+        return self.State(start.copy(), np.eye(start.size) / self.ridge, 0.0)
 
-    def _start_own(self) -> None:
-        self.weights_ = self.start_.copy()
-        width = self.start_.size
-        rows = _STEADY_ROWS_PER_WEIGHT * width if self._is_steady else 0.0
-        information = self.ridge * np.eye(width) + rows * self.products_
-        self.covariance_ = np.asarray(np.linalg.inv(information), dtype=np.float64)
+    def _calmed(self, state: State) -> State:
+        start, products = self.fitted_
+        rows = _STEADY_ROWS_PER_WEIGHT * start.size
+        if state.training >= rows:
+            return state
+        information = np.linalg.inv(state.covariance)  # what w rests on: the ridge and the rows of the stream
+        more = (rows - state.training) * products
+        right = information @ state.weights + more @ start
+        covariance: FloatArray = np.asarray(np.linalg.inv(information + more), dtype=np.float64)
+        return self.State(covariance @ right, covariance, rows)
 
-    def _separate(self) -> None:
-        super()._separate()
-        if "weights_" in self.__dict__:
-            self.weights_, self.covariance_ = self.weights_.copy(), self.covariance_.copy()
+    def _checked_state(self, state: State) -> State:
+        if state.weights.size != self.fitted_.start.size:
+            raise InvalidInput(f"state.weights must have {self.fitted_.start.size} numbers; got {state.weights.size}.")
+        return state
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+    def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
         for a in range(0, len(outputs), _BLOCK):
-            scores[a : a + _BLOCK] = _with_constant(outputs.features[a : a + _BLOCK]) @ self.weights_
+            scores[a : a + _BLOCK] = _with_constant(outputs.features[a : a + _BLOCK]) @ state.weights
         for name in self.scorer.reads:  # the weights stand for them; what could not be scored passes for nothing
             if not _validate.finite_row_mask(outputs.array(name)).all():
                 raise _validate.invalid_row_error(outputs.array(name), name, can_skip=True)
         return scores
 
-    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+    def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         targets = self.scorer._score(outputs.only(*self.scorer.reads), threads)
-        weights, covariance = self.weights_.copy(), self.covariance_.copy()
-        scores = np.empty(len(outputs))
-        for i, (row, target) in enumerate(zip(_with_constant(outputs.features), targets.tolist(), strict=True)):
-            direction = covariance @ row
-            gain: FloatArray = direction / (1.0 + row @ direction)
-            weights += gain * (target - row @ weights)
-            covariance -= np.outer(gain, direction)
-            scores[i] = row @ weights
+        return ModelOutputs._trusted({FEATURES: _with_constant(outputs.features), _TARGETS: targets[:, None]})
+
+    def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
+        weights, covariance = state.weights.copy(), state.covariance.copy()
+        scores = np.empty(len(prepared))
+        targets = prepared.array(_TARGETS)[:, 0].tolist()
+        with np.errstate(over="ignore", invalid="ignore"):
+            for i, (row, target) in enumerate(zip(prepared.features, targets, strict=True)):
+                direction = covariance @ row
+                gain: FloatArray = direction / (1.0 + row @ direction)
+                weights += gain * (target - row @ weights)
+                covariance -= np.outer(gain, direction)
+                scores[i] = row @ weights
         if not (np.isfinite(scores).all() and np.isfinite(weights).all() and np.isfinite(covariance).all()):
-            raise InvalidInput("a row of the features is too large to be taken in; nothing was.")
-        self.weights_, self.covariance_ = weights, covariance
-        return scores
-
-    def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        steady = {"steady": np.ones(1)} if self._is_steady else {}
-        own = {"start": self.start_, "products": self.products_}
-        return {**own, **steady, "weights": self.weights_, "covariance": self.covariance_}
-
-    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.start_ = _validate.as_finite_vector(tensors["start"], "start")
-        self.weights_ = _validate.as_finite_vector(tensors["weights"], "weights")
-        self.covariance_, self.products_ = tensors["covariance"], tensors["products"]
-        self._is_steady = "steady" in tensors
-        width = self.start_.size
-        if self.weights_.size != width or not self.covariance_.shape == self.products_.shape == (width, width):
-            raise InvalidInput(f"weights must have {width} numbers, covariance and products as many rows and columns.")
-        if not (np.isfinite(self.covariance_).all() and np.isfinite(self.products_).all()):
-            raise InvalidInput("covariance and products must be finite.")
+            raise _validate.invalid_row_error(prepared.features[:, :-1], FEATURES, can_skip=True)
+        return scores, state._replace(weights=weights, covariance=covariance)
 
 
 def _with_constant(features: Rows) -> FloatArray:

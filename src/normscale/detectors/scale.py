@@ -7,6 +7,7 @@ from normscale.detectors.head_step import HeadStep, percentile_of
 from normscale.detectors.largest_features import growth, n_kept, sum_of_largest
 from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score
+from normscale.outputs import Head
 
 
 @register
@@ -18,7 +19,7 @@ class SCALE(HeadStep):
 
         logits = exp(sum f / sum largest f) * (W f) + b
 
-    Nothing is learned but the last layer; the percentile is the paper's, and no OoD data chooses it here.
+    NoRecord is learned but the last layer; the percentile is the paper's, and no OoD data chooses it here.
 
     Parameters
     ----------
@@ -63,4 +64,5 @@ class SCALE(HeadStep):
         k = n_kept(n_features, self.percentile)
         every = features.sum(axis=1, keepdims=True)
         features *= growth(every, sum_of_largest(features, k), n_features / k)
-        return self.head_.logits(features)
+        head: Head = self.fitted_.head
+        return head.logits(features)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
+from normscale.detectors.class_sums import class_totals
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import paired_blocks
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.state import Numbers
 
 
 @register
@@ -24,7 +25,7 @@ class SHE(Detector):
 
     with c the class of the largest logit and s_c the mean features of the training rows of class c that were predicted
     right. A class that no training row was predicted right as has nothing stored: its pattern is 0, and so is the
-    score of every row predicted so. Nothing is chosen, by OoD data or otherwise.
+    score of every row predicted so. NoRecord is chosen, by OoD data or otherwise.
 
     Attributes
     ----------
@@ -49,9 +50,15 @@ class SHE(Detector):
     reads = (LOGITS, FEATURES)
     needs_labels = True
 
-    patterns_: FloatArray
+    class Fitted(NamedTuple):
+        """The pattern of every class."""
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        patterns: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
+
+    fitted_: Fitted
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[FloatArray, FloatArray] | None:
+        """Sums and counts of the rows of every class that are predicted right."""
         sums: FloatArray | None = None
         for chunk in chunks:
             assert chunk.labels is not None  # the contract checked it
@@ -59,30 +66,29 @@ class SHE(Detector):
                 sums, counts = np.zeros((chunk.logits.shape[1], chunk.features.shape[1])), np.zeros(chunk.n_classes)
             for where, logits, features in paired_blocks(chunk.logits, LOGITS, chunk.features, FEATURES, fitting=True):
                 predicted = logits.argmax(axis=1)
-                members = np.zeros((counts.size, predicted.size))
-                members[predicted, np.arange(predicted.size)] = predicted == chunk.labels[where]
-                sums += members @ features
-                counts += members.sum(axis=1)
-        if sums is None:
-            return
+                right = predicted == chunk.labels[where]
+                classes, own_counts, own_sums = class_totals(features[right], predicted[right])
+                counts[classes] += own_counts
+                sums[classes] += own_sums
+        return None if sums is None else (sums, counts)
+
+    def _merge(self, first: Any, second: Any) -> tuple[FloatArray, FloatArray]:
+        return first[0] + second[0], first[1] + second[1]
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        if total is None:
+            return True
+        sums, counts = total
         if not counts.any():
             raise InvalidInput(
                 "no training row is predicted as its label, so there is no pattern to store. Do the labels belong to "
                 "these logits?"
             )
-        self.patterns_ = sums / np.maximum(counts, 1.0)[:, None]
+        self._learn(self.Fitted(sums / np.maximum(counts, 1.0)[:, None]))
+        return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
         for where, logits, features in paired_blocks(outputs.logits, LOGITS, outputs.features, FEATURES):
-            scores[where] = -np.einsum("ij,ij->i", features, self.patterns_[logits.argmax(axis=1)])
+            scores[where] = -np.einsum("ij,ij->i", features, self.fitted_.patterns[logits.argmax(axis=1)])
         return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"patterns": self.patterns_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.patterns_ = tensors["patterns"]
-        shape = None if self.widths_ is None else (self.widths_[LOGITS], self.widths_[FEATURES])
-        if not np.isfinite(self.patterns_).all() or shape not in (None, self.patterns_.shape):
-            raise InvalidInput(f"patterns must be finite numbers of shape {shape}; got {self.patterns_.shape}.")

@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from functools import reduce
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.common_scale import beyond_rounding
+from normscale.detectors.common_scale import ROUNDING
 from normscale.detectors.registry import register
-from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scores import max_logit_score
+from normscale.state import Numbers
+
+
+class LargestLogits(NamedTuple):
+    """Moments of the largest logits of some rows."""
+
+    n: int
+    mean: float
+    m2: float
+    """Sum of squared deviations from the mean."""
+    size: float
+    """The largest number, without its sign."""
+
+    @classmethod
+    def of(cls, values: FloatArray) -> LargestLogits:
+        """Of values (n,), n >= 1."""
+        mean = float(values.mean())
+        return cls(values.size, mean, float(np.square(values - mean).sum()), float(np.abs(values).max()))
+
+    def merge(self, other: LargestLogits) -> LargestLogits:
+        """Of both sets of rows."""
+        n, apart = self.n + other.n, other.mean - self.mean
+        m2 = self.m2 + other.m2 + apart * apart * (self.n * (other.n / n))
+        return LargestLogits(n, self.mean + apart * (other.n / n), m2, max(self.size, other.size))
+
+    @property
+    def deviation(self) -> float:
+        """The sample deviation; 0 for one value, and for equal ones."""
+        deviation = math.sqrt(self.m2 / (self.n - 1)) if self.n > 1 else 0.0
+        return deviation if deviation > ROUNDING * self.size else 0.0
 
 
 @register
@@ -53,44 +82,41 @@ class StandardisedMaxLogit(Detector):
     paper = "Jung et al. 2021"
     cost = "two passes over the logits"
 
-    means_: FloatArray
-    deviations_: FloatArray
+    class Fitted(NamedTuple):
+        """Mean and deviation of the largest logit of every predicted class."""
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        tops, predicted = [], []
+        means: Annotated[FloatArray, Numbers(LOGITS)]
+        deviations: Annotated[FloatArray, Numbers(LOGITS, above=0.0)]
+
+    fitted_: Fitted
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> dict[int, LargestLogits]:
+        """Moments of the largest logit of the rows predicted as each class."""
+        found: dict[int, LargestLogits] = {}
         for chunk in chunks:
-            tops.append(-max_logit_score(chunk.logits))
-            predicted.append(chunk.predicted)
-        if not tops or self.widths_ is None:
-            return
-        top, classes = np.concatenate(tops), np.concatenate(predicted)
-        every = _deviation(top)
-        self.means_ = np.full(self.widths_[LOGITS], top.mean())
-        self.deviations_ = np.full(self.widths_[LOGITS], every or 1.0)
-        for c, members in members_of_each(classes):
-            own = top[members]
-            deviation = _deviation(own)
-            if deviation > 0.0:
-                self.means_[c], self.deviations_[c] = own.mean(), deviation
+            top = -max_logit_score(chunk.logits)
+            found = self._merge(found, {c: LargestLogits.of(top[own]) for c, own in members_of_each(chunk.predicted)})
+        return found
+
+    def _merge(self, first: Any, second: Any) -> dict[int, LargestLogits]:
+        both = {c: first[c].merge(second[c]) for c in first.keys() & second.keys()}
+        return {**first, **second, **both}
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        if not total or self.widths_ is None:
+            return True
+        every = reduce(LargestLogits.merge, (total[c] for c in sorted(total)))
+        means = np.full(self.widths_[LOGITS], every.mean)
+        deviations = np.full(self.widths_[LOGITS], every.deviation or 1.0)
+        for c, own in total.items():
+            if own.deviation > 0.0:
+                means[c], deviations[c] = own.mean, own.deviation
+        self._learn(self.Fitted(means, deviations))
+        return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         score: FloatArray = max_logit_score(outputs.logits, threads=threads)
         predicted = outputs.predicted
-        score += self.means_[predicted]
-        score /= self.deviations_[predicted]
+        score += self.fitted_.means[predicted]
+        score /= self.fitted_.deviations[predicted]
         return score
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"means": self.means_, "deviations": self.deviations_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.means_ = _validate.as_finite_vector(tensors["means"], "means")
-        self.deviations_ = _validate.as_finite_vector(tensors["deviations"], "deviations")
-        if self.means_.shape != self.deviations_.shape or not (self.deviations_ > 0.0).all():
-            raise InvalidInput("means and deviations must have a number for each class, deviations above 0.")
-
-
-def _deviation(values: FloatArray) -> float:
-    """The sample deviation; 0 for one value, and for equal ones."""
-    deviation = float(values.std(ddof=1)) if values.size > 1 else 0.0
-    return deviation if beyond_rounding(deviation, values) else 0.0

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
+from normscale.detectors.formula import Formula, offered_formula
 from normscale.detectors.registry import JOIN
+from normscale.detectors.row_blocks import block_rows
 from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
@@ -43,36 +49,71 @@ class Step(Wrapper):
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         """The outputs that the scorer reads; must raise on rows that are not finite."""
 
-    def _fit_step(self, chunks: Iterator[ModelOutputs]) -> None:
-        """Learn what :meth:`_transform` needs; every chunk must be consumed."""
-        for _ in chunks:
-            pass
-
-    # -- the contract ----------------------------------------------------------------------------------------
+    # -- the contract: a step's state is that of its scorer --------------------------------------------------
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         if not self.scorer.needs_fit:
-            self._fit_step(chunks)
+            super()._fit(chunks)
             return
         self._require_one_fit()
         train = join(chunks)
-        self._fit_step(iter([train]))
-        self._start_own()
+        super()._fit(iter([train]))
         self.scorer.fit_chunks([self._transform(train, 1)])
 
     def why_all_rows(self) -> str:
-        if self.scorer.needs_fit:
-            return f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows"
-        return "" if type(self)._fit_step is Step._fit_step else "its fit takes all rows in one place"
+        return f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows" * self.scorer.needs_fit
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> None:
-        self._fit_step(chunks)
+    @property
+    def _in_place(self) -> bool:
+        return self.scorer._in_place
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return self.scorer._score(self._transform(outputs, threads), threads)
+    def _score_at(self, state: Any, outputs: ModelOutputs, threads: int) -> FloatArray:
+        size = block_rows(max(self._width, *(outputs.array(name).shape[1] for name in self.own_reads)))
+        if len(outputs) <= size:
+            return self.scorer._score_at(state, self._transform(outputs, threads), threads)
+        scores = np.empty(len(outputs))
+        for a in range(0, len(outputs), size):  # so that what is passed on is never held as a whole
+            try:
+                part = self._transform(outputs[a : a + size], threads)
+                scores[a : a + size] = self.scorer._score_at(state, part, threads)
+            except InvalidInput:
+                self._transform(outputs, threads)  # names the row as its place among all
+                raise
+        return scores
 
-    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return self.scorer._stream(self._transform(outputs, threads), threads)
+    @property
+    def _width(self) -> int:
+        """Numbers per row of what is passed on, where that is more than what is read."""
+        return 0
+
+    def _start(self) -> Any:
+        return self.scorer._start()
+
+    def _calmed(self, state: Any) -> Any:
+        return self.scorer._calmed(state)
+
+    def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        return self.scorer._prepare(self._transform(outputs, threads), threads)
+
+    def _step(self, state: Any, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Any]:
+        return self.scorer._step(state, prepared, threads)
+
+    def _merge_states(self, first: Any, second: Any) -> Any:
+        return self.scorer._merge_states(first, second)
+
+    def _blank(self) -> Any:
+        return self.scorer._blank()
+
+    def _read_state(self, arrays: Mapping[str, NDArray[Any]], name: str = "state") -> Any:
+        return self.scorer._read_state(arrays, name)
+
+    def _scorer_formula(self) -> Formula | None:
+        """The formula that the scorer offers, by the running statistics that this step keeps for it."""
+        scorer = self.scorer
+        if self._runs:
+            scorer = copy.copy(scorer)
+            scorer.state_ = self._current()
+        return offered_formula(scorer)
 
 
 def require_logit_score(step: Detector, scorer: Detector) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._kernels.mixture import (
@@ -26,7 +25,7 @@ from normscale._kernels.mixture import (
 from normscale._kernels.mixture_reference import covariate_shift, id_share, likeness, soft_counts, trust_in_stream
 from normscale._validate import FloatArray
 from normscale.detectors.base import OutputsLike, Setting, join
-from normscale.detectors.class_profiles import checked, class_profiles
+from normscale.detectors.class_profiles import PROFILES, class_profiles
 from normscale.detectors.common_scale import CommonScale
 from normscale.detectors.formula import LogitFormula, OodPosition, offered_formula
 from normscale.detectors.principal_components import PrincipalComponents
@@ -34,6 +33,7 @@ from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.state import Numbers
 
 _FURTHER, _CONFIDENCE = "further", "confidence"
 """Arrays of prepared rows."""
@@ -97,8 +97,9 @@ class StreamAware(Wrapper):
     tolerance : float
         A class is above suspicion while this share of its recent rows looks in-distribution. Lower gives fewer false
         alarms, higher sees less OoD.
-    components : int
-        How many principal components of the features say, beside the logits, where OoD rows lay; 0: logits alone.
+    components : int, optional
+        How many principal components of the features say, beside the logits, where OoD rows lay; by default the logits
+        alone do.
 
     Attributes
     ----------
@@ -133,19 +134,32 @@ class StreamAware(Wrapper):
     default_score = "centred"
     own_reads = (LOGITS,)
     settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
+    survives_unbalanced_stream = True
     parameters = {
         "score": "the detector that is made stream-aware",
         "memory": "how many rows of a predicted class are remembered",
         "prior_weight": "rows' worth of evidence before the stream counts as much as training; inf: it never learns",
         "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
-        "components": "principal components of the features that say where OoD lay; 0: logits alone",
+        "components": "principal components of the features that say where OoD lay; by default logits alone",
     }
 
-    profiles_: ClassProfiles
-    mixture_: Mixture
-    scale_: CommonScale
-    recounted_: FloatArray
-    components_: PrincipalComponents | None = None
+    class Fitted(NamedTuple):
+        """The in-distribution group of every predicted class, and what scores are worth."""
+
+        scale: CommonScale
+        profiles: Annotated[ClassProfiles, PROFILES]
+        recounted: Annotated[FloatArray, Numbers(3, above=0.0)]
+        """What counts are multiplied by since a threshold was set."""
+        components: PrincipalComponents | None
+
+        def check(self) -> None:
+            """Raise where the profiles have no coordinate for each component."""
+            classes, coordinates = self.profiles.mean.shape
+            further = 0 if self.components is None else self.components.directions.shape[1]
+            if coordinates != classes + further:
+                raise InvalidInput(f"profiles.mean must have {classes + further} columns; got {coordinates}.")
+
+    fitted_: Fitted
 
     def __init__(
         self,
@@ -153,7 +167,7 @@ class StreamAware(Wrapper):
         memory: float = 50.0,
         prior_weight: float = 5.0,
         tolerance: float = 0.8,
-        components: int = 0,
+        components: int | None = None,
     ) -> None:
         self._score_by(score)
         self.memory = _validate.positive(memory, "memory")
@@ -161,8 +175,8 @@ class StreamAware(Wrapper):
             raise InvalidInput(f"memory must be at least 2 rows; got {memory!r}. The default is 50.")
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self.tolerance = _validate.fraction(tolerance, "tolerance", allow_one=True)
-        self.components = _validate.at_least(components, "components", 0)
-        if self.components:
+        self.components = None if components is None else _validate.at_least(components, "components", 1)
+        if self.components is not None:
             self.reads = tuple(dict.fromkeys((*self.reads, FEATURES)))
         if not self._learns:
             self.settings = (Setting.FROZEN,)
@@ -184,60 +198,55 @@ class StreamAware(Wrapper):
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         self._require_one_fit()
         train = join(chunks)
-        self.scorer = copy.copy(self.scorer)
-        scores = self.scorer.fit_held_out(train)
-        self.scale_ = CommonScale.of(scores, train.predicted)
-        if self.components:
-            self.components_ = PrincipalComponents.of(train.features, self.components)
-        self.profiles_ = class_profiles(self._rows(train, scores))
-        self.recounted_ = np.ones(3)
+        scores = self.scorer._fit_held_out(train)
+        scale = CommonScale.of(scores, train.predicted)
+        components = None if self.components is None else PrincipalComponents.of(train.features, self.components)
+        profiles = class_profiles(_mixture_rows(train, scores, scale, components))
+        self._learn(self.Fitted(scale, profiles, np.ones(3), components))
 
     def why_all_rows(self) -> str:
         return "it needs all rows: medians and quartiles of held-out scores per class do not add up from parts"
 
-    def _rows(self, outputs: ModelOutputs, scores: FloatArray) -> MixtureRows:
-        """The rows as the kernels read them."""
-        further = np.empty((len(outputs), 0))
-        if self.components_ is not None:
-            further = self.components_.of_rows(outputs.features)
-        confidence = self.scale_.centre - scores
-        confidence /= self.scale_.spread
-        return MixtureRows(outputs.logits, further, confidence)
-
     def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
-        return self._rows(outputs, self.scorer._score(outputs.only(*self.scorer.reads), threads))
+        """The rows as the kernels read them."""
+        scores = self.scorer._score(outputs.only(*self.scorer.reads), threads)
+        return _mixture_rows(outputs, scores, self.fitted_.scale, self.fitted_.components)
 
-    def _start_own(self) -> None:
-        self.mixture_ = Mixture.empty(*self.profiles_.mean.shape)
+    @property
+    def _in_place(self) -> bool:
+        return True
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+    def _start(self) -> Mixture:
+        return Mixture.empty(*self.fitted_.profiles.mean.shape)
+
+    def _score_at(self, state: Mixture, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
         rows = self._scored(outputs, threads)
-        if not score_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores, threads):
+        if not score_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores, threads):
             raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
         return scores
 
-    def _stream(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return self._take_in(self._scored(outputs, threads))
-
-    def _take_in(self, rows: MixtureRows) -> FloatArray:
-        scores = np.empty(len(rows.logits))
-        mixture = stream_mixture(rows, self.profiles_, self._mixture_settings, self.mixture_, scores)
-        if mixture is None:
-            raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
-        self.mixture_ = mixture
-        return scores
-
-    def prepare(self, outputs: OutputsLike) -> ModelOutputs:
-        """The logits, and what the wrapped detector says of each row."""
-        rows = self._scored(self._read(outputs), 1)
+    def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        rows = self._scored(outputs, threads)
         return ModelOutputs._trusted(
             {LOGITS: rows.logits, _FURTHER: rows.further, _CONFIDENCE: rows.confidence[:, None]}
         )
 
-    def _stream_prepared(self, prepared: ModelOutputs) -> FloatArray:
+    def _step(self, state: Mixture, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Mixture]:
+        scores = np.empty(len(prepared))
         confidence = np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0])
-        return self._take_in(MixtureRows(prepared.logits, prepared.array(_FURTHER), confidence))
+        rows = MixtureRows(prepared.logits, prepared.array(_FURTHER), confidence)
+        if not stream_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores):
+            raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
+        return scores, state
+
+    def _checked_state(self, state: Mixture) -> Mixture:
+        for name, part, empty in zip(Mixture._fields, state, self._start(), strict=True):
+            if part.shape != empty.shape:
+                raise InvalidInput(f"state.{name} must have shape {empty.shape}; got {part.shape}.")
+            if name != "ood_mean" and (part < 0.0).any():
+                raise InvalidInput(f"state.{name} must be finite and not negative.")
+        return state
 
     def set_threshold(self, outputs: OutputsLike, keep: float = 0.95, **options: Any) -> Self:
         """Set the threshold, and learn how in-distribution rows that training has not seen are counted.
@@ -250,7 +259,7 @@ class StreamAware(Wrapper):
         learner._recount(learner._read(outputs))
         super(StreamAware, learner).set_threshold(outputs, keep, **options)
         with self._lock:
-            self._take_over(learner)
+            self.fitted_, self.threshold_ = learner.fitted_, learner.threshold_
         return self
 
     def _recount(self, outputs: ModelOutputs) -> None:
@@ -259,35 +268,35 @@ class StreamAware(Wrapper):
             return
         rows = self._scored(outputs, 1)
         predicted = outputs.predicted
-        alike = likeness(rows, predicted, self.profiles_)
-        counts = np.column_stack(soft_counts(rows, alike, predicted, self.profiles_)) / self.recounted_
-        before, self.recounted_ = self.recounted_, _recounted(counts)
+        profiles, before = self.fitted_.profiles, self.fitted_.recounted
+        alike = likeness(rows, predicted, profiles)
+        recounted = _recounted(np.column_stack(soft_counts(rows, alike, predicted, profiles)) / before)
         scales = ("likeness_scale", "count_scale", "top_scale")
-        factors = zip(scales, self.recounted_ / before, strict=True)
-        self.profiles_ = self.profiles_._replace(
-            **{name: getattr(self.profiles_, name) * factor for name, factor in factors}
-        )
+        factors = zip(scales, recounted / before, strict=True)
+        profiles = profiles._replace(**{name: getattr(profiles, name) * factor for name, factor in factors})
+        self._learn(self.fitted_._replace(profiles=profiles, recounted=recounted))
 
     def formula(self) -> LogitFormula | None:
         """As the stream has left it; see :mod:`normscale._kernels.mixture_reference`."""
-        inner = None if self.components else offered_formula(self.scorer)
+        inner = None if self.components is not None else offered_formula(self.scorer)
         if not isinstance(inner, LogitFormula) or self.reads != (LOGITS,) or inner.ood_position is not None:
             return None
-        mixture, settings = self.mixture_, self._mixture_settings
-        trusted, spread = trust_in_stream(mixture.totals), self.scale_.spread
+        mixture, settings = self._current(), self._mixture_settings
+        scale, profiles = self.fitted_.scale, self.fitted_.profiles
+        trusted, spread = trust_in_stream(mixture.totals), scale.spread
         position = None
         if mixture.ood_weight.any():
             trust = mixture.ood_weight / (mixture.ood_weight + settings.prior)
             variance = 1.0 + trust[:, None] * (mixture.ood_variance - 1.0)
             position = OodPosition(
-                mean=self.profiles_.mean,
-                inverse_deviation=self.profiles_.inverse_deviation,
+                mean=profiles.mean,
+                inverse_deviation=profiles.inverse_deviation,
                 ood_mean=trust[:, None] * mixture.ood_mean,
                 inverse_variance=1.0 / variance,
                 log_variance=np.log(variance).mean(axis=1),
                 trust=trusted * trust,
             )
-        offset = self.scale_.centre / spread + trusted * np.log(self._id_shares())
+        offset = scale.centre / spread + trusted * np.log(self._id_shares())
         if inner.class_offset is not None:
             offset = offset + inner.class_offset / spread
         return inner._replace(
@@ -299,20 +308,20 @@ class StreamAware(Wrapper):
 
     def _id_shares(self) -> FloatArray:
         """(C,) the share of recent rows of each class that look in-distribution."""
-        profiles, settings = self.profiles_, self._mixture_settings
-        return np.array([id_share(c, profiles, settings, self.mixture_) for c in range(profiles.median.size)])
+        profiles, settings = self.fitted_.profiles, self._mixture_settings
+        return np.array([id_share(c, profiles, settings, self._current()) for c in range(profiles.median.size)])
 
     @property
     def n_streamed_(self) -> int:
         """Rows taken in by ``stream`` since ``fit`` or ``reset``."""
         self._require_fitted()
-        return int(self.mixture_.totals[ROWS])
+        return int(self._current().totals[ROWS])
 
     @property
     def state(self) -> StreamState:
         """What the stream has taught so far, as numbers for people; a copy."""
         self._require_fitted()
-        profiles, mixture, settings = self.profiles_, self.mixture_, self._mixture_settings
+        profiles, mixture, settings = self.fitted_.profiles, self._current(), self._mixture_settings
         totals, recent = mixture.totals, max(float(mixture.recent.sum()), float(mixture.totals[GROWN]))
         has_ood = (mixture.ood_weight > 0.0)[:, None]
         logits = slice(0, profiles.median.size)
@@ -331,39 +340,13 @@ class StreamAware(Wrapper):
             trust=trust_in_stream(totals),
         )
 
-    def merge(self, other: StreamAware) -> NoReturn:
-        """Two streams have no union here: what is remembered depends on the order of the rows."""
-        raise InvalidInput(
-            "stream-aware detectors cannot be merged: each forgets old rows, so what they know depends on the "
-            "order of the rows. Stream all rows through one detector, or keep one for each source. "
-            "(To join training sets, use fit_chunks.)"
-        )
 
-    def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        parts = {"profiles": self.profiles_._asdict(), "stream": self.mixture_._asdict()}
-        tensors = {f"{part}.{name}": array for part, arrays in parts.items() for name, array in arrays.items()}
-        components = {} if self.components_ is None else self.components_.tensors()
-        return {"recounted": self.recounted_, **tensors, **self.scale_.tensors("confidence."), **components}
-
-    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.scale_ = CommonScale.from_tensors(tensors, "confidence.", "sum")
-        self.recounted_ = _validate.as_finite_vector(tensors["recounted"], "recounted")
-        if self.recounted_.shape != (3,) or (self.recounted_ <= 0.0).any():
-            raise InvalidInput("recounted must be three positive numbers.")
-        if self.components:
-            self.components_ = PrincipalComponents.from_tensors(tensors)
-        found = 0 if self.components_ is None else self.components_.directions.shape[1]
-        assert self.widths_ is not None
-        profiles = ClassProfiles(*(tensors[f"profiles.{name}"] for name in ClassProfiles._fields))
-        self.profiles_ = checked(profiles, self.widths_[LOGITS] + found)
-        self._start_own()
-        mixture = Mixture(*(tensors[f"stream.{name}"] for name in Mixture._fields))
-        for name, part, empty in zip(Mixture._fields, mixture, self.mixture_, strict=True):
-            if part.shape != empty.shape:
-                raise InvalidInput(f"stream.{name} must have shape {empty.shape}; got {part.shape}.")
-            if not np.isfinite(part).all() or (name != "ood_mean" and (part < 0.0).any()):
-                raise InvalidInput(f"stream.{name} must be finite and not negative.")
-        self.mixture_ = mixture
+def _mixture_rows(
+    outputs: ModelOutputs, scores: FloatArray, scale: CommonScale, components: PrincipalComponents | None
+) -> MixtureRows:
+    """Rows as the kernels read them, by the wrapped detector's scores (n,)."""
+    further = np.empty((len(outputs), 0)) if components is None else components.of_rows(outputs.features)
+    return MixtureRows(outputs.logits, further, (scale.centre - scores) / scale.spread)
 
 
 def _recounted(counts: FloatArray) -> FloatArray:

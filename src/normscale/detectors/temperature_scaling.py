@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Annotated, NamedTuple, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
@@ -16,6 +12,7 @@ from normscale.detectors.registry import register
 from normscale.metrics.temperature import Slopes, TemperatureSearch, slopes
 from normscale.outputs import ModelOutputs
 from normscale.scores import msp_score
+from normscale.state import Numbers
 
 
 @register
@@ -48,9 +45,14 @@ class TemperatureScaling(Detector):
     fitted_on = "validation"
     needs_labels = True
 
-    temperature_: float
+    class Fitted(NamedTuple):
+        """The temperature."""
 
-    reads_again = True
+        temperature: Annotated[float, Numbers(above=0.0)]
+
+    fitted_: Fitted
+
+    _reads_again = True
     _search: TemperatureSearch
     """Of the fit that is under way."""
 
@@ -74,18 +76,12 @@ class TemperatureScaling(Detector):
         self._search.tell(total)
         if self._search.temperature is None:
             return False
-        self.temperature_ = self._search.temperature
+        self._learn(self.Fitted(self._search.temperature))
         del self._search
         return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return msp_score(outputs.logits, self.temperature_, threads=threads)
+        return msp_score(outputs.logits, self.fitted_.temperature, threads=threads)
 
     def formula(self) -> LogitFormula:
-        return plain_formula("log_odds", self.temperature_)
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"temperature": np.array([self.temperature_])}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.temperature_ = _validate.positive(float(tensors["temperature"][0]), "temperature")
+        return plain_formula("log_odds", self.fitted_.temperature)

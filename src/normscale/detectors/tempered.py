@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from normscale import _validate
-from normscale._validate import FloatArray
-from normscale.detectors.formula import LogitFormula, offered_formula
+from normscale.detectors.formula import LogitFormula
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.detectors.step import Step
@@ -59,22 +58,11 @@ class Tempered(Step):
         logits = np.empty(outputs.logits.shape)
         for place, block in float_blocks(outputs.logits, LOGITS):
             np.divide(block, self.temperature, out=logits[place])
-        return self._with(logits, outputs)
-
-    @staticmethod
-    def _with(logits: FloatArray, outputs: ModelOutputs) -> ModelOutputs:
         arrays = {name: logits if name == LOGITS else outputs.array(name) for name in outputs.names}
         return ModelOutputs._trusted(arrays, outputs.labels, outputs.head)
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        out = np.empty(len(outputs))
-        for place, block in float_blocks(outputs.logits, LOGITS):
-            block /= self.temperature
-            out[place] = self.scorer._score(self._with(block, outputs[place]), threads)
-        return out
-
     def formula(self) -> LogitFormula | None:
-        inner = offered_formula(self.scorer) if self.scorer.reads == (LOGITS,) else None
+        inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
         if not isinstance(inner, LogitFormula) or inner.ood_position is not None:
             return None
         t = self.temperature

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
@@ -14,7 +13,6 @@ from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
 from normscale.detectors.residual_space import ResidualSpace, SecondMoment
 from normscale.detectors.row_blocks import float_blocks
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.scores import energy_score
 
@@ -29,8 +27,8 @@ class ViM(Detector):
 
     Parameters
     ----------
-    dimensions : int
-        Of the principal space. 0 takes the rule of the authors' code: 1000 from 2048 features on, 512 from 768 on,
+    dimensions : int, optional
+        Of the principal space. By default the rule of the authors' code: 1000 from 2048 features on, 512 from 768 on,
         otherwise half; only features that vary independently are counted. No data chooses it.
 
     Attributes
@@ -56,14 +54,19 @@ class ViM(Detector):
     cost = "a matrix product with the features, one pass over the logits"
     reads = (LOGITS, FEATURES)
     needs_head = True
-    reads_again = True
-    parameters = {"dimensions": "of the principal space; 0: 1000, 512 or half, by the number of features"}
+    _reads_again = True
+    parameters = {"dimensions": "of the principal space; by default 1000, 512 or half, by the number of features"}
 
-    space_: ResidualSpace
-    alpha_: float
+    class Fitted(NamedTuple):
+        """The residual space, and the size of a residual in that of a logit."""
 
-    def __init__(self, dimensions: int = 0) -> None:
-        self.dimensions = _validate.at_least(dimensions, "dimensions", 0)
+        space: ResidualSpace
+        alpha: float
+
+    fitted_: Fitted
+
+    def __init__(self, dimensions: int | None = None) -> None:
+        self.dimensions = None if dimensions is None else _validate.at_least(dimensions, "dimensions", 1)
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
         if turn == 1:  # alpha is a mean of lengths in a space that only all rows tell
@@ -71,7 +74,7 @@ class ViM(Detector):
             for chunk in chunks:
                 sums[0] += float(chunk.logits.max(axis=1).astype(np.float64).sum())
                 blocks = float_blocks(chunk.features, FEATURES)
-                sums[1] += sum(float(self.space_.norms(block).sum()) for _, block in blocks)
+                sums[1] += sum(float(self.fitted_.space.norms(block).sum()) for _, block in blocks)
             return sums
         moment: SecondMoment | None = None
         for chunk in chunks:
@@ -85,22 +88,13 @@ class ViM(Detector):
 
     def _finish(self, total: Any, turn: int) -> bool:
         if turn == 0:
-            self.space_ = total.space(self.dimensions)
+            self._learn(self.Fitted(total.space(self.dimensions), np.nan))
             return False
-        self.alpha_ = float(total[0] / total[1])
+        self._learn(self.fitted_._replace(alpha=float(total[0] / total[1])))
         return True
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = energy_score(outputs.logits, threads=threads)
         for where, block in float_blocks(outputs.features, FEATURES):
-            scores[where] += self.alpha_ * self.space_.norms(block)
+            scores[where] += self.fitted_.alpha * self.fitted_.space.norms(block)
         return scores
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"alpha": np.array([self.alpha_]), **self.space_.tensors()}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.space_ = ResidualSpace.from_tensors(tensors, (self.widths_ or {}).get(FEATURES))
-        self.alpha_ = float(_validate.as_finite_vector(tensors["alpha"], "alpha")[0])
-        if tensors["alpha"].shape != (1,):
-            raise InvalidInput("alpha must be one number.")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
+from normscale.detectors.head_step import HEAD
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, lengths
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, Head, ModelOutputs
+from normscale.state import Numbers
 
 _FLOOR_OF_FEATURES, _FLOOR_OF_LOGITS = 0.01, 0.025
 """Added to every bin of a histogram of features, of disturbed logits; the authors' values."""
@@ -25,15 +26,20 @@ class Histogram(NamedTuple):
 
     low: float
     high: float
-    shares: FloatArray
+    shares: Annotated[FloatArray, Numbers("bins", least=0.0)]
+
+    def check(self) -> None:
+        """Raise where there is no range."""
+        if self.low >= self.high:
+            raise InvalidInput("histograms must have a range: low below high.")
 
     def of(self, values: FloatArray) -> FloatArray:
         """The share of every row's values (n, m) in each bin; values out of range are in none. Shape (n, bins)."""
         n, bins = values.shape[0], self.shares.size
         position = (values - self.low) * (bins / (self.high - self.low)) + 1.0  # bins 0 and bins + 1: out of range
         np.clip(position, 0.0, bins + 1.0, out=position)
-        index = position.astype(np.int64)
-        index += np.arange(0, n * (bins + 2), bins + 2)[:, None]
+        index = position.astype(np.int32)
+        index += np.arange(0, n * (bins + 2), bins + 2, dtype=np.int32)[:, None]
         counts = np.bincount(index.ravel(), minlength=n * (bins + 2)).reshape(n, bins + 2)
         shares: FloatArray = counts[:, 1:-1] / values.shape[1]
         return shares
@@ -48,6 +54,10 @@ class Histogram(NamedTuple):
         return divergence
 
 
+_NONE = Histogram(0.0, 1.0, np.zeros(0))
+"""Before training rows were looked at."""
+
+
 @register
 class WeiPer(Detector):
     """WeiPer with the KLD score: histograms of a row's features and of its logits under disturbed weights.
@@ -59,7 +69,8 @@ class WeiPer(Detector):
     over the training rows by the symmetric Kullback-Leibler divergence. MSP is the mean over the repeats of the largest
     softmax probability.
 
-    The authors choose the parameters on OoD data. The defaults are what they publish for CIFAR-10, whatever the data.
+    The authors choose the parameters on OoD data of each network. The defaults are what they publish for CIFAR-10; on
+    another network they may rank little better than chance, and a larger ``lambda_2`` helps there.
 
     Parameters
     ----------
@@ -89,7 +100,7 @@ class WeiPer(Detector):
     name = "weiper"
     title = "WeiPer+KLD"
     paper = "Granz, Heurich & Landgraf 2024"
-    cost = "a matrix product with a hundred perturbed last layers"
+    cost = "a matrix product with a hundred perturbed last layers; its defaults were chosen on OoD data of CIFAR-10"
     reads = (FEATURES,)
     needs_head = True
     parameters = {
@@ -103,9 +114,14 @@ class WeiPer(Detector):
         "seed": "of the disturbances",
     }
 
-    head_: Head
-    features_: Histogram
-    logits_: Histogram
+    class Fitted(NamedTuple):
+        """The last layer, and the training rows' histograms."""
+
+        head: Annotated[Head, HEAD]
+        features: Histogram
+        logits: Histogram
+
+    fitted_: Fitted
     _disturbed: FloatArray
 
     def __init__(
@@ -131,8 +147,7 @@ class WeiPer(Detector):
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         train = join(chunks)  # the bins depend on the range of all rows, so that rows are read twice
         assert train.head is not None  # the contract checked it
-        self.head_ = train.head
-        self._disturb()
+        self._learn(self.Fitted(train.head, _NONE, _NONE))
         ranges = np.array([(np.inf, -np.inf)] * 2)
         for features, logits in self._views(train, fitting=True):
             found = [(view.min(), view.max()) for view in (features, logits)]
@@ -142,13 +157,12 @@ class WeiPer(Detector):
         for views in self._views(train, fitting=True):
             for total, histogram, view in zip(sums, empty, views, strict=True):
                 total += histogram.of(view).sum(axis=0)
-        self.features_, self.logits_ = (
-            histogram._replace(shares=total / len(train)) for histogram, total in zip(empty, sums, strict=True)
-        )
+        full = (one._replace(shares=total / len(train)) for one, total in zip(empty, sums, strict=True))
+        self._learn(self.Fitted(train.head, *full))
 
-    def _disturb(self) -> None:
+    def _derive(self) -> None:
         """Weights (d, repeats * n_classes) from the seed; this generator's numbers never change between versions."""
-        weight = self.head_.weight.astype(np.float64)
+        weight = self.fitted_.head.weight.astype(np.float64)
         noise = np.random.RandomState(self.seed).standard_normal((self.repeats, *weight.shape))
         sizes = self.distance * lengths(weight)[:, None]
         for part in noise:
@@ -158,40 +172,20 @@ class WeiPer(Detector):
 
     def _views(self, outputs: ModelOutputs, fitting: bool = False) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Blocks of features and of their disturbed logits."""
-        bias = np.tile(self.head_.bias.astype(np.float64), self.repeats)
+        bias = np.tile(self.fitted_.head.bias.astype(np.float64), self.repeats)
         for _, block in float_blocks(outputs.features, FEATURES, fitting=fitting, width=self._disturbed.shape[1]):
             yield block, block @ self._disturbed + bias
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         parts = [np.zeros(0)]
         for features, logits in self._views(outputs):
-            score = self.features_.divergence(features, self.smoothing, _FLOOR_OF_FEATURES)
-            score += self.lambda_1 * self.logits_.divergence(logits, self.logit_smoothing, _FLOOR_OF_LOGITS)
+            score = self.fitted_.features.divergence(features, self.smoothing, _FLOOR_OF_FEATURES)
+            score += self.lambda_1 * self.fitted_.logits.divergence(logits, self.logit_smoothing, _FLOOR_OF_LOGITS)
             by_repeat = logits.reshape(logits.shape[0], self.repeats, -1)
             by_repeat -= by_repeat.max(axis=2, keepdims=True)
             largest = 1.0 / np.exp(by_repeat, out=by_repeat).sum(axis=2)
             parts.append(score - self.lambda_2 * largest.mean(axis=1))
         return np.concatenate(parts)
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        tensors: dict[str, NDArray[Any]] = {"head.weight": self.head_.weight, "head.bias": self.head_.bias}
-        for name, histogram in {"features": self.features_, "logits": self.logits_}.items():
-            tensors |= {f"{name}.range": np.array(histogram[:2]), f"{name}.shares": histogram.shares}
-        return tensors
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.head_ = Head.checked((tensors["head.weight"], tensors["head.bias"]))
-        if self.widths_ is not None and self.head_.weight.shape[1] != self.widths_[FEATURES]:
-            raise InvalidInput("head.weight must have a column for each feature.")
-        found = []
-        for name in ("features", "logits"):
-            low, high = _validate.as_finite_vector(tensors[f"{name}.range"], f"{name}.range").tolist()
-            found.append(Histogram(low, high, _validate.as_finite_vector(tensors[f"{name}.shares"], f"{name}.shares")))
-        self.features_, self.logits_ = found
-        for histogram in (self.features_, self.logits_):
-            if histogram.shares.size != self.bins or (histogram.shares < 0.0).any() or histogram.low >= histogram.high:
-                raise InvalidInput(f"histograms must have a range and {self.bins} shares of at least 0.")
-        self._disturb()
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:

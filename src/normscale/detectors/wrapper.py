@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from normscale.detectors.base import Detector
-from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.registry import JOIN, as_detector, detector_class
 from normscale.errors import InvalidInput
-
-_SCORER = "scorer."
-"""Before the names of the scorer's arrays in a file."""
 
 Score = str | Mapping[str, Any] | Detector
 """What ``score`` may be: a detector's name, its :meth:`Detector.spec`, or a detector."""
@@ -55,41 +47,15 @@ class Wrapper(Detector):
                 f"{self.scorer.fitted_on} outputs, so one fit cannot serve both. Choose another score."
             )
 
-    # -- what a subclass writes ------------------------------------------------------------------------------
-
-    def _own_tensors(self) -> dict[str, NDArray[Any]]:
-        """The wrapper's own fitted arrays."""
-        return {}
-
-    def _restore_own(self, tensors: dict[str, NDArray[Any]]) -> None:
-        """Take the wrapper's own fitted arrays back in; the scorer is there already."""
-
-    def _start_own(self) -> None:
-        """Begin a new stream from what ``fit`` learned, without the scorer."""
-
-    # -- the contract ----------------------------------------------------------------------------------------
-
-    def get_params(self) -> dict[str, Any]:
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
         own = {name: getattr(self, name) for name in self.parameters if name != "score"}
         return {"score": short_spec(self.scorer), **own}
 
-    def _start(self) -> None:
-        self._start_own()
-        self.scorer._start()
+    def _inner(self) -> dict[str, Detector]:
+        return {"scorer": self.scorer}
 
-    def _steady(self) -> None:
-        self.scorer._steady()
-        super()._steady()
-
-    def _separate(self) -> None:
-        self.scorer = copy.copy(self.scorer)
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {**self._own_tensors(), **inner_tensors(self.scorer, _SCORER)}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        restore_inner(self.scorer, _SCORER, tensors)
-        self._restore_own(tensors)
+    def _set_inner(self, inner: dict[str, Detector]) -> None:
+        self.scorer = inner["scorer"]
 
 
 def short_spec(detector: Detector) -> str | dict[str, Any]:
@@ -97,23 +63,3 @@ def short_spec(detector: Detector) -> str | dict[str, Any]:
     spec = detector.spec()
     plain = spec["parameters"] == detector_class(spec["detector"])().get_params()
     return detector.name if plain else spec
-
-
-def inner_tensors(inner: Detector, prefix: str) -> dict[str, NDArray[Any]]:
-    """The state of a detector inside another's file, every name behind a prefix."""
-    tensors = {} if inner.baseline_ is None else inner.baseline_.tensors()
-    if inner.widths_ is not None:
-        tensors["widths"] = np.array([inner.widths_[name] for name in inner.reads])
-    tensors |= inner._tensors() if inner.is_fitted else {}
-    return {f"{prefix}{name}": array for name, array in tensors.items()}
-
-
-def restore_inner(inner: Detector, prefix: str, tensors: dict[str, NDArray[Any]]) -> None:
-    """Give a detector inside another's file its state back."""
-    own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-    if "widths" in own:
-        inner.widths_ = dict(zip(inner.reads, (int(width) for width in own["widths"]), strict=True))
-    inner.baseline_ = TrainingBaseline.from_tensors(own)
-    if not inner.is_fitted:
-        raise InvalidInput(f"the state of {inner.name} is missing.")
-    inner._restore(own)

@@ -55,7 +55,9 @@ def read_json(text: str | bytes | bytearray, *, words: bool = True) -> Any:
     {'prior_weight': inf}
     """
     try:
-        document = json.loads(text, parse_constant=_refuse)
+        if not isinstance(text, str):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        document = _STRICT.decode(text)
         return _meant(document) if words else document
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -72,6 +74,21 @@ def number_for_json(number: float) -> float | str:
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def number_in_json(value: Any) -> float:
+    """A number that stood in JSON as itself or as its word; null is NaN.
+
+    Examples
+    --------
+    >>> number_in_json(2), number_in_json("-Infinity"), number_in_json(None)
+    (2.0, -inf, nan)
+    """
+    if isinstance(value, str) and value in _NUMBERS:
+        return _NUMBERS[value]
+    if isinstance(value, (bool, str)):
+        raise TypeError("true, false and texts are no numbers")
+    return math.nan if value is None else float(value)
 
 
 def _spelled(value: Any) -> Any:
@@ -102,3 +119,6 @@ def _meant(value: Any) -> Any:
 
 def _refuse(word: str) -> float:
     raise ValueError(f"{word} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)

@@ -7,6 +7,7 @@ of quotation mark, any spacing, versions 1 to 3.
 
 from __future__ import annotations
 
+import io
 import re
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -81,14 +82,7 @@ def npy_header_of(data: bytes | bytearray) -> NpyHeader:
     >>> npy_header_of(file.getvalue())
     NpyHeader(dtype=dtype('float32'), fortran_order=False, shape=(3, 3), offset=128)
     """
-    start = 8 + _length_size(data[:8])
-    if len(data) < start:
-        raise NpyHeaderError("it does not begin like one")
-    length = _checked_length(data[8:start])
-    text = bytes(data[start : start + length])
-    if len(text) < length:
-        raise NpyHeaderError("it ends within its header")
-    return NpyHeader(*_parsed(text), start + length)
+    return take_npy_header(io.BytesIO(data[: 12 + LONGEST_HEADER]))
 
 
 def take_npy_header(stream: ByteStream) -> NpyHeader:

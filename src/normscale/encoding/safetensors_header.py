@@ -6,6 +6,7 @@ piece, or tensors are written part by part, this is the header they need.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -86,10 +87,7 @@ def safetensors_header_of(data: bytes) -> SafetensorsHeader:
     >>> header.tensors["x"].shape, header.metadata
     ((2, 3), {'made': 'here'})
     """
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(len(data) - 8, LONGEST_HEADER):
-        raise ValueError("its header is cut off or too long")
-    return _parsed(data[8 : 8 + length], 8 + length, len(data))
+    return read_safetensors_header(io.BytesIO(data))
 
 
 def safetensors_header_bytes(

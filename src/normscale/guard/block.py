@@ -30,6 +30,11 @@ def required_widths(detector: Detector) -> dict[str, int]:
                 f"again with ModelOutputs(logits, {', '.join(f'{name}=...' for name in detector.reads)})."
             )
         raise NotFitted(f"{detector.name} is not fitted, so the number of classes is not known; fit it first.")
+    if detector.has_running_statistics and not detector.holds_threshold_in_stream:
+        raise InvalidInput(
+            f"{detector.name} cannot stand guard: its running statistics move in-distribution rows past the threshold, "
+            "so that every stream would look like an attack. Use robust_norm_scaling, or another detector."
+        )
     if detector.threshold_ is None:
         raise NotFitted(
             f"{detector.name} has no threshold, so the guard could not say yes or no; fit it with "

@@ -7,11 +7,18 @@ Of the rows that were taken in lately:
 * *shift*: the farthest that the recent mean logit of any class lies from its training mean, in training deviations.
 * *spread*: how much wider or narrower than in training the recent logits of any class spread, as a factor minus 1. Rows
   drawn together around the training mean would otherwise shrink the running deviations unseen.
-* *added*: the share of rows that were flagged by the running statistics and would not be by the detector file's, less
-  a few. It is what a stream, or an attacker, has taught.
 
-Of all rows that were answered lately, *flagged*: the share that was flagged. Of the running moments, where they are
-known: *running shift* and *running spread*, which slow poison moves before anything else shows.
+Of all rows that were answered lately, taken in or not:
+
+* *flagged*: the share that was flagged.
+* *stream-only flags*: the share that the running statistics flagged and the detector file would not, less a few rows.
+  It is what a stream, or an attacker, has taught. The share is one of a fixed number of rows, so a few rows after a
+  start say no more than the same few rows later on.
+* *class stream-only flags*: the same for the class where the share is largest. A class is a small part of the rows, so
+  what happens to it alone hardly moves the share of all.
+
+Of the running moments, where they are known: *running shift* and *running spread*, which slow poison moves before
+anything else shows.
 """
 
 from __future__ import annotations
@@ -25,16 +32,21 @@ import numpy as np
 from normscale._kernels import BlockState, combine
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.baseline import TrainingBaseline
-from normscale.guard.policy import Policy
+from normscale.guard.policy import Expect, Policy
 from normscale.moments import RunningMoments
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import scale_factor
 
 _WIDEST = 1e6
 _FEW = 5.0
-"""Rows that the stream alone may flag before their share is looked at ..."""
-_SOONER = 4.0
-"""... over so many times fewer rows than the other readings rest on: they must be noticed soon."""
+"""Rows that the running statistics alone may flag before their share counts."""
+_SOON = 250.0
+"""Rows that the share of stream-only flags rests on: fewer than the other readings, to be noticed soon."""
+_ROWS_OF_A_CLASS, _FEWEST_OF_A_CLASS = 100.0, 50.0
+"""Rows that a class's share of stream-only flags rests on: of an average class, and of a rare one. They follow the
+class's share of training and not what was sent, so that nobody dilutes the share by sending more of a class."""
+_CLEARS_BELOW = 0.75
+"""Part of its limit that a reading must stay below for an alarm to end."""
 _FAR_BEYOND = 2.5
 """Times its limit at which a reading of the running statistics freezes the guard; at the limit it is an alarm."""
 
@@ -46,7 +58,8 @@ class Drift(StrEnum):
     SHIFT = "shift"
     SPREAD = "spread"
     FLAGGED = "flagged"
-    ADDED = "added"
+    STREAM_ONLY = "stream_only_flags"
+    CLASS_STREAM_ONLY = "class_stream_only_flags"
     RUNNING_SHIFT = "running_shift"
     RUNNING_SPREAD = "running_spread"
 
@@ -56,7 +69,8 @@ LABELS = {
     Drift.SHIFT: "mean shift",
     Drift.SPREAD: "spread",
     Drift.FLAGGED: "flagged share",
-    Drift.ADDED: "flagged by the stream alone",
+    Drift.STREAM_ONLY: "flagged by the stream alone",
+    Drift.CLASS_STREAM_ONLY: "the same in one class",
     Drift.RUNNING_SHIFT: "running mean shift",
     Drift.RUNNING_SPREAD: "running spread",
 }
@@ -83,6 +97,11 @@ class Reading(NamedTuple):
         """Whether the guard must stop learning."""
         return self.alarming and self.value > self.freezes_above
 
+    @property
+    def calm(self) -> bool:
+        """Whether it is so far below the limit that an alarm may end."""
+        return self.value <= _CLEARS_BELOW * self.limit
+
 
 class RecentRows(NamedTuple):
     """What the recent rows look like; older ones fade. Never changed: each block makes a new one."""
@@ -95,40 +114,46 @@ class RecentRows(NamedTuple):
     """(C,) of their logits."""
     m2: FloatArray
     """(C,) sum of their squared deviations from it."""
-    lately: float = 0.0
-    """How many rows the next one rests on."""
-    added: float = 0.0
-    """How many of the latest rows that were taken in the running statistics alone flagged."""
+    stream_only: FloatArray
+    """(C,) how many rows of each predicted class the running statistics alone flagged, over the longer window."""
+    stream_only_lately: float = 0.0
+    """How many of any class they alone flagged, over the shorter window."""
     answered: float = 0.0
-    """How many rows, taken in or not."""
+    """How many rows were answered, taken in or not."""
     flagged: float = 0.0
     """How many of these were flagged."""
 
     @classmethod
     def empty(cls, n_classes: int) -> RecentRows:
         """Start without any row."""
-        return cls(0.0, np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes))
+        predicted, mean, m2, stream_only = np.zeros((4, n_classes))
+        return cls(0.0, predicted, mean, m2, stream_only)
 
-    def after(self, block: BlockState, predicted: IntArray, added: int, window: float) -> RecentRows:
-        """Count rows in that were taken in, each as heavy as the next."""
+    def after(self, block: BlockState, predicted: IntArray, window: float) -> RecentRows:
+        """Count rows in that were taken in, each as heavy as the next; ``predicted`` counts them by class."""
         keep, new = _fading(block.weight, window)
-        before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
-        weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * (new / block.weight)))
         share = new / block.weight
-        keep_added, new_added = _fading(block.weight, window / _SOONER)
-        return self._replace(
-            weight=weight,
-            predicted=self.predicted * keep + predicted * share,
-            mean=mean,
-            m2=m2,
-            lately=self.lately * keep_added + new_added,
-            added=self.added * keep_added + added * (new_added / block.weight),
-        )
+        before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
+        weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * share))
+        return self._replace(weight=weight, predicted=self.predicted * keep + predicted * share, mean=mean, m2=m2)
 
     def after_answers(self, rows: int, flagged: int, window: float) -> RecentRows:
         """Count answered rows."""
         keep, new = _fading(rows, window)
         return self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
+
+    def after_stream_only(self, rows: int, flagged: IntArray) -> RecentRows:
+        """Count rows that the running statistics answered; ``flagged`` counts those they alone flagged, by class."""
+        keep, new = _fading(rows, _ROWS_OF_A_CLASS * flagged.size)
+        keep_lately, new_lately = _fading(rows, _SOON)
+        return self._replace(
+            stream_only=self.stream_only * keep + flagged * (new / rows),
+            stream_only_lately=self.stream_only_lately * keep_lately + int(flagged.sum()) * (new_lately / rows),
+        )
+
+    def without_stream_only(self) -> RecentRows:
+        """Forget what the running statistics flagged: they begin anew."""
+        return self._replace(stream_only=np.zeros_like(self.stream_only), stream_only_lately=0.0)
 
     @property
     def std(self) -> FloatArray:
@@ -163,19 +188,32 @@ class _TrainingRange:
 class DriftMonitor:
     """Compares recent rows and running statistics with training, and finds rows far from it."""
 
-    def __init__(self, baseline: TrainingBaseline | None, policy: Policy) -> None:
-        """Without a baseline only shares of flagged rows can be watched."""
+    def __init__(self, baseline: TrainingBaseline | None, policy: Policy, *, survives_unbalanced: bool = False) -> None:
+        """Without a baseline only shares of flagged rows can be watched.
+
+        Where the running statistics survive a stream with another class balance than training's, what the class balance
+        moves does not freeze the guard.
+        """
         self.policy = policy
         self.baseline = baseline
         self.far = policy.outlier if policy.trusting else min(policy.far, policy.outlier)
         self.limits = {name: getattr(policy, "balance" if name == Drift.BALANCE else name.value) for name in Drift}
         self._freezes_above = {
-            Drift.ADDED: policy.most_added,
+            Drift.STREAM_ONLY: policy.most_stream_only_flags,
+            Drift.CLASS_STREAM_ONLY: math.inf,
             Drift.RUNNING_SHIFT: _FAR_BEYOND * policy.running_shift,
             Drift.RUNNING_SPREAD: _FAR_BEYOND * policy.running_spread,
         }
+        follow_the_classes = (Drift.BALANCE, Drift.SHIFT, Drift.SPREAD)
+        if policy.expect == Expect.UNBALANCED:
+            self.limits |= dict.fromkeys(follow_the_classes, math.inf)
+        if survives_unbalanced:
+            self._freezes_above |= dict.fromkeys(follow_the_classes, math.inf)
+        self._enough = _fading(policy.evidence, policy.window)[1] * (1.0 - 1e-9)
+        self._rows_of_class: FloatArray = np.array(_ROWS_OF_A_CLASS)
         if baseline is not None:
             self.share = baseline.share
+            self._rows_of_class = np.maximum(_ROWS_OF_A_CLASS * self.share.size * self.share, _FEWEST_OF_A_CLASS)
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
             self.mean, self.per_deviation = baseline.moments.mean, scale_factor(baseline.moments)
             arrays = {LOGITS: baseline.moments, **baseline.others}
@@ -183,13 +221,13 @@ class DriftMonitor:
 
     def readings(self, recent: RecentRows, running: RunningMoments | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
-        policy, readings = self.policy, []
-        if self.baseline is not None and recent.weight >= policy.enough_weight:
+        readings = []
+        if self.baseline is not None and recent.weight >= self._enough:
             readings = [self._balance(recent), *self._moved(recent.mean, recent.std, Drift.SHIFT, Drift.SPREAD)]
-        if recent.answered >= policy.enough_weight:
+        if recent.answered >= self._enough:
             readings.append(self._reading(Drift.FLAGGED, recent.flagged / recent.answered))
-        if recent.lately > 0.0:
-            readings.append(self._reading(Drift.ADDED, max(0.0, recent.added - _FEW) / recent.lately))
+        if recent.answered > 0.0:
+            readings += self._stream_only(recent)
         if self.baseline is not None and running is not None:
             readings += self._moved(running.mean, running.std, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
         return tuple(readings)
@@ -199,6 +237,15 @@ class DriftMonitor:
         chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
         balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
         return self._reading(Drift.BALANCE, balance, int(excess.argmax()))
+
+    def _stream_only(self, recent: RecentRows) -> list[Reading]:
+        """What the running statistics alone flag, of all rows and of the class where it is most."""
+        shares = np.maximum(recent.stream_only - _FEW, 0.0) / self._rows_of_class
+        worst = int(shares.argmax())
+        return [
+            self._reading(Drift.STREAM_ONLY, max(0.0, recent.stream_only_lately - _FEW) / _SOON),
+            self._reading(Drift.CLASS_STREAM_ONLY, float(shares[worst]), worst),
+        ]
 
     def _moved(self, mean: FloatArray, std: FloatArray, shift: Drift, spread: Drift) -> list[Reading]:
         """How far the mean and deviation of every class lie from training."""
@@ -230,8 +277,11 @@ class DriftMonitor:
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
         if reading.name == Drift.FLAGGED:
             return f"{share} as out-of-distribution."
-        if reading.name == Drift.ADDED:
+        if reading.name == Drift.STREAM_ONLY:
             return f"{share} by what the stream has taught alone."
+        if reading.name == Drift.CLASS_STREAM_ONLY:
+            of_class = f"{100 * reading.value:.0f} % of the recent rows predicted {name}"
+            return f"{of_class} are flagged by what the stream has taught alone."
         if reading.name == Drift.BALANCE:
             now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."

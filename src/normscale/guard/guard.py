@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -21,13 +21,13 @@ from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
 from normscale.guard.judge import Cause, Judge, Ruling
-from normscale.guard.policy import Policy
+from normscale.guard.policy import Expect, Policy
 from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
-from normscale.guard.stores import Quarantined, SqlStore, open_store
+from normscale.guard.stores import Quarantined, Store, open_store
 from normscale.input_checks.softmaxed import squashed
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 _COMPARED_EVERY = 1000
 """Rows between two entries of a shadow's log that say how far it agrees."""
@@ -40,7 +40,7 @@ class Guard(StoredState):
     ----------
     detector : Detector
         Fitted, with a threshold. It is left as it is.
-    store : SqlStore
+    store : Store
         Of this detector alone; see :func:`open_store`. Other processes may use it at the same time.
     policy : Policy
     adopt : bool
@@ -59,18 +59,23 @@ class Guard(StoredState):
     >>> guard.store.close()
     """
 
-    def __init__(
-        self, detector: Detector, store: SqlStore, policy: Policy | None = None, *, adopt: bool = False
-    ) -> None:
+    def __init__(self, detector: Detector, store: Store, policy: Policy | None = None, *, adopt: bool = False) -> None:
         self.policy = Policy() if policy is None else policy
         self.detector = detector
         self.widths = required_widths(detector)
         self.n_classes = self.widths[LOGITS]
         assert detector.threshold_ is not None
-        self.drift = DriftMonitor(detector.baseline_, self.policy)
+        survives = detector.survives_unbalanced_stream
+        self.drift = DriftMonitor(detector.baseline_, self.policy, survives_unbalanced=survives)
         training = detector.baseline_  # a mean of probabilities adds up to 1, too
         self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
         read = {name: self.widths[name] for name in detector.reads}
+        if self.policy.expect == Expect.UNBALANCED and detector.has_running_statistics and not survives:
+            raise InvalidInput(
+                f"{detector.name} follows the class balance of its stream, and flags in-distribution rows where one "
+                "class dominates. For an unbalanced stream use robust_norm_scaling or stream_aware+..., or leave out "
+                "--expect: then the guard freezes, and the detector file answers."
+            )
         statistics = statistics_of(detector, read, self.policy)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
@@ -109,14 +114,10 @@ class Guard(StoredState):
         StoreUnavailable
             As :meth:`process` does.
         """
-        (answer,) = self.process([Request(self.checked(outputs), client, scaled=scaled)])
+        (answer,) = self.process([Request(as_outputs(outputs), client, scaled=scaled)])
         if isinstance(answer, InvalidInput):
             raise answer
         return answer
-
-    def checked(self, outputs: ModelOutputs | Any, widths: Mapping[str, int] | None = None) -> ModelOutputs:
-        """Choose the arrays that the guard reads; their shapes are checked here, their numbers when they are scored."""
-        return checked_outputs(outputs, self.widths if widths is None else widths, self.detector.name)
 
     def process(self, requests: Sequence[Request]) -> list[Verdict | InvalidInput]:
         """Answer requests as one group: all their rows are on disk when this returns, or none.
@@ -130,15 +131,18 @@ class Guard(StoredState):
             Nothing was taken in (or, for a broken connection, see the message).
         """
         answers: dict[int, Verdict | InvalidInput] = {}
-        waiting = {i: self._checked_request(request) for i, request in enumerate(requests)}
+        waiting: dict[int, Request] = {}
+        for i, request in enumerate(requests):
+            try:
+                waiting[i] = dataclasses.replace(request, outputs=self.acceptable(request.outputs))
+            except InvalidInput as refusal:
+                answers[i] = refusal
         with self.session() as session:
             while waiting:
                 by_client: dict[str, dict[int, Request]] = {}
                 keys: set[tuple[str, str | None]] = set()
                 for i, request in waiting.items():
-                    if isinstance(request, InvalidInput):
-                        answers[i] = request
-                    elif request.key is None or (request.client, request.key) not in keys:
+                    if request.key is None or (request.client, request.key) not in keys:
                         known = self._known_answer(session, request)
                         if known is not None:
                             answers[i] = known
@@ -151,15 +155,9 @@ class Guard(StoredState):
                 waiting = {i: request for i, request in waiting.items() if i not in answers}
         return [answers[i] for i in range(len(requests))]
 
-    def _checked_request(self, request: Request) -> Request | InvalidInput:
-        try:
-            return dataclasses.replace(request, outputs=self.acceptable(request.outputs))
-        except InvalidInput as refusal:
-            return refusal
-
     def acceptable(self, outputs: ModelOutputs | Any) -> ModelOutputs:
         """Choose the arrays that the guard reads, or refuse them; the numbers of logits are looked at later."""
-        outputs = self.checked(outputs)
+        outputs = checked_outputs(outputs, self.widths, self.detector.name)
         if not self._fitted_on_probabilities:
             require_logits(outputs.logits)
         for name in outputs.names[1:]:  # logits come first, and are looked at with their moments
@@ -181,7 +179,7 @@ class Guard(StoredState):
 
     def preview(self, outputs: ModelOutputs | Any) -> Verdict:
         """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
-        return self.judge.preview(self.state, self.checked(outputs))
+        return self.judge.preview(self.state, checked_outputs(outputs, self.widths, self.detector.name))
 
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
         """Score one client's rows, and write what becomes of them."""
@@ -257,12 +255,12 @@ class Guard(StoredState):
         with self.session() as session:
             anew = {"recent": self.start.recent, "alarms": ()}  # or what froze it would freeze it again
             note = {"because": "a person said so"}
-            session.decide(Event.THAW, note, by, frozen=None, calm_rows=0, freezes=0, **anew)
+            session.decide(Event.THAW, note, by, frozen=None, **anew)
         return self.state
 
     def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream: back to the detector file's statistics. Quarantined rows stay where they are."""
-        names = ("statistics", "recent", "rows", "counted", "frozen", "alarms", "calm_rows", "freezes")
+        names = ("statistics", "recent", "rows", "counted", "frozen", "alarms")
         with self.session() as session:
             session.decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
         return self.state
@@ -321,7 +319,7 @@ class Guard(StoredState):
     def probe(self) -> None:
         """Write to the store, or raise :class:`StoreUnavailable` as answers would."""
         with self.session() as session:
-            session.transaction.meta["probe"] = str(session.now)
+            session.transaction.probe(len(session.state.pack()))
         self.require_room()
 
     def require_room(self) -> None:

@@ -15,19 +15,22 @@ from normscale.guard.statistics import Statistics, Tensors
 from normscale.state import Kind, pack_state, unpack_state
 
 STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
-_PLAIN = ("seq", "at", "rows", "scored", "quarantined", "calm_rows", "freezes", "alarms_raised", "largest_score")
+_PLAIN = ("seq", "at", "rows", "scored", "quarantined", "alarms_raised", "largest_score")
 _TUPLES = ("frozen", "alarms", "this_minute", "successor", "agreement")
-_RECENT = ("predicted", "mean", "m2")
+_RECENT = ("predicted", "mean", "m2", "stream_only")
 
 
 class Alarm(NamedTuple):
-    """A reading beyond its limit."""
+    """A reading that passed its limit, and has not stayed well below it for long since."""
 
     name: str
     since: float
     value: float
+    """When it was last beyond the limit, as the text."""
     limit: float
     text: str
+    calm_rows: int = 0
+    """Rows for which the reading has stayed well below the limit."""
 
 
 class Frozen(NamedTuple):
@@ -42,9 +45,9 @@ class Frozen(NamedTuple):
 
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> Frozen:
-        """Read what a header has; one of an older version has no alarms."""
-        since, because, by_person, *more = values
-        return cls(since, because, by_person, tuple(Alarm(*alarm) for alarm in (more[0] if more else ())))
+        """Read it from the list that a stored header holds."""
+        since, because, by_person, alarms = values
+        return cls(since, because, by_person, tuple(Alarm(*alarm) for alarm in alarms))
 
 
 class MinuteCounts(NamedTuple):
@@ -119,10 +122,6 @@ class GuardState(NamedTuple):
     """Rows answered but not taken in, waiting for a person."""
     frozen: Frozen | None = None
     alarms: tuple[Alarm, ...] = ()
-    calm_rows: int = 0
-    """Rows since the last alarm."""
-    freezes: int = 0
-    """How often alarms froze it since a person last thawed or reset it, or since it was calm for long."""
     alarms_raised: int = 0
     """Alarms since the store began."""
     largest_score: float = -1e308
@@ -138,7 +137,8 @@ class GuardState(NamedTuple):
     def froze(self, because: str, alarms: tuple[Alarm, ...], start: GuardState) -> GuardState:
         """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
         frozen = Frozen(self.at, because, alarms=alarms)
-        return self._replace(frozen=frozen, statistics=start.statistics, rows=0, counted=0, freezes=self.freezes + 1)
+        recent = self.recent.without_stream_only()
+        return self._replace(frozen=frozen, statistics=start.statistics, recent=recent, rows=0, counted=0)
 
     def pack(self) -> bytes:
         """Write the state as bytes."""

@@ -2,7 +2,8 @@
 
 Two rules keep a stream from being steered. A row's score is the larger of the detector file's and the running
 statistics': whatever the stream teaches, a row that the file flags is flagged. And what the running statistics flag
-alone is counted (*added*): more than a few per cent raise an alarm, many freeze the guard.
+alone is counted (*stream-only flags*), whether those rows are taken in or not: more than a few per cent raise an
+alarm, many freeze the guard.
 
 Pure: nothing here is written or changed. The caller writes the ruling to the store.
 """
@@ -28,11 +29,6 @@ from normscale.guard.statistics import Statistics
 from normscale.guard.view import sample_for_display
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
-
-_FORGIVEN_AFTER = 10.0
-"""Calm spells after which earlier freezes do not make the next one longer."""
-_LONGEST_BACKOFF = 6
-"""Doublings of the calm spell that a freeze takes to end."""
 
 
 class Cause(StrEnum):
@@ -104,28 +100,27 @@ class Judge:
         events: list[tuple[Event, dict[str, Any]]] = []
         state = state._replace(at=at)
         if state.frozen is not None and (why := self._thaws(state)):
-            state = state._replace(frozen=None, calm_rows=0)
+            state = state._replace(frozen=None)
             events.append((Event.THAW, {"because": why}))
         block = Block.of(outputs, self.drift)
         room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
         may = block.may_be_taken_in(room)
         scored = self._score(state, block, may)
-        recent = self._counted(state.recent, block, may, scored)
+        recent = self._counted(state, block, may, scored)
         running = None if state.frozen is not None else scored.statistics.moments
         readings = () if self.policy.trusting else self.drift.readings(recent, running)
-        alarming = [reading for reading in readings if reading.alarming]
-        since = {alarm.name: alarm.since for alarm in state.alarms}
-        alarms = tuple(self._alarm(reading, since.get(reading.name, at), recent, running) for reading in alarming)
-        if new := [alarm for alarm in alarms if alarm.name not in since]:
+        alarms = tuple(self._alarms(state, readings, len(outputs), recent, running))
+        known = {alarm.name for alarm in state.alarms}
+        if new := [alarm for alarm in alarms if alarm.name not in known]:
             events.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}))
         elif state.alarms and not alarms:
             events.append((Event.CALM, {}))
-        if state.frozen is None and self._freezes(alarming):
+        if state.frozen is None and self._freezes(readings):
             because = " ".join(alarm.text for alarm in alarms)
             events.append((Event.FREEZE, {"because": because}))
             state = state.froze(because, alarms, self.start)
             scored = self._score(state, block, may)  # as if it had been frozen before these rows came
-            recent = self._counted(state.recent, block, may, scored)
+            recent = self._counted(state, block, may, scored)
         raised = state.alarms_raised + len(new)
         seen = state._replace(recent=recent, alarms=alarms, alarms_raised=raised)
         after = self._after(seen, client, may, scored)
@@ -155,15 +150,36 @@ class Judge:
             return None
         if self.policy.on_drift != OnDrift.FREEZE:
             return "drift is not acted on any more"
-        return "the stream is calm again" if state.calm_rows >= self.thaws_after(state) else None
+        return None if state.alarms else "the stream is calm again"
 
-    def thaws_after(self, state: GuardState) -> float:
-        """Rows without an alarm that end a freeze which no person made."""
-        return self.policy.calm * 2.0 ** min(max(state.freezes - 1, 0), _LONGEST_BACKOFF)
+    def calm_rows(self, state: GuardState) -> int:
+        """Rows for which every reading has been well below its limit; all that are needed when no alarm stands."""
+        return min((alarm.calm_rows for alarm in state.alarms), default=math.ceil(self.policy.calm))
 
-    def _freezes(self, alarming: list[Reading]) -> bool:
+    def _freezes(self, readings: tuple[Reading, ...]) -> bool:
         acts = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
-        return acts and any(reading.freezing for reading in alarming)
+        return acts and any(reading.freezing for reading in readings)
+
+    def _alarms(
+        self,
+        state: GuardState,
+        readings: tuple[Reading, ...],
+        rows: int,
+        recent: RecentRows,
+        running: RunningMoments | None,
+    ) -> Iterator[Alarm]:
+        """The alarms that stand after some rows: new ones, and earlier ones that have not been calm for long."""
+        earlier = {alarm.name: alarm for alarm in state.alarms}
+        by_name = {reading.name.value: reading for reading in readings}
+        for name in dict.fromkeys((*by_name, *earlier)):
+            reading, alarm = by_name.get(name), earlier.get(name)
+            if reading is not None and reading.alarming:
+                text = self.drift.explain(reading, recent, running, self.class_names)
+                yield Alarm(name, alarm.since if alarm else state.at, reading.value, reading.limit, text)
+            elif alarm is not None:
+                calm_rows = alarm.calm_rows + rows if reading is None or reading.calm else 0
+                if calm_rows < self.policy.calm:
+                    yield alarm._replace(calm_rows=calm_rows)
 
     def _score(self, state: GuardState, block: Block, may: BoolArray) -> _Scored:
         """Score and flag a block, taking in what may be."""
@@ -177,44 +193,38 @@ class Judge:
         by_file = file.score(block.outputs)
         scores = np.maximum(by_file, scores)
         flags, flagged_by_file = self._flags(state, scores, block), self._flags(state, by_file, block)
-        added = flags & ~flagged_by_file
+        stream_only = flags & ~flagged_by_file
         early = state.counted + np.cumsum(may) - may < file.probation
         scores, flags = np.where(early, by_file, scores), np.where(early, flagged_by_file, flags)
-        return _Scored(scores, flags, added, may, statistics)
+        return _Scored(scores, flags, stream_only, may, statistics)
 
     def _flags(self, state: GuardState, scores: FloatArray, block: Block) -> BoolArray:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
         return flags | block.outliers
 
-    def _counted(self, recent: RecentRows, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
-        """Count the rows that were taken in, or would be if the guard were not frozen, and the answers to all."""
-        window = self.policy.window
-        recent = recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
+    def _counted(self, state: GuardState, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
+        """Count the answers to all rows, and the rows that were taken in, or would be if the guard were not frozen."""
+        window, n_classes = self.policy.window, state.recent.mean.size
+        recent = state.recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
+        if state.frozen is None:
+            of_class = np.bincount(block.predicted[scored.stream_only], minlength=n_classes)
+            recent = recent.after_stream_only(len(block.outputs), of_class)
         if not may.any():
             return recent
-        part, added = block.part(may), int(np.count_nonzero(scored.added & may))
-        return recent.after(part.moments, np.bincount(part.predicted, minlength=recent.mean.size), added, window)
-
-    def _alarm(self, reading: Reading, since: float, recent: RecentRows, running: RunningMoments | None) -> Alarm:
-        text = self.drift.explain(reading, recent, running, self.class_names)
-        return Alarm(reading.name.value, since, reading.value, reading.limit, text)
+        part = block.part(may)
+        return recent.after(part.moments, np.bincount(part.predicted, minlength=n_classes), window)
 
     def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
-        """Count the rows."""
         n, taken = may.size, int(np.count_nonzero(scored.taken))
-        calm_rows = 0 if state.alarms else state.calm_rows + n
         this_minute = state.this_minute
         if self.policy.client_cap is not None or self.policy.minute_cap is not None:
             this_minute = this_minute.after(state.at, client, int(np.count_nonzero(may)))
-        forgiven = state.frozen is None and calm_rows >= _FORGIVEN_AFTER * self.policy.calm
         return state._replace(
             statistics=scored.statistics,
             rows=state.rows + taken,
             counted=state.counted + (0 if self.policy.trusting else taken),
             scored=state.scored + n,
             quarantined=state.quarantined + n - taken,
-            calm_rows=calm_rows,
-            freezes=0 if forgiven else state.freezes,
             largest_score=max(state.largest_score, float(scored.scores.max())),
             this_minute=this_minute,
         )
@@ -258,7 +268,7 @@ def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) ->
 class _Scored(NamedTuple):
     scores: FloatArray
     flags: BoolArray
-    added: BoolArray
+    stream_only: BoolArray
     """Which rows the running statistics flag alone; during their probation they are not answered so."""
     taken: BoolArray
     statistics: Statistics

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from normscale.errors import InvalidInput
+from normscale.guard.block import checked_outputs
 from normscale.guard.guard import Guard
 from normscale.guard.request import Request, Verdict
 from normscale.guard.stored_state import Switched
@@ -60,7 +61,7 @@ class GuardPair:
 
     def checked(self, outputs: ModelOutputs | Any) -> ModelOutputs:
         """Choose the arrays that the guards read, and check their shapes."""
-        return self.serving.checked(outputs, self.widths)
+        return checked_outputs(outputs, self.widths, self.serving.detector.name)
 
     def process(self, requests: Sequence[Request]) -> list[Verdict | InvalidInput]:
         """Answer requests as :meth:`Guard.process` does; when this returns the shadow has the rows, too."""

@@ -9,15 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.encoding.json_text import read_json, write_json
-from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.block import require_numbers
 from normscale.guard.guard import Guard
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.tables.formats import format_by_content
-from normscale.tables.pipe import PipeSource
+from normscale.rows.format import format_of_content
+from normscale.rows.formats.npy import rows_as_they_come, stored_as
+from normscale.rows.source import LineTooLong, Pipe, whole_lines
 
-_CHUNK = 1 << 16
 _LONGEST_LINE = 16 << 20
 
 
@@ -101,6 +100,8 @@ def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:
             {"score": score, "is_ood": is_ood, "predicted": predicted, "mode": verdict.mode}
             for score, is_ood, predicted in zip(*columns, strict=True)
         ]
+        if (names := guard.detector.class_names) is not None:
+            answers = [{**answer, "predicted_name": names[answer["predicted"]]} for answer in answers]
     waiting = iter(answers)
     for line in lines:
         answer = {"error": line.error, "line": line.number} if line.error else next(waiting)
@@ -109,9 +110,9 @@ def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:
 
 
 def _blocks(source: BinaryIO, widths: Mapping[str, int]) -> Iterator[list[_Line]]:
-    pipe = PipeSource(source, "the pipe", owned=False)
+    pipe = Pipe(source, "the pipe")
     head = pipe.head()
-    if format_by_content(head) == "npy":
+    if format_of_content(head).name == "npy":
         if len(widths) > 1:
             raise InvalidInput(
                 f"a .npy holds logits alone, and this guard needs {' and '.join(widths)}; send JSON lines."
@@ -121,22 +122,17 @@ def _blocks(source: BinaryIO, widths: Mapping[str, int]) -> Iterator[list[_Line]
         yield from _json_blocks(pipe, widths)
 
 
-def _json_blocks(pipe: PipeSource, names: Collection[str]) -> Iterator[list[_Line]]:
-    number, rest = 0, b""
-    while data := pipe.read1(_CHUNK):  # whatever is there, without waiting for more
-        lines = (rest + data).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > _LONGEST_LINE:
-            raise FileFormatError(
-                f"line {number + len(lines) + 1} is longer than {_LONGEST_LINE} bytes; is it JSON lines?"
-            )
-        if lines:
+def _json_blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
+    number = 0
+    try:
+        for text in whole_lines(b"", pipe.read1, _LONGEST_LINE):  # whatever is there, without waiting for more
+            lines = text.split(b"\n")
             block = [_parse(number + i, line, names) for i, line in enumerate(lines, 1) if line.strip()]
-            number += len(lines)
+            number += text.count(b"\n")
             if block:
                 yield block
-    if rest.strip():
-        yield [_parse(number + 1, rest, names)]
+    except LineTooLong as error:
+        raise FileFormatError(f"line {number + 1} {error}; is it JSON lines?") from None
 
 
 def _parse(number: int, line: bytes, names: Collection[str]) -> _Line:
@@ -161,27 +157,20 @@ def _parse(number: int, line: bytes, names: Collection[str]) -> _Line:
     return _Line(number, row, others)
 
 
-def _npy_blocks(pipe: PipeSource, width: int) -> Iterator[list[_Line]]:
+def _npy_blocks(pipe: Pipe, width: int) -> Iterator[list[_Line]]:
     """Rows of an array as their bytes arrive."""
     try:
-        header = take_npy_header(pipe)
+        header = stored_as(pipe)
     except ValueError as error:
         raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
-    shape, dtype = header.shape, header.dtype
-    if dtype.kind not in "fiu" or header.fortran_order:
-        raise InvalidInput(f"the .npy on the pipe must hold real numbers in C order; got {dtype}.")
-    if len(shape) != 2 or shape[1] != width:
-        raise InvalidInput(f"logits must have shape (n, {width}); the .npy on the pipe has {shape}.")
-    rest, number = b"", 0
-    while number < shape[0]:
-        if len(rest) < header.row_bytes:
-            more = pipe.read1(_CHUNK)
-            if not more:
-                raise FileFormatError(f"the .npy on the pipe ends after {number} of {shape[0]} rows; it is cut off.")
-            rest += more
-            continue
-        n = min(len(rest) // header.row_bytes, shape[0] - number)
-        rows = np.frombuffer(rest, dtype, n * width).reshape(n, width)
-        rest = rest[n * header.row_bytes :]
-        yield [_Line(number + i + 1, {LOGITS: row}, {}) for i, row in enumerate(rows)]
-        number += n
+    if header.dtype.kind not in "fiu" or header.fortran_order:
+        raise InvalidInput(f"the .npy on the pipe must hold real numbers in C order; got {header.dtype}.")
+    if len(header.shape) != 2 or header.shape[1] != width:
+        raise InvalidInput(f"logits must have shape (n, {width}); the .npy on the pipe has {header.shape}.")
+    number = 0
+    try:
+        for rows in rows_as_they_come(pipe, header):
+            yield [_Line(number + i, {LOGITS: row}, {}) for i, row in enumerate(rows, 1)]
+            number += len(rows)
+    except EOFError as error:
+        raise FileFormatError(f"the .npy on the pipe {error}") from None

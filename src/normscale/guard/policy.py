@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 
 from normscale import _validate
+from normscale.errors import InvalidInput
 
 _FINITE = ("window", "evidence", "balance", "flagged", "prior")
 """Limits that cannot be lifted."""
@@ -24,15 +24,25 @@ class OnDrift(StrEnum):
     """The stream is trusted: do not look, and score as the detector's own stream does."""
 
 
+class Expect(StrEnum):
+    """How often the classes come, as far as it is known beforehand."""
+
+    BALANCED = "balanced"
+    """About as often as in training."""
+    UNBALANCED = "unbalanced"
+    """Sorted, or mostly one class: class balance, shift and spread of the recent rows are read and never an alarm."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """Limits, each with a default that was measured (``docs/guard.md``)."""
 
     on_drift: str = OnDrift.FREEZE
+    expect: str = Expect.BALANCED
     window: float = 1000.0
-    """How many recent rows are watched; older ones fade."""
+    """How many recent rows are watched; older ones fade. At least ``evidence``."""
     evidence: float = 500.0
-    """Before this many rows, or half of the window, the recent ones are not compared with training."""
+    """Before this many rows the recent ones are not compared with training."""
     balance: float = 0.35
     """Largest share of recent rows that may be predicted otherwise than in training (total variation)."""
     shift: float = 1.0
@@ -41,16 +51,19 @@ class Policy:
     """Largest change of the spread of a class's recent logits: 0.6 is 1.6 times wider, or narrower, than training."""
     flagged: float = 0.5
     """Largest share of recent rows that may be flagged."""
-    added: float = 0.02
-    """Largest share of the latest rows, less five, that the stream alone may flag without an alarm ..."""
-    most_added: float = 0.15
-    """... and without being frozen."""
+    stream_only_flags: float = 0.02
+    """Largest share of 250 rows, less five rows, that the running statistics alone may flag without an alarm ..."""
+    most_stream_only_flags: float = 0.15
+    """... and without a freeze."""
+    class_stream_only_flags: float = 0.08
+    """The same for the rows predicted as one class, over longer: the largest share without an alarm."""
     running_shift: float = 0.2
     """Largest distance of a running mean from training, in training deviations; 2.5 times it freezes."""
     running_spread: float = 0.15
     """Largest change of a running deviation: 0.15 is 1.15 times wider, or narrower; 2.5 times it freezes."""
-    calm: float = 2000.0
-    """A frozen guard thaws after this many rows without an alarm, twice as many each time; ``inf``: only when told."""
+    calm: float = 1000.0
+    """An alarm is over after this many rows well below its limit, and a freeze with the last alarm; ``inf``: only when
+    a person thaws."""
     outlier: float = 30.0
     """A row with a number farther than this from its training mean, in training deviations, is flagged."""
     far: float = 6.0
@@ -67,22 +80,18 @@ class Policy:
         """Whether the stream is trusted."""
         return self.on_drift == OnDrift.IGNORE
 
-    @property
-    def enough(self) -> float:
-        """Rows after which the recent ones are compared with training."""
-        return min(self.evidence, 0.5 * self.window)
-
-    @property
-    def enough_weight(self) -> float:
-        """What so many recent rows weigh, since each fades from its arrival on."""
-        return self.window * (1.0 - math.exp(-self.enough / self.window)) * (1.0 - 1e-9)
-
     def __post_init__(self) -> None:
         """Raise :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
+        _validate.one_of(self.expect, "expect", tuple(choice.value for choice in Expect))
         for field in dataclasses.fields(self):
             if field.type == "float":
                 _validate.positive(getattr(self, field.name), field.name, allow_inf=field.name not in _FINITE)
         for name in ("client_cap", "minute_cap"):
             if getattr(self, name) is not None:
                 _validate.at_least(getattr(self, name), name, 1)
+        if self.window < self.evidence:
+            raise InvalidInput(
+                f"window must be at least {self.evidence:g} rows (evidence); got {self.window:g}. Over fewer rows a "
+                "handful of them would freeze the guard."
+            )

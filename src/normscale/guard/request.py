@@ -71,7 +71,7 @@ class Request:
     """Rows of one client, to be taken in together."""
 
     outputs: ModelOutputs
-    """At least one row; :meth:`Guard.checked` says what else."""
+    """At least one row; :meth:`Guard.acceptable` says what else."""
     client: str = "local"
     key: str | None = None
     """A retry with the same key is answered as the first time, and counted once."""

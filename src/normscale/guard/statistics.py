@@ -1,218 +1,151 @@
-"""The running statistics of a guard, as values that are never changed: a block of rows makes new ones.
+"""The running statistics of a guard: a detector, and a state that is never changed. A block of rows makes a new one.
 
-So a transaction that fails is undone by forgetting what it made. Three kinds of detectors are told apart by what they
-say about themselves:
-
-* running statistics that are nothing but moments of the logits: rows, and quarantined rows, are kept as moments;
-* other running statistics, which may depend on the order of the rows: the detector itself is asked;
-* none: nothing is taken in.
+So a transaction that fails is undone by forgetting what it made. Nothing here knows a detector: statistics are what
+:meth:`~normscale.detectors.base.Detector.start` and :meth:`~normscale.detectors.base.Detector.step` give.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale import _kernels, _validate
-from normscale._kernels import KINDS, BlockState
+from normscale._kernels import BlockState
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector, Setting
-from normscale.detectors.formula import MomentFormula, offered_moments
+from normscale.detectors.base import Detector
+from normscale.detectors.formula import offered_moments
 from normscale.errors import InvalidInput
 from normscale.guard.policy import Policy
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
-from normscale.scaling import norm_scale, norm_scaled_scores
+from normscale.scaling import norm_scale, norm_scale_stream
+from normscale.state import record_arrays
 
 Tensors = dict[str, NDArray[Any]]
 
 
-class Statistics(ABC):
-    """Statistics at one moment."""
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics at one moment.
 
-    running: ClassVar[bool] = True
-    """Whether they change with the stream."""
+    Where a detector's state is moments of the logits, training counts as ``prior`` rows in it. Once it weighs twice as
+    much, that is halved: so the past is forgotten again. Other states cannot be made to weigh less, and what they learn
+    from a stream's first rows may count for much: so those rows are on probation.
+    """
+
+    detector: Detector
+    widths: Mapping[str, int]
+    state: Any = None
+    prior: float = math.inf
     probation: float = 0.0
     """How many rows the stream must have taught before its scores are answered; until then they are only counted."""
 
-    @abstractmethod
+    @property
+    def running(self) -> bool:
+        """Whether they change with the stream."""
+        return self.detector.has_running_statistics
+
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
         """Scores of rows as they are taken in one by one, and the statistics after them."""
-
-    @abstractmethod
-    def score(self, outputs: ModelOutputs) -> FloatArray:
-        """Score rows by the statistics as they are."""
-
-    def accept(self, moments: BlockState, packed_rows: bytes) -> Statistics:
-        """Take quarantined rows in: their moments, and what :meth:`pack_rows` kept of them."""
-        return self
-
-    def pack_rows(self, outputs: ModelOutputs) -> bytes:
-        """What must be kept of quarantined rows, besides their moments, to accept them some day."""
-        return b""
-
-    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
-        """The scaled logits (n, C) behind the scores of ``step`` or ``score``."""
-        raise InvalidInput("this detector does not scale logits; ask without scaled=true.")
-
-    @property
-    def moments(self) -> RunningMoments | None:
-        """Running moments of the logits, where these are what is kept."""
-        return None
-
-    def tensors(self) -> Tensors:
-        """What the store keeps."""
-        return {}
-
-    def restored(self, tensors: Tensors) -> Statistics:
-        """Read them back."""
-        return self
-
-
-@dataclass(frozen=True, eq=False)
-class MomentStatistics(Statistics):
-    """Moments of the logits. Once they weigh twice ``prior`` rows, that is halved: so the past is forgotten again."""
-
-    formula: MomentFormula
-    state: BlockState
-    prior: float = math.inf
-
-    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, MomentStatistics]:
-        formula, rows, state = self.formula, outputs.logits, self.state
-        scores = np.empty(len(rows))
+        rows = outputs.only(*self.widths)
+        if math.isinf(self.prior):
+            scores, state = self.detector.step(self.state, rows)
+            return scores, replace(self, state=state)
+        scores, state = np.empty(len(rows)), self.state
         for part in self._parts(len(rows)):
-            into = scores[part]
-            after = _kernels.stream_scores(rows[part], *state, KINDS[formula.kind], 1.0 / formula.temperature, into)
-            if after is None:
-                raise _validate.invalid_row_error(rows, "logits")
-            state = _halved(after, self.prior)
-        return (scores if formula.weight == 1.0 else formula.weight * scores), self._after(state)
+            scores[part], state = self.detector.step(state, rows[part])
+            state = self._halved(state)
+        return scores, replace(self, state=state)
 
     def _parts(self, n_rows: int) -> Iterator[slice]:
         """Rows up to each one that makes it due to forget, so that any split of a stream gives the same."""
-        weight, first = self.state.weight, 0
+        weight, first = self._moments(self.state).weight, 0
         while first < n_rows:
             room = 2.0 * self.prior - weight
             last = n_rows if room >= n_rows - first else first + max(1, math.ceil(room))
             yield slice(first, last)
             weight, first = self.prior if last - first >= room else weight + last - first, last
 
-    def _after(self, state: BlockState) -> MomentStatistics:
-        return MomentStatistics(self.formula, state, self.prior)
+    def _halved(self, state: Any) -> Any:
+        moments = RunningMoments.wrap(self._moments(state))
+        heavy = moments.weight >= 2.0 * self.prior
+        return self.detector._of_moments(moments.reweighted(self.prior).state) if heavy else state
+
+    def _moments(self, state: Any) -> BlockState:
+        moments = self.detector._moments(state)
+        assert moments is not None  # a prior is given to no other detector
+        return moments
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
-        kind, temperature, weight, _ = self.formula
-        scores = norm_scaled_scores(outputs.logits, self.moments, kind, temperature)
-        return scores if weight == 1.0 else weight * scores
-
-    def accept(self, moments: BlockState, packed_rows: bytes) -> MomentStatistics:
-        return self._after(_halved(_kernels.combine(self.state, moments), self.prior))
-
-    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
-        if not taking_in:
-            return norm_scale(logits, self.moments, self.formula.temperature)
-        scaled, state = np.empty(logits.shape), self.state
-        for part in self._parts(len(logits)):
-            rows = logits[part]
-            weights, means, variances = RunningMoments.wrap(state).prefix(rows)
-            deviations = self.formula.temperature * np.sqrt(variances)
-            scaled[part] = np.divide(rows - means, deviations, out=np.zeros_like(means), where=deviations > 0.0)
-            state = _halved(BlockState(float(weights[-1]), means[-1], variances[-1] * weights[-1]), self.prior)
-        return scaled
-
-    @property
-    def moments(self) -> RunningMoments:
-        return RunningMoments.wrap(self.state)
-
-    def tensors(self) -> Tensors:
-        weight, mean, m2 = self.state
-        return {"weight": np.array([weight]), "mean": mean, "m2": m2}
-
-    def restored(self, tensors: Tensors) -> MomentStatistics:
-        moments = RunningMoments.from_state(float(tensors["weight"][0]), tensors["mean"], tensors["m2"])
-        if moments.mean.shape != self.state.mean.shape:
-            raise InvalidInput(f"the running statistics must have shape {self.state.mean.shape}.")
-        missing = self.prior - moments.weight
-        if 0.0 < missing < math.inf:  # written where training counted as fewer rows
-            moments = RunningMoments.wrap(self.state).reweighted(missing).merge(moments)
-        return self._after(moments.state)
-
-
-def _halved(state: BlockState, prior: float) -> BlockState:
-    weight, mean, m2 = state
-    return BlockState(prior, mean, m2 * (prior / weight)) if weight >= 2.0 * prior else state
-
-
-@dataclass(frozen=True, eq=False)
-class NoStatistics(Statistics):
-    """A detector that does not change."""
-
-    running = False
-    detector: Detector
-    widths: Mapping[str, int]
-
-    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
-        return self.score(outputs), self
-
-    def score(self, outputs: ModelOutputs) -> FloatArray:
-        return self.detector.score(outputs.only(*self.widths))
-
-    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
-        formula = offered_moments(self.detector)
-        if formula is None:
-            return super().scaled(logits, taking_in=taking_in)
-        return norm_scale(logits, RunningMoments.wrap(formula.state), formula.temperature)
-
-
-@dataclass(frozen=True, eq=False)
-class DetectorStatistics(NoStatistics):
-    """A detector that must see the rows themselves, in their order, and that nobody else streams through.
-
-    Training cannot count as many rows of its stream, as it does in moments, so the first ones are on probation.
-    """
-
-    running = True
-    fitted: Tensors
-    """The detector's arrays before any row."""
-    probation: float
-
-    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, DetectorStatistics]:
-        twin = copy.copy(self.detector)
-        return twin.stream(outputs.only(*self.widths)), self._after(twin)
-
-    def _after(self, detector: Detector) -> DetectorStatistics:
-        return DetectorStatistics(detector, self.widths, self.fitted, self.probation)
+        """Score rows by the statistics as they are."""
+        return self.detector.score(outputs.only(*self.widths), state=self.state)
 
     def pack_rows(self, outputs: ModelOutputs) -> bytes:
+        """What must be kept of quarantined rows, besides their moments, to accept them some day."""
+        if not self.running or self.moments is not None:
+            return b""
         return b"".join(outputs.array(name).astype("<f8").tobytes() for name in self.widths)
 
-    def accept(self, moments: BlockState, packed_rows: bytes) -> DetectorStatistics:
+    def accept(self, moments: BlockState, packed_rows: bytes) -> Statistics:
+        """Take quarantined rows in: their moments, and what :meth:`pack_rows` kept of them."""
+        if not self.running:
+            return self
+        if self.moments is not None:
+            merged = self.detector.merge(self.state, self.detector._of_moments(moments))
+            return replace(self, state=self._halved(merged))
         n, place, arrays = int(moments.weight), 0, {}
         for name, width in self.widths.items():
             arrays[name] = np.frombuffer(packed_rows, "<f8", n * width, place).reshape(n, width).copy()
             place += 8 * n * width
         return self.step(ModelOutputs._trusted(arrays))[1]
 
-    def tensors(self) -> Tensors:
-        """Only what the stream has changed: what training fixed may be large."""
-        now, fitted = self.detector._tensors(), self.fitted
-        return {
-            name: array
-            for name, array in now.items()
-            if array is not fitted.get(name) and not np.array_equal(array, fitted.get(name, np.zeros(0)))
-        }
+    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
+        """The scaled logits (n, C) behind the scores of ``step`` or ``score``."""
+        formula = offered_moments(self.detector)
+        if formula is None:
+            raise InvalidInput("this detector does not scale logits; ask without scaled=true.")
+        moments = self.moments or RunningMoments.wrap(formula.state)
+        if not taking_in:
+            return norm_scale(logits, moments, formula.temperature)
+        scaled, state = np.empty(logits.shape), self.state
+        for part in self._parts(len(logits)) if self.prior < math.inf else (slice(None),):
+            now = RunningMoments.wrap(self._moments(state))
+            scaled[part] = norm_scale_stream(logits[part], now, formula.temperature)
+            state = self._halved(self.detector.step(state, ModelOutputs(logits[part]))[1])
+        return scaled
 
-    def restored(self, tensors: Tensors) -> DetectorStatistics:
-        twin = copy.copy(self.detector)
-        twin._restore({**self.fitted, **tensors})
-        return self._after(twin)
+    @property
+    def moments(self) -> RunningMoments | None:
+        """Running moments of the logits, where these are what is kept."""
+        moments = self.detector._moments(self.state) if self.running else None
+        return None if moments is None else RunningMoments.wrap(moments)
+
+    def of_moments(self, moments: BlockState) -> Statistics:
+        """The same with other moments, where these are what is kept."""
+        return replace(self, state=self.detector._of_moments(moments))
+
+    def tensors(self) -> Tensors:
+        """What the store keeps."""
+        return record_arrays(self.state) if self.running else {}
+
+    def restored(self, tensors: Tensors) -> Statistics:
+        """Read them back."""
+        if not self.running:
+            return self
+        return replace(self, state=self._of_prior(self.detector._read_state(tensors, "")))
+
+    def _of_prior(self, state: Any) -> Any:
+        """A state that was written where training may have counted as fewer rows."""
+        missing = 0.0 if math.isinf(self.prior) else self.prior - self._moments(state).weight
+        if missing <= 0.0:
+            return state
+        training = RunningMoments.wrap(self._moments(self.state)).reweighted(missing)
+        return self.detector._of_moments(training.merge(RunningMoments.wrap(self._moments(state))).state)
 
 
 def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy) -> Statistics:
@@ -220,13 +153,13 @@ def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy)
 
     The detector itself is left alone.
     """
-    if Setting.STREAM not in detector.settings:
-        return NoStatistics(detector, widths)
-    formula = offered_moments(detector)
-    if formula is None:
-        own = copy.copy(detector)
-        return DetectorStatistics(own, widths, own._tensors(), 0.0 if policy.trusting else policy.enough)
-    moments = RunningMoments.wrap(formula.state)
-    if policy.trusting:
-        return MomentStatistics(formula, moments.copy().state)
-    return MomentStatistics(formula, moments.reweighted(policy.prior).state, policy.prior)
+    own = copy.copy(detector)
+    own.warns_of_far_rows = False  # a guard has its own readings of outliers
+    if not own.has_running_statistics:
+        return Statistics(own, widths)
+    state = own._current()
+    moments = own._moments(state)
+    if policy.trusting or moments is None:
+        return Statistics(own, widths, state, probation=0.0 if policy.trusting else policy.evidence)
+    training = RunningMoments.wrap(moments).reweighted(policy.prior).state
+    return Statistics(own, widths, own._of_moments(training), policy.prior)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,10 +11,9 @@ from normscale._kernels import BlockState, combine
 from normscale.detectors.base import Detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import StoreUnavailable
-from normscale.guard.clock import Clock
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState, Successor
-from normscale.guard.stores import Quarantined, SqlStore, Transaction
+from normscale.guard.stores import Quarantined, Store, Transaction
 from normscale.guard.succession import fingerprint, profile_of, succeed
 from normscale.guard.view import View
 
@@ -31,12 +31,44 @@ LOOK_EVERY = 50
 """Entries between two looks at its size."""
 
 
+class Clock:
+    """Seconds since 1970 as they were at the start, counted on by the monotonic clock.
+
+    Setting the machine's clock while a guard runs moves nothing. A guard that starts with a clock behind the last
+    entry of its log goes on from that entry.
+
+    Examples
+    --------
+    >>> ticks = iter([5.0, 7.0, 7.0, 9.0])
+    >>> clock = Clock(lambda: 1000.0, lambda: next(ticks))
+    >>> clock.now()
+    1002.0
+    >>> clock.catch_up(2000.0)
+    >>> clock.now()
+    2002.0
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._offset + self._monotonic()
+
+    def catch_up(self, at: float) -> None:
+        """Go on from ``at`` if that is later: another process on the same store has a clock ahead of this one."""
+        behind = at - self.now()
+        if behind > 0.0:
+            self._offset += behind
+
+
 class StoredState:
     """What a guard keeps in its store.
 
     Attributes
     ----------
-    store : SqlStore
+    store : Store
     start : GuardState
         That of an empty store: what the detector file says.
     state : GuardState
@@ -47,7 +79,7 @@ class StoredState:
         Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
     """
 
-    def __init__(self, store: SqlStore, start: GuardState, detector: Detector, *, adopt: bool = False) -> None:
+    def __init__(self, store: Store, start: GuardState, detector: Detector, *, adopt: bool = False) -> None:
         """Read the state and the log; with ``adopt`` also those of another detector (a store belongs to one)."""
         self.store = store
         self.start = start
@@ -120,10 +152,9 @@ class Switched(StoreUnavailable):
 
 
 class Session:
-    """One transaction on a stored state: the state as it goes, and the entries that are new to this process.
+    """One transaction on a stored state, made by :meth:`StoredState.session`.
 
-    Made by :meth:`StoredState.session`; the stored state takes over what it made when all of it is on disk, and stays
-    as it was otherwise.
+    The stored state takes over what it made when all of it is on disk, and stays as it was otherwise.
     """
 
     def __init__(self, stored: StoredState, transaction: Transaction) -> None:

@@ -12,7 +12,7 @@ from normscale.detectors.base import Detector
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
 from normscale.guard.guard_state import STORED, Frozen, GuardState, MinuteCounts, statistics_tensors
-from normscale.guard.statistics import MomentStatistics, Statistics, Tensors
+from normscale.guard.statistics import Statistics, Tensors
 from normscale.guard.stores import Transaction
 from normscale.state import unpack_state
 
@@ -32,8 +32,7 @@ def fingerprint(detector: Detector) -> str:
     """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
     digest = hashlib.sha256()
     digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
-    baseline = {} if detector.baseline_ is None else detector.baseline_.tensors()
-    for name, array in sorted({**baseline, **detector._tensors()}.items()):
+    for name, array in sorted(detector._arrays().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
         digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())
@@ -87,15 +86,16 @@ def succeed(
 def _carried(statistics: Statistics, old: Tensors, profile: Any, new: Any) -> Statistics | None:
     """The old running moments, seen from the new training; None where either is of another kind."""
     both_known = profile is not None and profile["mean"] is not None and new["mean"] is not None
-    if not isinstance(statistics, MomentStatistics) or set(old) != {"weight", "mean", "m2"} or not both_known:
+    if statistics.moments is None or set(old) != set(statistics.tensors()) or not both_known:
         return None
-    weight = float(old["weight"][0])
+    before = statistics.restored(old).moments
+    assert before is not None
     then, now = (({name: np.array(each[name]) for name in ("mean", "std")}) for each in (profile, new))
     wide = then["std"] > 0.0
     scale = np.divide(now["std"], then["std"], out=np.ones_like(now["std"]), where=wide)
-    mean = now["mean"] + np.where(wide, (old["mean"] - then["mean"]) * scale, 0.0)
-    m2 = np.where(wide, old["m2"] * scale**2, now["std"] ** 2 * weight)
-    return MomentStatistics(statistics.formula, BlockState(weight, mean, m2), statistics.prior)
+    mean = now["mean"] + np.where(wide, (before.mean - then["mean"]) * scale, 0.0)
+    m2 = np.where(wide, before.m2 * scale**2, now["std"] ** 2 * before.weight)
+    return statistics.of_moments(BlockState(before.weight, mean, m2))
 
 
 def _classes_agree(old: Any, new: Any) -> bool:

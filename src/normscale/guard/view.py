@@ -59,7 +59,7 @@ class View:
         self._latest: deque[tuple[float, str, bytes]] = deque(maxlen=SCORES)
 
     def feed(self, entries: Iterable[Entry]) -> None:
-        """Take new entries in."""
+        """Add new entries."""
         for entry in entries:
             if entry.event not in (Event.ROWS, Event.QUARANTINE):
                 continue

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale._validate import Rows
+from normscale.outputs import ModelOutputs
 
 _KEPT = 1 << 14
 _BLOCK = 1 << 20
@@ -37,6 +38,13 @@ class RowSketch:
         self._smallest: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._is_whole = True
 
+    @classmethod
+    def of(cls, outputs: ModelOutputs) -> RowSketch:
+        """A sketch of the first array of outputs."""
+        sketch = cls()
+        sketch.take_in(outputs.array(outputs.names[0]))
+        return sketch
+
     def take_in(self, rows: Rows) -> None:
         """Note some rows; float32 rows and their copy in float64 are the same rows."""
         step = max(1, _BLOCK // rows.shape[1])
@@ -44,6 +52,12 @@ class RowSketch:
             numbers = np.unique(np.concatenate([self._smallest, _numbers(rows[start : start + step])]))
             self._is_whole = self._is_whole and numbers.size <= _KEPT
             self._smallest = numbers[:_KEPT]
+
+    def merge(self, other: RowSketch) -> None:
+        """Note the rows that another sketch has noted."""
+        numbers = np.unique(np.concatenate([self._smallest, other._smallest]))
+        self._is_whole = self._is_whole and other._is_whole and numbers.size <= _KEPT
+        self._smallest = numbers[:_KEPT]
 
     def share_of(self, other: RowSketch) -> float | None:
         """The share of another table's rows that are also in this one; None where too few can be compared."""

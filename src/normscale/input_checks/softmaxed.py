@@ -98,7 +98,7 @@ def sentence(found: SquashedRows, source: str, *, option: str = "") -> str:
     source : str
         What the rows are called.
     option : str
-        How to have probabilities taken as they are, such as ``--probabilities``; empty where that cannot be had.
+        How to have probabilities taken as they are, such as ``probabilities=True``; empty where that cannot be had.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def log_of_probabilities(rows: Rows, source: str) -> FloatArray:
         row = int(np.argmax(bad))
         raise InvalidInput(
             f"{source} was said to hold probabilities, but row {row} adds up to {values[row].sum():.4g} with the "
-            f"smallest number {values[row].min():.4g}. Leave --probabilities out if these are logits."
+            f"smallest number {values[row].min():.4g}. Leave probabilities=True out if these are logits."
         )
     dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
     floor = float(np.finfo(dtype).smallest_subnormal)

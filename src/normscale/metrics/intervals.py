@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,8 +19,8 @@ from normscale._validate import (
     require_rows,
 )
 from normscale.errors import NumericalWarning
-from normscale.metrics._ranking_sums import METRICS, five_metrics_rows
 from normscale.metrics._tie_groups import tie_groups
+from normscale.metrics.metric import METRICS, Groups, SideSizes, number_of, values_of_rows
 from normscale.metrics.record import Record
 
 _BATCH = 1 << 18
@@ -56,10 +56,16 @@ class Intervals(Record):
     fpr95_in: Interval | None = None
     resamples: int | None = None
     seed: int | None = None
+    further: dict[str, Interval] = field(default_factory=dict)
+    """Of metrics that others registered as sums over groups; each is an attribute, too."""
+
+    def __getattr__(self, name: str) -> Interval:
+        found: Interval = number_of(self.__dict__.get("further", {}), name, type(self).__name__)
+        return found
 
     def __str__(self) -> str:
         """One line per metric."""
-        found = [(name, getattr(self, name)) for name in METRICS]
+        found = [(name, getattr(self, name, None)) for name in METRICS]
         lines = [f"{name:<10} {interval}" for name, interval in found if interval is not None]
         return "\n".join([f"{100 * self.level:g} % intervals ({self.method})", *lines])
 
@@ -147,7 +153,7 @@ def bootstrap_intervals(
     *,
     tpr: float = 0.95,
 ) -> Intervals:
-    """Percentile bootstrap intervals of all five metrics of :func:`evaluate`.
+    """Percentile bootstrap intervals of the metrics of :func:`evaluate`.
 
     Each resample draws n_id in-distribution and n_ood OoD scores with replacement, each side on its own; the
     interval runs between the (1 - level) / 2 and (1 + level) / 2 quantiles of the metric over the resamples.
@@ -197,15 +203,21 @@ def bootstrap_intervals(
     caught = (math.ceil(share * ood_vector.size), math.ceil(share * id_vector.size))
     rng = np.random.default_rng(seed)
     batch = max(1, _BATCH // (id_vector.size + ood_vector.size))
-    values = []
+    values: dict[str, list[FloatArray]] = {}
+    sizes = SideSizes(id_vector.size, ood_vector.size, *caught)
     for start in range(0, resamples, batch):
         rows = min(batch, resamples - start)
         id_edges = _resampled_edges(groups.id_edges, rows, rng)
         ood_edges = _resampled_edges(groups.ood_edges, rows, rng)
-        values.append(five_metrics_rows(id_edges, ood_edges, *caught))
-    low, high = np.quantile(np.concatenate(values), [(1 - level) / 2, (1 + level) / 2], axis=0).tolist()
-    ends = {name: Interval(low=a, high=b) for name, a, b in zip(METRICS, low, high, strict=True)}
-    return Intervals(method="bootstrap", level=level, resamples=resamples, seed=seed, **ends)
+        for name, drawn in values_of_rows(Groups(id_edges, ood_edges, sizes)).items():
+            values.setdefault(name, []).append(drawn)
+    ends = {}
+    for name, drawn_values in values.items():
+        low, high = np.quantile(np.concatenate(drawn_values), [(1 - level) / 2, (1 + level) / 2]).tolist()
+        ends[name] = Interval(low=low, high=high)
+    own = {one.name for one in fields(Intervals)}
+    further = {name: ends.pop(name) for name in [*ends] if name not in own}
+    return Intervals(method="bootstrap", level=level, resamples=resamples, seed=seed, further=further, **ends)
 
 
 def _resampled_edges(edges: IntArray, rows: int, rng: np.random.Generator) -> FloatArray:

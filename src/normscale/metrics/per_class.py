@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike
 
 from normscale._validate import IntArray, as_class_indices, as_score_vector, exact_share
 from normscale.errors import InvalidInput
-from normscale.metrics._ranking_sums import METRICS, five_metrics
-from normscale.metrics._tie_groups import Scores, merge
-from normscale.metrics.ranking import RankingResult
+from normscale.metrics._tie_groups import Scores
+from normscale.metrics.metric import METRICS, Values, number_of
+from normscale.metrics.ranking import RankingResult, evaluate_checked
 from normscale.metrics.record import Record
 
 
@@ -37,6 +37,20 @@ class PerClassResult(Record):
     skipped: dict[int, str]
     per_class: dict[int, RankingResult]
     tpr: float = 0.95
+    further: Values = field(default_factory=dict)
+    """Means of metrics that others registered; each is an attribute, too."""
+
+    @property
+    def metrics(self) -> Values:
+        """Every metric by name."""
+        return self._means().metrics
+
+    def __getattr__(self, name: str) -> float:
+        return float(number_of(self.__dict__.get("further", {}), name, type(self).__name__))
+
+    def _means(self) -> RankingResult:
+        shared = {one.name: getattr(self, one.name) for one in fields(RankingResult) if one.name != "intervals"}
+        return RankingResult(**shared)
 
     @property
     def positive(self) -> str:
@@ -45,14 +59,13 @@ class PerClassResult(Record):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values ready for JSON."""
-        return super().to_dict() | {"positive": self.positive}
+        values = super().to_dict()
+        further: dict[str, Any] = values.pop("further")
+        return values | further | {"positive": self.positive}
 
     def __str__(self) -> str:
         """Lay the means out as :class:`RankingResult` does, with the number of classes on top."""
-        means = RankingResult(
-            **{name: getattr(self, name) for name in METRICS}, n_id=self.n_id, n_ood=self.n_ood, tpr=self.tpr
-        )
-        return f"mean over {self.n_groups} predicted classes ({self.n_skipped} skipped)\n{means}"
+        return f"mean over {self.n_groups} predicted classes ({self.n_skipped} skipped)\n{self._means()}"
 
 
 def evaluate_per_class(
@@ -111,11 +124,7 @@ def evaluate_per_class(
         elif label not in id_groups:
             skipped[label] = "no in-distribution input"
         else:
-            inside, outside = id_groups[label], ood_groups[label]
-            found = five_metrics(
-                merge(inside, outside), math.ceil(share * outside.size), math.ceil(share * inside.size)
-            )
-            per_class[label] = RankingResult(**found._asdict(), n_id=inside.size, n_ood=outside.size, tpr=float(tpr))
+            per_class[label] = evaluate_checked(id_groups[label], ood_groups[label], share, tpr)
     if not per_class:
         raise InvalidInput(
             f"id_predicted and ood_predicted have no class in common ({len(skipped)} are on one side only), "
@@ -124,15 +133,14 @@ def evaluate_per_class(
     means = {
         name: math.fsum(getattr(result, name) for result in per_class.values()) / len(per_class) for name in METRICS
     }
+    overall = RankingResult.of(means, n_id=id_vector.size, n_ood=ood_vector.size, tpr=float(tpr))
+    shared = {one.name: getattr(overall, one.name) for one in fields(overall) if one.name != "intervals"}
     return PerClassResult(
-        **means,
-        n_id=id_vector.size,
-        n_ood=ood_vector.size,
+        **shared,
         n_groups=len(per_class),
         n_skipped=len(skipped),
         skipped=skipped,
         per_class=per_class,
-        tpr=float(tpr),
     )
 
 

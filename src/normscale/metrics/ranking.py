@@ -3,17 +3,152 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale._validate import FloatArray, as_score_vector, exact_share, one_of
-from normscale.metrics._ranking_sums import five_metrics
-from normscale.metrics._tie_groups import merge, tie_groups
+from normscale.metrics._tie_groups import Scores, merge, tie_groups
 from normscale.metrics.intervals import Intervals, bootstrap_intervals, delong_interval
+from normscale.metrics.metric import METRICS, Groups, SideSizes, Values, number_of, register_metric, values_of
 from normscale.metrics.record import Record
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+_CORE = ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in")
+_EXACT = 2.0**53
+"""Whole numbers below are exact in float64."""
+
+
+def _twice_pairs(groups: Groups) -> Any:
+    """Twice the number of pairs in which the OoD input scores higher, a tie counting half: a whole number."""
+    pairs = groups.id_edges[..., :-1] + groups.id_edges[..., 1:]
+    pairs *= groups.ood_here
+    total = pairs.sum(axis=-1)
+    if total.ndim:
+        return total
+    if total < _EXACT:
+        return int(total)
+    twice_id = (groups.id_edges[:-1] + groups.id_edges[1:]).astype(np.int64).tolist()  # a tie of a hundred million
+    return sum(a * b for a, b in zip(twice_id, groups.ood_here.astype(np.int64).tolist(), strict=True))
+
+
+def _precision_out(groups: Groups) -> Any:
+    """Sum over OoD inputs of the share of OoD among all that score at least as high."""
+    above = groups.sizes.n_id + groups.sizes.n_ood - groups.all_edges[..., :-1]
+    np.maximum(above, 1, out=above)  # 0 only in empty groups at the end, whose weight is 0
+    np.divide(groups.sizes.n_ood - groups.ood_edges[..., :-1], above, out=above)
+    above *= groups.ood_here
+    return above.sum(axis=-1)
+
+
+def _precision_in(groups: Groups) -> Any:
+    """Sum over in-distribution inputs of the share of in-distribution among all that score at most as high."""
+    upto = np.maximum(groups.all_edges[..., 1:], 1)  # likewise at the start
+    np.divide(groups.id_edges[..., 1:], upto, out=upto)
+    upto *= groups.id_here
+    return upto.sum(axis=-1)
+
+
+def _flagged_in_distribution(groups: Groups) -> Any:
+    """In-distribution inputs at or above the threshold that catches enough OoD inputs, if it is among these groups."""
+    uncaught = groups.sizes.n_ood - groups.sizes.caught_out
+    edges = groups.ood_edges
+    if edges.ndim == 1:
+        if not edges[0] <= uncaught < edges[-1]:
+            return 0
+        place = np.searchsorted(edges[:-1], uncaught, side="right") - 1
+        return groups.sizes.n_id - int(groups.id_edges[place])
+    places = np.count_nonzero(edges[:, :-1] <= uncaught, axis=1) - 1
+    return groups.sizes.n_id - groups.id_edges[np.arange(len(edges)), places]
+
+
+def _accepted_ood(groups: Groups) -> Any:
+    """OoD inputs at or below the threshold that accepts enough in-distribution inputs, if it is among these groups."""
+    caught, edges = groups.sizes.caught_in, groups.id_edges
+    if edges.ndim == 1:
+        if not edges[0] < caught <= edges[-1]:
+            return 0
+        return int(groups.ood_edges[np.searchsorted(edges, caught, side="left")])
+    places = np.count_nonzero(edges[:, 1:] < caught, axis=1) + 1
+    return groups.ood_edges[np.arange(len(edges)), places]
+
+
+def _share_of_pairs(total: Any, sizes: SideSizes) -> Any:
+    return total / (2 * sizes.n_id * sizes.n_ood)
+
+
+def _share_of_ood(total: Any, sizes: SideSizes) -> Any:
+    return total / sizes.n_ood
+
+
+def _share_of_id(total: Any, sizes: SideSizes) -> Any:
+    return total / sizes.n_id
+
+
+@register_metric("auroc", "AUROC", higher_is_better=True, part=_twice_pairs, finish=_share_of_pairs)
+def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the share of (in-distribution, OoD) pairs in which the OoD input scores higher; a tie counts half.
+
+    Examples
+    --------
+    >>> auroc([0.1, 0.5], [0.5, 0.7])
+    0.875
+    """
+    return evaluate(id_scores, ood_scores).auroc
+
+
+@register_metric("aupr_out", "AUPR, OoD positive", higher_is_better=True, part=_precision_out, finish=_share_of_ood)
+def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the average precision at finding OoD inputs."""
+    return evaluate(id_scores, ood_scores).aupr_out
+
+
+@register_metric("aupr_in", "AUPR, ID positive", higher_is_better=True, part=_precision_in, finish=_share_of_id)
+def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the average precision at finding in-distribution inputs, by negated scores."""
+    return evaluate(id_scores, ood_scores).aupr_in
+
+
+@register_metric(
+    "fpr95_out", "FPR95, OoD positive", higher_is_better=False, part=_flagged_in_distribution, finish=_share_of_id
+)
+def fpr95_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the share of in-distribution inputs flagged when 95 % of OoD inputs are caught."""
+    return evaluate(id_scores, ood_scores).fpr95_out
+
+
+@register_metric("fpr95_in", "FPR95, ID positive", higher_is_better=False, part=_accepted_ood, finish=_share_of_ood)
+def fpr95_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
+    """Return the share of OoD inputs accepted when 95 % of in-distribution inputs are accepted."""
+    return evaluate(id_scores, ood_scores).fpr95_in
+
+
+def fpr_at_tpr(
+    id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95, *, positive: Literal["out", "in"] = "out"
+) -> float:
+    """Return the false positive rate at the threshold that catches a share of the positive class.
+
+    Parameters
+    ----------
+    id_scores, ood_scores : arrays of shape (n_id,) and (n_ood,)
+        Scores, higher = more OoD.
+    tpr : float in (0, 1]
+        Share of the positive class to catch.
+    positive : {"out", "in"}
+        Which class is positive: OoD, or in-distribution.
+
+    Examples
+    --------
+    >>> fpr_at_tpr([0.1, 0.3, 0.4, 0.5], [0.2, 0.5, 0.7], 0.6)
+    0.25
+    """
+    one_of(positive, "positive", ("out", "in"))
+    found = evaluate(id_scores, ood_scores, tpr=tpr)
+    return found.fpr95_out if positive == "out" else found.fpr95_in
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,6 +164,23 @@ class RankingResult(Record):
     n_ood: int
     tpr: float = 0.95
     intervals: Intervals | None = None
+    further: Values = field(default_factory=dict)
+    """Metrics that others registered; each is an attribute, too."""
+
+    @classmethod
+    def of(cls, values: Values, **others: Any) -> RankingResult:
+        """Make a result of the values of all metrics."""
+        further = {name: value for name, value in values.items() if name not in _CORE}
+        fields: dict[str, Any] = {name: values[name] for name in _CORE}
+        return cls(**fields, **others, further=further)
+
+    @property
+    def metrics(self) -> Values:
+        """Every metric by name."""
+        return {**{name: getattr(self, name) for name in _CORE}, **self.further}
+
+    def __getattr__(self, name: str) -> float:
+        return float(number_of(self.__dict__.get("further", {}), name, type(self).__name__))
 
     @property
     def positive(self) -> str:
@@ -40,7 +192,8 @@ class RankingResult(Record):
         fields = super().to_dict()
         if fields["intervals"] is None:
             del fields["intervals"]
-        return fields | {"positive": self.positive}
+        further: dict[str, Any] = fields.pop("further")
+        return fields | further | {"positive": self.positive}
 
     def __str__(self) -> str:
         """Lay the five numbers out with the positive class on top of its column."""
@@ -51,6 +204,7 @@ class RankingResult(Record):
             f"{'positive class':<16}{'OoD':>10}{'in-distribution':>18}",
             f"{'AUPR':<16}{self.aupr_out:>10.4f}{self.aupr_in:>18.4f}",
             f"{fpr:<16}{self.fpr95_out:>10.4f}{self.fpr95_in:>18.4f}",
+            *(f"{METRICS[name].title:<16}{value:>10.4f}" for name, value in self.further.items()),
         ]
         return "\n".join(lines if self.intervals is None else [*lines, str(self.intervals)])
 
@@ -153,17 +307,25 @@ def evaluate(
     share = exact_share(tpr, "tpr", allow_one=True)
     if intervals is not None:
         one_of(intervals, "intervals", ("delong", "bootstrap"))
-    found = five_metrics(
-        merge(id_vector, ood_vector), math.ceil(share * ood_vector.size), math.ceil(share * id_vector.size)
-    )
+    found = _values(id_vector, ood_vector, share)
     attached = None
     if intervals == "delong":
         attached = Intervals(method="delong", level=0.95, auroc=delong_interval(id_vector, ood_vector))
     elif intervals == "bootstrap":
         attached = bootstrap_intervals(id_vector, ood_vector, tpr=tpr)
-    return RankingResult(
-        **found._asdict(), n_id=id_vector.size, n_ood=ood_vector.size, tpr=float(tpr), intervals=attached
-    )
+    return RankingResult.of(found, n_id=id_vector.size, n_ood=ood_vector.size, tpr=float(tpr), intervals=attached)
+
+
+def _values(id_scores: Scores, ood_scores: Scores, share: Fraction) -> Values:
+    """Every metric of two checked vectors."""
+    caught = math.ceil(share * ood_scores.size), math.ceil(share * id_scores.size)
+    return values_of(merge(id_scores, ood_scores), id_scores, ood_scores, *caught)
+
+
+def evaluate_checked(id_scores: Scores, ood_scores: Scores, share: Fraction, tpr: float) -> RankingResult:
+    """Evaluate two checked vectors."""
+    found = _values(id_scores, ood_scores, share)
+    return RankingResult.of(found, n_id=id_scores.size, n_ood=ood_scores.size, tpr=float(tpr))
 
 
 def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:

@@ -37,7 +37,8 @@ class Record:
         return all(_equal(value, other.__dict__[name]) for name, value in self.__dict__.items())
 
     def __hash__(self) -> int:
-        return hash((type(self), *self.__dict__.values()))
+        values = (tuple(one.items()) if isinstance(one, dict) else one for one in self.__dict__.values())
+        return hash((type(self), *values))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as plain Python values (arrays as lists, records as dicts), ready for JSON."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale.outputs import ModelOutputs
-from normscale.tables import write_table
+from normscale.rows import write_table
 
 _FILE = os.path.join(os.path.dirname(__file__), "digits.npz")
 _OOD = ("unseen_digits", "photo_patches", "uniform_noise", "gaussian_noise")

@@ -1,30 +1,54 @@
-"""Where a guard's state and log are kept: an SQLite file, or PostgreSQL by its URL."""
+"""Where a guard's state and log are kept, by the scheme of an address; a file without one is SQLite's.
+
+A store of another kind joins by :func:`register_store`. A package names its modules under the entry-point group
+``normscale.stores``, and ``normscale serve --store SCHEME://...`` finds them::
+
+    [project.entry-points."normscale.stores"]
+    my_package = "my_package.stores"
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib.metadata import entry_points
 
 from normscale.errors import InvalidInput
-from normscale.guard.stores.sql import Quarantined, SqlStore, StateHead, Transaction
+from normscale.guard.stores.contract import Quarantined, StateHead, StateRecord, Store, Transaction
+from normscale.guard.stores.postgres import PostgresStore
+from normscale.guard.stores.sqlite import SqliteStore
 
-__all__ = ["Quarantined", "SqlStore", "StateHead", "Transaction", "open_store"]
+__all__ = ["Quarantined", "StateHead", "StateRecord", "Store", "Transaction", "open_store", "register_store"]
+
+GROUP = "normscale.stores"
+_openers: dict[str, Callable[[str], Store]] = {}
 
 
-def open_store(where: str | os.PathLike[str]) -> SqlStore:
+def register_store(scheme: str, opener: Callable[[str], Store]) -> None:
+    """Make a kind of store known: ``opener`` opens the store of an address ``scheme://...``, or makes it."""
+    if _openers.setdefault(scheme, opener) is not opener:
+        raise InvalidInput(f"stores of {scheme}:// are there already ({_openers[scheme]!r}); choose another scheme.")
+
+
+register_store("", SqliteStore)
+for _scheme in ("postgresql", "postgres"):
+    register_store(_scheme, PostgresStore)
+
+
+def open_store(where: str | os.PathLike[str]) -> Store:
     """Open a store, and make it if it is not there.
 
     Parameters
     ----------
-    where : a file (SQLite), ``postgresql://...``, or ``:memory:`` (gone with the process)
+    where : a file (SQLite), ``postgresql://...``, ``:memory:`` (gone with the process), or an address of a scheme that
+        was registered
     """
-    name = os.fspath(where)
-    if name.startswith(("postgresql://", "postgres://")):
-        from normscale.guard.stores.postgres import PostgresStore
-
-        return PostgresStore(name)
-    if "://" in name:
-        scheme = name.split("://", 1)[0]
-        raise InvalidInput(f"a store is a file or a postgresql:// address; got {scheme}://...")
-    from normscale.guard.stores.sqlite import SqliteStore
-
-    return SqliteStore(name)
+    address = os.fspath(where)
+    scheme = address.partition("://")[0] if "://" in address else ""
+    if scheme not in _openers:
+        for point in entry_points(group=GROUP):
+            point.load()
+    if scheme not in _openers:
+        known = ", ".join(f"{one}://" for one in _openers if one)
+        raise InvalidInput(f"a store is a file or an address of {known}; got {scheme}://...")
+    return _openers[scheme](address)

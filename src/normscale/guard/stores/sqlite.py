@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from normscale._lock import lock_file, unlock_file
@@ -20,8 +22,10 @@ _PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
 """... looking again after these."""
 _ROOM = 1 << 16
 """Bytes that a group of rows may need besides two copies of the state."""
-_LOST = (-1, -1)
-"""No file is this one."""
+_ENDINGS = ("", "-wal", "-shm")
+"""The files of a store: its tables, the log of what was committed since, and the index of that log."""
+_WAL_HEADER, _FRAME_HEADER = 32, 24
+"""Bytes of the log before its first frame, and of a frame before its page (sqlite.org/walformat.html)."""
 
 
 class SqliteStore(SqlStore):
@@ -37,7 +41,10 @@ class SqliteStore(SqlStore):
             raise StoreUnavailable(
                 f"the folder {folder!r} of the store is not there; make it or choose another --store."
             )
-        self._opened: tuple[int, int] | None = None
+        self._in_memory = in_memory
+        self._opened: tuple[tuple[int, int], ...] = ()
+        self._log_size = 0
+        self._lost = self._advice = ""
         # Writers of several processes wait at this lock: SQLite's own waits longer and longer, and lets some starve.
         self._lock = None if in_memory else os.open(path + ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         self._connection: sqlite3.Connection | None = None
@@ -49,7 +56,10 @@ class SqliteStore(SqlStore):
             self.run("PRAGMA synchronous = FULL")  # the log is flushed at every commit, not now and then
             self.run("PRAGMA fullfsync = ON")  # macOS: down to the disk, not only to its cache
             self.run(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
-            self._opened = None if in_memory else self._on_disk()
+            self.run("SELECT 1 FROM sqlite_schema")  # opens the log; SQLite keeps it as long as it is open
+            (self._page_size,) = self.run("PRAGMA page_size")[0]
+            if not in_memory:
+                self._opened, self._log_size = self._on_disk()
             self.create()
         except BaseException as error:
             self.close()
@@ -59,9 +69,10 @@ class SqliteStore(SqlStore):
 
     def begin(self) -> None:
         """Take the lock, then SQLite's own."""
+        self._require_open()  # before its files are looked at: closing removes two of them
         self._take_lock()
         try:
-            self._require_same_file("nothing was taken in")
+            self._require_same_files("nothing was taken in")
             self.run("BEGIN IMMEDIATE")
         except BaseException:
             self._release_lock()
@@ -69,7 +80,7 @@ class SqliteStore(SqlStore):
 
     def commit(self) -> None:
         self.run("COMMIT")
-        self._require_same_file("the rows of this moment were not taken in")
+        self._require_same_files("the rows of this moment were not taken in")
         self._release_lock()
 
     def rollback(self) -> None:
@@ -84,10 +95,9 @@ class SqliteStore(SqlStore):
             self._release_lock()
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        if self._connection is None:
-            raise StoreUnavailable(f"the store {self.name!r} is closed.")
+        connection = self._require_open()
         try:
-            return self._connection.execute(statement, values).fetchall()
+            return connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             self._explain(error)
 
@@ -102,7 +112,7 @@ class SqliteStore(SqlStore):
 
     def require_room(self, n_bytes: int) -> None:
         """A few bytes may fit where a state does not."""
-        if self._opened is None or not hasattr(os, "statvfs"):
+        if self._in_memory or not hasattr(os, "statvfs"):
             return
         disk = os.statvfs(self.name)
         free, wanted = disk.f_bavail * disk.f_frsize, 2 * n_bytes + _ROOM
@@ -111,6 +121,11 @@ class SqliteStore(SqlStore):
                 f"the disk of the store {self.name!r} has {free} bytes left, and rows need {wanted}. Make room on it.",
                 full=True,
             )
+
+    def _require_open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StoreUnavailable(f"the store {self.name!r} is closed.")
+        return self._connection
 
     def _take_lock(self) -> None:
         if self._lock is None:
@@ -137,21 +152,51 @@ class SqliteStore(SqlStore):
         if self._lock is not None:
             unlock_file(self._lock)
 
-    def _on_disk(self) -> tuple[int, int] | None:
-        """Which file stands under the store's name; None: none."""
-        try:
-            found = os.stat(self.name)
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino
+    def _on_disk(self) -> tuple[tuple[tuple[int, int], ...], int]:
+        """Which files stand under the store's names, and the size of its log; (0, 0) is a file that is not there."""
+        found, size = [], 0
+        for ending in _ENDINGS:
+            try:
+                status = os.stat(self.name + ending)
+            except OSError:
+                found.append((0, 0))
+                continue
+            found.append((status.st_dev, status.st_ino))
+            size = status.st_size if ending == "-wal" else size
+        return tuple(found), size
 
-    def _require_same_file(self, outcome: str) -> None:
-        if self._opened is not None and self._on_disk() != self._opened:
-            self._opened = _LOST  # its log may be mixed with another file's by now: only a new start can tell
-            raise StoreUnavailable(
-                f"the store {self.name!r} was deleted, moved or replaced while it was open; {outcome}. Put the file "
-                "back and restart the guard."
-            )
+    def _require_same_files(self, outcome: str) -> None:
+        """Raise where rows that are acknowledged now would not be there after a crash."""
+        if self._in_memory:
+            return
+        files, size = self._on_disk()
+        if not self._lost and files != self._opened:
+            pairs = zip(_ENDINGS, files, self._opened, strict=True)
+            (ending, now), *_ = [(ending, now) for ending, now, then in pairs if now != then]
+            self._lost = f"the store's file {self.name + ending!r} was deleted, moved or replaced while it was open"
+            self._advice = "Put the file back and restart the guard."
+            if ending == "-wal" and now == (0, 0):
+                self._save_log()
+        elif not self._lost and size < self._log_size and self._frames_end() > size:
+            self._lost = f"the store's file {self.name + '-wal'!r} was cut to {size} bytes while it was open"
+            self._advice = "Acknowledged rows may be gone: restart the guard, or restore the store from a copy."
+        self._log_size = size
+        if self._lost:  # its files may be mixed with others by now: only a new start can tell
+            raise StoreUnavailable(f"{self._lost}; {outcome}. {self._advice}")
+
+    def _save_log(self) -> None:
+        """Fold a log that lost its name into the tables: what was acknowledged so far survives a crash, too."""
+        with suppress(StoreUnavailable, FileFormatError):
+            self.run("PRAGMA wal_checkpoint(FULL)")
+            self._advice = "What was acknowledged before is in the main file now: restart the guard."
+
+    def _frames_end(self) -> int:
+        """Where the last frame of the log ends; a frame that cannot be read counts as one beyond any end."""
+        try:
+            frames = int(self.run("PRAGMA wal_checkpoint(PASSIVE)")[0][1])
+        except (StoreUnavailable, FileFormatError):
+            return sys.maxsize
+        return _WAL_HEADER + frames * (_FRAME_HEADER + self._page_size) if frames > 0 else 0
 
     def _explain(self, error: sqlite3.Error) -> NoReturn:
         text = str(error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +22,24 @@ class NearestNeighbours(ns.Detector):
     reads = ("features",)
     parameters = {"k": "which neighbour counts"}
 
-    bank_: NDArray[np.float64]
+    class Fitted(NamedTuple):
+        """The training rows, of length one."""
+
+        bank: NDArray[np.float64]
+
+    fitted_: Fitted
 
     def __init__(self, k: int = 10) -> None:
         self.k = int(k)
 
     def _fit(self, chunks: Iterator[ns.ModelOutputs]) -> None:
-        self.bank_ = _normalised(join(chunks).features)
+        self._learn(self.Fitted(_normalised(join(chunks).features)))
 
     def _score(self, outputs: ns.ModelOutputs, threads: int) -> NDArray[np.float64]:
-        products = _normalised(outputs.features) @ self.bank_.T
-        k = min(self.k, len(self.bank_))
+        products = _normalised(outputs.features) @ self.fitted_.bank.T
+        k = min(self.k, len(self.fitted_.bank))
         nearest = -np.partition(-products, k - 1, axis=1)[:, k - 1]
         return np.sqrt(np.maximum(2.0 - 2.0 * nearest, 0.0))
-
-    def _tensors(self) -> dict[str, NDArray[Any]]:
-        return {"bank": self.bank_}
-
-    def _restore(self, tensors: dict[str, NDArray[Any]]) -> None:
-        self.bank_ = tensors["bank"]
 
 
 def _normalised(features: NDArray[Any]) -> NDArray[np.float64]:

@@ -1,0 +1,1 @@
+"""Training, data sets, experiments, reports, and the paper."""

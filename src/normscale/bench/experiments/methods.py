@@ -1,0 +1,198 @@
+"""The methods of a comparison: a detector in one of the settings in which it can be measured."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, count
+from typing import Any, NamedTuple
+
+from normscale.detectors.base import Detector, Setting
+from normscale.detectors.registry import list_detectors, make_detector
+from normscale.detectors.spelling import BEFORE_PARAMETER, read_spelling
+from normscale.errors import InvalidInput, UnknownDetector
+from normscale.outputs import ModelOutputs
+
+_FROZEN_SUFFIX = "_frozen"
+BLOCK_ELEMENTS = 1 << 22
+"""Numbers that are fitted on, or scored, at once: outputs may be mapped from a file that is larger than memory."""
+
+
+class Method(NamedTuple):
+    """A line of a comparison."""
+
+    name: str
+    detector: Detector
+    setting: Setting
+    title: str
+
+    def fitted_on(self, train: ModelOutputs | None, validation: ModelOutputs | None) -> Method:
+        """The same method with its detector fitted, see :func:`fit_on`."""
+        return self._replace(detector=fit_on(self.detector, train, validation))
+
+
+def find_method(name: str) -> Method:
+    """Make a method as it is spelled: a detector, or ``NAME_frozen`` for one whose statistics could run.
+
+    A detector with running statistics is measured on the shuffled stream of both sets, one that can be ranked per
+    predicted class in that way, every other one as fitted. See :mod:`normscale.detectors.spelling`.
+
+    Examples
+    --------
+    >>> find_method("norm_scaling").setting, find_method("norm_scaling_frozen").setting, find_method("energy").setting
+    (<Setting.STREAM: 'stream'>, <Setting.FROZEN: 'frozen'>, <Setting.FROZEN: 'frozen'>)
+    """
+    typed, *pairs = name.split(BEFORE_PARAMETER)
+    base = typed.removesuffix(_FROZEN_SUFFIX)
+    spelled = BEFORE_PARAMETER.join([base, *pairs])
+    detector = make_detector(spelled)
+    parameters = [item for part in read_spelling(spelled) for item in part.parameters.items()]
+    title = ", ".join([detector.title, *(_shown(*item) for item in parameters)])
+    if base == typed:
+        return Method(name, detector, main_setting(detector), title)
+    if main_setting(detector) == Setting.FROZEN:
+        raise InvalidInput(f"{base} has no running statistics, so there is no method {name!r}; use {base!r}.")
+    return Method(name, detector, Setting.FROZEN, f"{title}, frozen")
+
+
+def _shown(name: str, value: Any) -> str:
+    """A parameter in a title: ``k 20``, ``layers stage1 + features``."""
+    values = value if isinstance(value, list) else [value]
+    shown = " + ".join(format(one, "g") if isinstance(one, (int, float)) else str(one) for one in values)
+    return f"{name.replace('_', ' ')} {shown}"
+
+
+def main_setting(detector: Detector) -> Setting:
+    """The setting that a detector is there for: running statistics run, a ranking per class is per class."""
+    return next((one for one in (Setting.STREAM, Setting.PER_CLASS) if one in detector.settings), Setting.FROZEN)
+
+
+def every_setting(name: str, detector: Detector) -> list[Method]:
+    """A detector in every setting it can be measured in, all under one name."""
+    return [Method(name, detector, setting, title_under(name, detector)) for setting in detector.settings]
+
+
+def title_under(name: str, detector: Detector) -> str:
+    """The detector's name for people, or the one that it was given."""
+    return detector.title if name == detector.name else name
+
+
+def uniquely_named(detectors: Iterable[tuple[str, Detector]]) -> dict[str, Detector]:
+    """Detectors by name, each as :func:`unique_name` has it."""
+    found: dict[str, Detector] = {}
+    for name, detector in detectors:
+        found[unique_name(name, found)] = detector
+    return found
+
+
+def unique_name(name: str, taken: Iterable[str], form: Callable[[str], str] = str) -> str:
+    """The name, or where that is taken ``NAME (2)`` and so on; names of one form are the same.
+
+    Examples
+    --------
+    >>> unique_name("msp", ["msp", "msp (2)"]), unique_name("MSP", ["msp"], str.lower)
+    ('msp (3)', 'MSP (2)')
+    """
+    forms = {form(one) for one in taken}
+    numbered = (f"{name} ({number})" for number in count(2))
+    return next(one for one in chain([name], numbered) if form(one) not in forms)
+
+
+def methods_of(detectors: Mapping[str, Detector], titles: Mapping[str, str] | None = None) -> list[Method]:
+    """Named detectors, each in its main setting; a name without a title is its own."""
+    titles = titles or {}
+    return [
+        Method(name, detector, main_setting(detector), titles.get(name, name)) for name, detector in detectors.items()
+    ]
+
+
+def title_of(method: str) -> str:
+    """The name of a method for people; a name that no detector has stands for itself.
+
+    Examples
+    --------
+    >>> title_of("norm_scaling"), title_of("norm_scaling_frozen"), title_of("my_own")
+    ('Norm-Scaling', 'Norm-Scaling, frozen', 'my_own')
+    """
+    try:
+        return find_method(method).title
+    except (UnknownDetector, InvalidInput):
+        return method
+
+
+def default_methods(
+    train: ModelOutputs | None, validation: ModelOutputs | None, *, present: Iterable[ModelOutputs] = ()
+) -> list[str]:
+    """Names of the registered detectors that the given outputs suffice for.
+
+    Parameters
+    ----------
+    train, validation : ModelOutputs, optional
+        What detectors may be fitted on.
+    present : iterable of ModelOutputs
+        What they will score: a detector that reads an array which one of them lacks is left out.
+    """
+    present = list(present)
+    return [name for name in list_detectors() if _suffices(make_detector(name), train, validation, present)]
+
+
+def _suffices(
+    detector: Detector,
+    train: ModelOutputs | None,
+    validation: ModelOutputs | None,
+    present: Iterable[ModelOutputs],
+) -> bool:
+    if any(not set(detector.reads) <= set(outputs.names) for outputs in present):
+        return False
+    return not detector.needs_fit or _what_lacks(detector, _training_set(detector, train, validation)) == ""
+
+
+def _training_set(
+    detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None
+) -> ModelOutputs | None:
+    return validation if detector.fitted_on == "validation" else train
+
+
+def _what_lacks(detector: Detector, source: ModelOutputs | None) -> str:
+    """What a training set lacks for a detector, in words; empty if nothing."""
+    kind = f"{'validation' if detector.fitted_on == 'validation' else 'training'} outputs"
+    if source is None:
+        return f"labelled {kind}" if detector.needs_labels else kind
+    if absent := [name for name in (*detector.reads, *detector.reads_in_fit) if name not in source.names]:
+        return f"{kind} with {' and '.join(absent)}"
+    if detector.needs_labels and (source.labels is None or (source.labels < 0).any()):
+        return f"a label for every row of the {kind}"
+    if detector.needs_head and source.head is None:
+        return f"{kind} with the network's head"
+    return ""
+
+
+def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None) -> Detector:
+    """A copy of the detector, fitted on the outputs it says it is fitted on; a fitted one is returned as it is."""
+    if detector.widths_ is not None:
+        return detector
+    source = _training_set(detector, train, validation)
+    lacks = _what_lacks(detector, source)
+    if lacks and detector.needs_fit:
+        raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
+    if lacks or source is None:
+        return detector
+    arrays = dict.fromkeys((*detector.reads, *detector.reads_in_fit))
+    return copy.copy(detector).fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
+
+
+def row_blocks(outputs: ModelOutputs, names: Iterable[str], n_rows: int) -> Iterator[slice]:
+    """Cut ``n_rows`` rows of some arrays of the outputs into blocks of bounded size.
+
+    Examples
+    --------
+    >>> list(row_blocks(ModelOutputs([[1.0, 2.0], [3.0, 4.0]]), ["logits"], 2))
+    [slice(0, 2097152, None)]
+    """
+    return blocks_of_width(sum(outputs.array(name).shape[1] for name in names), n_rows)
+
+
+def blocks_of_width(width: int, n_rows: int) -> Iterator[slice]:
+    """Cut ``n_rows`` rows of so many numbers into blocks of bounded size."""
+    step = max(1, BLOCK_ELEMENTS // max(1, width))
+    return (slice(start, start + step) for start in range(0, n_rows, step))

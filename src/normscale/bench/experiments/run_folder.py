@@ -1,0 +1,355 @@
+"""The folder of a benchmark: what was asked for, the networks with their outputs, and a file for every finished cell.
+
+::
+
+    settings.json                       the plan, and what made it
+    networks/seed0/                     a network and its outputs, see :mod:`normscale.bench.network_folder`
+    cells/seed0/OOD/METHOD.safetensors  scores of both sides and their metrics: a finished cell
+    results.jsonl                       all cells, one line per metric
+    further.jsonl                       cells of the methods that a report leaves out
+    failures.json                       methods that cannot take part, by seed, and why
+    comparisons.json                    the subject of the plan against every other method, with intervals
+    stress.json                         the stress grid on the first network's outputs
+    report.html  tables/  figures/      what `normscale report` makes of it
+
+A cell is a method on an OoD set with one network. Its file appears whole or not at all; deleted, it is made again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+from normscale._atomic import atomic_path
+from normscale._provenance import environment
+from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.plan import Plan
+from normscale.bench.experiments.scored_pair import ScoredPair
+from normscale.bench.network_folder import SUFFIX, NetworkFolder
+from normscale.encoding.json_text import read_json, write_json
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.outputs import ModelOutputs
+from normscale.rows import read_table
+from normscale.state import Kind, load_header, load_state, save_state
+
+FORMAT = 2
+OWN_SETS = ("train", "validation", "test")
+"""Parts of the in-distribution set, whose outputs lie beside those of the OoD sets."""
+_SETTINGS = "settings.json"
+CELL = Kind(
+    "normscale.cell",
+    "cell of a benchmark",
+    "Run `normscale bench` on the folder.",
+    "delete it and run `normscale bench` again: only this cell is made anew.",
+)
+
+
+class RunFolder:
+    """A benchmark on disk, opened for reading or going on.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> plan = Plan("mine", "digits", {"gaussian": "gaussian"}, methods=("energy",))
+    >>> run = RunFolder.create(tempfile.mkdtemp(), plan)
+    >>> RunFolder.open(run.path).plan.data
+    'digits'
+    >>> run.cells()
+    []
+    """
+
+    def __init__(self, path: Path, plan: Plan, made_by: dict[str, Any]) -> None:
+        """Use :meth:`create` or :meth:`open`."""
+        self.path, self.plan, self.made_by = path, plan, made_by
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], plan: Plan, command: str = "") -> RunFolder:
+        """Open the run that is there, or begin one; more seeds, OoD sets or methods may be asked of an old one.
+
+        A run of another in-distribution set or other networks is refused.
+        """
+        folder = Path(path)
+        check_names(plan)
+        made_by = {"command": command, **environment()}
+        if (folder / _SETTINGS).exists():
+            run = cls.open(folder)
+            fixed = ("data", "image_size", "network", "width", "recipe", "epochs")
+            changed = [name for name in fixed if getattr(run.plan, name) != getattr(plan, name)]
+            if changed:
+                was = ", ".join(f"{name} {getattr(run.plan, name)!r}" for name in changed)
+                raise InvalidInput(
+                    f"{folder} holds a run with {was}, which is not what was asked for. Use another folder, "
+                    "or delete this one to start anew."
+                )
+            for name, source in plan.ood.items():
+                if run.plan.ood.get(name, source) != source:
+                    raise InvalidInput(
+                        f"{folder} has an OoD set {name!r} from {run.plan.ood[name]!r}, and {source!r} was asked for. "
+                        f"Give it another name: --ood OTHER={source}."
+                    )
+            seeds = tuple(dict.fromkeys((*run.plan.seeds, *plan.seeds)))
+            methods = tuple(dict.fromkeys((*run.plan.methods, *plan.methods)))
+            further = tuple(dict.fromkeys((*run.plan.further, *plan.further)))
+            plan = run.plan._replace(seeds=seeds, methods=methods, further=further, ood={**run.plan.ood, **plan.ood})
+            check_names(plan)
+        folder.mkdir(parents=True, exist_ok=True)
+        document = {"format": FORMAT, "plan": plan.to_dict(), "made_by": made_by}
+        write_document(folder / _SETTINGS, document)
+        return cls(folder, plan, made_by)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunFolder:
+        """Open a run that exists."""
+        file = Path(path) / _SETTINGS
+        try:
+            document = read_json(file.read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            why = "there is no such folder"
+            if Path(path).exists():
+                why = f"it has no {_SETTINGS}" if Path(path).is_dir() else "it is a file"
+            raise FileFormatError(
+                f"{os.fspath(path)!r} is not the folder of a benchmark ({why}). Make one with `normscale bench "
+                "-o FOLDER`; for a report on outputs of your own: `normscale eval ... --report FOLDER`."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise FileFormatError(f"{file} is damaged ({error}). Delete it and run the benchmark again.") from error
+        try:
+            if document["format"] > FORMAT:
+                raise FileFormatError(
+                    f"{file} was written by normscale {document['made_by'].get('normscale', '?')} in format "
+                    f"{document['format']}; this version reads up to format {FORMAT}. Upgrade normscale."
+                )
+            return cls(Path(path), Plan.from_dict(document["plan"]), document["made_by"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise FileFormatError(f"{file} is not what this version writes ({error!r}). Use another folder.") from error
+
+    # -- networks ----------------------------------------------------------------------------------------------
+
+    def network(self, seed: int) -> NetworkFolder:
+        """The folder of a seed's network."""
+        return NetworkFolder(self.path / "networks" / f"seed{seed}")
+
+    def has_outputs(self, seed: int, name: str, arrays: Iterable[str] = ()) -> bool:
+        """Whether a network's outputs on a set are there, with all of these arrays."""
+        path = self.network(seed).outputs(name)
+        return path.exists() and set(arrays) <= set(array_names(path))
+
+    def outputs(self, seed: int, name: str) -> ModelOutputs:
+        """Read a network's outputs on a set."""
+        return read_table(self.network(seed).outputs(name))
+
+    def training(self, seed: int) -> dict[str, Any]:
+        """What training a network came to: its test accuracy, its log, its settings; empty while it is not there."""
+        return read_document(self.network(seed).result)
+
+    def perturbation(self, seed: int) -> dict[str, Any]:
+        """By which step a network's images were perturbed; empty if they were not."""
+        return read_document(self.network(seed).perturbation)
+
+    def missing(self) -> dict[str, str]:
+        """OoD sets that could not be had, and why."""
+        return {name: why for seed in self.plan.seeds for name, why in self.missing_of(seed).items()}
+
+    def missing_of(self, seed: int) -> dict[str, str]:
+        """OoD sets that could not be had for one network, and why."""
+        return {str(name): str(why) for name, why in read_document(self.network(seed).missing).items()}
+
+    # -- the stress grid and the report ------------------------------------------------------------------------
+
+    @property
+    def stress(self) -> Path:
+        """The stress grid on the first network's outputs."""
+        return self.path / "stress.json"
+
+    @property
+    def results(self) -> Path:
+        """All cells, one line per metric."""
+        return self.path / "results.jsonl"
+
+    @property
+    def further_results(self) -> Path:
+        """The cells of the methods that are measured besides, one line per metric."""
+        return self.path / "further.jsonl"
+
+    @property
+    def _failures(self) -> Path:
+        return self.path / "failures.json"
+
+    @property
+    def comparisons(self) -> Path:
+        """The paired bootstrap of the plan's subject against every other method."""
+        return self.path / "comparisons.json"
+
+    @property
+    def page(self) -> Path:
+        """The report as one page."""
+        return self.path / "report.html"
+
+    @property
+    def tables(self) -> Path:
+        """The folder of the report's tables."""
+        return self.path / "tables"
+
+    @property
+    def figures(self) -> Path:
+        """The folder of the report's figures."""
+        return self.path / "figures"
+
+    # -- cells -------------------------------------------------------------------------------------------------
+
+    def cell_path(self, seed: int, ood_set: str, method: str) -> Path:
+        """Where a cell is, or will be."""
+        return self.path / "cells" / f"seed{seed}" / ood_set / f"{file_form(method)}{SUFFIX}"
+
+    def save_cell(self, cell: Measurement, scores: ScoredPair) -> None:
+        """Keep a finished cell."""
+        path = self.cell_path(cell.seed or 0, cell.ood_set, cell.method)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        arrays = {name: array for name, array in scores._asdict().items() if array is not None}
+        save_state(path, {"cell": cell._asdict()}, arrays, CELL)
+
+    def load_cell(self, seed: int, ood_set: str, method: str) -> tuple[Measurement, ScoredPair]:
+        """Read a finished cell and its scores."""
+        path = self.cell_path(seed, ood_set, method)
+        cell = self._cell(path)
+        try:
+            return cell, ScoredPair(**load_state(path, CELL)[1])
+        except TypeError as error:
+            raise _foreign_cell(path, error) from error
+
+    @staticmethod
+    def _cell(path: Path) -> Measurement:
+        """What a cell came to, without its scores."""
+        header = load_header(path, CELL)
+        try:
+            return Measurement.from_json({"detector": "", "title": "", **header["cell"]})  # format 1 had neither
+        except (KeyError, TypeError, ValueError) as error:
+            raise _foreign_cell(path, error) from error
+
+    def has_cell(self, seed: int, ood_set: str, method: str) -> bool:
+        """Whether a cell is finished."""
+        return self.cell_path(seed, ood_set, method).exists()
+
+    def failures(self, seed: int) -> dict[str, str]:
+        """Methods that could not take part with a network, and why."""
+        found = read_document(self._failures).get(str(seed), {})
+        return {str(name): str(why) for name, why in found.items()}
+
+    def every_failure(self) -> dict[str, str]:
+        """Methods that could not take part with some network, and why."""
+        return {name: why for seed in self.plan.seeds for name, why in self.failures(seed).items()}
+
+    def save_failures(self, seed: int, failed: dict[str, str]) -> None:
+        """Keep which methods could not take part with a network."""
+        document = read_document(self._failures)
+        others = {key: value for key, value in document.items() if key != str(seed)}
+        changed = {**others, str(seed): failed} if failed else others
+        if changed != document:
+            write_document(self._failures, changed)
+
+    def cells(self, methods: Iterable[str] | None = None) -> list[Measurement]:
+        """All finished cells of the plan's methods, or of others, in its order."""
+        wanted = self.plan.methods if methods is None else tuple(methods)
+        return [
+            self._cell(self.cell_path(seed, ood_set, method))
+            for seed in self.plan.seeds
+            for ood_set in self.plan.ood
+            for method in wanted
+            if self.has_cell(seed, ood_set, method)
+        ]
+
+    def write_results(self) -> Path:
+        """Write ``results.jsonl``, and ``further.jsonl``, anew from the cells and the networks."""
+        with atomic_path(self.results) as temporary, open(temporary, "w") as file:
+            for seed in self.plan.seeds:
+                for row in self._accuracy_rows(seed):
+                    file.write(write_json(row) + "\n")
+            file.writelines(_lines(self.cells()))
+        further = self.cells(self.plan.further)
+        if further:
+            with atomic_path(self.further_results) as temporary, open(temporary, "w") as file:
+                file.writelines(_lines(further))
+        return self.results
+
+    def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
+        result = self.training(seed)
+        if result:
+            yield {
+                "seed": seed,
+                "in_set": self.plan.in_set,
+                "ood_set": None,
+                "method": "classifier",
+                "parameters": {name: result.get(name) for name in ("network", "width", "n_train")},
+                "metric": "test_accuracy",
+                "value": result["test_accuracy"],
+                "n_id": result.get("n_test"),
+                "seconds": sum(line["seconds"] for line in result["log"]),
+                "version": result.get("version"),
+                "commit": result.get("environment", {}).get("commit"),
+            }
+
+
+def file_form(method: str) -> str:
+    """A method as its cells' files are called: it may have parameters in its name.
+
+    Examples
+    --------
+    >>> file_form("mahalanobis:layers=stage1,features")
+    'mahalanobis_layers_stage1_features'
+    """
+    return re.sub(r"[^\w.+-]", "_", method)
+
+
+def check_names(plan: Plan) -> None:
+    """Refuse OoD sets and methods that have no place of their own in a folder."""
+    for name, source in plan.ood.items():
+        if name in OWN_SETS:
+            raise InvalidInput(
+                f"an OoD set cannot be called {name!r}, as a part of the in-distribution set is; name it: "
+                f"OTHER={source}."
+            )
+        if "/" in name or "\\" in name:
+            raise InvalidInput(f"the name of an OoD set is that of a folder and holds no slash; got {name!r}.")
+    files: dict[str, str] = {}
+    for method in dict.fromkeys(plan.measured):
+        if (other := files.setdefault(file_form(method), method)) != method:
+            raise InvalidInput(f"the cells of {other!r} and {method!r} would be the same files; rename one of them.")
+
+
+def _lines(cells: Iterable[Measurement]) -> Iterator[str]:
+    return (write_json(row) + "\n" for cell in cells for row in cell.per_metric())
+
+
+def _foreign_cell(path: Path, error: Exception) -> FileFormatError:
+    return FileFormatError(f"{path} is not what this version writes ({error}); delete it.")
+
+
+def array_names(path: Path) -> list[str]:
+    """Names of the arrays in a file of outputs, without reading them."""
+    try:
+        with safe_open(path, framework="np") as file:
+            return list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise FileFormatError(f"{path} is damaged ({error}); delete it and run the benchmark again.") from error
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write a small file of a run, whole or not at all."""
+    with atomic_path(path) as temporary:
+        Path(temporary).write_text(write_json(document, indent=1) + "\n")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a small file of a run; one that is not there is empty."""
+    try:
+        document = read_json(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise FileFormatError(f"{path} is damaged ({error}); delete it and run the benchmark again.") from error
+    return document if isinstance(document, dict) else {}

@@ -1,0 +1,174 @@
+"""The stress grid: detectors on streams of many kinds, to know when running statistics may be trusted.
+
+Every kind of stream (:mod:`normscale.bench.experiments.streams`) is a share of OoD rows, an order, and a class balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from normscale._validate import IntArray
+from normscale.bench.experiments.measurement import StreamKind
+from normscale.bench.experiments.measuring import Streams, measure
+from normscale.bench.experiments.methods import methods_of
+from normscale.bench.experiments.streams import (
+    BALANCES,
+    ORDERS,
+    ClassBalance,
+    Sizes,
+    Stream,
+    arrange,
+    draw_rows,
+    stream_classes,
+    stream_sizes,
+)
+from normscale.bench.experiments.stress_result import StressResult
+from normscale.detectors.base import Detector
+from normscale.outputs import ModelOutputs
+
+SHARES = (0.001, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75)
+
+
+class Grid(NamedTuple):
+    """The kinds of streams: every combination."""
+
+    shares: tuple[float, ...] = SHARES
+    orders: tuple[str, ...] = ORDERS
+    balances: tuple[str, ...] = BALANCES[:3]
+
+
+class StressPreset(NamedTuple):
+    """A grid, and the detectors that are measured on it."""
+
+    grid: Grid
+    fit: Callable[[ModelOutputs], dict[str, Detector]]
+    """Makes the detectors, fitted on the training outputs, by the name of the method."""
+    titles: Callable[[Mapping[str, Detector]], dict[str, str]]
+    """The methods' names for people."""
+    preferred: str | None = None
+    """Which method without running statistics is advised where several are as good."""
+
+
+class DrawnStreams(Streams):
+    """Streams of one share and one class balance, drawn from the rows of the test set and an OoD set."""
+
+    def __init__(self, n_id: int, share: float, balance: ClassBalance, orders: Sequence[str], seed: int) -> None:
+        self.orders, self.classes = orders, balance.chosen
+        self._n_id, self._share, self._balance, self._seed = n_id, share, balance, seed
+
+    def sizes(self, n_ood: int) -> Sizes:
+        return stream_sizes(self._balance, n_ood, self._share)
+
+    def rows(self, n_ood: int, draw: int) -> tuple[IntArray, IntArray]:
+        return draw_rows(self._balance, n_ood, self._share, seed=self._seed, draw=draw)
+
+    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int) -> Stream:
+        return arrange(id_rows, ood_rows, order, n_id=self._n_id, seed=self._seed, draw=draw)
+
+    def kind(self, order: str) -> StreamKind:
+        return StreamKind(self._share, order, self._balance.balance)
+
+    def called(self) -> str:
+        return f"{100 * self._share:g} % OoD, {self._balance.balance}"
+
+
+def stress(
+    id_test: ModelOutputs,
+    ood_sets: Mapping[str, ModelOutputs],
+    methods: Mapping[str, Detector],
+    *,
+    grid: Grid = Grid(),  # noqa: B008 - a tuple
+    titles: Mapping[str, str] | None = None,
+    notes: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    threads: int = 1,
+    tick: Callable[[str], None] = lambda _: None,
+) -> StressResult:
+    """Measure detectors on every kind of stream.
+
+    Parameters
+    ----------
+    id_test : ModelOutputs
+        In-distribution inputs the classifier was not trained on. Their classes are the labels where known, else the
+        predicted classes.
+    ood_sets : mapping of name to ModelOutputs
+    methods : mapping of name to fitted Detector
+        None of them is changed: what runs is streamed on a copy (``copy.copy`` must give it a state of its own).
+    grid : Grid
+    titles : mapping of name to str, optional
+        What the methods are called in sentences.
+    notes : mapping, optional
+        Kept in the result's settings: ``preferred`` and ``n_train`` matter to
+        :func:`normscale.bench.experiments.stress_summary.summarise`.
+    seed : int
+        Draws the rows, the orders, and the dominant or missing classes.
+    threads : int
+        How many threads share the streams; the numbers do not depend on it.
+    tick : callable
+        Told what has been done after each of the :func:`steps` of the grid.
+
+    Returns
+    -------
+    StressResult
+        A row for every OoD set, kind of stream and method. A stream that the sets have too few rows for has rows
+        without numbers and with the reason.
+
+    Examples
+    --------
+    >>> import normscale as ns
+    >>> sample = ns.load_sample()
+    >>> result = stress(sample.test, {"noise": sample.ood["uniform_noise"]}, {"energy": ns.Energy()})
+    >>> round(result.means()[StreamKind(0.5, "shuffled", "balanced")]["energy"].auroc, 2)
+    0.89
+    """
+    balances = {balance: ClassBalance(stream_classes(id_test), balance, seed) for balance in grid.balances}
+    streams = [
+        DrawnStreams(len(id_test), share, balances[balance], grid.orders, seed)
+        for share, balance in product(grid.shares, grid.balances)
+    ]
+    found = measure(
+        methods_of(methods, titles), id_test, ood_sets, streams=streams, seed=seed, threads=threads, tick=tick
+    )
+    rows = [one.record._replace(version="", commit=None) for one in found]  # the file says it once
+    settings = {
+        "seed": seed,
+        "n_id": len(id_test),
+        "ood_sets": {name: len(ood) for name, ood in ood_sets.items()},
+        "id_classes": "predicted" if id_test.labels is None else "labels",
+        **(notes or {}),
+    }
+    return StressResult(rows, settings)
+
+
+def stress_preset(
+    preset: StressPreset,
+    train: ModelOutputs,
+    id_test: ModelOutputs,
+    ood_sets: Mapping[str, ModelOutputs],
+    *,
+    seed: int = 0,
+    threads: int = 1,
+    tick: Callable[[str], None] = lambda _: None,
+) -> StressResult:
+    """Fit a preset's detectors on the training outputs and measure them on its grid, see :func:`stress`."""
+    methods = preset.fit(train)
+    notes = {"preferred": preset.preferred, "n_train": len(train)}
+    titles = preset.titles(methods)
+    return stress(
+        id_test,
+        ood_sets,
+        methods,
+        grid=preset.grid,
+        titles=titles,
+        notes=notes,
+        seed=seed,
+        threads=threads,
+        tick=tick,
+    )
+
+
+def steps(grid: Grid, n_sets: int) -> int:
+    """How often ``tick`` will be called."""
+    return n_sets * len(grid.shares) * len(grid.balances)

@@ -1,0 +1,74 @@
+"""Reliability diagrams at several temperatures, and ECE against temperature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from normscale._validate import FloatArray, IntArray, Rows
+from normscale.bench.report.figures.style import GRID, INK, INSIDE, OUTSIDE, new_figure, one_axes
+from normscale.metrics.calibration import reliability
+from normscale.metrics.temperature import EceCurve
+from normscale.scores import confidence, msp_score
+
+TEMPERATURES = np.geomspace(0.05, 20.0, 105)
+"""For the curve; 1 is among them."""
+BINS = 15
+
+
+def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[float], title: str) -> Figure:
+    """Draw one diagram for each of four temperatures: the accuracy in every bin of confidence.
+
+    Parameters
+    ----------
+    logits : array of shape (n, n_classes)
+        Of a network, or made from them.
+    labels : array of shape (n,)
+    temperatures : sequence of float
+        Divide the logits.
+    title : str
+    """
+    figure = new_figure(4.4, 4.3)
+    grid = figure.subplots(2, -(-len(temperatures) // 2), sharex=True, sharey=True, squeeze=False)
+    correct = np.argmax(logits, axis=1) == labels
+    for axes, temperature in zip(grid.flat, temperatures, strict=False):
+        found = reliability(confidence(msp_score(logits, temperature)), correct, BINS)
+        width = 1 / BINS
+        axes.bar(
+            found.edges[:-1], np.nan_to_num(found.accuracy), width, align="edge",
+            color=INSIDE, alpha=0.75, edgecolor=INSIDE, linewidth=0.5,
+        )  # fmt: skip
+        axes.plot([0, 1], [0, 1], color=GRID, linewidth=1.2, linestyle="--")
+        axes.set_title(f"T = {temperature:g}: ECE {found.ece:.3f}", fontsize=8.5)
+        axes.set_xlim(0, 1)
+        axes.set_ylim(0, 1)
+    figure.supxlabel("confidence", fontsize=9)
+    figure.supylabel("accuracy", fontsize=9)
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def draw_ece(curves: Mapping[str, EceCurve], in_set: str) -> Figure:
+    """Draw ECE against temperature for one or two kinds of logits by name, their minima marked."""
+    figure, axes = one_axes(f"Calibration error against temperature, {in_set}")
+    axes.axvline(1.0, color=GRID, linewidth=1.0, linestyle=":")
+    for (name, curve), (colour, style) in zip(curves.items(), ((INSIDE, "--"), (OUTSIDE, "-")), strict=False):
+        label = f"{name}: {curve.best_ece:.3f} at {curve.best_temperature:.2g}"
+        axes.plot(curve.temperatures, curve.ece, color=colour, linestyle=style, linewidth=1.7, label=label)
+        axes.plot([curve.best_temperature], [curve.best_ece], "o", color=colour, markersize=7, markeredgecolor=INK)
+    axes.set_xscale("log")
+    axes.set_xlabel("temperature")
+    axes.set_ylabel("expected calibration error")
+    axes.set_ylim(0, 1.35 * max(curve.ece.max() for curve in curves.values()))
+    axes.set_xticks([0.1, 0.3, 1.0, 3.0, 10.0], ["0.1", "0.3", "1", "3", "10"])
+    axes.set_xticks([], minor=True)
+    axes.legend(loc="upper left", title="smallest error", title_fontsize=7.5)
+    return figure
+
+
+def at_one(curve: EceCurve) -> float:
+    """The error at temperature 1."""
+    nearest: FloatArray = np.abs(np.log(curve.temperatures))
+    return float(curve.ece[int(nearest.argmin())])

@@ -1,0 +1,123 @@
+"""Tables and pages from templates: HTML, Markdown and LaTeX by jinja2, CSV by Python's own writer."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from normscale._version import __version__
+from normscale.bench.report.paired import BETTER, BETTER_NOT_ALL, WORSE, WORSE_NOT_ALL
+from normscale.bench.report.table import ReportTable
+from normscale.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "±": r"$\pm$", "−": r"$-$", "–": "--", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "×": r"$\times$",
+}  # fmt: skip
+_CLASSES = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NOT_ALL: "worse", "holds": "better",
+            "differs": "worse", "use this": "better"}  # fmt: skip
+"""How verdicts are coloured in a page."""
+
+
+def to_markdown(table: ReportTable) -> str:
+    """Headings, pipe tables with the best number bold, and notes.
+
+    Examples
+    --------
+    >>> from normscale.bench.report.table import Column, Section
+    >>> columns = [Column("Method"), Column("Ours", "value")]
+    >>> rows = [("MSP", 0.8), ("Energy", 0.9)]
+    >>> print(to_markdown(ReportTable("t", "Scores", columns, [Section("AUROC", rows, frozenset({(1, 1)}))])))
+    ## Scores
+    <BLANKLINE>
+    ### AUROC
+    <BLANKLINE>
+    | Method | Ours |
+    |:---|---:|
+    | MSP | 0.8000 |
+    | Energy | **0.9000** |
+    <BLANKLINE>
+    """
+    return render("table.md.j2", table=table).rstrip("\n") + "\n"
+
+
+def to_latex(table: ReportTable) -> str:
+    """One ``table`` per section, with booktabs rules; the notes follow the last."""
+    return render("table.tex.j2", table=table)
+
+
+def to_csv(table: ReportTable) -> str:
+    """Every row with its section, numbers in full; nothing where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    titled = len(table.sections) > 1
+    writer.writerow([*([table.section_column] if titled else []), *(column.title for column in table.columns)])
+    for section in table.sections:
+        writer.writerows([*([section.title] if titled else []), *row] for row in section.rows)
+    return text.getvalue()
+
+
+RENDERERS: dict[str, Callable[[ReportTable], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a template of ``page/``; in HTML whatever comes from a run is escaped."""
+    return _templates().get_template(template).render(values)
+
+
+@cache
+def _templates() -> Environment:
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+    except ImportError as error:
+        raise MissingExtra(
+            f"a report is made from templates ({error}). Run: pip install 'normscale[report]'"
+        ) from error
+    folder = resources.files("normscale.bench.report").joinpath("page")
+    made = Environment(
+        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text("utf-8")),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {"latex": latex_text, "markdown": markdown_text, "label": _label}
+    made.globals |= {"version": __version__, "verdict_class": lambda text: _CLASSES.get(text, ""), "file": _file}
+    return made
+
+
+def _file(name: str) -> str:
+    """A file of ``page/`` as it is: the style sheet and the scripts."""
+    from markupsafe import Markup
+
+    return Markup(resources.files("normscale.bench.report").joinpath("page", name).read_text("utf-8"))
+
+
+def _label(text: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", text.lower())
+
+
+def latex_text(text: str) -> str:
+    r"""Text that LaTeX prints as it stands.
+
+    Examples
+    --------
+    >>> print(latex_text("50 % of my_set ± 1"))
+    50 \% of my\_set $\pm$ 1
+    """
+    return "".join(_LATEX.get(character, character) for character in text)
+
+
+def markdown_text(text: str) -> str:
+    """Text that Markdown prints as it stands, on one line."""
+    return re.sub(r"([\\`*_{}\[\]<>|])", r"\\\1", text.replace("\n", " "))

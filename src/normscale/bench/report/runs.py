@@ -1,0 +1,272 @@
+"""The runs of a report: their cells, what was published beside them, and what they lack."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.methods import title_of
+from normscale.bench.experiments.results_file import read_results
+from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.experiments.scored_pair import ScoredPair
+from normscale.bench.report.paired import Resampled, resample
+from normscale.bench.report.published import BesideReference, OodGroupReference, Reference
+from normscale.bench.report.scoreboard import Average, Scoreboard
+from normscale.errors import InvalidInput
+
+Folder = str | os.PathLike[str]
+
+
+class ReportedRun(NamedTuple):
+    """What a report needs of a run: one folder, or several that hold networks of one kind."""
+
+    title: str
+    run: RunFolder
+    networks: Mapping[int, tuple[RunFolder, int]]
+    """By seed in this report: the folder, and the seed there."""
+    board: Scoreboard
+    beside: BesideReference
+    accuracies: Mapping[int, float]
+    planned: tuple[str, ...] = ()
+    """The methods that were asked for; some may have no cell."""
+    resampled: Resampled | None = None
+    why_not_resampled: str = ""
+
+    @property
+    def in_set(self) -> str:
+        """The name of the in-distribution set."""
+        return self.run.plan.in_set
+
+    @property
+    def subject(self) -> str | None:
+        """The method that the report compares with the others."""
+        return self.board.subject
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The OoD sets that are compared with the reference: those that it has too, or all if there is none."""
+        block = self.board.block.ood_sets
+        return tuple(name for name in block if name in self.beside.ood_sets) if self.beside.is_there else block
+
+    def average(self, metric: str, method: str) -> Average | None:
+        """Of a method over the shared OoD sets."""
+        return self.board.average(metric, method, self.shared)
+
+    def published(self, metric: str, method: str) -> float | None:
+        """The reference's average over the same sets; None if it does not have the method on all of them."""
+        side = self.beside.average(metric, method)
+        return side.theirs if side is not None and side.ood_sets == self.shared else None
+
+    def scores(self, seed: int, ood_set: str, method: str) -> ScoredPair:
+        """The scores behind a cell."""
+        run, own = self.networks[seed]
+        return run.load_cell(own, ood_set, method)[1]
+
+    def share(self, ood_set: str) -> float:
+        """Share of OoD rows in the stream of an OoD set and the test set."""
+        n_ood = self.board.n_ood(ood_set)
+        return n_ood / (n_ood + self.board.n_id())
+
+
+def read_runs(
+    folders: Sequence[Folder],
+    *,
+    reference: Callable[[RunFolder], Reference | None] = lambda _: None,
+    groups: OodGroupReference | None = None,
+    further: bool = False,
+    as_seeds: bool = False,
+    resamples: int = 1000,
+    tick: Callable[[str], None] = lambda _: None,
+) -> list[ReportedRun]:
+    """Read runs, finished or not; of each, ``settings.json`` and the files of results are enough.
+
+    Parameters
+    ----------
+    folders : paths
+    reference : function from a run to what was published for it
+    groups : OodGroupReference, optional
+        Titles of sets.
+    further : bool
+        Read the methods that were measured besides the plan's, for a leaderboard; then nothing is resampled.
+    as_seeds : bool
+        Take runs with the same in-distribution set as networks of one run, each a seed.
+    resamples : int
+        Of rows, where the scores are on disk and ``comparisons.json`` is not of these cells.
+    tick : callable
+        Told the OoD set after each step of the resampling.
+
+    Raises
+    ------
+    InvalidInput
+        If a run has no results, or is named twice.
+    """
+    if len({Path(folder).resolve() for folder in folders}) < len(folders):
+        raise InvalidInput("a run was named twice; name every folder once.")
+    opened = [RunFolder.open(folder) for folder in folders]
+    if as_seeds:
+        together: dict[str, list[RunFolder]] = {}
+        for run in opened:
+            together.setdefault(run.plan.in_set, []).append(run)
+        kinds = list(together.values())
+    else:
+        kinds = [[run] for run in opened]
+    set_titles = groups.set_titles if groups is not None else {}
+    titles = [set_titles.get(kind[0].plan.in_set, kind[0].plan.in_set) for kind in kinds]
+    paths = [kind[0].path for kind in kinds]
+    names = distinct_titles(
+        titles,
+        [kind[0].plan.name for kind in kinds],
+        [path.resolve().name for path in paths],
+        [os.fspath(path) for path in paths],
+    )
+    return [
+        _read(kind, name, reference, further=further, resamples=0 if further else resamples, tick=tick)
+        for kind, name in zip(kinds, names, strict=True)
+    ]
+
+
+def _read(
+    kind: Sequence[RunFolder],
+    title: str,
+    reference: Callable[[RunFolder], Reference | None],
+    *,
+    further: bool,
+    resamples: int,
+    tick: Callable[[str], None],
+) -> ReportedRun:
+    first = kind[0]
+    networks: dict[int, tuple[RunFolder, int]] = {}
+    cells: list[Measurement] = []
+    accuracies: dict[int, float] = {}
+    has_scores = True
+    for run in kind:
+        found, right, with_scores = _cells_of(run, further=further)
+        has_scores = has_scores and with_scores
+        for seed in dict.fromkeys([cell.seed or 0 for cell in found]):
+            new = seed if len(kind) == 1 else len(networks)
+            networks[new] = run, seed
+            cells += [cell._replace(seed=new) for cell in found if (cell.seed or 0) == seed]
+            if seed in right:
+                accuracies[new] = right[seed]
+        if len(kind) == 1:
+            accuracies = right
+    board = Scoreboard(cells, first.plan.subject, trained=bool(first.plan.network))
+    if len(kind) > 1:
+        _require_same_rows(cells, title)
+    beside = BesideReference(board, reference(first))
+    planned = first.plan.measured if further else first.plan.methods
+    read = ReportedRun(title, first, networks, board, beside, accuracies, planned)
+    kept = Resampled.load(first) if len(kind) == 1 else None
+    if kept is not None and kept.fits(board) and (kept.intervals or not has_scores):
+        return read._replace(resampled=kept)
+    if has_scores and resamples:
+        made = resample(board, read.scores, resamples=resamples, tick=tick)
+        if len(kind) == 1:
+            made.save(first)
+        return read._replace(resampled=made)
+    why = "no comparison of them was recorded" if kept is None else "the comparisons kept are of other cells"
+    return read._replace(why_not_resampled="" if further else f"its scores are not there, and {why}")
+
+
+def _cells_of(run: RunFolder, *, further: bool) -> tuple[list[Measurement], dict[int, float], bool]:
+    """The cells of a run, accuracies by seed, and whether the scores are there."""
+    cells, accuracies = run.cells(run.plan.measured if further else None), accuracies_of(run)
+    if cells:
+        return cells, accuracies, True
+    cells, accuracies = read_results(run.results)
+    if further:
+        cells = [*cells, *read_results(run.further_results).cells]
+    if not cells:
+        raise InvalidInput(
+            f"{os.fspath(run.path)!r} has neither finished cells nor results, so there is nothing to report of it. Run "
+            f"`normscale bench -o {os.fspath(run.path)}` again; it goes on where it stopped. Or leave it out."
+        )
+    return cells, accuracies, False
+
+
+def _require_same_rows(cells: Sequence[Measurement], title: str) -> None:
+    """Refuse networks that were measured on other rows."""
+    sizes: dict[str, set[tuple[int, int]]] = {}
+    for cell in cells:
+        sizes.setdefault(cell.ood_set, set()).add((cell.n_id, cell.n_ood))
+    for name, found in sizes.items():
+        if len(found) > 1:
+            shown = " and ".join(f"{n_id} + {n_ood}" for n_id, n_ood in sorted(found))
+            raise InvalidInput(
+                f"the networks of {title} were measured on other rows of {name} ({shown}), so they are not seeds of "
+                "one experiment. Report them without --as-seeds."
+            )
+
+
+def accuracies_of(run: RunFolder) -> dict[int, float]:
+    """Test accuracy by seed: as training found it or, without a record of that, of the outputs on the test set."""
+    found = {}
+    for seed in run.plan.seeds:
+        value = run.training(seed).get("test_accuracy")
+        if value is None and run.has_outputs(seed, "test", ["logits"]):
+            outputs = run.outputs(seed, "test")
+            value = outputs.accuracy if outputs.labels is not None and (outputs.labels >= 0).any() else None
+        if value is not None:
+            found[seed] = float(value)
+    return found
+
+
+def distinct_titles(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
+    """Titles, those that stand more than once with the first of further names that makes them distinct.
+
+    Examples
+    --------
+    >>> distinct_titles(["SVHN", "SVHN", "CIFAR-10"], ["small", "wide", "small"])
+    ['SVHN (small)', 'SVHN (wide)', 'CIFAR-10']
+    """
+    found = list(titles)
+    for names in further:
+        often = Counter(found)
+        found = [
+            one if often[one] == 1 else f"{title} ({name})"
+            for one, title, name in zip(found, titles, names, strict=True)
+        ]
+    return found
+
+
+def n_unfinished(one: ReportedRun, ood_sets: Sequence[str]) -> int:
+    """How many cells on these OoD sets are not there yet.
+
+    A method that failed is not waited for, and outputs of somebody's own were all measured when they were written.
+    """
+    plan = one.run.plan
+    if not plan.network:
+        return 0
+    failed = {(method, seed) for seed in plan.seeds for method in one.run.failures(seed)}
+    wanted = [(method, seed) for method in plan.methods for seed in plan.seeds if (method, seed) not in failed]
+    return sum((method, name, seed) not in one.board.cells for method, seed in wanted for name in ood_sets)
+
+
+def not_measured(one: ReportedRun, ood_set: str) -> list[str]:
+    """Methods of the plan that lack a cell on an OoD set."""
+    seeds = one.board.seeds
+    return [
+        name for name in one.run.plan.methods if any((name, ood_set, seed) not in one.board.cells for seed in seeds)
+    ]
+
+
+def gaps(one: ReportedRun) -> list[str]:
+    """What a run lacks, and why."""
+    missing, board, plan = one.run.missing(), one.board, one.run.plan
+    found = [f"Missing: {name} ({why})." for name, why in missing.items() if name not in board.ood_sets]
+    wanted = [name for name in plan.ood if name in board.ood_sets or name not in missing]
+    if to_come := n_unfinished(one, wanted):
+        n_done = sum(key[0] in plan.methods for key in board.cells)
+        found.append(f"Not finished: {n_done} of {n_done + to_come} cells are there.")
+    why = one.run.every_failure()
+    lost = dict.fromkeys(method for name in wanted for method in not_measured(one, name) if method in why)
+    found += [f"Without {title_of(method)}: {why[method]}" for method in lost]
+    if one.why_not_resampled:
+        found.append(f"No comparison row by row: {one.why_not_resampled}.")
+    if len(board.seeds) == 1 and board.trained:
+        found.append("One network: nothing says how much another training would change the numbers.")
+    return found

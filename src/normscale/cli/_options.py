@@ -1,0 +1,126 @@
+"""Options that several commands have, and what they print alike: notes, progress, rows that were skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from normscale import jobs
+from normscale._progress import bar
+from normscale.cli._sentences import as_options
+from normscale.detectors.choosing import AUTO
+from normscale.detectors.registry import list_detectors
+
+_LISTED_FILES, _LISTED_ROWS = 20, 5
+
+
+class EngineName(StrEnum):
+    """Where the work is done."""
+
+    HERE = "here"
+    LOCAL = "local"
+    RAY = "ray"
+
+
+class OnInvalid(StrEnum):
+    """What to do with a row that holds NaN or infinity."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+
+
+def complete_detector(incomplete: str) -> list[str]:
+    """Names of detectors that begin as typed; behind a ``+`` those that may score."""
+    before, plus, last = incomplete.rpartition("+")
+    names = list_detectors() if plus else [AUTO, *list_detectors()]
+    return [f"{before}{plus}{name}" for name in names if name.startswith(last)]
+
+
+DETECTOR_HELP = (
+    "NAME, NAME:parameter=value, or STEP+SCORE, where a step changes the outputs before they are scored: knn:k=20, "
+    "react:percentile=90+energy. `normscale detectors` lists them."
+)
+EngineOption = Annotated[
+    EngineName | None,
+    typer.Option(
+        "--engine",
+        help="Where the work is done: here, in this process (one piece); local, on processes of this machine (several "
+        "pieces); ray, on a Ray cluster. In brackets: when it is the default.",
+        show_default=False,
+    ),
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="How many tasks at the same time.")]
+AddressOption = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="With --engine ray: of the cluster; without, one is started here.")
+]
+PieceRowsOption = Annotated[int | None, typer.Option(min=1, help="Rows of a piece.")]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="How much memory rows may take that must be read into one place, such as 8GiB. Default: half of what is "
+        "free.",
+    ),
+]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print files, pieces, bytes and memory per worker, and stop.")
+]
+ProbabilitiesOption = Annotated[
+    bool,
+    typer.Option(
+        "--probabilities", help="The tables hold softmax probabilities instead of logits: take their logarithm."
+    ),
+]
+OnInvalidOption = Annotated[OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or leave it out.")]
+OodOption = Annotated[
+    list[str],
+    typer.Option(
+        "--ood",
+        metavar="[NAME=]TABLE",
+        help="Outputs on OoD inputs; NAME=PATH names the set; repeated, further sets. "
+        "Several files of one set: a folder or a glob.",
+    ),
+]
+
+
+def note(text: str) -> None:
+    """Tell the person at the terminal something that is no error."""
+    typer.echo(f"normscale: note: {as_options(text)}", err=True)
+
+
+@contextmanager
+def shown_progress() -> Iterator[Any]:
+    """A tick that shows a bar with rows per second and the time left."""
+    with bar("starting", 1.0, unit="share") as line:
+
+        def tick(progress: jobs.Progress) -> None:
+            share = progress.done_bytes / progress.n_bytes if progress.n_bytes else 1.0
+            line.at(share, f"{progress.doing}, {progress.rows_per_second:,.0f} rows/s")
+
+        yield tick
+
+
+def job_options(
+    engine: EngineName | None, workers: int | None, address: str | None, piece_rows: int | None
+) -> dict[str, Any]:
+    """What the functions of :mod:`normscale.jobs` take of these options; those that were not given are left out."""
+    given = {"engine": engine, "workers": workers, "address": address, "piece_rows": piece_rows}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def print_skipped(skipped: jobs.Skipped) -> None:
+    """Say which rows were left out: how many of each file, and the first of them."""
+    by_file: dict[str, list[int]] = {}
+    for path, row in skipped.rows:
+        by_file.setdefault(path, []).append(row)
+    if skipped.n:
+        typer.echo(f"{skipped.n} rows with NaN or infinity were skipped", err=True)
+    for path, rows in list(by_file.items())[:_LISTED_FILES]:
+        more = ", ..." if len(rows) > _LISTED_ROWS else ""
+        typer.echo(f"  {path}: rows {', '.join(map(str, rows[:_LISTED_ROWS]))}{more}", err=True)
+    if len(by_file) > _LISTED_FILES:
+        typer.echo(f"  and in {len(by_file) - _LISTED_FILES} more files", err=True)

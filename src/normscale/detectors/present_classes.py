@@ -1,0 +1,166 @@
+"""Present classes: the logits of classes that many training rows do not show are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import Annotated, NamedTuple
+
+import numpy as np
+
+from normscale import _validate
+from normscale._validate import BoolArray, IntArray
+from normscale.detectors.baseline import TrainingBaseline
+from normscale.detectors.formula import LogitFormula
+from normscale.detectors.registry import register
+from normscale.detectors.step import Step, require_logit_score
+from normscale.detectors.wrapper import Score
+from normscale.errors import InvalidInput
+from normscale.outputs import LOGITS, ModelOutputs
+from normscale.state import Numbers
+
+_FAIR_SHARE = 0.2
+"""Of 1 / C of the training rows: what a class must be predicted as to be shown, where there are no labels."""
+_ENOUGH_ROWS = 10.0
+"""Training rows for each class that is shown, on average, below which a class may be missing by chance."""
+_LESS = 0.9
+"""The logits of missing classes are left out where their standard deviations are below this part of the others'."""
+_LEFT_OUT = 1e6
+"""Taken off a logit that is left out, where a formula must keep its column."""
+
+
+def shown_classes(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
+    """(C,) which classes the training rows show: by the labels that occur, or by predictions where none is known."""
+    predicted = baseline.predicted
+    known = [label for label in labels if label >= 0]
+    if known:
+        return np.isin(np.arange(predicted.size), known)
+    shown: BoolArray = predicted >= max(1.0, _FAIR_SHARE * predicted.sum() / predicted.size)
+    return shown
+
+
+class Missing(NamedTuple):
+    """What the training rows say about classes that they do not show."""
+
+    rows_per_class: float
+    """Training rows for each class that is shown, on average."""
+    deviations: tuple[float, float]
+    """Median standard deviation of the logits of the missing classes, and of the others."""
+
+    @classmethod
+    def of(cls, baseline: TrainingBaseline, shown: BoolArray) -> Missing | None:
+        """By which classes (C,) are shown; None where all are, or fewer than two."""
+        n = int(np.count_nonzero(shown))
+        if n in (0, 1, shown.size):
+            return None
+        std = baseline.moments.std
+        return cls(baseline.moments.weight / n, (float(np.median(std[~shown])), float(np.median(std[shown]))))
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether so few rows may lack classes that the stream will have."""
+        return self.rows_per_class < _ENOUGH_ROWS
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the logits of the missing classes are left out."""
+        return not self.by_chance and self.deviations[0] < _LESS * self.deviations[1]
+
+
+@register
+class PresentClasses(Step):
+    """The logits of the classes that are present in the training rows, scored by another detector.
+
+    A classifier may know more classes than the rows at hand show. The logits of the missing classes vary less on these
+    rows than the others do, so that norm-scaling divides them by too little and takes what OoD inputs do to them for
+    certainty. They are left out where the rows are enough to say that a class is missing (ten rows or more for each
+    class that is shown, on average), and where these logits do vary less (the median of their standard deviations is
+    below .9 of the others'). Else nothing changes: a class that is missing by chance may come, and its logit counts.
+
+    A class is shown when a training row has its label; without labels, when it is predicted at least a fifth as often
+    as it would be if all classes were equally frequent, because mistakes are predicted, too.
+
+    Parameters
+    ----------
+    score : str or Detector
+        What scores the logits that are left: any detector that reads logits alone.
+
+    Attributes
+    ----------
+    classes_ : array (K,)
+        The columns that are kept.
+
+    Examples
+    --------
+    >>> train = np.tile([[4.0, 0.0, -3.0], [0.0, 8.0, -3.1], [2.0, 4.0, -3.2]], (10, 1))
+    >>> detector = PresentClasses("norm_scaling").fit(train)
+    >>> detector.classes_.tolist(), detector.score([[4.0, 0.0, 9.0]]).round(4).tolist()
+    ([0, 1], [-2.4495])
+    """
+
+    name = "present_classes"
+    title = "Present classes"
+    paper = "docs/robust.md"
+    cost = "one more pass over the logits"
+    default_score = "norm_scaling"
+    own_reads = (LOGITS,)
+    parameters = {"score": "the detector that scores the logits that are left"}
+
+    class Fitted(NamedTuple):
+        """The columns that are kept."""
+
+        classes: Annotated[IntArray, Numbers("kept", least=0.0)]
+
+    fitted_: Fitted
+
+    def __init__(self, score: Score = "norm_scaling") -> None:
+        self._score_by(score)
+        require_logit_score(self, self.scorer)
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> set[int]:
+        """The labels that rows have."""
+        labels: set[int] = set()
+        for chunk in chunks:
+            if chunk.labels is not None:
+                labels.update(np.unique(chunk.labels).tolist())
+        return labels
+
+    def _merge(self, first: set[int], second: set[int]) -> set[int]:
+        return first | second
+
+    def _finish(self, total: set[int], turn: int) -> bool:
+        if self.baseline_ is not None:
+            shown = shown_classes(self.baseline_, total)
+            missing = Missing.of(self.baseline_, shown)
+            kept = shown if missing is not None and missing.left_out else np.ones_like(shown)
+            self._learn(self.Fitted(np.flatnonzero(kept)))
+        return True
+
+    def _derive(self) -> None:
+        classes, last = self.fitted_.classes, (self.widths_ or {})[LOGITS]
+        if classes.size < 2 or (np.diff(classes) < 1).any() or classes[-1] >= last:
+            raise InvalidInput(f"classes must be two or more columns in order, below {last}.")
+
+    @property
+    def _all(self) -> bool:
+        assert self.widths_ is not None
+        return self.fitted_.classes.size == self.widths_[LOGITS]
+
+    def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        if self._all:
+            return outputs
+        rows = outputs.logits
+        if not np.isfinite(rows).all():
+            raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
+        return ModelOutputs._trusted({LOGITS: np.ascontiguousarray(rows[:, self.fitted_.classes])}, outputs.labels)
+
+    def formula(self) -> LogitFormula | None:
+        inner = self._scorer_formula()
+        if not isinstance(inner, LogitFormula) or self._all:
+            return inner if isinstance(inner, LogitFormula) else None
+        if inner.centred or inner.largest_weight or inner.class_offset is not None or inner.ood_position is not None:
+            return None
+        assert self.widths_ is not None
+        width = self.widths_[LOGITS]
+        shift, factor = np.full(width, _LEFT_OUT), np.ones(width)
+        shift[self.fitted_.classes], factor[self.fitted_.classes] = inner.shift, inner.factor
+        return inner._replace(shift=shift, factor=factor)

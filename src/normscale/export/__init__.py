@@ -1,0 +1,1 @@
+"""Detectors inside ONNX models and torch modules."""

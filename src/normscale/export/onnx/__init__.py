@@ -1,0 +1,19 @@
+"""ONNX classifiers that carry their detector; needs onnx and onnxruntime (``pip install 'normscale[onnx]'``)."""
+
+from normscale.export.onnx.agreement import Agreement
+from normscale.export.onnx.attaching import GraphWithDetector, attach_detector
+from normscale.export.onnx.classifier_outputs import ClassifierOutput, classifier_output
+from normscale.export.onnx.exporting import Exported, export_with_detector
+from normscale.export.onnx.session import DetectorSession, initial_state
+
+__all__ = [
+    "Agreement",
+    "ClassifierOutput",
+    "DetectorSession",
+    "Exported",
+    "GraphWithDetector",
+    "attach_detector",
+    "classifier_output",
+    "export_with_detector",
+    "initial_state",
+]

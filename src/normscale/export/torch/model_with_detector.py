@@ -1,0 +1,160 @@
+"""A torch classifier that carries its detector: logits, score and verdict from one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from normscale.detectors.base import Detector
+from normscale.detectors.formula import LogitFormula, formula_of, limits_of, logit_limits_of, moment_formula_of
+from normscale.errors import InvalidInput
+from normscale.export.torch.double_buffers import DoubleBuffers
+from normscale.export.torch.formula_scorer import FormulaScorer
+from normscale.export.torch.moment_scorer import MomentScorer
+
+Logits = str | int | Callable[[Any], Tensor]
+"""Which part of a model's output the logits are: a key or attribute, a place, or a function of the output."""
+
+
+class ScoredOutput(NamedTuple):
+    """What a model with a detector says about n inputs."""
+
+    logits: Tensor
+    """(n, C), as the model gives them."""
+    ood_score: Tensor
+    """(n,), float64; higher = more out-of-distribution."""
+    is_ood: Tensor | None
+    """(n,), bool; None when the detector has no threshold."""
+
+
+def attach_detector(
+    model: nn.Module, detector: Detector, *, logits: Logits | None = None, stateful: bool = False
+) -> ModelWithDetector:
+    """Put a fitted detector behind a classifier; the result is a module that can be compiled, exported and stored.
+
+    Parameters
+    ----------
+    model : nn.Module
+        It stays what it is: shared, not copied.
+    detector : Detector
+        Any that offers a formula of logits, as those of normscale that read logits do.
+    logits : str, int or function, optional
+        Where the logits are in the model's output, if it is no tensor: a key or attribute, a place, or a function.
+    stateful : bool
+        Take each row into the statistics, then score it; for a detector whose statistics are moments of the logits,
+        such as norm-scaling. By default they are frozen.
+
+    Examples
+    --------
+    >>> from normscale import MSP, Threshold
+    >>> msp = MSP()
+    >>> msp.threshold_ = Threshold(-1.0)
+    >>> with_detector = attach_detector(nn.Identity(), msp)
+    >>> logits, score, is_ood = with_detector(torch.tensor([[2.0, 0.0], [0.5, 0.0]]))
+    >>> score.tolist(), is_ood.tolist()
+    ([-2.0, -0.5], [False, True])
+    """
+    return ModelWithDetector(model, detector, logits=logits, stateful=stateful)
+
+
+class ModelWithDetector(DoubleBuffers):
+    """A classifier and its detector; :func:`attach_detector` makes one.
+
+    ``forward`` takes what the model takes and returns a :class:`ScoredOutput`. ``train()`` and ``eval()`` act on the
+    model and change nothing in the detector. A row with NaN or infinity scores NaN and is flagged; when statistics
+    move, the whole batch then scores NaN and none of it is taken in.
+
+    Attributes
+    ----------
+    model : nn.Module
+    scorer : nn.Module
+        Logits in, scores out. Where statistics move, ``scorer.moments`` are those of now, in numpy.
+    limits : buffer (1,) or (C,), or None
+        Scores above are flagged; one for each predicted class where the detector has them.
+    logit_limits : (float, float) or None
+        Rows with a logit beyond these are flagged, too: they lie far outside of what training showed.
+    """
+
+    limits: Tensor | None
+
+    def __init__(
+        self, model: nn.Module, detector: Detector, *, logits: Logits | None = None, stateful: bool = False
+    ) -> None:
+        """Take the detector's numbers over."""
+        super().__init__()
+        self.model = model
+        self.scorer: nn.Module = (
+            MomentScorer.from_formula(moment_formula_of(detector), check=False)
+            if stateful
+            else _formula_scorer(detector)
+        )
+        self.stateful = stateful
+        self.logits = logits
+        limits = limits_of(detector)
+        self.logit_limits = logit_limits_of(detector)
+        per_class = None if limits is None or limits.size == 1 else limits.size
+        self.n_classes = (detector.widths_ or {}).get(detector.reads[0]) or per_class
+        self.register_buffer("limits", None if limits is None else torch.from_numpy(limits))
+        self.training = model.training
+
+    def forward(self, *inputs: Any, **named: Any) -> ScoredOutput:
+        """The model's logits, their scores, and whether each row is out-of-distribution."""
+        if self.stateful and _on_the_way_to_onnx():  # which would drop what the buffers become, without a word
+            raise InvalidInput(
+                "an ONNX graph has no memory, so moving statistics cannot be exported from torch. Export "
+                "attach_detector(model, detector) with frozen ones, or the bare model and then: "
+                "normscale export --stateful."
+            )
+        logits = self._pick(self.model(*inputs, **named))
+        scores = self.scorer(logits, update=True) if self.stateful else self.scorer(logits)
+        if self.limits is None:
+            return ScoredOutput(logits, scores, None)
+        limits = self.limits if len(self.limits) == 1 else self.limits[logits.argmax(dim=1)]
+        flagged = ~(scores <= limits)
+        if self.logit_limits is not None:
+            low, high = self.logit_limits
+            flagged |= (logits.amax(dim=1) > high) | (logits.amin(dim=1) < low)
+        return ScoredOutput(logits, scores, flagged)
+
+    def _pick(self, output: Any) -> Tensor:
+        """The logits in what the model returned."""
+        where = self.logits
+        found = output
+        try:
+            if callable(where):
+                found = where(output)
+            elif isinstance(where, str):
+                found = output[where] if isinstance(output, dict) else getattr(output, where)
+            elif where is not None:
+                found = output[where]
+        except (KeyError, AttributeError, IndexError) as error:
+            raise InvalidInput(f"the model's output, a {type(output).__name__}, has no {where!r} ({error}).") from error
+        if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[1] != (self.n_classes or found.shape[1]):
+            what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+            raise InvalidInput(
+                f"the logits must be a tensor of shape (n, {self.n_classes or 'n_classes'}); the model gave {what}. "
+                "Pass logits=KEY, PLACE or a function of the model's output."
+            )
+        return found
+
+    def extra_repr(self) -> str:
+        return f"stateful={self.stateful}, threshold={'none' if self.limits is None else 'set'}"
+
+
+def _formula_scorer(detector: Detector) -> FormulaScorer:
+    formula = formula_of(detector)
+    if not isinstance(formula, LogitFormula):
+        raise InvalidInput(
+            f"attach_detector takes a detector of logits; {detector.name} reads {' and '.join(detector.reads)}. Score "
+            "what normscale.extraction.extract gives, or use normscale export --features NAME."
+        )
+    return FormulaScorer(formula)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _on_the_way_to_onnx() -> bool:
+    """Whether torch.onnx.export is at work; asked for outside the trace, in which torch answers no."""
+    return torch.onnx.is_in_onnx_export()

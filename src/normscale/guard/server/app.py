@@ -1,0 +1,320 @@
+"""The ASGI application: which route a request is for, what is refused before its body is read, what errors become.
+
+In this order: host and origin, the route, token and role; then, for routes that take part in it, the limit of requests
+at once, and the body within its bounds of size, time and memory. So strangers cost nothing but the head of a request,
+and health and metrics are answered however much else is going on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from functools import partial
+
+from normscale._processes import end_with_parent
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
+from normscale.guard.server.bad_request import BadRequest, shown
+from normscale.guard.server.bodies import encode_json, error_body
+from normscale.guard.server.bounds import Shares
+from normscale.guard.server.event_log import Refusals
+from normscale.guard.server.handlers import Handlers, ShutdownSignal
+from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts, checked_origin
+from normscale.guard.server.instruments import Instruments
+from normscale.guard.server.openapi import Route, routes_of
+from normscale.guard.server.protocol import DROPPED, KNOWN
+from normscale.guard.server.request import ClientGone, Handler, HttpRequest, Receive, Reply, Scope, Send
+from normscale.guard.server.settings import ServerSettings
+from normscale.guard.server.webhook import Webhook
+
+_PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_WEBHOOK_SECONDS = 2.0
+_PAGE = os.path.join(os.path.dirname(__file__), "page")
+_PAGE_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_LOGGER = logging.getLogger("uvicorn.error")
+_SERVER_ERROR = (
+    "the server made a mistake, and its log says which. Whether it happened before or after rows were taken in is not "
+    "known: ask again with the same Idempotency-Key, or look at /v1/state."
+)
+_OPENAPI = Route("GET", "/openapi.json", "openapi", "This document")
+
+
+class GuardApp:
+    """The application of one worker, for one guard or for several by name.
+
+    ======  ====================================================================================
+    400     no header Host, or a header twice that may come once
+    401     no token that is known; 403: it may not do this, or a page of another origin asks
+    404     no such path; 405: not by this method
+    408     the body did not arrive in time
+    413     the body is too large; declared bodies are refused before a byte is read
+    415     the body is compressed, or of a format that is not known
+    421     the header Host names another server
+    422     the body can be read and breaks a rule
+    500     the server made a mistake; its log has the traceback
+    503     too much to do, or the store cannot be used; ``Retry-After`` says when to try again
+    504     the answer took too long; 507: the disk is full
+    ======  ====================================================================================
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings = settings
+        self._hosts = Hosts(settings.host, settings.hosts)
+        self._origins = frozenset(checked_origin(origin) for origin in settings.origins)
+        bounds, busy = settings.bounds, "the server is busy with other requests"
+        self._scores, self._controls = Shares(bounds.max_requests, busy), Shares(bounds.max_controls, busy)
+        self._streams = Shares(bounds.max_live, busy)
+        self._memory = Shares(bounds.max_bodies, "bodies of other requests take all the memory there is for them")
+        self._instruments = Instruments()
+        self._refusals = Refusals()
+        self._webhook: Webhook | None = None
+        self.guards = {name: Handlers(name, settings, self._instruments) for name in settings.guards}
+        self._routes: dict[str, dict[str, tuple[Route, Handlers, Handler]]] = {}
+        for name, guard in self.guards.items():
+            prefix = f"/{name}" if name else ""
+            for route in (*routes_of(guard.settings), _OPENAPI):
+                found = (route, guard, guard.handler(route))
+                self._routes.setdefault(prefix + route.path, {})[route.method] = found
+            for path, reply in _page_files():
+                self._routes[prefix + path] = {"GET": (Route("GET", path, "", "The page"), guard, _always(reply))}
+        if "" not in self.guards:  # for all of them; the page of one says where the others are
+            first = next(iter(self.guards.values()))
+            for path, handler in (("/healthz", first.health), ("/readyz", self._all_ready), ("/", self._names)):
+                self._routes[path] = {"GET": (Route("GET", path, "", ""), first, handler)}
+        self._paths = "/openapi.json" if "" in self.guards else "/NAME/openapi.json; / lists the names"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(HttpRequest(scope, receive), send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start and stop with the server."""
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:  # said once by the command already, unless something changed since
+            _LOGGER.exception("the application did not start")
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        for guard in self.guards.values():
+            await guard.stop()
+        if self._webhook is not None:
+            self._webhook.stop(_WEBHOOK_SECONDS)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def start(self) -> None:
+        """Open every guard."""
+        shutdown, self._webhook = ShutdownSignal(), Webhook(self._settings.webhook)
+        for guard in self.guards.values():
+            await guard.start(shutdown, self._webhook)
+        gc.collect()
+        gc.freeze()  # what is loaded by now stays; looking through it again and again is felt in the answers' times
+
+    async def _answer(self, request: HttpRequest, send: Send) -> None:
+        methods = self._routes.get(request.path, {})
+        path = request.path if methods else "other"
+        with ExitStack() as held:
+            try:
+                reply = await self._reply(request, methods, held)
+            except ClientGone:
+                return
+            except Exception as error:
+                held.close()  # who is refused makes room for others, though it may be listened to for a while
+                reply = refusal(error)
+                of_all = "" not in self.guards and request.path.count("/") == 1
+                guard = "" if of_all else next((handlers.name for _, handlers, _ in methods.values()), "")
+                if isinstance(error, (StoreUnavailable, FileFormatError)):
+                    self._count_store_error(self.guards[guard], error)
+                elif reply.status == 500:
+                    _LOGGER.exception("a request was not answered")
+                because = None if reply.status in (401, 404) else _sentence(error)  # of strangers' paths, nothing
+                who = {"client": request.client, "address": request.address}
+                self._refusals.log(guard=guard, status=reply.status, path=path, **who, because=because)
+            self._instruments.request(path, reply.status)
+            await respond(request, reply, send)
+
+    async def _reply(
+        self, request: HttpRequest, methods: dict[str, tuple[Route, Handlers, Handler]], held: ExitStack
+    ) -> Reply:
+        self._check_head(request)
+        found = methods.get(request.method)
+        if not methods:
+            raise BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in {self._paths}.")
+        if found is None:
+            known = ", ".join(sorted(methods))
+            raise BadRequest(405, f"{shown(request.method)} is not allowed here, but {known}.")
+        route, guard, handler = found
+        guard.identify(request, route.role)
+        request.scope[KNOWN] = bool(route.role)
+        bounds, has_rows = self._settings.bounds, route.role == "score"
+
+        def take(shares: Shares, amount: int = 1) -> None:
+            shares.take(request.client, amount)
+            held.callback(shares.give_back, request.client, amount)
+
+        if route.role and not route.is_free:
+            take(self._scores if has_rows else self._streams if route.handler == "live" else self._controls)
+        clock = asyncio.timeout(bounds.max_seconds)
+        try:
+            async with clock:
+                if route.body is not None:
+                    if has_rows:
+                        await request.read_body(bounds.max_body, partial(take, self._memory))
+                    else:
+                        await request.read_body(min(bounds.max_body, bounds.max_control_body))
+                    clock.reschedule(asyncio.get_running_loop().time() + bounds.max_seconds)
+                return await handler(request)
+        except TimeoutError:
+            if not clock.expired():  # one of the handler's own
+                raise
+            if route.body is not None and request.unread:
+                raise BadRequest(408, f"the body did not arrive within {bounds.max_seconds:g} seconds.") from None
+            raise BadRequest(
+                504,
+                f"no answer within {bounds.max_seconds:g} seconds; it may still be done. Ask again with the same "
+                "Idempotency-Key, or look at /v1/state, and send fewer rows at once.",
+            ) from None
+
+    def _check_head(self, request: HttpRequest) -> None:
+        """Refuse what its headers alone show to be for another server, or from another's page."""
+        headers = request.headers
+        request.require_single_headers()
+        host, origin = headers.get(b"host"), headers.get(b"origin")
+        if host is None:
+            raise BadRequest(400, "the request has no header Host.")
+        if not self._hosts.allow(host):
+            raise BadRequest(421, "this server does not answer to that Host. Use its own name, or allow this one.")
+        if origin is not None and request.method not in _SAFE:
+            # Behind a proxy that does TLS the page is of https; a page of http is one of ours only if we speak it.
+            schemes = (b"https://",) if request.scope.get("scheme") == "https" else (b"https://", b"http://")
+            own = {scheme + host.lower() for scheme in schemes}
+            if origin.lower() not in own | self._origins:
+                raise BadRequest(
+                    403, "pages of another origin may not do this; --allow-origin lets one that you trust."
+                )
+        if headers.get(b"content-encoding", b"").strip().lower() not in (b"identity", b""):
+            raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")
+
+    async def _all_ready(self, request: HttpRequest) -> Reply:
+        for name, guard in self.guards.items():
+            try:
+                await guard.ready(request)
+            except (StoreUnavailable, FileFormatError) as error:
+                self._count_store_error(guard, error)
+                raise BadRequest(refusal(error).status, f"{name}: {error}") from error
+        return Reply(encode_json({"status": "ready"}))
+
+    def _count_store_error(self, guard: Handlers, error: Exception) -> None:
+        self._instruments.store_errors.labels(guard.name).inc()
+        guard.watcher.store_trouble(str(error))
+
+    async def _names(self, _: HttpRequest) -> Reply:
+        return Reply(encode_json({"guards": {name: f"/{name}/" for name in self.guards}}))
+
+
+def worker_app(settings: ServerSettings) -> GuardApp:
+    """What a worker process runs."""
+    end_with_parent(gently=True)
+    if settings.workers > 1 and hasattr(signal, "SIGHUP"):  # the parent tells of it, once
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    return GuardApp(settings)
+
+
+def _always(reply: Reply) -> Handler:
+    async def give(_: HttpRequest) -> Reply:
+        return reply
+
+    return give
+
+
+def _page_files() -> Iterator[tuple[str, Reply]]:
+    """``/`` is the page, ``/page/...`` what it loads; all of it is read once, at the start."""
+    for name in sorted(os.listdir(_PAGE)):
+        content_type = _PAGE_TYPES.get(os.path.splitext(name)[1])
+        if content_type is not None:
+            with open(os.path.join(_PAGE, name), "rb") as file:
+                reply = Reply(file.read(), content_type, {"Cache-Control": "no-cache"})
+            yield "/" if name == "index.html" else f"/page/{name}", reply
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, NormscaleError) else _SERVER_ERROR
+
+
+def refusal(error: Exception) -> Reply:
+    """An error as a status and a sentence."""
+    headers: dict[str, str] = {}
+    if isinstance(error, BadRequest):
+        status = error.status
+    elif isinstance(error, StoreUnavailable):
+        status = 507 if error.full else 503
+    elif isinstance(error, FileFormatError):  # a store that is damaged
+        status = 503
+    elif isinstance(error, MissingExtra):  # of a format that this server cannot read
+        status = 415
+    else:
+        status = 422 if isinstance(error, InvalidInput) else 500
+    if status in (503, 507):
+        headers["Retry-After"] = "1"
+    elif status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Reply(error_body(_sentence(error)), headers=headers, status=status)
+
+
+async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:
+    """Send a reply, and read what is left of a body that nobody wanted."""
+    private = "/v1/" in request.path
+    headers = [
+        (b"content-type", reply.content_type.encode("latin-1")),
+        *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.items()),
+        *(_PRIVATE if private else SECURITY_HEADERS),
+    ]
+    content = reply.content
+    if not isinstance(content, bytes):
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await _stream(request, content, send)
+        return
+    headers.append((b"content-length", b"%d" % len(content)))
+    if request.unread:  # the connection's next bytes would be the rest of the body
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content, "more_body": request.unread})
+    if request.unread:
+        request.scope[DROPPED] = True
+        await request.drop_body()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _stream(request: HttpRequest, pieces: AsyncIterator[bytes], send: Send) -> None:
+    """Send pieces until there are no more or the client is gone."""
+
+    async def send_all() -> None:
+        async for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    sending, gone = asyncio.ensure_future(send_all()), asyncio.ensure_future(request.wait_until_gone())
+    try:
+        await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (sending, gone):
+            task.cancel()
+        results = await asyncio.gather(sending, gone, return_exceptions=True)
+    if isinstance(results[0], Exception):
+        raise results[0]

@@ -1,0 +1,148 @@
+"""One HTTP request, as far as its routes need to know it, and the reply to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, NamedTuple, TypeAlias
+from urllib.parse import parse_qs
+
+from normscale.guard.server.bad_request import BadRequest, Body, shown
+from normscale.guard.server.parsing import JSON
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-encoding", b"idempotency-key")
+"""Headers that mean nothing when they come twice."""
+_LONGEST_KEY = 128
+_LINGER_SECONDS = 2.0
+_LINGER_BYTES = 64 << 20
+
+
+class Reply(NamedTuple):
+    """What a client gets back."""
+
+    content: bytes | AsyncIterator[bytes]
+    content_type: str = JSON
+    headers: Mapping[str, str] = {}
+    status: int = 200
+
+
+class ClientGone(Exception):
+    """The client has hung up: there is nobody to answer."""
+
+
+class HttpRequest:
+    """A request whose body is still to be read.
+
+    Attributes
+    ----------
+    headers : dict of bytes to bytes
+        By name in lower case.
+    body : bytes or bytearray
+        Empty until :meth:`read_body`.
+    client : str
+        Whose request it is, once that is known.
+    """
+
+    __slots__ = ("_receive", "body", "client", "headers", "method", "path", "query", "scope", "unread")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self._receive = receive
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query: bytes = scope["query_string"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
+        self.body: Body = b""
+        self.client = ""
+
+    @property
+    def address(self) -> str:
+        """Where it comes from."""
+        address = self.scope.get("client")
+        return str(address[0]) if address else "local"
+
+    def header(self, name: bytes) -> str | None:
+        """A header by its name in lower case."""
+        value = self.headers.get(name)
+        return None if value is None else str(value, "latin-1")
+
+    def require_single_headers(self) -> None:
+        """Refuse a header that comes twice and contradicts itself."""
+        if len(self.headers) == len(self.scope["headers"]):
+            return
+        names = [name for name, _ in self.scope["headers"]]
+        for name in _ONCE:
+            if names.count(name) > 1:
+                raise BadRequest(400, f"the request has two headers {name.decode().title()}; send one.")
+
+    def flag(self, name: str) -> bool:
+        """Whether the query sets ``name`` to true."""
+        if not self.query:
+            return False
+        value = parse_qs(self.query.decode("latin-1"), keep_blank_values=True).get(name, ["false"])[0].lower()
+        if value not in ("true", "false"):
+            raise BadRequest(422, f"{name} must be true or false; got {shown(value)}.")
+        return value == "true"
+
+    @property
+    def key(self) -> str | None:
+        """The Idempotency-Key, if there is one."""
+        key = self.header(b"idempotency-key")
+        if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
+            raise BadRequest(400, f"an Idempotency-Key has 1 to {_LONGEST_KEY} printable ASCII characters.")
+        return key
+
+    async def read_body(self, max_body: int, take: Callable[[int], None] = lambda _: None) -> None:
+        """Read the body within its bounds of size and memory; ``take`` is told of every piece and may refuse it."""
+        declared = self.headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > max_body:
+            raise _too_large(max_body)
+        parts: list[bytes] = []
+        size = 0
+        while self.unread:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            part = message.get("body", b"")
+            parts.append(part)
+            size += len(part)
+            self.unread = message.get("more_body", False)
+            if size > max_body:
+                raise _too_large(max_body)
+            take(len(part))
+        self.body = parts[0] if len(parts) == 1 else bytearray().join(parts)
+
+    async def wait_until_gone(self) -> None:
+        """Return when the client has hung up; the body must have been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def drop_body(self) -> None:
+        """Read what is left of the body and forget it, for a while.
+
+        A client that is still sending when the connection is closed is told so by its system before it has read the
+        answer.
+        """
+        left = _LINGER_BYTES
+        try:
+            async with asyncio.timeout(_LINGER_SECONDS):
+                while self.unread and left > 0:
+                    message = await self._receive()
+                    left -= len(message.get("body", b""))
+                    self.unread = message["type"] == "http.request" and message.get("more_body", False)
+        except TimeoutError:
+            return
+
+
+Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply]]
+"""What answers a route."""
+
+
+def _too_large(max_body: int) -> BadRequest:
+    return BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")

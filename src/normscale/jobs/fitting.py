@@ -1,0 +1,444 @@
+"""Fit a detector on the rows of tables: one or many, here, on processes or on Ray, with the same bits."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from normscale._validate import ON_INVALID, Rows, one_of
+from normscale.detectors.base import Detector
+from normscale.detectors.choosing import AUTO, choose_detector
+from normscale.detectors.enough_rows import why_little_is_learned, why_nothing_is_learned
+from normscale.detectors.partial_fit import Partial, PartialFit
+from normscale.detectors.present_classes import Missing, shown_classes
+from normscale.detectors.registry import DEFAULT, as_detector
+from normscale.errors import InvalidInput, MissingOutput, NumericalWarning
+from normscale.input_checks.first_rows import looks_transposed
+from normscale.input_checks.row_sketch import RowSketch
+from normscale.jobs.gathering import MemoryBound, gather_rows, memory_bound
+from normscale.jobs.merging import MergeTree, merged, subtree_level
+from normscale.jobs.sources import (
+    PIECE_ROWS,
+    Layout,
+    Paths,
+    Piece,
+    PieceRows,
+    RowSource,
+    Skipped,
+    input_named,
+    read_piece,
+)
+from normscale.jobs.spreading import Engine, open_engine
+from normscale.jobs.watching import ProgressCounter, Tick
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.rows import gather
+
+_TASKS_PER_WORKER = 8
+_KEPT_ROWS = 1000
+"""Training rows that are kept to see whether rows and columns changed places."""
+
+Say = Callable[[str], object]
+
+
+def warn(text: str) -> None:
+    """Say something about the rows that is no error, as a warning."""
+    warnings.warn(text, NumericalWarning, stacklevel=3)
+
+
+class FitResult(NamedTuple):
+    """A detector that was fitted on tables."""
+
+    detector: Detector
+    n_rows: int
+    """Rows it was fitted on."""
+    skipped: Skipped
+    layout: Layout
+
+
+def fit(
+    paths: Paths,
+    detector: str | Mapping[str, Any] | Detector | None = None,
+    *,
+    threshold_on: Paths | None = None,
+    keep: float = 0.95,
+    conformal: bool = False,
+    per_class: bool = False,
+    stream: bool = False,
+    class_names: Sequence[str] | None = None,
+    probabilities: bool = False,
+    on_invalid: str = "raise",
+    memory: int | str | None = None,
+    engine: str | Engine | None = None,
+    workers: int | None = None,
+    address: str | None = None,
+    piece_rows: int = PIECE_ROWS,
+    tick: Tick | None = None,
+    say: Say = warn,
+) -> FitResult:
+    """Fit a detector on the rows of tables; the same rows give the same bits in one file or in many.
+
+    Parameters
+    ----------
+    paths : path, or several
+        Files, folders and globs, here or in an object store; a pipe; ``sample:NAME``.
+    detector : Detector, or how it is spelled, optional
+        A detector given is fitted itself. ``"auto"`` chooses by the arrays of the rows. By default robust norm-scaling.
+        One that must see all rows at once gets them gathered in this process; others are fitted piece by piece.
+    threshold_on : path, or several, optional
+        In-distribution outputs that set the threshold; not the training set.
+    keep, conformal, per_class, stream
+        As in :meth:`~normscale.detectors.base.Detector.set_threshold`.
+    class_names : sequence of str, optional
+        Names of the classes, where the tables have none.
+    probabilities : bool
+        The tables hold probabilities in the place of logits; their logarithm is taken.
+    on_invalid : {"raise", "skip"}
+        What to do with a row that holds NaN or infinity: refuse, or leave it out, counted and listed.
+    memory : int or str, optional
+        How much memory gathered rows may take, such as ``"8GiB"``; by default half of what is free.
+    engine, workers, address
+        As in :func:`~normscale.jobs.spreading.open_engine`.
+    piece_rows : int
+        Rows of a piece; it decides the last bits of the result and the memory of a worker.
+    tick : callable, optional
+        Called with the progress.
+    say : callable
+        Called with every remark on the rows; by default they are warnings.
+
+    Returns
+    -------
+    FitResult
+    """
+    one_of(on_invalid, "on_invalid", ON_INVALID)
+    is_auto = isinstance(detector, str) and detector == AUTO
+    wanted = detector if detector is not None else DEFAULT
+    model = None if is_auto else wanted if isinstance(wanted, Detector) else as_detector(wanted)
+    names = (LOGITS, FEATURES) if model is None else (*model.reads, *model.reads_in_fit)
+    bound = memory_bound(memory)
+    source = RowSource(paths, [*names, LOGITS], probabilities=probabilities)
+    if model is not None:
+        _require_arrays(model, names, source)
+    source.look(reads_logits=LOGITS in names, check_labels=True)
+    _say_all(source.notes, say)
+    seen = _Seen(sketches=threshold_on is not None)
+    rows = PieceRows(source.chunks(), names, on_invalid)
+    pieces = source.row_pieces(piece_rows)
+    if model is None or model.why_all_rows():
+        why = "auto looks at all rows" if model is None else f"{model.name} must see all rows at once"
+        why += "" if model is None else f" ({model.why_all_rows()})"
+        model, skipped = _fit_gathered(model, seen, rows, source, bound, why, engine, say)
+    elif len(pieces) == 1 and (engine is None or engine == "here"):
+        skipped = _fit_here(model, seen, rows, source, bound, tick)
+    else:
+        _require_spreadable(source)
+        with open_engine(engine, workers=workers, address=address, n_tasks=len(pieces)) as opened:
+            skipped = _fit_pieces(model, source.layout, pieces, opened, seen, on_invalid, tick)
+    model.class_names = _names(class_names, source.layout, source.path)
+    if (useless := why_nothing_is_learned(model)) is not None:
+        raise InvalidInput(useless)
+    _say_all(seen.remarks(model, source), say)
+    if threshold_on is not None:
+        options: dict[str, Any] = {"probabilities": probabilities, "on_invalid": on_invalid, "say": say}
+        held_out = read(threshold_on, names, class_names=model.class_names, reads_logits=LOGITS in names, **options)
+        model.set_threshold(held_out, keep, conformal=conformal, per_class=per_class, stream=stream)
+        _say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
+    return FitResult(model, seen.n_rows, skipped, source.layout)
+
+
+def describe_fit(
+    paths: Paths, detector: str | Detector | None = None, *, piece_rows: int = PIECE_ROWS, probabilities: bool = False
+) -> str:
+    """What :func:`fit` would read and need, in lines."""
+    model = detector if isinstance(detector, Detector) else as_detector(detector or DEFAULT)
+    source = RowSource(paths, [*model.reads, *model.reads_in_fit, LOGITS], probabilities=probabilities)
+    return source.describe(source.row_pieces(piece_rows))
+
+
+def read(
+    paths: Paths | RowSource,
+    names: Sequence[str] | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    probabilities: bool = False,
+    on_invalid: str = "raise",
+    reads_logits: bool = True,
+    check_labels: bool = False,
+    say: Say = warn,
+) -> ModelOutputs:
+    """All rows of tables in one record, looked at as a job looks at them; many go through temporary files.
+
+    Parameters
+    ----------
+    paths : path, or several, or a source
+    names : sequence of str, optional
+        Arrays to read, and logits; by default all. A source has them already.
+    class_names : sequence of str, optional
+        Columns of logits are matched by these names.
+    probabilities, on_invalid, say
+        As in :func:`fit`.
+    reads_logits : bool
+        False where probabilities in the place of logits do no harm.
+    check_labels : bool
+        Say so where the labels do not go with the logits.
+    """
+    if isinstance(paths, RowSource):
+        source = paths
+    else:
+        arrays = None if names is None else [*names, LOGITS]
+        source = RowSource(paths, arrays, class_names=class_names, probabilities=probabilities)
+    source.look(reads_logits=reads_logits, check_labels=check_labels)
+    _say_all(source.notes, say)
+    rows = PieceRows(source.chunks(), tuple(source.layout.widths), on_invalid)
+    found = gather(rows)
+    if found is None:
+        raise InvalidInput(f"{source.path} holds no rows.")
+    if rows.skipped.n:
+        total = rows.n_rows + rows.skipped.n
+        say(f"{source.path}: {rows.skipped.n} of {total} rows hold NaN or infinity and are left out")
+    return found
+
+
+def read_named(items: Iterable[str], **options: Any) -> dict[str, ModelOutputs]:
+    """Read tables given as ``NAME=PATH`` or ``PATH``, by their names; ``options`` are those of :func:`read`."""
+    found: dict[str, ModelOutputs] = {}
+    for item in items:
+        name, path = input_named(item, found)
+        found[name] = read(path, **options)
+    return found
+
+
+def _fit_gathered(
+    model: Detector | None,
+    seen: _Seen,
+    rows: PieceRows,
+    source: RowSource,
+    bound: MemoryBound,
+    why: str,
+    engine: str | Engine | None,
+    say: Say,
+) -> tuple[Detector, Skipped]:
+    """Fit what must see all rows; what was chosen by them says why."""
+    if engine is not None and engine != "here":
+        say(f"{why}, so they are read by this process, without workers")
+    gathered = gather_rows(seen.watch(rows), source.n_rows, bound, why)
+    if model is None:
+        model, reason = choose_detector(gathered)
+        model.choice = f"chosen by auto: {reason}"
+        say(f"auto: {model.name}, because {reason}; docs/choosing.md says how well that does")
+    try:
+        model.fit_chunks([gathered])
+    except InvalidInput as error:
+        raise rows.explain(error, gathered) from None
+    return model, rows.skipped
+
+
+def _fit_here(
+    model: Detector, seen: _Seen, rows: PieceRows, source: RowSource, bound: MemoryBound, tick: Tick | None
+) -> Skipped:
+    """Fit on one piece, in this process."""
+    counter = ProgressCounter(f"fitting {model.name}", 1, source.n_bytes, tick)
+    chunks: Iterable[ModelOutputs] = seen.watch(rows)
+    if model._reads_again:
+        chunks = [gather_rows(chunks, source.n_rows, bound, f"{model.name} reads the rows more than once")]
+    try:
+        model.fit_chunks(chunks)
+    except InvalidInput as error:
+        raise rows.explain(error) from None
+    counter.add(1, seen.n_rows, source.n_bytes)
+    return rows.skipped
+
+
+class _FitJob(NamedTuple):
+    fit: PartialFit
+    layout: Layout
+    names: tuple[str, ...]
+    on_invalid: str
+    sketches: bool
+
+
+def _fit_pieces(
+    model: Detector,
+    layout: Layout,
+    pieces: Sequence[Piece],
+    engine: Engine,
+    seen: _Seen,
+    on_invalid: str,
+    tick: Tick | None,
+) -> Skipped:
+    """Fit on pieces, by an engine: what every piece tells, merged as a tree of fixed shape."""
+    learning = PartialFit(model)
+    names = (*model.reads, *model.reads_in_fit)
+    done, reading = False, 1
+    while not done:
+        doing = f"fitting {model.name}" + (f", reading {reading}" if reading > 1 else "")
+        job = _FitJob(learning, layout, names, on_invalid, seen.sketch is not None)
+        total, skipped, found = _one_reading(job, pieces, engine, doing, tick)
+        done = learning.finish(total)
+        reading += 1
+    seen.__dict__ |= found.__dict__ | {"n_rows": total.n_rows}
+    return skipped
+
+
+def _one_reading(
+    job: _FitJob, pieces: Sequence[Piece], engine: Engine, doing: str, tick: Tick | None
+) -> tuple[Partial, Skipped, _Seen]:
+    """What all rows tell. A task is a subtree, so that little has to be sent."""
+    step = 1 << subtree_level(len(pieces), _TASKS_PER_WORKER * engine.workers)
+    tasks = [pieces[i : i + step] for i in range(0, len(pieces), step)]
+    tree = MergeTree(len(tasks), job.fit.merge)
+    counter = ProgressCounter(doing, len(pieces), sum(piece.n_bytes for piece in pieces), tick)
+    skipped: list[Skipped] = [Skipped()] * len(tasks)
+    seen = _Seen(sketches=job.sketches)
+    for place, (found, left_out, own) in engine.map(_fit_task, job, tasks):
+        tree.put(place, found)
+        seen.take_over(own, first=place == 0)
+        skipped[place] = left_out
+        counter.add(len(tasks[place]), found.n_rows + left_out.n, sum(piece.n_bytes for piece in tasks[place]))
+    return tree.total(), sum(skipped, Skipped()), seen
+
+
+def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, _Seen]:
+    """What neighbouring pieces tell together: runs in a worker."""
+    skipped, seen = Skipped(), _Seen(sketches=job.sketches)
+    partials = []
+    for piece in pieces:
+        rows = PieceRows(read_piece(piece, job.layout), job.names, job.on_invalid)
+        try:
+            partials.append(job.fit.partial(seen.watch(rows)))
+        except InvalidInput as error:
+            raise rows.explain(error) from None
+        skipped += rows.skipped
+    return merged(partials, job.fit.merge), skipped, seen
+
+
+def _require_arrays(model: Detector, names: Sequence[str], source: RowSource) -> None:
+    there = source.layout.widths
+    if missing := [name for name in names if name not in there]:
+        raise MissingOutput(
+            f"{model.name} reads {' and '.join(missing)}; {source.path} has {', '.join(there)}. Give a table that has "
+            "them, or choose another detector."
+        )
+
+
+def _require_spreadable(source: RowSource) -> None:
+    if source.stays_here:
+        raise InvalidInput(
+            f"{source.stays_here} cannot be read in pieces by other processes; leave the engine out, or give files, "
+            "folders, globs or s3:// paths."
+        )
+
+
+class _Seen:
+    """The training rows that went by, as far as they matter to remarks on the fit."""
+
+    def __init__(self, *, sketches: bool) -> None:
+        self.n_rows = 0
+        self.labels: set[int] = set()
+        self.first_logits: Rows | None = None
+        self.sketch = RowSketch() if sketches else None
+
+    def take_over(self, other: _Seen, *, first: bool) -> None:
+        """Add what another process saw."""
+        self.labels |= other.labels
+        self.first_logits = other.first_logits if first else self.first_logits
+        if self.sketch is not None and other.sketch is not None:
+            self.sketch.merge(other.sketch)
+
+    def watch(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
+        """Pass the chunks on."""
+        for chunk in chunks:
+            self.n_rows += len(chunk)
+            if chunk.labels is not None:
+                self.labels.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
+            if self.sketch is not None:
+                self.sketch.take_in(chunk.array(chunk.names[0]))
+            self._keep_logits(chunk.get(LOGITS))
+            yield chunk
+
+    def _keep_logits(self, logits: Rows | None) -> None:
+        kept = 0 if self.first_logits is None else len(self.first_logits)
+        if logits is not None and kept < _KEPT_ROWS:
+            more = np.asarray(logits[: _KEPT_ROWS - kept], dtype=np.float64)
+            self.first_logits = more if self.first_logits is None else np.concatenate([self.first_logits, more])
+
+    def remarks(self, model: Detector, source: RowSource) -> Iterator[str]:
+        """What is odd about the rows, for this detector."""
+        yield from self._missing_classes(model)
+        if (why := why_little_is_learned(model)) is not None:
+            yield why
+        n_classes = source.layout.n_classes
+        if n_classes is not None and looks_transposed(self.n_rows, n_classes, self.first_logits):
+            yield (
+                f"{source.path} has {self.n_rows} rows of {n_classes} classes. Did rows and columns change places? A "
+                "row is an input, a column a class: logits.T turns them."
+            )
+
+    def _missing_classes(self, model: Detector) -> Iterator[str]:
+        """Classes that no row shows: by labels where there are any, else by predictions."""
+        if model.baseline_ is None or not self.n_rows or not model.needs_fit:
+            return
+        shown = shown_classes(model.baseline_, self.labels)
+        missing = Missing.of(model.baseline_, shown)
+        if missing is None:
+            return
+        by = "labels" if self.labels else "predicted classes"
+        seen = f"the rows show {int(shown.sum())} of {shown.size} classes ({by})"
+        less, typical = missing.deviations
+        if missing.by_chance:
+            yield (
+                f"{seen}, {missing.rows_per_class:.3g} rows for each of these: too few to say that the others are "
+                "missing. Pass ten rows a class or more."
+            )
+        elif missing.left_out and model.has_running_statistics:
+            yield (
+                f"{seen}. The logits of the others vary less on these rows (standard deviation {less:.3g} against "
+                f"{typical:.3g}), so norm-scaling takes what OoD inputs do to them for certainty; {DEFAULT} leaves "
+                "them out."
+            )
+
+
+def _threshold_remarks(
+    model: Detector, held_out: ModelOutputs, seen: _Seen, train: str, threshold_on: Paths, *, stream: bool
+) -> Iterator[str]:
+    """Where the threshold was set on training rows, or would flag many rows of a stream."""
+    share = None if seen.sketch is None else seen.sketch.share_of(RowSketch.of(held_out))
+    if share is not None and share > 0.5:
+        where = threshold_on if isinstance(threshold_on, (str, os.PathLike)) else next(iter(threshold_on))
+        yield (
+            f"{100 * share:.0f} % of the rows of {where} are also in {train}. A classifier is surer of what it was "
+            "trained on, so more new inputs than asked for will be flagged; set the threshold on inputs that neither "
+            "the classifier nor the detector was trained on."
+        )
+    limit = model.threshold_
+    if stream or not model.has_running_statistics or limit is None or limit.keep is None:
+        return
+    flagged = float(model.decide(copy.copy(model).stream(held_out), held_out).mean())
+    if flagged > 2.0 * (1.0 - limit.keep) + 0.05:
+        yield (
+            f"the threshold is for scores as fitted; of the same rows {100 * flagged:.0f} % would be flagged in a "
+            "stream. Pass stream=True to set it on streamed scores."
+        )
+
+
+def _names(given: Sequence[str] | None, layout: Layout, path: str) -> tuple[str, ...] | None:
+    """The names of the classes: the table's, or those that were given."""
+    names = tuple(given) if given else layout.class_names
+    if names is not None and len(names) != layout.n_classes:
+        known = "the table tells of no classes" if layout.n_classes is None else f"name {layout.n_classes} classes"
+        raise InvalidInput(f"class_names: {known}; got {len(names)}.")
+    if given and layout.class_names is not None and names != layout.class_names:
+        raise InvalidInput(
+            f"class_names: {', '.join(names or ())} are given, and the columns of {path} are called "
+            f"{', '.join(layout.class_names)}. Columns are matched by name, so give no names, or rename the columns."
+        )
+    return names
+
+
+def _say_all(texts: Iterable[str], say: Say) -> None:
+    for text in dict.fromkeys(texts):
+        say(text)

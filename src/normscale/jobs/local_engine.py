@@ -1,0 +1,157 @@
+"""Processes on this machine."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normscale._processes import end_with_parent
+from normscale._version import __version__
+from normscale.detectors.plugins import load_plugins
+from normscale.jobs.spreading import RETRIES, EngineFailed, Work, run_task
+
+_RUNS_THE_SCRIPT_AGAIN = 77
+"""The exit code of a worker whose script has no ``if __name__ == "__main__"``."""
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class LocalEngine:
+    """A pool of processes, one thread each.
+
+    A single worker is a process of its own as well: libraries sum in another order with several threads, and the
+    same pieces must give the same bits.
+
+    Parameters
+    ----------
+    workers : int
+        How many processes.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._processes: list[Any] = []
+
+    def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Give the result of every task with its place, as they are finished."""
+        left = list(range(len(tasks)))
+        deaths = 0
+        while left:
+            done: set[int] = set()
+            try:
+                for place, result in self._attempt(work, shared, tasks, left):
+                    done.add(place)
+                    yield place, result
+            except BrokenProcessPool:
+                self.close()
+                if any(process.exitcode == _RUNS_THE_SCRIPT_AGAIN for process in self._processes):
+                    raise EngineFailed(
+                        "worker processes import the script that started them, and this one begins its job again when "
+                        'it is imported. Put what it does under `if __name__ == "__main__":`, or pass engine="here".'
+                    ) from None
+                deaths = 1 if done else deaths + 1
+                if deaths > RETRIES:
+                    raise EngineFailed(
+                        f"worker processes died {deaths} times in a row. Is memory short? Try fewer --workers."
+                    ) from None
+            left = [place for place in left if place not in done]
+
+    def _attempt(
+        self, work: Work, shared: Any, tasks: Sequence[Any], places: Sequence[int]
+    ) -> Iterator[tuple[int, Any]]:
+        pool = self._started()
+        waiting: dict[Future[Any], int] = {}
+        coming = iter(places)
+        try:
+            while True:
+                for place in itertools.islice(coming, 2 * self.workers - len(waiting)):
+                    waiting[pool.submit(run_task, __version__, work, shared, tasks[place])] = place
+                if not waiting:
+                    return
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    place = waiting.pop(future)
+                    yield place, future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
+            wait([future for future in waiting if not future.cancelled()])
+
+    def shuffle(
+        self, split: Work, join: Work, shared: Any, tasks: Sequence[Any], parts: Sequence[Any]
+    ) -> Iterator[tuple[int, Any]]:
+        """Split every task and join every part; what is in between lies in a temporary folder."""
+        folder = tempfile.mkdtemp(prefix="normscale-")
+        try:
+            jobs = [(split, task, os.path.join(folder, str(place))) for place, task in enumerate(tasks)]
+            stems = [stem for _, _, stem in jobs]
+            for _ in self.map(_split_to_files, shared, jobs):
+                pass
+            yield from self.map(_join_files, (join, shared, stems), list(enumerate(parts)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            if getattr(multiprocessing.current_process(), "_inheriting", False):
+                os._exit(_RUNS_THE_SCRIPT_AGAIN)  # a worker that imports the script has come to this line
+            with _environment(dict.fromkeys(_ONE_THREAD, "1")):
+                context = multiprocessing.get_context("spawn")
+                self._pool = ProcessPoolExecutor(self.workers, context, _begin)
+                ready = [self._pool.submit(os.getpid)]  # starts all of them
+                self._processes = list(self._pool._processes.values())
+                with suppress(BrokenProcessPool):  # the first task says so
+                    ready += [self._pool.submit(os.getpid) for _ in range(self.workers - 1)]
+                wait(ready)  # they inherit the environment now
+        return self._pool
+
+    def close(self) -> None:
+        """End the processes."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+
+def _begin() -> None:
+    """Make a worker ready: it ends with its parent, and knows the classes that tasks may be made of."""
+    end_with_parent()
+    load_plugins()
+
+
+def _split_to_files(shared: Any, job: tuple[Work, Any, str]) -> None:
+    split, task, stem = job
+    for number, array in enumerate(split(shared, task)):
+        np.save(f"{stem}-{number}.npy", array, allow_pickle=False)
+
+
+def _join_files(shared: tuple[Work, Any, list[str]], part: tuple[int, Any]) -> Any:
+    join, own, stems = shared
+    number, what = part
+    result = join((own, what), [np.load(f"{stem}-{number}.npy", allow_pickle=False) for stem in stems])
+    for stem in stems:
+        Path(f"{stem}-{number}.npy").unlink(missing_ok=True)
+    return result
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,1 @@
+"""The formats of this package, a file each."""

@@ -1,0 +1,370 @@
+""".parquet: a column per class and columns of lists; read in batches, so that any number of rows will do.
+
+The columns are chosen as :mod:`normscale.rows.columns` says, and those of logits must be floating-point
+unless their names begin with ``logit_``. A column ``logits`` of lists holds whole rows of logits instead. A null is
+NaN, and in the labels "not known". The network's head, and class names where no column has them, are in the file's
+metadata. Kept columns keep their types.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale._validate import Rows
+from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.safetensors_header import safetensors_header_of
+from normscale.errors import EmptyTable, FileFormatError, InvalidInput
+from normscale.outputs import FEATURES, LOGITS, Head, check_name
+from normscale.rows.arrays import CLASS_NAMES, LABELS, RESERVED, Stored, check_head, checked_head
+from normscale.rows.arrow import need_arrow
+from normscale.rows.columns import LOGIT, ColumnLayout
+from normscale.rows.format import TableFormat, register_format
+from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, ReadOptions, TablePart, TableReader
+from normscale.rows.source import ByteSource
+from normscale.rows.writing import About, Columns, Sink
+
+# Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
+_BUFFER_BYTES = 1 << 15
+_BATCH_ROWS = 1 << 16  # Arrow's own copies are of this size, not of a chunk's
+_WIDEST = 1 << 24  # numbers in a list: more in a row is a mistake
+_ROW_GROUP = 1 << 16  # rows of scores that are gathered: a row group of a few rows would cost more than they
+_HEAD = b"normscale.head"
+_LARGEST_HEAD = 1 << 25
+"""Bytes of weight and bias: Arrow keeps metadata in memory several times over, and refuses texts beyond 100 MB."""
+
+
+@register_format
+class Parquet(TableFormat):
+    """Columns, compressed, in row groups that can be read on their own."""
+
+    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
+    magic = (b"PAR1",)
+    by_columns = True
+
+    def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
+        """Read the footer."""
+        return ParquetReader(self, source, options)
+
+    def sink(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> Sink:
+        """Write row groups, each when it is full."""
+        return _ParquetSink(file, path, columns, about)
+
+
+def open_parquet(source: ByteSource) -> Any:
+    """pyarrow's view of a file, here or in an object store."""
+    parquet = need_arrow("pyarrow.parquet", source.shown)
+    if source.path is not None:
+        options = {"buffer_size": _BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+        return parquet.ParquetFile(source.path, **options)
+    return parquet.ParquetFile(source.open(), pre_buffer=True)  # few large requests
+
+
+class ParquetReader(TableReader):
+    """Batches of a Parquet file, turned into matrices. The file is opened once, and closed with the reader."""
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet_file.close()
+        super().close()
+
+    def _read_head(self) -> None:
+        self._arrow = need_arrow("pyarrow", self.path)
+        self._damage = (*DAMAGE, self._arrow.ArrowException)
+        self._lists: set[str] = set()
+        file = self._parquet_file = open_parquet(self.source)
+        self._schema = file.schema_arrow
+        self.n_rows = file.metadata.num_rows
+        if self._chosen_parts is not None:
+            self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
+        try:
+            self._read_columns()
+        except FileFormatError as error:
+            if file.metadata.num_rows:
+                raise
+            raise EmptyTable(str(error)) from None
+        self._read_metadata(self._schema.metadata or {})
+
+    def _read_columns(self) -> None:
+        names: list[str] = self._schema.names
+        if len(set(names)) < len(names):
+            raise self._layout_error("two columns have the same name; every column needs its own.")
+        for name in names:
+            if self._is_list(name) and name not in self._keep:
+                self._read_list_head(name)
+        plain = [name for name in names if not self._is_list(name)]
+        self.columns_there = tuple(plain)
+        self.columns = {name: self._value_type(name) for name in self._keep if name in plain}
+        self._read_column_head(plain)
+        if not self.array_columns:
+            raise self._layout_error(
+                f"it holds no array of numbers among the columns {', '.join(map(repr, names[:8]))}."
+            )
+
+    @property
+    def parts(self) -> list[TablePart]:
+        """The row groups, as the footer tells."""
+        metadata = self._parquet_file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        return [
+            TablePart(group.num_rows, sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
+            for group in groups
+        ]
+
+    def _value_type(self, name: str) -> Any:
+        """The type of a column, without a dictionary that only saves room."""
+        kind = self._schema.field(name).type
+        return kind.value_type if self._arrow.types.is_dictionary(kind) else kind
+
+    def _is_list(self, name: str) -> bool:
+        kind, types = self._schema.field(name).type, self._arrow.types
+        return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+    def _read_list_head(self, name: str) -> None:
+        """Take a column of lists for an array; one that cannot be is left out, unless it must be one."""
+        try:
+            if name in RESERVED:
+                raise self._layout_error(f"column {name!r} holds lists, and that name has another meaning.")
+            try:
+                check_name(name)
+            except InvalidInput as error:
+                raise self._layout_error(str(error)) from None
+            kind, types = self._schema.field(name).type.value_type, self._arrow.types
+            if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
+                raise self._layout_error(f"column {name!r} holds lists of {kind}; expected lists of numbers.")
+            width, least = self._list_width(name), 2 if name == LOGITS else 1
+            if width < least:
+                what = "n_classes" if name == LOGITS else "width"
+                raise self._layout_error(f"{name} must be lists of {what} >= {least} numbers; the first has {width}.")
+            if width > _WIDEST:
+                raise self._layout_error(f"{name} has lists of {width} numbers; at most {_WIDEST} are read.")
+        except FileFormatError as error:
+            if name in (LOGITS, FEATURES, *(self._wanted or ())):
+                raise
+            self.left_out[name] = str(error)
+            return
+        self.widths[name] = width
+        column = self._schema.field(name)
+        may_be_null = column.nullable or column.type.value_field.nullable
+        self._dtypes[name] = _float_dtype(kind) if may_be_null else np.dtype(kind.to_pandas_dtype())
+        self.array_columns[name] = [name]
+        self._lists.add(name)
+
+    def _list_width(self, name: str) -> int:
+        """The length of the lists: written in the type, or else that of the first."""
+        kind = self._schema.field(name).type
+        if self._arrow.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
+            known = batch.column(0).drop_null()
+            if len(known):
+                return len(known[0].as_py())
+        raise self._layout_error(f"it has no rows, so the number of {name} is not known.")
+
+    def _read_column_head(self, names: list[str]) -> None:
+        types = self._arrow.types
+        layout = ColumnLayout(self.path, names, beside_lists=bool(self._lists), leave_out=self._keep)
+        for array, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
+            if not places or array in self._lists:
+                continue
+            columns = [names[i] for i in places]
+            for name in columns:
+                kind = self._schema.field(name).type
+                marked = name.startswith(LOGIT) or array == FEATURES
+                if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
+                    raise self._layout_error(
+                        f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no "
+                        "logit, leave it out or name the columns of logits logit_<class>."
+                    )
+            self.array_columns[array] = columns
+            self.widths[array] = len(columns)
+            self._dtypes[array] = np.result_type(*(_float_dtype(self._schema.field(name).type) for name in columns))
+            if array == LOGITS:
+                self.class_names = layout.class_names
+        if layout.label is not None:
+            self._label = names[layout.label]
+            self.has_labels = True
+            kind = self._value_type(self._label)
+            if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+                raise self._layout_error(
+                    f"column {self._label!r} holds {kind}; labels are whole numbers, -1 if not known, or names of "
+                    "classes."
+                )
+
+    def _read_metadata(self, metadata: dict[bytes, bytes]) -> None:
+        if _HEAD in metadata:
+            self.head = checked_head(self.path, *_head_of(self.path, metadata[_HEAD]), self.widths)
+        try:
+            names = read_json(metadata.get(CLASS_NAMES.encode(), b"null"))
+        except ValueError:
+            return  # somebody else's key of the same name
+        if isinstance(names, list) and self.class_names is None:
+            self.class_names = tuple(map(str, names))
+
+    def _blocks(self) -> Iterator[Block]:
+        wanted = [column for name in self.widths for column in self.array_columns[name]]
+        wanted += [self._label] if self.has_labels else []
+        wanted += [name for name in self.columns if name not in wanted]
+        first_row = 0
+        for batch in self._parquet_file.iter_batches(
+            min(self.chunk_rows, _BATCH_ROWS), row_groups=self._chosen_parts, columns=wanted, use_threads=False
+        ):
+            columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+            block = {name: self._matrix(columns, name, first_row) for name in self.widths}
+            if self.has_labels:
+                labels = columns[self._label]
+                is_number = self._arrow.types.is_integer(labels.type)
+                block[LABELS] = self._values(labels.fill_null(-1) if is_number else labels)
+            for name in self.columns:
+                block[KEPT + name] = self._values(columns[name])
+            first_row += batch.num_rows
+            yield block
+
+    def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
+        """The columns of an array side by side, or its lists below each other, in memory of its own."""
+        names = self.array_columns[array]
+        if array in self._lists:
+            return self._list_rows(columns[array], array, self.widths[array], first_row)
+        matrix = np.empty((len(columns[names[0]]), len(names)), self._dtypes[array])
+        for j, name in enumerate(names):
+            matrix[:, j] = columns[name].to_numpy(zero_copy_only=False)  # a null is NaN
+        return matrix
+
+    def _list_rows(self, column: Any, name: str, width: int, first_row: int) -> Rows:
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        if not self._arrow.types.is_fixed_size_list(column.type):
+            lengths = column.value_lengths().fill_null(width).to_numpy(zero_copy_only=False)
+            if (lengths != width).any():
+                row = int(np.argmax(lengths != width))
+                raise InvalidInput(
+                    f"{self.path}: {name} row {first_row + row} has {lengths[row]} numbers, the first has "
+                    f"{width}; all rows must have the same length."
+                )
+        values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)  # a null is NaN
+        if not missing.any():
+            return np.array(values, self._dtypes[name])
+        rows = np.full((len(column), width), np.nan, self._dtypes[name])
+        rows[~missing] = values
+        return rows
+
+    def _values(self, column: Any) -> NDArray[Any]:
+        """A column as numpy has it: numbers, times, or objects where there are nulls or anything else."""
+        types, kind = self._arrow.types, column.type
+        if types.is_dictionary(kind):
+            column = column.dictionary_decode()
+            kind = column.type
+        plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        if types.is_timestamp(kind) or types.is_date(kind) or (plain and not column.null_count):
+            values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+            return values
+        objects = np.empty(len(column), object)
+        objects[:] = column.to_pylist()
+        return objects
+
+
+def _float_dtype(kind: Any) -> np.dtype[Any]:
+    """The dtype to read a column of numbers as; whole numbers become float64."""
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return dtype if dtype.kind == "f" else np.dtype(np.float64)
+
+
+def _head_text(path: str, head: Head) -> bytes:
+    """A network's head for a file's metadata: base64 of a .safetensors file."""
+    from safetensors.numpy import save
+
+    weight, bias = (one if one.dtype.kind == "f" else one.astype(np.float64) for one in head)
+    size = weight.nbytes + bias.nbytes
+    if size > _LARGEST_HEAD:
+        raise InvalidInput(
+            f"{path}: the head takes {size} bytes, and a .parquet file has room for {_LARGEST_HEAD}; write .npz or "
+            ".safetensors."
+        )
+    return base64.b64encode(save({"weight": _in_place(weight), "bias": _in_place(bias)}))
+
+
+def _in_place(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+
+
+def _head_of(path: str, text: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Weight and bias out of what :func:`_head_text` gave; sizes are checked before anything is decoded."""
+    if len(text) > 2 * _LARGEST_HEAD:
+        raise FileFormatError(f"{path}: its head takes {len(text)} bytes; at most {2 * _LARGEST_HEAD} are read.")
+    try:
+        data = base64.b64decode(text, validate=True)
+        places = [safetensors_header_of(data).tensors[name] for name in ("weight", "bias")]
+        check_head(path, *(Stored(place.shape, place.dtype) for place in places))
+        weight, bias = (
+            np.frombuffer(data[place.offset : place.offset + place.n_bytes], place.dtype).reshape(place.shape)
+            for place in places
+        )
+    except (ValueError, KeyError) as error:
+        raise FileFormatError(f"{path}: its head is damaged ({error}). Make it again.") from error
+    return weight, bias
+
+
+class _ParquetSink(Sink):
+    """Row groups of bounded size; what is a number is never null, so that whole numbers need not become floats."""
+
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+        super().__init__(file, path, columns, about)
+        self._arrow = need_arrow("pyarrow", path)
+        parquet = need_arrow("pyarrow.parquet", path)
+        metadata: dict[bytes, bytes | str] = {}
+        if about.head is not None:
+            metadata[_HEAD] = _head_text(path, about.head)
+        if about.class_names is not None:
+            metadata[CLASS_NAMES.encode()] = write_json(about.class_names)
+        self._schema = self._arrow.schema([self._field(*item) for item in columns.items()], metadata=metadata or None)
+        self._writer = parquet.ParquetWriter(file, self._schema)
+        self._waiting: list[Columns] = []
+        self._n_waiting = 0
+        widths = [1 if not isinstance(kind, np.dtype) else int(np.prod(kind.shape)) for kind in columns.values()]
+        self._group_rows = max(1, min(_ROW_GROUP, CHUNK_ELEMENTS // sum(widths)))
+
+    def _field(self, name: str, kind: Any) -> Any:
+        arrow = self._arrow
+        if not isinstance(kind, np.dtype):
+            return arrow.field(name, kind)
+        if kind.hasobject:
+            return arrow.field(name, arrow.string())
+        flat = arrow.from_numpy_dtype(kind.base)
+        if kind.shape:
+            flat = arrow.list_(arrow.field("item", flat, nullable=False), kind.shape[0])
+        return arrow.field(name, flat, nullable=kind.kind == "M")
+
+    def write(self, columns: Columns) -> None:
+        """Take columns; they are written when a row group is full."""
+        self._waiting.append(columns)
+        self._n_waiting += len(next(iter(columns.values())))
+        if self._n_waiting >= self._group_rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            arrays = [
+                self._array(np.concatenate([part[field.name] for part in self._waiting]), field.type)
+                for field in self._schema
+            ]
+            table = self._arrow.Table.from_arrays(arrays, schema=self._schema)
+            self._writer.write_table(table, row_group_size=max(self._group_rows, 1))
+            self._waiting, self._n_waiting = [], 0
+
+    def _array(self, column: NDArray[Any], kind: Any) -> Any:
+        if column.ndim == 2:
+            flat = self._arrow.array(np.ascontiguousarray(column).reshape(-1))
+            return self._arrow.FixedSizeListArray.from_arrays(flat, type=kind)
+        return self._arrow.array(column.tolist() if column.dtype.kind == "O" else column, kind)
+
+    def finish(self) -> None:
+        """Write what waits and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Close the file."""
+        self._writer.close()

@@ -1,0 +1,396 @@
+"""Write rows in any format: the outputs of a network at once, or scores as they are made.
+
+A file appears whole when it is finished, and not at all when an error comes before that.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from normscale._atomic import atomic_path
+from normscale._validate import to_numpy
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.outputs import LOGITS, Head, ModelOutputs, as_outputs
+from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LABELS, LARGEST_HEAD, RESERVED, native
+from normscale.rows.columns import TEXT, logit_columns
+from normscale.rows.format import TableFormat, format_of, formats
+from normscale.rows.reader import CHUNK_ELEMENTS
+
+SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
+"""The columns that need no dtype when named: the score (higher is more OoD), whether it is flagged, the class."""
+
+Columns = dict[str, NDArray[Any]]
+
+
+class About(NamedTuple):
+    """What a table of outputs says beside its rows."""
+
+    class_names: list[str] | None = None
+    head: Head | None = None
+    arrays: list[str] | None = None
+    """Names of the arrays, where neither logits nor features tell that the others are arrays."""
+
+    @property
+    def texts(self) -> dict[str, list[str]]:
+        """The texts, by the names that :mod:`normscale.rows.arrays` reads."""
+        named = {CLASS_NAMES: self.class_names, ARRAYS: self.arrays}
+        return {name: texts for name, texts in named.items() if texts is not None}
+
+
+class Sink(ABC):
+    """A file that takes columns of one length, as often as they come.
+
+    A type of a column is numpy's, whose object stands for texts and whose subarrays for the rows of an array, or
+    pyarrow's, for what numpy has no type for.
+    """
+
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+        """Begin ``file``; messages call it ``path``, and ``-`` is standard output."""
+        self.file, self.path, self.columns, self.about = file, path, dict(columns), about
+
+    @abstractmethod
+    def write(self, columns: Columns) -> None:
+        """Take checked columns of one length."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is left and close the file."""
+
+    def abandon(self) -> None:  # noqa: B027 - most have nothing to close
+        """Close the file without caring for its content."""
+
+
+class GatheringSink(Sink):
+    """For formats whose head holds the number of rows: all is written at the end, by :meth:`save`."""
+
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+        super().__init__(file, path, columns, about)
+        self._parts: list[Columns] = []
+
+    @abstractmethod
+    def save(self, arrays: Columns) -> None:
+        """Write the file."""
+
+    def write(self, columns: Columns) -> None:
+        """Keep the columns until the end."""
+        self._parts.append(columns)
+
+    def finish(self) -> None:
+        """Put what came below each other, and write it."""
+        if len(self._parts) == 1:
+            arrays = self._parts[0]
+        else:
+            kinds = {name: kind if isinstance(kind, np.dtype) else TEXT for name, kind in self.columns.items()}
+            parts = self._parts or [{name: np.empty(0, kind) for name, kind in kinds.items()}]
+            arrays = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
+        if self.about.head is not None:
+            arrays |= {HEAD_WEIGHT: native(self.about.head.weight), HEAD_BIAS: native(self.about.head.bias)}
+        self.save(arrays)
+
+
+def texts_of(column: NDArray[Any], kind: Any = None) -> list[str]:
+    """A column as texts: times in ISO 8601, what is missing as an empty one.
+
+    Examples
+    --------
+    >>> texts_of(np.array(["2026-11-18T01:00", "NaT"], "M8[s]")), texts_of(np.array(["a", None, 2], object))
+    (['2026-11-18T01:00:00', ''], ['a', '', '2'])
+    """
+    if column.dtype.kind == "M":
+        zone = "Z" if getattr(kind, "tz", None) else ""
+        return ["" if text == "NaT" else text + zone for text in np.datetime_as_string(column).tolist()]
+    return ["" if value is None else value if isinstance(value, str) else str(value) for value in column.tolist()]
+
+
+def check_folder(path: str) -> None:
+    """Raise before any work is done when a file cannot be made there."""
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise FileFormatError(f"cannot write {path}: there is no folder {os.path.dirname(path)!r}; make it first.")
+    if os.path.isdir(path):
+        raise FileFormatError(f"cannot write {path}: it is a folder; give the name of a file in it.")
+    if not os.access(folder, os.W_OK):
+        raise FileFormatError(f"cannot write {path}: its folder may not be written to; choose another.")
+
+
+class ScoreWriter:
+    """A table of scores that is being written; made by :func:`open_score_writer`.
+
+    Use it in a ``with`` statement, or call :meth:`close` at the end, or :meth:`discard` to leave no trace.
+    """
+
+    def __init__(self, format: TableFormat, path: str, columns: Mapping[str, Any], about: About = About()) -> None:  # noqa: B008
+        """Prepare to write ``columns``; a file is made beside ``path``."""
+        self.path = path
+        self.columns = dict(columns)
+        self.n_rows = 0
+        self._open = True
+        self._atomic: AbstractContextManager[str] | None = None
+        file = path
+        if path != "-":
+            check_folder(path)
+            self._atomic = atomic_path(path)
+            file = self._atomic.__enter__()
+        try:
+            self._sink = format.sink(file, path, self.columns, about)
+        except BaseException:
+            self._leave()
+            raise
+
+    def append(self, **columns: ArrayLike) -> None:
+        """Add rows: one array of shape (n,) for each column."""
+        if not self._open:
+            raise InvalidInput(f"{self.path} is closed; open another writer.")
+        if set(columns) != set(self.columns):
+            raise InvalidInput(
+                f"append needs the columns {', '.join(self.columns)}; got {', '.join(columns) or 'none'}."
+            )
+        arrays: Columns = {}
+        n_rows = None
+        for name, kind in self.columns.items():
+            plain = isinstance(kind, np.dtype) and kind != TEXT
+            array = to_numpy(columns[name], name) if plain else np.asarray(columns[name])
+            if array.ndim != 1 or (n_rows is not None and array.shape[0] != n_rows):
+                raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
+            n_rows = array.shape[0]
+            arrays[name] = array.astype(kind) if isinstance(kind, np.dtype) else array.copy()
+        if n_rows:
+            self._sink.write(arrays)
+            self.n_rows += n_rows
+
+    def close(self) -> None:
+        """Finish the table and put it in its place. Closing twice does nothing."""
+        if not self._open:
+            return
+        try:
+            self._sink.finish()
+        except BaseException:
+            self.discard()
+            raise
+        self._open = False
+        if self._atomic is not None:
+            self._atomic.__exit__(None, None, None)
+
+    def discard(self) -> None:
+        """Stop; an older file of that name stays as it was."""
+        if not self._open:
+            return
+        self._open = False
+        try:
+            self._sink.abandon()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Remove the temporary file."""
+        if self._atomic is not None:
+            self._atomic.__exit__(_Discarded, _Discarded(), None)
+
+    def __enter__(self) -> ScoreWriter:
+        """Return the writer itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the table, or discard it when the body raised."""
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+class _Discarded(Exception):
+    """Tells the atomic file to go away; never seen by callers."""
+
+
+def open_score_writer(
+    path: str | os.PathLike[str], columns: Sequence[str] | Mapping[str, Any] = ("score",)
+) -> ScoreWriter:
+    """Start a table of scores.
+
+    Parameters
+    ----------
+    path : str or path
+        Ending in .npz, .npy (which keeps the score alone), .safetensors, .parquet (needs
+        ``normscale[arrow]``), .csv, .tsv or .jsonl (also compressed: .csv.gz); or ``-`` for CSV on standard output.
+        Text and Parquet are written as the rows come; the others are gathered in memory, 8 bytes for each score,
+        until the writer is closed.
+    columns : sequence of str, or mapping from name to dtype
+        A dtype of object stands for texts; the types in :attr:`TableReader.columns` are taken as they are. Names
+        alone must be among ``score`` (float64), ``is_ood`` (bool) and ``predicted`` (int64).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "scores.csv")
+    >>> with open_score_writer(path, ["score", "is_ood"]) as writer:
+    ...     writer.append(score=[0.5, -1.25], is_ood=[True, False])
+    ...     writer.append(score=[3.0], is_ood=[True])
+    >>> with open(path) as file:
+    ...     print(file.read())
+    score,is_ood
+    0.5,true
+    -1.25,false
+    3.0,true
+    <BLANKLINE>
+    """
+    name = os.fspath(path)
+    if not isinstance(columns, Mapping):
+        unknown = [entry for entry in columns if entry not in SCORE_COLUMNS]
+        if unknown:
+            raise InvalidInput(
+                f"columns must be among {', '.join(SCORE_COLUMNS)}; got {', '.join(map(repr, unknown))}. "
+                "Give other columns as a mapping from name to dtype."
+            )
+        columns = {entry: SCORE_COLUMNS[entry] for entry in columns}
+    kinds = {entry: kind if _is_arrow(kind) else np.dtype(kind) for entry, kind in columns.items()}
+    numpy_kinds = [kind for kind in kinds.values() if isinstance(kind, np.dtype)]
+    if not kinds or any(kind.kind not in "fiubM" and kind != TEXT for kind in numpy_kinds):
+        raise InvalidInput(f"columns must be one or more columns of numbers, or of texts (object); got {columns!r}.")
+    return ScoreWriter(_csv() if name == "-" else format_of(name), name, kinds)
+
+
+def _is_arrow(kind: object) -> bool:
+    return type(kind).__module__.partition(".")[0] == "pyarrow"
+
+
+def _csv() -> TableFormat:
+    return next(format for format in formats() if format.name == "csv")
+
+
+def write_table(
+    path: str | os.PathLike[str],
+    outputs: ModelOutputs | Any,
+    *,
+    class_names: Sequence[str] | None = None,
+) -> None:
+    """Write outputs, with labels and head where there are any, to a file that appears whole or not at all.
+
+    Parameters
+    ----------
+    path : str or path
+        Ending in .npz, .safetensors or .parquet (needs ``normscale[arrow]``), which keep everything, in .jsonl (all
+        but the head), .csv or .tsv (logits and labels only; text also compressed: .csv.gz) or .npy (logits only); or
+        ``-`` for CSV on standard output.
+    outputs : ModelOutputs, array of logits, or mapping
+    class_names : sequence of str, optional
+        One for each class.
+
+    Notes
+    -----
+    All formats but .csv keep float dtypes; integer logits are read back from .parquet as float64. Numbers in .csv are
+    written so that reading them gives the same value in float64.
+
+    Examples
+    --------
+    >>> import numpy, tempfile
+    >>> from normscale.rows import read_table
+    >>> path = os.path.join(tempfile.mkdtemp(), "outputs.csv")
+    >>> write_table(path, {"logits": [[0.1, 2.0], [1.0, 0.0]], "labels": [1, -1]}, class_names=["cat", "dog"])
+    >>> with open(path) as file:
+    ...     print(file.read())
+    logit_cat,logit_dog,label
+    0.1,2.0,1
+    1.0,0.0,-1
+    <BLANKLINE>
+    """
+    name = os.fspath(path)
+    table = _without_booleans(as_outputs(outputs))
+    names = None if class_names is None else _checked_names(table, class_names)
+    format = _csv() if name == "-" else format_of(name)
+    _check_that_it_can_hold("standard output" if name == "-" else name, format, table, names)
+    has_logits = table.get(LOGITS) is not None
+    in_columns = has_logits and format.by_columns and not (format.prefers_lists and names is None)
+    header = logit_columns(table.n_classes, names) if in_columns else None
+    if header is not None and (twice := sorted(set(header) & set(table.names))):
+        raise InvalidInput(f"{name}: an array and a column of logits are both called {twice[0]}; rename the array.")
+    about = About(
+        None if header is not None else names,
+        table.head,
+        None if has_logits or table.get("features") is not None else list(table.names),
+    )
+    first = _columns_of(table[:0], header, format)
+    kinds = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in first.items()}
+    parts = _slices(table) if format.by_columns else iter([table])
+    writer = ScoreWriter(format, name, kinds, about)
+    try:
+        for part in parts:
+            writer._sink.write(_columns_of(part, header, format))
+    except BaseException:
+        writer.discard()
+        raise
+    writer.close()
+
+
+def _columns_of(table: ModelOutputs, header: list[str] | None, format: TableFormat) -> Columns:
+    """The arrays of outputs, by the names that readers know; with a ``header`` the logits in a column each."""
+    columns: Columns = {}
+    for name in table.names:
+        array = native(table.array(name))
+        if name == LOGITS and header is not None:
+            columns |= {key: np.ascontiguousarray(array[:, i]) for i, key in enumerate(header)}
+        else:
+            columns[name] = np.ascontiguousarray(array)
+    if table.labels is not None:
+        columns["label" if format.by_columns else LABELS] = table.labels
+    return columns
+
+
+def _without_booleans(table: ModelOutputs) -> ModelOutputs:
+    """True and False as 1 and 0, which every format can hold."""
+    return table.replace(
+        **{name: table.array(name).astype(np.float32) for name in table.names if table.array(name).dtype.kind == "b"}
+    )
+
+
+def _checked_names(table: ModelOutputs, class_names: Sequence[str]) -> list[str]:
+    names = [str(entry) for entry in class_names]
+    if table.get(LOGITS) is None and table.head is None:
+        raise InvalidInput("class_names need logits or a head, which say how many classes there are; got neither.")
+    if len(names) != table.n_classes or len(set(names)) != len(names):
+        raise InvalidInput(
+            f"class_names must be {table.n_classes} different names, one per class; got {len(names)}"
+            f"{'' if len(names) != table.n_classes else ', some twice'}."
+        )
+    return names
+
+
+def _check_that_it_can_hold(shown: str, format: TableFormat, table: ModelOutputs, names: list[str] | None) -> None:
+    """Raise when the format has no place for a part of the outputs."""
+    taken = [name for name in table.names if name in RESERVED]
+    if taken:
+        raise InvalidInput(f"{shown}: an array cannot be called {taken[0]} in a file, where that means something else.")
+    if table.head is not None and table.head.weight.nbytes > LARGEST_HEAD:
+        raise InvalidInput(
+            f"{shown}: the head takes {table.head.weight.nbytes} bytes; at most {LARGEST_HEAD} are kept."
+        )
+    there = {
+        "arrays": [name for name in table.names if name != LOGITS],
+        "head": ["head"] * (table.head is not None),
+        "labels": ["labels"] * (table.labels is not None),
+        "class names": ["class names"] * (names is not None),
+    }
+    extra = [one for part, found in there.items() if part not in format.keeps for one in found]
+    if extra or (table.get(LOGITS) is None and "arrays" not in format.keeps):
+        kept = [part for part in there if part in format.keeps and part not in ("arrays", "class names")]
+        article = format.described.partition(" ")[0]
+        holds = "no head" if "arrays" in format.keeps else f"{' and '.join(['logits', *kept])} only"
+        only = f"{article} {format.suffixes[0]} file holds {holds}"
+        what = f"there are also {', '.join(extra)}" if extra else "there are no logits"
+        raise InvalidInput(f"{shown}: {only}, and {what}. Write .parquet, .npz or .safetensors instead.")
+
+
+def _slices(table: ModelOutputs) -> Iterator[ModelOutputs]:
+    """The table in pieces of bounded size."""
+    width = sum(table.array(name).shape[1] for name in table.names)
+    rows = max(1, min(1 << 20, CHUNK_ELEMENTS // width))
+    return (table[start : start + rows] for start in range(0, len(table), rows))

@@ -1,0 +1,198 @@
+"""A real ``normscale serve`` in a process of its own, and a plain client for it."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pytest
+import typer
+
+PATIENCE = 60.0
+IDLE = 2.0
+"""Seconds after which the server may hang up at any moment, and rightly so."""
+JSON, NPY = "application/json", "application/x-npy"
+_ADDRESS = re.compile(r"http://([^/\s]+):(\d+)/")
+
+
+class Reply(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    headers: dict[str, str]
+    """Names in lower case."""
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """One connection that is kept; opened again when it broke, or was idle for so long that it may be closed."""
+
+    def __init__(self, port: int, host: str = "127.0.0.1", token: str = "", timeout: float = PATIENCE) -> None:
+        self.connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        self._used = 0.0
+        self._own = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "", **headers: str) -> Reply:
+        """Send bytes as they are, anything else as JSON; ``_`` in a header's name stands for a dash."""
+        sent = self._own | {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            sent.setdefault("Content-Type", kind or JSON)
+        if time.monotonic() - self._used > IDLE:
+            self.connection.close()
+        try:
+            self.connection.request(method, path, body, sent)
+            response = self.connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            self._used = time.monotonic()
+            return Reply(response.status, found, response.read())
+        except BaseException:
+            self.connection.close()  # or the next answer would be that to this question
+            raise
+
+    def score(self, rows: Any, binary: bool = False, **headers: str) -> Reply:
+        """Rows as JSON, or as .npy."""
+        if binary:
+            return self.ask("POST", "/v1/score", npy(rows), NPY, **headers)
+        return self.ask("POST", "/v1/score", {"logits": np.asarray(rows).tolist()}, **headers)
+
+    def state(self) -> Any:
+        reply = self.ask("GET", "/v1/state")
+        assert reply.status == 200, reply
+        return reply.json
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class Server:
+    """The program, from its start until it is ready; what it said is in ``log``.
+
+    Parameters
+    ----------
+    guard : a detector file, or ``sample``
+    log : where its output goes; a second server may go on with the same file
+    options : further arguments of the command
+    environment : further variables; ``NORMSCALE_TOKEN`` of the caller's own is left out
+    kernels : "numpy" starts faster than the compiled ones
+    """
+
+    def __init__(
+        self,
+        guard: str | Path,
+        log: Path,
+        *options: str,
+        environment: dict[str, str] | None = None,
+        kernels: str = "numpy",
+        wait: bool = True,
+    ) -> None:
+        command = [sys.executable, "-m", "normscale", "serve", str(guard), *options]
+        if "--port" not in options:
+            command += ["--port", "0"]
+        variables = {name: value for name, value in os.environ.items() if name != "NORMSCALE_TOKEN"}
+        variables |= {"NORMSCALE_KERNELS": kernels, "OMP_NUM_THREADS": "1", **(environment or {})}
+        self._log = log
+        began = time.monotonic()
+        with log.open("ab") as file:
+            self._begin = file.tell()
+            self.process = subprocess.Popen(
+                command, env=variables, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self.host, self.port = "", 0
+        self.seconds = 0.0
+        self._clients: list[Client] = []
+        if wait:
+            self._wait_until_ready()
+            self.seconds = time.monotonic() - began
+
+    @property
+    def log(self) -> str:
+        """What this process said."""
+        return self._log.read_bytes()[self._begin :].decode()
+
+    def client(self, token: str = "", **options: Any) -> Client:
+        """A new one; its connection ends with the server at the latest."""
+        self._clients.append(Client(self.port, token=token, **options))
+        return self._clients[-1]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """BareRequest it to end, and wait; its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(PATIENCE)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """No warning; its workers too."""
+        for client in self._clients:
+            client.close()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def open_files(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while self.process.poll() is None and time.monotonic() < deadline:
+                told = _ADDRESS.search(self.log)
+                if told is None:
+                    time.sleep(0.02)
+                    continue
+                self.host, self.port = told[1], int(told[2])
+                try:
+                    if self.client(timeout=5).ask("GET", "/readyz").status == 200:
+                        return
+                except OSError:
+                    time.sleep(0.02)
+        except BaseException:
+            self.kill()
+            raise
+        self.kill()
+        raise AssertionError(f"the server did not start:\n{self.log}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def refusal(monkeypatch: pytest.MonkeyPatch, guard: str | Path, *options: str) -> tuple[object, str]:
+    """Exit code and sentence of the command for a server that must not start; in this process, which is faster."""
+    from normscale.cli import main
+    from normscale.guard.server import run
+
+    said: list[str] = []
+    monkeypatch.setattr(sys, "argv", ["normscale", "serve", str(guard), "--port", "0", *options])
+    monkeypatch.setattr(run, "serve", lambda *_: pytest.fail("the server would have started"))
+    monkeypatch.setattr(typer, "echo", lambda message, **_: said.append(message))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, "\n".join(said)
+
+
+def npy(rows: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.asarray(rows), allow_pickle=False)
+    return file.getvalue()

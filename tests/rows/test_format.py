@@ -1,0 +1,175 @@
+"""A format from outside the package: one class, and it is read, written, sniffed and posted like the others."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import normscale as ns
+from normscale.cli import app
+from normscale.rows import ReadOptions, TableFormat, TableReader, format_of, open_table, register_format
+from normscale.rows.format import formats, unregister_format
+from normscale.rows.reader import Block
+from normscale.rows.source import ByteSource
+from normscale.rows.writing import About, Columns, GatheringSink, Sink
+
+MAGIC = b"HALVES1\n"
+MEDIA_TYPE = "application/x-halves"
+
+
+class HalvesReader(TableReader):
+    """A magic word, the number of columns as four bytes, then rows of half floats."""
+
+    def _read_head(self) -> None:
+        with self.source.open() as file:
+            if file.read(8) != MAGIC:
+                raise ValueError("it does not begin like one")
+            width = int.from_bytes(file.read(4), "little")
+            size = file.seek(0, io.SEEK_END) - 12
+        if width < 2 or size % (2 * width):
+            raise ValueError("it is cut off")
+        self.widths, self.n_rows = {"logits": width}, size // (2 * width)
+
+    def _blocks(self) -> Iterator[Block]:
+        with self.source.open() as file:
+            file.seek(12)
+            while data := file.read(2 * self.widths["logits"] * self.chunk_rows):
+                yield {"logits": np.frombuffer(data, "<f2").reshape(-1, self.widths["logits"]).astype(np.float32)}
+
+
+class HalvesSink(GatheringSink):
+    """The same, written: the logits, or a column of scores twice."""
+
+    def save(self, arrays: Columns) -> None:
+        rows = arrays["logits"] if "logits" in arrays else np.stack([arrays["score"]] * 2, axis=1)
+        Path(self.file).write_bytes(MAGIC + rows.shape[1].to_bytes(4, "little") + rows.astype("<f2").tobytes())
+
+
+class Halves(TableFormat):
+    """Rows of half floats."""
+
+    name, described = "halves", "an .f16 file (rows of half floats)"
+    suffixes, media_types, magic = (".f16",), (MEDIA_TYPE,), (MAGIC,)
+    keeps = frozenset()
+
+    def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
+        return HalvesReader(self, source, options)
+
+    def sink(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> Sink:
+        return HalvesSink(file, path, columns, about)
+
+
+@pytest.fixture
+def halves() -> Iterator[type[TableFormat]]:
+    yield register_format(Halves)
+    unregister_format("halves")
+
+
+ROWS = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float16).astype(np.float32)
+
+
+@pytest.mark.usefixtures("halves")
+def test_a_foreign_format_is_read_and_written_by_the_commands(tmp_path: Path) -> None:
+    table, detector, scores = tmp_path / "t.f16", tmp_path / "d.safetensors", tmp_path / "scores.f16"
+    ns.write_table(table, ROWS)
+    assert [len(chunk) for chunk in open_table(table, chunk_rows=16).chunks()] == [16, 14]
+    for arguments in (["fit", str(table), "-d", "energy", "-o", str(detector)],
+                      ["score", str(detector), str(table), "-o", str(scores)]):  # fmt: skip
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+    expected = ns.load_detector(detector).score(ROWS)
+    np.testing.assert_allclose(ns.read_table(scores).logits[:, 0], expected, rtol=1e-3)
+    table.write_bytes(table.read_bytes()[:-1])
+    with pytest.raises(ns.FileFormatError, match=r"t\.f16 is damaged, or is not an \.f16 file .*: it is cut off"):
+        open_table(table)
+    table.rename(tmp_path / "t.npz")
+    with pytest.raises(ns.FileFormatError, match=r"begins like an \.f16 file .* rename it to end in \.f16"):
+        open_table(tmp_path / "t.npz")
+    with pytest.raises(ns.InvalidInput, match=r"an \.f16 file holds logits only, and there are also labels"):
+        ns.write_table(tmp_path / "l.f16", ns.ModelOutputs(ROWS, labels=np.zeros(30, int)))
+
+
+@pytest.mark.usefixtures("halves")
+def test_a_foreign_format_comes_through_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    import types
+
+    ns.write_table(tmp_path / "t.f16", ROWS)
+    data = io.BytesIO((tmp_path / "t.f16").read_bytes())
+    monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=data))
+    with open_table("-") as table:
+        assert table.format == "halves"
+        np.testing.assert_array_equal(table.read().logits, ROWS)
+
+
+@pytest.mark.usefixtures("halves")
+def test_a_foreign_format_is_posted_to_a_guard(tmp_path: Path) -> None:
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("msgspec")
+    from guard.server.test_arrays import running
+    from normscale.guard.server.settings import GuardSettings, ServerSettings
+
+    sample = ns.load_sample()
+    detector = ns.Energy().fit(sample.train)
+    detector.set_threshold(sample.validation)
+    detector.save(tmp_path / "d.safetensors")
+    options = ServerSettings({"": GuardSettings(str(tmp_path / "d.safetensors"), str(tmp_path / "store.sqlite"))})
+    head = MAGIC + (8).to_bytes(4, "little")
+    rows = sample.test.logits[:5].astype("<f2")
+
+    async def post(body: bytes) -> Any:
+        async with running(options) as http:
+            assert isinstance(http, httpx.AsyncClient)
+            document = (await http.get("/openapi.json")).json()
+            assert MEDIA_TYPE in document["paths"]["/v1/score"]["post"]["requestBody"]["content"]
+            return await http.post("/v1/score", content=body, headers={"Content-Type": MEDIA_TYPE})
+
+    reply = asyncio.run(post(head + rows.tobytes()))
+    assert reply.status_code == 200, reply.text
+    np.testing.assert_allclose(reply.json()["scores"], detector.score(rows.astype(np.float32)), rtol=1e-6)
+    for body, status, says in (
+        (head + rows.tobytes()[:-1], 400, "it is cut off"),
+        (MAGIC + (4).to_bytes(4, "little") + rows.tobytes(), 422, "must hold logits of 8 columns; got logits of 4"),
+        (head, 422, "holds no rows"),
+        (head + bytes(16) * 100_001, 413, "more than"),
+    ):
+        reply = asyncio.run(post(body))
+        assert (reply.status_code, says in reply.json()["error"]) == (status, True), reply.text
+
+
+def test_names_are_taken_once(halves: type[TableFormat]) -> None:
+    class Other(Halves):
+        name, suffixes, media_types = "other", (".csv",), ("application/x-other",)
+
+    with pytest.raises(ns.InvalidInput, match=r"the format csv is called \.csv already"):
+        register_format(Other)
+    Other.suffixes = (".F16",)
+    with pytest.raises(ns.InvalidInput, match="begin with a point and have small letters"):
+        register_format(Other)
+    assert register_format(halves) is halves  # a module that is loaded again
+    assert [format.name for format in formats()].count("halves") == 1
+
+
+def test_a_format_that_is_only_read_says_so(tmp_path: Path) -> None:
+    class ReadOnly(TableFormat):
+        name, described, suffixes = "read_only", "an .ro file", (".ro",)
+
+        def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
+            raise NotImplementedError
+
+    register_format(ReadOnly)
+    try:
+        with pytest.raises(ns.InvalidInput, match=r"an \.ro file is read and not written"):
+            ns.write_table(tmp_path / "a.ro", ROWS)
+        assert not list(tmp_path.iterdir())
+    finally:
+        unregister_format("read_only")
+    with pytest.raises(ns.FileFormatError, match=r"'\.ro' is not known"):
+        format_of("a.ro")
