@@ -92,7 +92,7 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "rows": "open_table read_table write_table",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
-_HOME_OF |= dict.fromkeys(_detectors.__all__, "detectors")
+_HOME_OF |= dict.fromkeys(_detectors._HOME_OF, "detectors")
 
 __all__ = ["__version__", *sorted(_HOME_OF)]
 

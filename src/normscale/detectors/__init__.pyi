@@ -1,0 +1,50 @@
+"""The public names of this folder, one a line; ``__init__.py`` reads them from here."""
+
+from normscale.detectors.ash import ASH as ASH
+from normscale.detectors.base import Detector as Detector
+from normscale.detectors.base import Setting as Setting
+from normscale.detectors.centred import Centred as Centred
+from normscale.detectors.dice import DICE as DICE
+from normscale.detectors.energy import Energy as Energy
+from normscale.detectors.ensemble import Ensemble as Ensemble
+from normscale.detectors.entropy import Entropy as Entropy
+from normscale.detectors.fdbd import FDBD as FDBD
+from normscale.detectors.gen import GEN as GEN
+from normscale.detectors.gradnorm import GradNorm as GradNorm
+from normscale.detectors.gram import Gram as Gram
+from normscale.detectors.kl_matching import KLMatching as KLMatching
+from normscale.detectors.knn import KNN as KNN
+from normscale.detectors.mahalanobis import Mahalanobis as Mahalanobis
+from normscale.detectors.mahalanobis import MahalanobisLayers as MahalanobisLayers
+from normscale.detectors.max_logit import MaxLogit as MaxLogit
+from normscale.detectors.msp import MSP as MSP
+from normscale.detectors.multi_threshold import MultiThreshold as MultiThreshold
+from normscale.detectors.nci import NCI as NCI
+from normscale.detectors.nnguide import NNGuide as NNGuide
+from normscale.detectors.norm_scaling import NormScaling as NormScaling
+from normscale.detectors.odin import ODIN as ODIN
+from normscale.detectors.oodd import OODD as OODD
+from normscale.detectors.openmax import OpenMax as OpenMax
+from normscale.detectors.present_classes import PresentClasses as PresentClasses
+from normscale.detectors.react import ReAct as ReAct
+from normscale.detectors.registry import list_detectors as list_detectors
+from normscale.detectors.registry import load_detector as load_detector
+from normscale.detectors.registry import make_detector as make_detector
+from normscale.detectors.registry import register as register
+from normscale.detectors.relative_mahalanobis import RelativeMahalanobis as RelativeMahalanobis
+from normscale.detectors.residual import Residual as Residual
+from normscale.detectors.robust_norm_scaling import RobustNormScaling as RobustNormScaling
+from normscale.detectors.rtl import RTL as RTL
+from normscale.detectors.scale import SCALE as SCALE
+from normscale.detectors.she import SHE as SHE
+from normscale.detectors.standardised_max_logit import StandardisedMaxLogit as StandardisedMaxLogit
+from normscale.detectors.step import Step as Step
+from normscale.detectors.stream_aware import StreamAware as StreamAware
+from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
+from normscale.detectors.tempered import Tempered as Tempered
+from normscale.detectors.threshold import Threshold as Threshold
+from normscale.detectors.vim import ViM as ViM
+from normscale.detectors.weiper import WeiPer as WeiPer
+from normscale.detectors.wrapper import Wrapper as Wrapper
+
+_HOME_OF: dict[str, str]
