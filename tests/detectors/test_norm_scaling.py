@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tracemalloc
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -186,3 +187,36 @@ def test_a_stream_through_another_score_holds_no_prefix_of_all_rows() -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4.0 * rows.nbytes
+
+
+def test_the_update_as_printed_to_the_letter(train: Any, test: Any) -> None:
+    rows = test[:7].astype(np.float64)
+    detector = ns.NormScaling(update="as_printed").fit(train)
+    scores = np.concatenate([detector.stream(rows[:3]), detector.stream(rows[3:])])
+    for j in range(rows.shape[1]):
+        mu = Fraction(float(detector.training_.mean[j]))
+        variance = Fraction(float(detector.training_.variance[j]))
+        for t, z in enumerate(map(Fraction, rows[:, j]), start=1):
+            mu = (mu + z) / (t + 1)
+            variance = (variance + (z - mu) ** 2) / (t + 1)
+        assert detector.running_.mean[j] == pytest.approx(float(mu), rel=1e-12)
+        assert detector.running_.variance[j] == pytest.approx(float(variance), rel=1e-12)
+    assert detector.n_streamed_ == 7
+    last = ns.msp_score((rows[-1:] - detector.running_.mean) / detector.running_.std)
+    assert scores[-1] == pytest.approx(float(last[0]), rel=1e-12)
+
+
+def test_the_update_as_printed_says_what_it_cannot(train: Any, test: Any, tmp_path: Path) -> None:
+    detector = ns.NormScaling(update="as_printed").fit(train)
+    with pytest.raises(ns.InvalidInput, match="depends on the order of its rows"):
+        detector.merge(detector.start(), detector.start())
+    with pytest.raises(ns.InvalidInput, match="update='as_printed' has a prior_weight of 1; got 30"):
+        ns.NormScaling(prior_weight=30.0, update="as_printed")
+    with pytest.raises(ns.InvalidInput, match="update must be one of 'running_mean', 'as_printed'"):
+        ns.NormScaling(update="printed")
+    detector.stream(test[:5])
+    detector.save(tmp_path / "printed.safetensors")
+    loaded = ns.load_detector(tmp_path / "printed.safetensors")
+    assert loaded.get_params()["update"] == "as_printed"
+    np.testing.assert_array_equal(loaded.stream(test[5:9]), detector.stream(test[5:9]))
+    assert detector.moment_formula() is None, "no graph streams by it"

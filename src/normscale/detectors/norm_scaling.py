@@ -49,6 +49,10 @@ class NormScaling(Step):
     temperature : float
         tau: divides the scaled logits. It does not change a ranking by ``"max_logit"``; for probabilities fit it with
         :func:`normscale.fit_temperature` on ``scale(validation_logits)``.
+    update : {"running_mean", "as_printed"}
+        How ``stream`` moves the statistics. ``"as_printed"``: equations 4 to 7 of the paper to the letter, which divide
+        all that came before by t + 1 at every row and so forget it. It is there to be seen failing: it needs
+        ``prior_weight=1``, depends on the order of the rows, and cannot be merged.
 
     Attributes
     ----------
@@ -62,7 +66,7 @@ class NormScaling(Step):
     References
     ----------
     Ravikumar & Roy, "Norm-Scaling for Out-of-Distribution Detection". The update printed there forgets the
-    training statistics at once; implemented is the running mean that is meant.
+    training statistics at once; the default is the running mean that is meant.
 
     Examples
     --------
@@ -73,6 +77,13 @@ class NormScaling(Step):
     >>> scores = detector.stream([[1.0, 2.0], [3.0, 1.0]])
     >>> detector.n_streamed_, detector.running_.weight
     (2, 3.0)
+
+    A stream that is always 6 has the mean 6. The update as printed ends near 0.
+
+    >>> printed = NormScaling(update="as_printed").fit([[5.0, 6.0], [7.0, 6.0]])
+    >>> _ = printed.stream([[6.0, 6.0]] * 99)
+    >>> printed.running_.mean.round(3).tolist()
+    [0.061, 0.061]
     """
 
     name = "norm_scaling"
@@ -85,6 +96,7 @@ class NormScaling(Step):
         "score": "the detector that scores the scaled logits",
         "prior_weight": "how many streamed rows the training statistics count as; inf: they never move",
         "temperature": "divides the scaled logits",
+        "update": "running_mean, or as_printed: the paper's equations to the letter, which forget the training rows",
     }
 
     class State(NamedTuple):
@@ -103,11 +115,17 @@ class NormScaling(Step):
 
     state_: State
 
-    def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
+    def __init__(
+        self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0, update: str = "running_mean"
+    ) -> None:
         self._score_by(score)
         require_logit_score(self, self.scorer)
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self.temperature = _validate.positive(temperature, "temperature")
+        self.update = _validate.one_of(update, "update", ("running_mean", "as_printed"))
+        self._as_printed = update == "as_printed"
+        if self._as_printed and self.prior_weight != 1.0:
+            raise InvalidInput(f"update='as_printed' has a prior_weight of 1; got {self.prior_weight:g}.")
         if self._learns:
             self.settings = tuple(dict.fromkeys((Setting.FROZEN, Setting.STREAM, *self.scorer.settings)))
         # A score that is one formula on logits is computed without ever holding the scaled logits.
@@ -116,7 +134,7 @@ class NormScaling(Step):
         if isinstance(plain, LogitFormula) and plain.is_plain:
             self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
         self._fused_stream: tuple[int, float, float] | None = None
-        if self._fused is not None and self._learns:
+        if self._fused is not None and self._learns and not self._as_printed:
             self._fused_stream = KINDS[self._fused[0]], 1.0 / self._fused[1], self._fused[2]
 
     @property
@@ -148,7 +166,7 @@ class NormScaling(Step):
 
     def _calmed(self, state: State) -> State:
         rows = max(_FEWEST_STEADY_ROWS, _STEADY_ROWS_PER_CLASS * state.moments.mean.size)
-        if state.training < rows and self._learns:
+        if state.training < rows and self._learns and not self._as_printed:
             more = self.training_.reweighted(rows - state.training).state
             state = state._replace(training=rows, moments=combine(more, state.moments))
         return state if state.scorer is None else state._replace(scorer=self.scorer._calmed(state.scorer))
@@ -157,6 +175,8 @@ class NormScaling(Step):
         return self.State(0.0, RunningMoments(self.training_.mean.size).state)
 
     def _merge_states(self, first: State, second: State) -> State:
+        if self._as_printed:
+            Detector._merge_states(self, first, second)  # refuses
         if self.scorer._runs:
             self.scorer._merge_states(first.scorer, second.scorer)  # refuses
         rows = second.moments
@@ -165,7 +185,7 @@ class NormScaling(Step):
         return first._replace(moments=combine(first.moments, rows))
 
     def _moments(self, state: State) -> BlockState | None:
-        return None if self._fused is None or not self._learns else state.moments
+        return None if self._fused is None or not self._learns or self._as_printed else state.moments
 
     def _of_moments(self, moments: BlockState) -> State:
         return self.State(0.0, moments)
@@ -204,10 +224,14 @@ class NormScaling(Step):
                 raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
             return scores if weight == 1.0 else weight * scores, self.State(state.training, after)
         moments = RunningMoments.wrap(state.moments)
-        scaled = (norm_scale_stream if self._learns else norm_scale)(rows, moments, self.temperature)
+        if self._as_printed:
+            scaled, printed = printed_update(rows, state.moments)
+            scaled, moments = scaled / self.temperature, RunningMoments.wrap(printed)
+        else:
+            scaled = (norm_scale_stream if self._learns else norm_scale)(rows, moments, self.temperature)
         inner = self.scorer._prepare(ModelOutputs._trusted({LOGITS: scaled}), threads)
         scores, scorer = self.scorer._step(state.scorer, inner, threads)
-        if self._learns:
+        if self._learns and not self._as_printed:
             moments.update(rows)
         return scores, self.State(state.training, moments.state, scorer)
 
@@ -219,7 +243,9 @@ class NormScaling(Step):
         return LogitFormula(kind, moments.mean, scale_factor(moments, temperature), weight)
 
     def moment_formula(self) -> MomentFormula | None:
-        return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
+        if self._fused is None or self._as_printed:
+            return None
+        return MomentFormula(*self._fused, self.running_.state)
 
     @property
     def n_streamed_(self) -> int:
@@ -231,3 +257,22 @@ class NormScaling(Step):
         """The scaled logits (n, C) under the current statistics; for calibration and for looking at them."""
         self._require_fitted()
         return norm_scale(logits, self.running_, self.temperature)
+
+
+def printed_update(rows: FloatArray, moments: BlockState) -> tuple[FloatArray, BlockState]:
+    """Scale rows by equations 4 to 7 of the paper as printed; the moments after the last row.
+
+    ``mu_t = (mu_{t-1} + z_t) / (t + 1)`` and ``var_t = (var_{t-1} + (z_t - mu_t)^2) / (t + 1)``. The weight of the
+    moments is t + 1. A logit whose standard deviation is 0 becomes 0.
+    """
+    if not _validate.finite_row_mask(rows).all():
+        raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
+    weight, mean, variance = moments.weight, moments.mean, moments.m2 / moments.weight
+    scaled = np.zeros(rows.shape)
+    for row, out in zip(rows.astype(np.float64), scaled, strict=True):
+        weight += 1.0
+        mean = (mean + row) / weight
+        away = row - mean
+        variance = (variance + away * away) / weight
+        np.divide(away, np.sqrt(variance), out=out, where=variance > 0.0)
+    return scaled, BlockState(weight, mean, weight * variance)
