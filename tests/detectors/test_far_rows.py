@@ -78,3 +78,17 @@ def test_extremes_merge_and_are_stored() -> None:
 def test_a_detector_that_reads_no_logits_does_not_look_at_them() -> None:
     detector = ns.KNN().fit(SAMPLE.train).set_threshold(SAMPLE.test)
     assert np.array_equal(detector.predict(scaled(100.0)), detector.predict(SAMPLE.test))
+
+
+@pytest.mark.parametrize("distinct", (5000, 3))
+def test_the_rows_that_are_kept_depend_on_no_order_and_no_split(distinct: int) -> None:
+    random = np.random.default_rng(3)
+    rows = random.normal(size=(distinct, 4))[random.integers(0, distinct, 5000)]
+    whole = TrainingBaseline.of(ns.ModelOutputs(rows), keep_rows=True)
+    shuffled = rows[random.permutation(5000)]
+    parts = [TrainingBaseline.of(ns.ModelOutputs(part), keep_rows=True) for part in np.split(shuffled, [10, 3000])]
+    for baseline in (parts[0].merge(parts[1]).merge(parts[2]), parts[2].merge(parts[0].merge(parts[1]))):
+        assert np.array_equal(baseline.kept["logits"], whole.kept["logits"])
+    assert whole.kept["logits"].shape == (2000, 4)
+    assert set(map(bytes, whole.kept["logits"])) <= set(map(bytes, rows.astype(np.float32)))
+    assert TrainingBaseline.of(ns.ModelOutputs(rows)).kept == {}

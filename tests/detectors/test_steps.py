@@ -133,7 +133,7 @@ def test_the_training_moments_are_stored_once(tmp_path: Path) -> None:
     detector.save(tmp_path / "detector.safetensors")
     _, tensors = load_state(tmp_path / "detector.safetensors")
     assert sorted(tensors) == [
-        "baseline.extremes",
+        "baseline.extremes", "baseline.kept.logits",
         "baseline.of_logits.m2", "baseline.of_logits.mean", "baseline.of_logits.weight", "baseline.predicted",
         "state.moments.m2", "state.moments.mean", "state.moments.weight", "state.training",
     ]  # fmt: skip

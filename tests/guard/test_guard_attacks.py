@@ -162,17 +162,23 @@ def test_a_cap_does_not_switch_the_alarm_off(share: float) -> None:
 
 
 def test_what_happens_to_one_class_alone_is_an_alarm() -> None:
-    """Some rows of one class, flagged by the running statistics alone, are too few to show among all."""
-    judge = target(2000).open().judge
-    recent = judge.start.recent
-    for _ in range(20):
-        recent = recent.after_answers(80, 6, 1000.0).after_stream_only(80, np.where(np.arange(8) == 3, 2, 0))
-    alarming = [reading for reading in judge.drift.readings(recent) if reading.alarming]
-    assert [reading.name for reading in alarming] == ["class_stream_only_flags"]
-    assert alarming[0].worst == 3
-    assert not alarming[0].freezing
-    text = judge.drift.explain(alarming[0], recent, None, tuple("abcdefgh"))
-    assert "of the recent rows predicted 'd' are flagged by what the stream has taught alone" in text
+    """Rows that make the training rows of one class look strange: few rows of that class come, and no alarm waits."""
+    aim = target(2000, name="robust_norm_scaling")
+    pool = most_harmful_rows(CASE, aim.detector, "cry", seed=1, victim=3)
+    run, random = aim.open(), np.random.default_rng(0)
+    for _ in range(8):
+        rows = np.concatenate([pool[random.integers(0, 4, 30)], CASE.draw(70, random)])
+        run.send(rows[random.permutation(100)])
+        if run.state.alarms:
+            break
+    alarm = next(alarm for alarm in run.state.alarms if alarm.name == "reference_flags")
+    assert "of the training rows predicted class" in alarm.text
+    recent, kept = run.state.recent, aim.detector.baseline_.kept["logits"]
+    scores = aim.detector.score(kept), run.state.statistics.score(ns.ModelOutputs(kept))
+    limit = aim.detector.threshold_.value
+    of_class = kept.argmax(axis=1) == recent.reference_class
+    alone = (np.maximum(*scores) > limit) & ~(scores[0] > limit) & of_class
+    assert recent.reference == pytest.approx((alone.sum() - 2) / of_class.sum())
 
 
 @pytest.mark.parametrize("kind", ("sorted by 500", "50 % one class", "30 % one class"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale import _kernels
 from normscale._kernels import BlockState
@@ -20,6 +21,11 @@ _FAR, _FAR_ROWS = 0.5, 10.0
 """A logit is far outside when it is this part of the range of the training logits beyond its ends; with n rows, 10 / n
 of the range more. Measured: no test row and no picture or noise that a network was not made for goes beyond .17 with
 hundreds of rows or more, .28 with 50."""
+_MOST_KEPT, _MOST_NUMBERS = 2000, 1 << 18
+"""Training rows that are kept, and how many numbers they may have in all."""
+_HASHED = 2
+"""Logits of a row, the first ones, that decide whether it is kept."""
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class TrainingBaseline(NamedTuple):
@@ -38,10 +44,15 @@ class TrainingBaseline(NamedTuple):
     extremes: Annotated[FloatArray, Numbers(2)]
     """(2,) the smallest and the largest logit."""
     of_others: Annotated[dict[str, BlockState], declared_moments()]
+    kept: Annotated[dict[str, NDArray[np.float32]], Numbers()]
+    """Some of the rows themselves, by array: those whose first logits have the smallest hash, so no order matters."""
 
     @classmethod
-    def of(cls, rows: ModelOutputs, others: tuple[str, ...] = ()) -> TrainingBaseline:
-        """The baseline of rows, by their logits and other arrays; a row that is not finite is an error."""
+    def of(cls, rows: ModelOutputs, others: tuple[str, ...] = (), *, keep_rows: bool = False) -> TrainingBaseline:
+        """The baseline of rows, by their logits and other arrays; a row that is not finite is an error.
+
+        With ``keep_rows`` up to 2000 rows are kept, on which running statistics can be tried out.
+        """
         logits = rows.logits
         moments = RunningMoments(logits.shape[1]).update(logits, name=LOGITS)
         counts = np.bincount(_kernels.predicted(logits), minlength=logits.shape[1])
@@ -49,14 +60,17 @@ class TrainingBaseline(NamedTuple):
         for name, one in further.items():
             one.update(rows.array(name), name=name)
         extremes = np.array([logits.min(), logits.max()], dtype=np.float64)
-        return cls(counts, moments.state, extremes, {name: one.state for name, one in further.items()})
+        kept = _smallest_hashes({name: rows.array(name) for name in (LOGITS, *others)}) if keep_rows else {}
+        return cls(counts, moments.state, extremes, {name: one.state for name, one in further.items()}, kept)
 
     def merge(self, other: TrainingBaseline) -> TrainingBaseline:
         """The baseline of both sets of rows, of equal width; neither is changed."""
         further = {name: _kernels.combine(state, other.of_others[name]) for name, state in self.of_others.items()}
         logits = _kernels.combine(self.of_logits, other.of_logits)
         both = np.concatenate([self.extremes, other.extremes])
-        return TrainingBaseline(self.predicted + other.predicted, logits, np.array([both.min(), both.max()]), further)
+        kept = {name: np.concatenate([rows, other.kept[name]]) for name, rows in self.kept.items()}
+        counts, extremes = self.predicted + other.predicted, np.array([both.min(), both.max()])
+        return TrainingBaseline(counts, logits, extremes, further, _smallest_hashes(kept) if kept else {})
 
     @property
     def moments(self) -> RunningMoments:
@@ -117,3 +131,27 @@ class TrainingBaseline(NamedTuple):
             raise InvalidInput("baseline.extremes must be two numbers, the smaller first.")
         if not self.predicted.any() or self.of_logits.weight != self.predicted.sum():
             raise InvalidInput("baseline.predicted must hold counts of rows, not all 0, as many as the moments have.")
+
+
+def _smallest_hashes(arrays: dict[str, Rows]) -> dict[str, NDArray[np.float32]]:
+    """Some rows, in an order and by a choice that their logits alone decide."""
+    width = sum(array.shape[1] for array in arrays.values())
+    most = min(_MOST_KEPT, max(1, _MOST_NUMBERS // width))
+    first = _single(arrays[LOGITS][:, :_HASHED]) + np.float32(0.0)  # no negative zeros
+    bits = first.view(np.uint32).astype(np.uint64)
+    hashes = (bits * np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, bits.shape[1] + 1, dtype=np.uint64)).sum(axis=1)
+    hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    hashes ^= hashes >> np.uint64(32)
+    chosen = np.arange(hashes.size)
+    if hashes.size > most:
+        chosen = np.flatnonzero(hashes <= np.partition(hashes, most - 1)[most - 1])
+    chosen = chosen[np.argsort(hashes[chosen], kind="stable")]
+    if (np.diff(hashes[chosen]) == 0).any():  # as good as always the same rows
+        logits = _single(arrays[LOGITS][chosen])
+        chosen = chosen[sorted(range(chosen.size), key=lambda i: (hashes[chosen[i]], logits[i].tobytes()))]
+    return {name: _single(array[chosen[:most]]) for name, array in arrays.items()}
+
+
+def _single(rows: Rows) -> NDArray[np.float32]:
+    wide = rows if rows.dtype.itemsize <= 4 else np.clip(rows, -_LARGEST, _LARGEST)
+    return np.ascontiguousarray(wide, np.float32)

@@ -98,7 +98,8 @@ class OutputsReader(Kept):
         if before is not None and chunk.logits.shape[1] != before.predicted.size:
             return False
         try:
-            own = TrainingBaseline.of(chunk, tuple(name for name in self.reads if name != LOGITS))
+            others = tuple(name for name in self.reads if name != LOGITS)
+            own = TrainingBaseline.of(chunk, others, keep_rows=self.has_running_statistics)
         except InvalidInput:
             if LOGITS in self.reads:
                 raise

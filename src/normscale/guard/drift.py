@@ -14,8 +14,10 @@ Of all rows that were answered lately, taken in or not:
 * *stream-only flags*: the share that the running statistics flagged and the detector file would not, less a few rows.
   It is what a stream, or an attacker, has taught. The share is one of a fixed number of rows, so a few rows after a
   start say no more than the same few rows later on.
-* *class stream-only flags*: the same for the class where the share is largest. A class is a small part of the rows, so
-  what happens to it alone hardly moves the share of all.
+
+Of training rows that the detector file keeps, *reference flags*: the share that the running statistics alone would
+flag, of the predicted class where it is largest. No stream can dilute it, and it shows harm to one class before rows of
+that class come.
 
 Of the running moments, where they are known: *running shift* and *running spread*, which slow poison moves before
 anything else shows.
@@ -42,9 +44,6 @@ _FEW = 5.0
 """Rows that the running statistics alone may flag before their share counts."""
 _SOON = 250.0
 """Rows that the share of stream-only flags rests on: fewer than the other readings, to be noticed soon."""
-_ROWS_OF_A_CLASS, _FEWEST_OF_A_CLASS = 100.0, 50.0
-"""Rows that a class's share of stream-only flags rests on: of an average class, and of a rare one. They follow the
-class's share of training and not what was sent, so that nobody dilutes the share by sending more of a class."""
 _CLEARS_BELOW = 0.75
 """Part of its limit that a reading must stay below for an alarm to end."""
 _FAR_BEYOND = 2.5
@@ -59,7 +58,7 @@ class Drift(StrEnum):
     SPREAD = "spread"
     FLAGGED = "flagged"
     STREAM_ONLY = "stream_only_flags"
-    CLASS_STREAM_ONLY = "class_stream_only_flags"
+    REFERENCE = "reference_flags"
     RUNNING_SHIFT = "running_shift"
     RUNNING_SPREAD = "running_spread"
 
@@ -70,10 +69,22 @@ LABELS = {
     Drift.SPREAD: "spread",
     Drift.FLAGGED: "flagged share",
     Drift.STREAM_ONLY: "flagged by the stream alone",
-    Drift.CLASS_STREAM_ONLY: "the same in one class",
+    Drift.REFERENCE: "the same of training rows",
     Drift.RUNNING_SHIFT: "running mean shift",
     Drift.RUNNING_SPREAD: "running spread",
 }
+
+NORMAL = {
+    Drift.BALANCE: "0.02 at most; a sorted stream, or one of mostly one class, needs --expect unbalanced",
+    Drift.SHIFT: "0.13 at most; one class at half of the stream gives 0.9 and more",
+    Drift.SPREAD: "0.16 at most; other logits, as of a changed network or input, give more",
+    Drift.FLAGGED: "about the share that the threshold was set for",
+    Drift.STREAM_ONLY: "0.006 at most; every tenth row OoD gives up to 0.13",
+    Drift.REFERENCE: "0.057 at most; every tenth row OoD, or all logits times 0.9, may give more",
+    Drift.RUNNING_SHIFT: "0.1 at most; a stream of another class balance than training's gives more",
+    Drift.RUNNING_SPREAD: "0.1 at most; logits times 0.9 or 1.1 give more",
+}
+"""What streams like training reach (24 000 rows each of the sample and of a ResNet-20), and what else gives more."""
 
 
 class Reading(NamedTuple):
@@ -114,20 +125,21 @@ class RecentRows(NamedTuple):
     """(C,) of their logits."""
     m2: FloatArray
     """(C,) sum of their squared deviations from it."""
-    stream_only: FloatArray
-    """(C,) how many rows of each predicted class the running statistics alone flagged, over the longer window."""
-    stream_only_lately: float = 0.0
-    """How many of any class they alone flagged, over the shorter window."""
+    stream_only: float = 0.0
+    """How many rows the running statistics alone flagged, over a shorter window."""
     answered: float = 0.0
     """How many rows were answered, taken in or not."""
     flagged: float = 0.0
     """How many of these were flagged."""
+    reference: float = -1.0
+    """Share of one class's training rows that the running statistics alone would flag; -1: not known yet ..."""
+    reference_class: int = -1
+    """... and which class that is; -1: of all classes together."""
 
     @classmethod
     def empty(cls, n_classes: int) -> RecentRows:
         """Start without any row."""
-        predicted, mean, m2, stream_only = np.zeros((4, n_classes))
-        return cls(0.0, predicted, mean, m2, stream_only)
+        return cls(0.0, *np.zeros((3, n_classes)))
 
     def after(self, block: BlockState, predicted: IntArray, window: float) -> RecentRows:
         """Count rows in that were taken in, each as heavy as the next; ``predicted`` counts them by class."""
@@ -142,18 +154,14 @@ class RecentRows(NamedTuple):
         keep, new = _fading(rows, window)
         return self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
 
-    def after_stream_only(self, rows: int, flagged: IntArray) -> RecentRows:
-        """Count rows that the running statistics answered; ``flagged`` counts those they alone flagged, by class."""
-        keep, new = _fading(rows, _ROWS_OF_A_CLASS * flagged.size)
-        keep_lately, new_lately = _fading(rows, _SOON)
-        return self._replace(
-            stream_only=self.stream_only * keep + flagged * (new / rows),
-            stream_only_lately=self.stream_only_lately * keep_lately + int(flagged.sum()) * (new_lately / rows),
-        )
+    def after_stream_only(self, rows: int, flagged: int) -> RecentRows:
+        """Count rows that the running statistics answered, and those that they alone flagged."""
+        keep, new = _fading(rows, _SOON)
+        return self._replace(stream_only=self.stream_only * keep + flagged * (new / rows))
 
     def without_stream_only(self) -> RecentRows:
         """Forget what the running statistics flagged: they begin anew."""
-        return self._replace(stream_only=np.zeros_like(self.stream_only), stream_only_lately=0.0)
+        return self._replace(stream_only=0.0, reference=-1.0, reference_class=-1)
 
     @property
     def std(self) -> FloatArray:
@@ -200,7 +208,7 @@ class DriftMonitor:
         self.limits = {name: getattr(policy, "balance" if name == Drift.BALANCE else name.value) for name in Drift}
         self._freezes_above = {
             Drift.STREAM_ONLY: policy.most_stream_only_flags,
-            Drift.CLASS_STREAM_ONLY: math.inf,
+            Drift.REFERENCE: math.inf,
             Drift.RUNNING_SHIFT: _FAR_BEYOND * policy.running_shift,
             Drift.RUNNING_SPREAD: _FAR_BEYOND * policy.running_spread,
         }
@@ -210,10 +218,8 @@ class DriftMonitor:
         if survives_unbalanced:
             self._freezes_above |= dict.fromkeys(follow_the_classes, math.inf)
         self._enough = _fading(policy.evidence, policy.window)[1] * (1.0 - 1e-9)
-        self._rows_of_class: FloatArray = np.array(_ROWS_OF_A_CLASS)
         if baseline is not None:
             self.share = baseline.share
-            self._rows_of_class = np.maximum(_ROWS_OF_A_CLASS * self.share.size * self.share, _FEWEST_OF_A_CLASS)
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
             self.mean, self.per_deviation = baseline.moments.mean, scale_factor(baseline.moments)
             arrays = {LOGITS: baseline.moments, **baseline.others}
@@ -227,7 +233,9 @@ class DriftMonitor:
         if recent.answered >= self._enough:
             readings.append(self._reading(Drift.FLAGGED, recent.flagged / recent.answered))
         if recent.answered > 0.0:
-            readings += self._stream_only(recent)
+            readings.append(self._reading(Drift.STREAM_ONLY, max(0.0, recent.stream_only - _FEW) / _SOON))
+        if recent.reference >= 0.0:
+            readings.append(self._reading(Drift.REFERENCE, recent.reference, recent.reference_class))
         if self.baseline is not None and running is not None:
             readings += self._moved(running.mean, running.std, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
         return tuple(readings)
@@ -237,15 +245,6 @@ class DriftMonitor:
         chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
         balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
         return self._reading(Drift.BALANCE, balance, int(excess.argmax()))
-
-    def _stream_only(self, recent: RecentRows) -> list[Reading]:
-        """What the running statistics alone flag, of all rows and of the class where it is most."""
-        shares = np.maximum(recent.stream_only - _FEW, 0.0) / self._rows_of_class
-        worst = int(shares.argmax())
-        return [
-            self._reading(Drift.STREAM_ONLY, max(0.0, recent.stream_only_lately - _FEW) / _SOON),
-            self._reading(Drift.CLASS_STREAM_ONLY, float(shares[worst]), worst),
-        ]
 
     def _moved(self, mean: FloatArray, std: FloatArray, shift: Drift, spread: Drift) -> list[Reading]:
         """How far the mean and deviation of every class lie from training."""
@@ -272,27 +271,33 @@ class DriftMonitor:
     def explain(
         self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
     ) -> str:
-        """Say a reading in plain words."""
+        """Say a reading in plain words, and what is normal."""
+        said = self._words(reading, recent, running, names)
+        return f"{said} ({reading.value:.2g}; normal: {NORMAL[reading.name]}.)"
+
+    def _words(
+        self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
+    ) -> str:
         worst, share = reading.worst, f"{100 * reading.value:.0f} % of the recent rows are flagged"
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
         if reading.name == Drift.FLAGGED:
             return f"{share} as out-of-distribution."
         if reading.name == Drift.STREAM_ONLY:
             return f"{share} by what the stream has taught alone."
-        if reading.name == Drift.CLASS_STREAM_ONLY:
-            of_class = f"{100 * reading.value:.0f} % of the recent rows predicted {name}"
-            return f"{of_class} are flagged by what the stream has taught alone."
+        if reading.name == Drift.REFERENCE:
+            of_rows = f"{100 * reading.value:.0f} % of the training rows{f' predicted {name}' if worst >= 0 else ''}"
+            return f"{of_rows} would be flagged by what the stream has taught alone."
         if reading.name == Drift.BALANCE:
             now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
-        of_rows = reading.name in (Drift.SHIFT, Drift.SPREAD) or running is None
-        mean, std = (recent.mean, recent.std) if of_rows else (running.mean, running.std)  # type: ignore[union-attr]
+        recent_rows = reading.name in (Drift.SHIFT, Drift.SPREAD) or running is None
+        mean, std = (recent.mean, recent.std) if recent_rows else (running.mean, running.std)  # type: ignore[union-attr]
         if reading.name in (Drift.SHIFT, Drift.RUNNING_SHIFT):
             direction = "above" if mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"
-            if of_rows:
+            if recent_rows:
                 return f"The recent logits of {name} lie {distance} their training mean."
             return f"The running mean of {name} lies {distance} its training mean."
         how = "wider" if std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
-        what = "recent logits" if of_rows else "running statistics"
+        what = "recent logits" if recent_rows else "running statistics"
         return f"The {what} of {name} spread {1.0 + reading.value:.1f} times {how} than in training."

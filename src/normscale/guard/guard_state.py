@@ -17,7 +17,7 @@ from normscale.state import Kind, pack_state, unpack_state
 STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
 _PLAIN = ("seq", "at", "rows", "scored", "quarantined", "alarms_raised", "largest_score")
 _TUPLES = ("frozen", "alarms", "this_minute", "successor", "agreement")
-_RECENT = ("predicted", "mean", "m2", "stream_only")
+_RECENT = ("predicted", "mean", "m2")
 
 
 class Alarm(NamedTuple):

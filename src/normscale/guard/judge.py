@@ -28,7 +28,12 @@ from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
 from normscale.guard.view import sample_for_display
 from normscale.moments import RunningMoments
-from normscale.outputs import ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
+
+_LOOK_EVERY = 50
+"""Rows that are taken in between two looks at what has become of the training rows."""
+_FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
+"""Training rows that may be flagged before their share counts, and how many of a class there must be."""
 
 
 class Cause(StrEnum):
@@ -85,6 +90,11 @@ class Judge:
         self.policy = drift.policy
         self.class_names = class_names
         self.mode = Mode.RUNNING if start.statistics.running else Mode.STATIC
+        kept = {} if drift.baseline is None else drift.baseline.kept
+        self._reference: Block | None = None
+        if self.mode == Mode.RUNNING and not self.policy.trusting and len(kept.get(LOGITS, ())):
+            self._reference = Block.of(ModelOutputs._trusted(dict(kept)), drift)
+            self._reference_scores = start.statistics.score(self._reference.outputs)
 
     def rule(
         self,
@@ -107,6 +117,8 @@ class Judge:
         may = block.may_be_taken_in(room)
         scored = self._score(state, block, may)
         recent = self._counted(state, block, may, scored)
+        if (state.rows + np.count_nonzero(scored.taken)) // _LOOK_EVERY != state.rows // _LOOK_EVERY:
+            recent = self._with_reference(state, recent, scored.statistics)
         running = None if state.frozen is not None else scored.statistics.moments
         readings = () if self.policy.trusting else self.drift.readings(recent, running)
         alarms = tuple(self._alarms(state, readings, len(outputs), recent, running))
@@ -207,12 +219,27 @@ class Judge:
         window, n_classes = self.policy.window, state.recent.mean.size
         recent = state.recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
         if state.frozen is None:
-            of_class = np.bincount(block.predicted[scored.stream_only], minlength=n_classes)
-            recent = recent.after_stream_only(len(block.outputs), of_class)
+            recent = recent.after_stream_only(len(block.outputs), int(np.count_nonzero(scored.stream_only)))
         if not may.any():
             return recent
         part = block.part(may)
         return recent.after(part.moments, np.bincount(part.predicted, minlength=n_classes), window)
+
+    def _with_reference(self, state: GuardState, recent: RecentRows, statistics: Statistics) -> RecentRows:
+        """Look which of the training rows that are kept the running statistics alone would flag."""
+        if self._reference is None:
+            return recent
+        block, by_file = self._reference, self._reference_scores
+        scores = np.maximum(by_file, statistics.score(block.outputs))
+        alone = self._flags(state, scores, block) & ~self._flags(state, by_file, block)
+        n_classes = recent.mean.size
+        rows = np.bincount(block.predicted, minlength=n_classes).astype(np.float64)
+        flagged = np.maximum(np.bincount(block.predicted[alone], minlength=n_classes) - _FEW_REFERENCE, 0)
+        shares = np.where(rows >= _FEWEST_OF_A_CLASS, flagged / np.maximum(rows, 1.0), 0.0)
+        worst, of_all = int(shares.argmax()), max(0, int(np.count_nonzero(alone)) - _FEW_REFERENCE) / alone.size
+        if of_all >= shares[worst]:
+            return recent._replace(reference=of_all, reference_class=-1)
+        return recent._replace(reference=float(shares[worst]), reference_class=worst)
 
     def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
         n, taken = may.size, int(np.count_nonzero(scored.taken))

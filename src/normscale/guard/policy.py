@@ -55,8 +55,8 @@ class Policy:
     """Largest share of 250 rows, less five rows, that the running statistics alone may flag without an alarm ..."""
     most_stream_only_flags: float = 0.15
     """... and without a freeze."""
-    class_stream_only_flags: float = 0.08
-    """The same for the rows predicted as one class, over longer: the largest share without an alarm."""
+    reference_flags: float = 0.07
+    """Largest share of a class's training rows, less two rows, that the running statistics alone may flag."""
     running_shift: float = 0.2
     """Largest distance of a running mean from training, in training deviations; 2.5 times it freezes."""
     running_spread: float = 0.15
