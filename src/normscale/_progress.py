@@ -33,7 +33,7 @@ class _Display:
             if cls.progress is None:
                 cls.progress = _new_display()
                 cls.progress.start()
-            return cls.progress, cls.progress.add_task(doing, total=total, unit=unit)
+            return cls.progress, cls.progress.add_task(doing, total=total, counted=unit)
 
     @classmethod
     def remove(cls, progress: Progress, task: TaskID) -> None:
@@ -151,7 +151,7 @@ def _new_display() -> Progress:
         }
 
         def render(self, task: Any) -> Text:
-            return Text(" ").join(Text.from_markup(str(c.render(task))) for c in self.columns[task.fields["unit"]])
+            return Text(" ").join(Text.from_markup(str(c.render(task))) for c in self.columns[task.fields["counted"]])
 
     return Progress(
         TextColumn("{task.description}"),

@@ -25,7 +25,7 @@ def outputs(n: int = 600, d: int = 12, n_classes: int = 4, seed: int = 0) -> ns.
 
 def test_mahalanobis_equals_solving_for_every_pair() -> None:
     train, test = outputs(), outputs(50, seed=1)
-    detector = ns.Mahalanobis().fit(train)
+    detector = ns.Mahalanobis(shrinkage=0.0).fit(train)
     assert train.labels is not None
     expected = oracles.mahalanobis(train.features, train.labels, test.features)
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-10)
@@ -34,10 +34,10 @@ def test_mahalanobis_equals_solving_for_every_pair() -> None:
 
 def test_mahalanobis_is_not_moved_by_a_common_offset() -> None:
     train, test = outputs(), outputs(50, seed=1)
-    expected = ns.Mahalanobis().fit(train).score(test)
+    expected = ns.Mahalanobis(shrinkage=0.0).fit(train).score(test)
     far_train = ns.ModelOutputs(train.logits, train.features + 1e6, train.labels)
     far_test = ns.ModelOutputs(test.logits, test.features + 1e6)
-    np.testing.assert_allclose(ns.Mahalanobis().fit(far_train).score(far_test), expected, rtol=1e-7)
+    np.testing.assert_allclose(ns.Mahalanobis(shrinkage=0.0).fit(far_train).score(far_test), expected, rtol=1e-7)
 
 
 def test_oas_shrinkage_is_scikit_learns() -> None:
@@ -54,9 +54,11 @@ def test_a_singular_covariance_reports_its_rank() -> None:
     train = outputs()
     doubled = ns.ModelOutputs(train.logits, np.c_[train.features, train.features[:, :5]], train.labels)
     with pytest.warns(ns.NumericalWarning, match="rank 12 of 17"):
-        detector = ns.Mahalanobis().fit(doubled)
+        detector = ns.Mahalanobis(shrinkage=0.0).fit(doubled)
     assert detector.distances_[0].rank == 12
-    np.testing.assert_allclose(detector.score(doubled), ns.Mahalanobis().fit(train).score(train), rtol=1e-6)
+    np.testing.assert_allclose(
+        detector.score(doubled), ns.Mahalanobis(shrinkage=0.0).fit(train).score(train), rtol=1e-6
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ns.Mahalanobis(shrinkage=0.1).fit(doubled).distances_[0].rank == 17
@@ -65,16 +67,16 @@ def test_a_singular_covariance_reports_its_rank() -> None:
 def test_mahalanobis_without_variation_is_refused() -> None:
     same = ns.ModelOutputs(np.zeros((6, 2)), np.ones((6, 3)), [0, 0, 0, 1, 1, 1])
     with pytest.raises(ns.InvalidInput, match=r"rank 0 of 3"):
-        ns.Mahalanobis().fit(same)
+        ns.Mahalanobis(shrinkage=0.0).fit(same)
     unknown = ns.ModelOutputs(np.zeros((3, 2)), np.eye(3), [0, -1, 1])
     with pytest.raises(ns.InvalidInput, match=r"labels\[1\] is -1"):
-        ns.Mahalanobis().fit(unknown)
+        ns.Mahalanobis(shrinkage=0.0).fit(unknown)
 
 
 def test_a_class_without_training_rows_is_no_candidate() -> None:
     train = outputs()
     assert train.labels is not None
-    detector = ns.Mahalanobis().fit(train[train.labels != 2])
+    detector = ns.Mahalanobis(shrinkage=0.0).fit(train[train.labels != 2])
     assert detector.distances_[0].classes.tolist() == [0, 1, 3]
 
 
@@ -129,7 +131,7 @@ def layered(n: int, seed: int) -> ns.ModelOutputs:
 def test_layers_are_joined_in_deviations_over_the_training_rows() -> None:
     train, test = layered(300, 0), layered(60, 1)
     assert train.labels is not None
-    detector = ns.Mahalanobis(layers=["layer1", "features"]).fit(train)
+    detector = ns.Mahalanobis(layers=["layer1", "features"], shrinkage=0.0).fit(train)
     expected = np.zeros(60)
     for name in ("layer1", "features"):
         own = oracles.mahalanobis(train.array(name), train.labels, train.array(name))
@@ -137,8 +139,8 @@ def test_layers_are_joined_in_deviations_over_the_training_rows() -> None:
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-9)
     assert detector.reads == ("layer1", "features")
     assert detector.formula() is None
-    fixed = ns.Mahalanobis(layers="layer1,features", weights=[0.0, 1.0]).fit(train)
-    np.testing.assert_allclose(fixed.score(test), ns.Mahalanobis().fit(train).score(test), rtol=1e-12)
+    fixed = ns.Mahalanobis(layers="layer1,features", shrinkage=0.0, weights=[0.0, 1.0]).fit(train)
+    np.testing.assert_allclose(fixed.score(test), ns.Mahalanobis(shrinkage=0.0).fit(train).score(test), rtol=1e-12)
 
 
 def test_weights_fitted_on_attacks_are_those_of_a_logistic_regression() -> None:
@@ -147,7 +149,7 @@ def test_weights_fitted_on_attacks_are_those_of_a_logistic_regression() -> None:
 
     train = layered(300, 0)
     assert train.labels is not None
-    detector = ns.Mahalanobis(layers=["layer1", "features"], weights="attacks").fit(train)
+    detector = ns.Mahalanobis(layers=["layer1", "features"], shrinkage=0.0, weights="attacks").fit(train)
     columns = [
         np.concatenate(
             [oracles.mahalanobis(train.array(n), train.labels, train.array(p + n)) for p in ("", "attacked_")]
@@ -178,13 +180,13 @@ def test_detectors_say_what_is_missing() -> None:
         ns.InvalidInput,
         match=r"mahalanobis reads features; got .* Pass ModelOutputs\(features=",
     ):
-        ns.Mahalanobis().fit(ns.ModelOutputs(logits))
+        ns.Mahalanobis(shrinkage=0.0).fit(ns.ModelOutputs(logits))
     with pytest.raises(ns.InvalidInput, match="mahalanobis needs labels to fit"):
-        ns.Mahalanobis().fit(ns.ModelOutputs(logits, features=logits))
+        ns.Mahalanobis(shrinkage=0.0).fit(ns.ModelOutputs(logits, features=logits))
     with pytest.raises(ns.InvalidInput, match="temperature_scaling needs labels to fit"):
         ns.TemperatureScaling().fit(logits)
-    fitted = ns.Mahalanobis().fit(outputs())
+    fitted = ns.Mahalanobis(shrinkage=0.0).fit(outputs())
     with pytest.raises(ns.InvalidInput, match="reads features; got outputs with logits"):
         fitted.score(ns.ModelOutputs(logits))
     with pytest.raises(ns.NotFitted, match=r"Mahalanobis is not fitted; call fit\(outputs\) or load_detector\(path\)"):
-        ns.Mahalanobis().score(outputs())
+        ns.Mahalanobis(shrinkage=0.0).score(outputs())

@@ -43,6 +43,7 @@ from normscale.detectors.stream_aware import StreamAware as StreamAware
 from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
 from normscale.detectors.tempered import Tempered as Tempered
 from normscale.detectors.threshold import Threshold as Threshold
+from normscale.detectors.unit import Unit as Unit
 from normscale.detectors.vim import ViM as ViM
 from normscale.detectors.weiper import WeiPer as WeiPer
 from normscale.detectors.wrapper import Wrapper as Wrapper

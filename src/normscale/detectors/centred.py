@@ -38,6 +38,7 @@ class Centred(Step):
     cost = "one more pass over the logits"
     default_score = "energy"
     own_reads = (LOGITS,)
+    learns_nothing = True
     needs_fit = False
     parameters = {"score": "the detector that scores the centred logits"}
 

@@ -121,6 +121,15 @@ class ClassDistance:
         return ClassGaussian(self.classes, self.means, self.covariance, self.whitening, self.shrinkage)
 
 
+def checked_shrinkage(shrinkage: float | str) -> float | str:
+    """A share of the identity, or the rule that chooses it."""
+    if shrinkage == "oas":
+        return shrinkage
+    if isinstance(shrinkage, str):
+        raise InvalidInput(f'shrinkage must be a number in [0, 1] or "oas"; got {shrinkage!r}.')
+    return _validate.fraction(shrinkage, "shrinkage", allow_zero=True, allow_one=True)
+
+
 def _rank_sentence(sums: ClassSums, covariance: FloatArray, rank: int, detector: str) -> str:
     """What directions without variance mean: columns that never change are no lack of rows."""
     d = covariance.shape[0]

@@ -89,6 +89,8 @@ class FeatureFormula(NamedTuple):
     """(d, r)"""
     means: FloatArray
     """(k, r) of the classes, centred and whitened."""
+    unit: bool = False
+    """Whether f is a row of features divided by its length; a row of zeros stays one."""
 
 
 class RectifiedFormula(NamedTuple):

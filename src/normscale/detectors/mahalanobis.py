@@ -11,14 +11,14 @@ from numpy.typing import ArrayLike
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
-from normscale.detectors.class_distance import ClassDistance, ClassGaussian
+from normscale.detectors.class_distance import ClassDistance, ClassGaussian, checked_shrinkage
 from normscale.detectors.class_sums import ClassSums
 from normscale.detectors.formula import FeatureFormula
 from normscale.detectors.logistic import logistic_weights
 from normscale.detectors.registry import register
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
-from normscale.outputs import ATTACKED, FEATURES, ModelOutputs, check_name
+from normscale.outputs import ATTACKED, FEATURES, LOGITS, ModelOutputs, check_name
 
 
 @register
@@ -31,12 +31,15 @@ class Mahalanobis(Detector):
         The spaces in which distances are measured: ``features`` is the penultimate layer.
     shrinkage : float in [0, 1], or "oas"
         Move the covariance towards the identity of equal trace: ``(1 - a) S + a tr(S)/d I``. ``"oas"`` chooses a
-        by Chen et al. (2010). With 0 and fewer independent directions than features, distances are measured in
-        those directions only, and a :class:`~normscale.errors.NumericalWarning` names the rank.
+        by Chen et al. (2010): next to 0 with many rows. With 0 and fewer independent directions than features,
+        distances are measured in those directions only, and a :class:`~normscale.errors.NumericalWarning` names the
+        rank.
     weights : "uniform", "attacks", or numbers
         How the distances of several layers become one score. ``"uniform"``: each in deviations over the training rows,
         and averaged. ``"attacks"``: by logistic regression of the training inputs against attacks on them, whose
         activations are the arrays ``attacked_<layer>`` of the outputs that ``fit`` gets (Lee et al.).
+    classes : {"labels", "predicted"}
+        Which class a training row belongs to. With ``"predicted"`` no labels are needed.
 
     Attributes
     ----------
@@ -58,6 +61,7 @@ class Mahalanobis(Detector):
         "layers": "names of the arrays in which distances are measured",
         "shrinkage": "of the covariance towards the identity, 0 to 1, or oas",
         "weights": "how several layers become one score: uniform, attacks, or numbers",
+        "classes": "of training rows: labels or predicted",
     }
 
     class Fitted(NamedTuple):
@@ -77,8 +81,9 @@ class Mahalanobis(Detector):
     def __init__(
         self,
         layers: str | Sequence[str] = (FEATURES,),
-        shrinkage: float | str = 0.0,
+        shrinkage: float | str = "oas",
         weights: str | ArrayLike = "uniform",
+        classes: str = "labels",
     ) -> None:
         names = layers.split(",") if isinstance(layers, str) else layers
         if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
@@ -86,11 +91,7 @@ class Mahalanobis(Detector):
         self.layers = tuple(check_name(name) for name in names)
         if not self.layers or len(set(self.layers)) < len(self.layers):
             raise InvalidInput(f"layers must be one name or several different ones; got {layers!r}.")
-        if shrinkage != "oas":
-            if isinstance(shrinkage, str):
-                raise InvalidInput(f'shrinkage must be a number in [0, 1] or "oas"; got {shrinkage!r}.')
-            shrinkage = _validate.fraction(shrinkage, "shrinkage", allow_zero=True, allow_one=True)
-        self.shrinkage: float | str = shrinkage
+        self.shrinkage = checked_shrinkage(shrinkage)
         if isinstance(weights, str):
             self.weights: str | tuple[float, ...] = _validate.one_of(weights, "weights", ("uniform", "attacks"))
         else:
@@ -99,8 +100,11 @@ class Mahalanobis(Detector):
                 raise InvalidInput(f"weights must be {len(self.layers)} numbers, one a layer; got {len(self.weights)}.")
         self.reads = self.layers
         self._reads_again = len(self.layers) > 1 and self.weights == "uniform"
-        if self.weights == "attacks":
-            self.reads_in_fit = tuple(ATTACKED + name for name in self.layers)
+        self.classes = _validate.one_of(classes, "classes", ("labels", "predicted"))
+        self.needs_labels = self.classes == "labels"
+        attacked = [ATTACKED + name for name in self.layers] if self.weights == "attacks" else []
+        logits = [LOGITS] if not self.needs_labels and LOGITS not in self.layers else []
+        self.reads_in_fit = (*attacked, *logits)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         if self.weights != "attacks" or len(self.layers) == 1:
@@ -124,9 +128,10 @@ class Mahalanobis(Detector):
             return spread
         sums = [ClassSums(name) for name in self.layers]
         for chunk in chunks:
-            assert chunk.labels is not None  # the contract checked it
+            classes = chunk.labels if self.needs_labels else chunk.predicted
+            assert classes is not None  # the contract checked it
             for total in sums:
-                total.add(chunk.array(total.name), chunk.labels)
+                total.add(chunk.array(total.name), classes)
         return sums
 
     def _merge(self, first: Any, second: Any) -> list[ClassSums] | RunningMoments:
@@ -184,7 +189,8 @@ class MahalanobisLayers(Mahalanobis):
     def __init__(
         self,
         layers: str | Sequence[str] = ("stem", "stage1", "stage2", "stage3", FEATURES),
-        shrinkage: float | str = 0.0,
+        shrinkage: float | str = "oas",
         weights: str | ArrayLike = "uniform",
+        classes: str = "labels",
     ) -> None:
-        super().__init__(layers, shrinkage, weights)
+        super().__init__(layers, shrinkage, weights, classes)

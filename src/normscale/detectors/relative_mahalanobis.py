@@ -10,7 +10,7 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.class_distance import ClassDistance
+from normscale.detectors.class_distance import ClassDistance, checked_shrinkage
 from normscale.detectors.class_sums import ClassSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
@@ -33,9 +33,12 @@ class RelativeMahalanobis(Detector):
 
         score = min_k |y - m_k|^2 - sum_j y_j^2 / s_j
 
-    With fewer independent directions than features distances are measured in those that vary within the classes, and
-    a :class:`~normscale.errors.NumericalWarning` names the rank. With one class every score is 0, as the formula says.
-    NoRecord is chosen, by OoD data or otherwise.
+    With one class every score is 0, as the formula says.
+
+    Parameters
+    ----------
+    shrinkage : float in [0, 1], or "oas"
+        Of S towards the identity, as in :class:`~normscale.detectors.mahalanobis.Mahalanobis`.
 
     Attributes
     ----------
@@ -51,7 +54,7 @@ class RelativeMahalanobis(Detector):
     Examples
     --------
     >>> train = ModelOutputs(features=[[-5.0], [-3.0], [3.0], [5.0]], labels=[0, 0, 1, 1])
-    >>> RelativeMahalanobis().fit(train).score(np.array([[4.0], [0.0]])).round(3).tolist()
+    >>> RelativeMahalanobis(shrinkage=0.0).fit(train).score(np.array([[4.0], [0.0]])).round(3).tolist()
     [-0.941, 16.0]
     """
 
@@ -61,6 +64,7 @@ class RelativeMahalanobis(Detector):
     cost = "four matrix products with the features"
     reads = (FEATURES,)
     needs_labels = True
+    parameters = {"shrinkage": "of the covariance within classes towards the identity, 0 to 1, or oas"}
 
     class Fitted(NamedTuple):
         """The directions in which class means differ, and where they lie."""
@@ -76,6 +80,9 @@ class RelativeMahalanobis(Detector):
                 raise InvalidInput("there must be a mean.")
 
     fitted_: Fitted
+
+    def __init__(self, shrinkage: float | str = "oas") -> None:
+        self.shrinkage = checked_shrinkage(shrinkage)
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> ClassSums:
         sums = ClassSums(FEATURES)
@@ -93,7 +100,7 @@ class RelativeMahalanobis(Detector):
         return True
 
     def _learn_from(self, sums: ClassSums) -> None:
-        distance = ClassDistance.of(sums, 0.0, self.name)
+        distance = ClassDistance.of(sums, self.shrinkage, self.name)
         shares = sums.counts / sums.n
         centre = shares @ distance.means
         white = (distance.means - centre) @ distance.whitening

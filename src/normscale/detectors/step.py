@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
 from normscale.detectors.formula import Formula, offered_formula
+from normscale.detectors.partial_fit import PartialFit
 from normscale.detectors.registry import JOIN
-from normscale.detectors.row_blocks import block_rows
+from normscale.detectors.row_blocks import block_rows, row_slices
 from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
@@ -30,6 +31,8 @@ class Step(Wrapper):
     """The arrays that :meth:`_transform` puts in."""
     removes: ClassVar[tuple[str, ...]] = ()
     """The arrays that are not there any more after it."""
+    learns_nothing: ClassVar[bool] = False
+    """Whether training rows say nothing to the step itself; its scorer is then fitted as by itself."""
 
     def _score_by(self, score: Score) -> None:
         super()._score_by(score)
@@ -37,6 +40,7 @@ class Step(Wrapper):
         passed = (name for name in scorer.reads if name not in self.writes)
         self.reads = tuple(dict.fromkeys((*self.own_reads, *passed)))
         self.settings = scorer.settings
+        self._reads_again = self.learns_nothing and scorer._reads_again
         if not set(self.writes) & set(scorer.reads) or set(self.removes) & set(scorer.reads):
             raise InvalidInput(
                 f"{cls.name} passes {' and '.join(self.writes)} on, so its score must read that; {scorer.name} reads "
@@ -51,17 +55,58 @@ class Step(Wrapper):
 
     # -- the contract: a step's state is that of its scorer --------------------------------------------------
 
+    @property
+    def _in_parts(self) -> bool:
+        """Whether parts of the rows tell all: there is one thing to learn, by the step or by its scorer."""
+        return not self.scorer.needs_fit or (self.learns_nothing and not self.scorer.why_all_rows())
+
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        if not self.scorer.needs_fit:
+        if self._in_parts:
             super()._fit(chunks)
             return
         self._require_one_fit()
         train = join(chunks)
-        super()._fit(iter([train]))
-        self.scorer.fit_chunks([self._transform(train, 1)])
+        if not self.learns_nothing:
+            super()._fit(iter([train]))
+        self.scorer.fit_chunks(self._transformed([train]))
 
     def why_all_rows(self) -> str:
-        return f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows" * self.scorer.needs_fit
+        if self._in_parts:
+            return ""
+        said = f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows"
+        return self.scorer.why_all_rows() if self.learns_nothing else said
+
+    def _transformed(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
+        for chunk in chunks:
+            for part in row_slices(chunk):
+                try:
+                    yield self._transform(part, 1)
+                except InvalidInput:
+                    self._transform(chunk, 1)  # names the row as its place among all
+                    raise
+
+    def _scorer_fit(self, turn: int) -> PartialFit:
+        if turn == 0:
+            self._require_one_fit()
+            self._fitting = PartialFit(self.scorer)
+        return self._fitting
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+        if not (self.learns_nothing and self.scorer.needs_fit):
+            return super()._partial(chunks, turn)
+        return self._scorer_fit(turn).partial(self._transformed(chunks))
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        return first if first is None else PartialFit(self.scorer).merge(first, second)
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        if total is None:
+            return super()._finish(total, turn)
+        done = self._scorer_fit(turn).finish(total)
+        if done:
+            del self._fitting
+            self._learn(self.Fitted())
+        return done
 
     @property
     def _in_place(self) -> bool:

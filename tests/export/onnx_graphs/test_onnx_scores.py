@@ -51,7 +51,7 @@ def same(got: np.ndarray, expected: np.ndarray, rtol: float = 1e-12) -> None:
 
 def test_every_detector_with_a_formula_is_here() -> None:
     ours = {name for name in ns.list_detectors() if not name.startswith("test_")}  # other tests register their own
-    for name in ours - {*SIMPLE, "mahalanobis"}:
+    for name in ours - {*SIMPLE, "mahalanobis", "unit"}:
         detector = ns.make_detector(name)
         if set(detector.reads) <= set(training().names) and not detector.needs_head:
             with pytest.raises(ns.InvalidInput, match="no formula"):
@@ -167,9 +167,9 @@ def test_thresholds_that_accept_all_or_nothing(limit: float) -> None:
     )
 
 
-@pytest.mark.parametrize("per_class", (False, True))
-def test_mahalanobis_reads_a_layer_inside(per_class: bool) -> None:
-    detector = ns.Mahalanobis().fit(training()).set_threshold(training(300, seed=5), 0.7, per_class=per_class)
+@pytest.mark.parametrize(("name", "per_class"), (("mahalanobis", False), ("mahalanobis", True), ("unit", True)))
+def test_mahalanobis_reads_a_layer_inside(name: str, per_class: bool) -> None:
+    detector = ns.make_detector(name).fit(training()).set_threshold(training(300, seed=5), 0.7, per_class=per_class)
     model = with_features()
     graph = attach_detector(model, detector, features="hidden").model
     assert [item.name for item in graph.graph.output] == ["logits", "ood_score", "is_ood"]

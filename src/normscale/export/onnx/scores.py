@@ -51,12 +51,21 @@ def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
 
 def feature_scores(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
     """Squared distances (n,) of float64 features ``rows`` (n, d) to the nearest mean; NaN for a bad row."""
-    white = nodes("MatMul", nodes("Sub", rows, formula.centre), formula.whitening)
+    used = unit_rows(nodes, rows) if formula.unit else rows
+    white = nodes("MatMul", nodes("Sub", used, formula.centre), formula.whitening)
     norms = nodes.reduce("ReduceSum", nodes("Mul", white, white), 1)
     squared_norms: FloatArray = np.einsum("ij,ij->i", formula.means, formula.means)
     to_means = nodes("Add", nodes("MatMul", white, -2.0 * formula.means.T), squared_norms)
     distances = nodes("Add", norms, nodes.reduce("ReduceMin", to_means, 1))
     return nan_unless(nodes, finite_rows(nodes, rows), not_below_zero(nodes, distances))
+
+
+def unit_rows(nodes: Nodes, rows: str) -> str:
+    """Rows (n, d) divided by their lengths, of which no square under- or overflows; a row of zeros stays one."""
+    largest = nodes.reduce("ReduceMax", nodes("Abs", rows), 1, keepdims=True)
+    scaled = nodes("Div", rows, nodes("Where", nodes("Greater", largest, 0.0), largest, 1.0))
+    length = nodes("Sqrt", nodes.reduce("ReduceSum", nodes("Mul", scaled, scaled), 1, keepdims=True))
+    return nodes("Div", scaled, nodes("Where", nodes("Greater", length, 0.0), length, 1.0))
 
 
 def rectified_scores(nodes: Nodes, rows: str, formula: RectifiedFormula) -> str:
