@@ -64,9 +64,6 @@ class Timed:
             self.peak = max(self.peak, peak)
             yield place, result
 
-    def shuffle(self, *arguments: Any) -> Any:
-        return self._engine.shuffle(*arguments)
-
     def close(self) -> None:
         self._engine.close()
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from normscale.jobs.watching import Progress
+from normscale.jobs import Progress
 
 CLASSES = 5
 

@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 import normscale as ns
 from normscale import jobs
-from normscale.jobs.score_bins import bins_of
-from normscale.jobs.spreading import Engine
-from normscale.metrics.metric import RankingQuestion
 
 RNG = np.random.default_rng(5)
 CASES: dict[str, tuple[Any, Any]] = {
@@ -41,65 +38,38 @@ def write_scores(folder: Path, scores: NDArray[Any], files: int = 3) -> Path:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_exactly_by_ranges(tmp_path: Path, local: Engine, case: str) -> None:
+def test_it_is_the_ranking_of_all_scores(tmp_path: Path, case: str) -> None:
     sides = CASES[case]
-    wanted = ns.evaluate(*sides)
     paths = [write_scores(tmp_path / name, side) for name, side in zip(("id", "ood"), sides, strict=True)]
-    found = jobs.rank_scores(*paths, engine=local, piece_rows=400, range_scores=500)
-    for name in ("auroc", "fpr95_out", "fpr95_in", "n_id", "n_ood"):
-        assert getattr(found.result, name) == getattr(wanted, name), name
-    for name in ("aupr_out", "aupr_in"):
-        assert getattr(found.result, name) == pytest.approx(getattr(wanted, name), rel=1e-14)
-
-
-def test_bins_are_exact_at_splitters() -> None:
-    assert bins_of(np.array([0.0, 1.0, 1.5, 2.0, 3.0]), np.array([1.0, 2.0])).tolist() == [0, 1, 2, 3, 4]
-
-
-def test_every_engine_gives_the_same_bits(tmp_path: Path, local: Engine, ray_engine: Engine) -> None:
-    sides = CASES["a heap and a tail"]
-    paths = [write_scores(tmp_path / name, side) for name, side in zip(("id", "ood"), sides, strict=True)]
-    here, there = (
-        jobs.rank_scores(*paths, engine=engine, piece_rows=300, range_scores=400) for engine in (local, ray_engine)
-    )
-    assert here == there
+    assert jobs.rank_scores(*paths).result == ns.evaluate(*(np.asarray(side, np.float64) for side in sides))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_scores_that_are_not_finite_are_named_or_skipped(tmp_path: Path, local: Engine, value: float) -> None:
+def test_scores_that_are_not_finite_are_named_or_skipped(tmp_path: Path, value: float) -> None:
     scores = np.arange(300.0)
     scores[210] = value
     bad, good = write_scores(tmp_path / "bad", scores), write_scores(tmp_path / "good", np.arange(100.0))
     with pytest.raises(ns.InvalidInput, match=r"2\.parquet: the score in row 10 is (nan|-?inf)"):
-        jobs.rank_scores(good, bad, engine=local)
-    found = jobs.rank_scores(good, bad, engine=local, on_invalid="skip")
+        jobs.rank_scores(good, bad)
+    found = jobs.rank_scores(good, bad, on_invalid="skip")
     assert found.skipped == jobs.Skipped(1, ((str(bad / "2.parquet"), 10),))
     assert found.result.auroc == ns.evaluate(np.arange(100.0), np.delete(scores, 210)).auroc
     nothing = write_scores(tmp_path / "nothing", np.full(5, value))
-    with pytest.raises(ns.InvalidInput, match="every score of one side"):
-        jobs.rank_scores(good, nothing, engine=local, on_invalid="skip")
+    with pytest.raises(ns.InvalidInput, match="holds no finite score"):
+        jobs.rank_scores(good, nothing, on_invalid="skip")
 
 
-def test_files_without_scores_are_refused(tmp_path: Path, local: Engine) -> None:
+def test_files_without_scores_are_refused(tmp_path: Path) -> None:
     good = write_scores(tmp_path / "good", np.arange(10.0))
     pq.write_table(pa.table({"other": [1.0]}), tmp_path / "a.parquet")
     with pytest.raises(ns.FileFormatError, match="has no column 'score'; it has other"):
-        jobs.rank_scores(good, tmp_path / "a.parquet", engine=local)
+        jobs.rank_scores(good, tmp_path / "a.parquet")
     empty = write_scores(tmp_path / "empty", np.empty(0))
-    with pytest.raises(ns.InvalidInput, match="the in-distribution files hold no scores"):
-        jobs.rank_scores(empty, good, engine=local)
+    with pytest.raises(ns.InvalidInput, match="holds no finite score"):
+        jobs.rank_scores(empty, good)
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     with pytest.raises(ns.FileFormatError, match="damaged"):
-        jobs.rank_scores(good, tmp_path / "torn.parquet", engine=local)
-
-
-def test_a_tie_of_hundreds_of_millions_is_counted_exactly() -> None:
-    n = 300_000_001
-    question = RankingQuestion(n, n, n, n)
-    edges = np.array([0.0, float(n)])
-    part = question.part(edges, edges)
-    assert part["auroc"] == n * n
-    assert question.answer([part])["auroc"] == 0.5
+        jobs.rank_scores(good, tmp_path / "torn.parquet")
 
 
 def test_detectors_are_fitted_scored_and_ranked_as_in_memory(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ import pytest
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
 from normscale.jobs.merging import MergeTree, merged, subtree_level
-from normscale.jobs.sources import PIECE_ROWS, Layout, Piece, RowSource, read_piece
+from normscale.jobs.options import PIECE_ROWS
+from normscale.jobs.pieces import Layout, Piece, PieceRows, read_piece
+from normscale.jobs.sources import RowSource
 from normscale.rows import find_files
 
 
@@ -92,7 +94,7 @@ def test_pieces_of_rows_are_the_same_whatever_files_the_rows_are_in(tmp_path: Pa
 def test_a_row_knows_its_file(tmp_path: Path) -> None:
     write_folder(tmp_path / "in")
     source = RowSource(tmp_path / "in", ["logits"])
-    (chunk,) = source.chunks()
+    ((chunk, _),) = PieceRows(source.chunks(), source.layout, ["logits"], "raise").with_masks()
     assert len(chunk.outputs) == 1151
     found = [chunk.origin(row) for row in (0, 449, 450, 451, 1150)]
     where = [str(tmp_path / "in" / f"{number}.parquet") for number in (0, 0, 1, 3, 3)]

@@ -108,7 +108,7 @@ def test_the_same_bytes_as_from_here(
     assert {name: kept.read(name) for name in here} == here
     with pytest.raises(ns.InvalidInput, match="scores of another job"):
         jobs.score(there + options, detector, out, engine=engine, piece_rows=200)
-    found = jobs.rank_scores(out, out, engine=engine)
+    found = jobs.rank_scores(out, out)
     assert found.result.auroc == 0.5
 
 

@@ -30,7 +30,8 @@ import pyarrow.parquet as pq
 
 import normscale as ns
 from normscale._provenance import environment
-from normscale.jobs.sources import RowSource, read_piece
+from normscale.jobs.pieces import read_piece
+from normscale.jobs.sources import RowSource
 
 FILE_ROWS = 250_000
 GROUP = 25_000

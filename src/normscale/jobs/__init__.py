@@ -12,13 +12,14 @@ One table is a job of one piece. The same rows give the same results in one file
 
 from __future__ import annotations
 
-from normscale.jobs.evaluating import Evaluated, describe_evaluate, evaluate
-from normscale.jobs.evaluation import ScoresEvaluation, rank_scores
-from normscale.jobs.fitting import FitResult, describe_fit, fit, read, read_named
+from normscale.jobs.evaluating import Evaluated, ScoresEvaluation, describe_evaluate, evaluate, rank_scores
+from normscale.jobs.fitting import FitResult, describe_fit, fit
+from normscale.jobs.gathering import read, read_named
+from normscale.jobs.options import PIECE_ROWS, JobOptions, Progress
+from normscale.jobs.pieces import Skipped
 from normscale.jobs.scoring import ScoreResult, describe_score, score
-from normscale.jobs.sources import PIECE_ROWS, RowSource, Skipped, input_named
+from normscale.jobs.sources import RowSource, input_named
 from normscale.jobs.spreading import ENGINES, EngineFailed, open_engine
-from normscale.jobs.watching import Progress
 
 __all__ = [
     "ENGINES",
@@ -26,6 +27,7 @@ __all__ = [
     "EngineFailed",
     "Evaluated",
     "FitResult",
+    "JobOptions",
     "Progress",
     "RowSource",
     "ScoreResult",

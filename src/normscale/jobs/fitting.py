@@ -4,50 +4,32 @@ from __future__ import annotations
 
 import copy
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from normscale._validate import ON_INVALID, Rows, one_of
+from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.choosing import AUTO, choose_detector
 from normscale.detectors.enough_rows import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.partial_fit import Partial, PartialFit
 from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
-from normscale.errors import InvalidInput, MissingOutput, NumericalWarning
+from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.first_rows import looks_transposed
 from normscale.input_checks.row_sketch import RowSketch
-from normscale.jobs.gathering import MemoryBound, gather_rows, memory_bound
+from normscale.jobs.gathering import gather_rows, read
 from normscale.jobs.merging import MergeTree, merged, subtree_level
-from normscale.jobs.sources import (
-    PIECE_ROWS,
-    Layout,
-    Paths,
-    Piece,
-    PieceRows,
-    RowSource,
-    Skipped,
-    input_named,
-    read_piece,
-)
+from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Say, Tick, with_defaults
+from normscale.jobs.pieces import Layout, Piece, PieceRows, Skipped, read_piece
+from normscale.jobs.sources import RowSource
 from normscale.jobs.spreading import Engine, open_engine
-from normscale.jobs.watching import ProgressCounter, Tick
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
-from normscale.rows import gather
 
 _TASKS_PER_WORKER = 8
 _KEPT_ROWS = 1000
 """Training rows that are kept to see whether rows and columns changed places."""
-
-Say = Callable[[str], object]
-
-
-def warn(text: str) -> None:
-    """Say something about the rows that is no error, as a warning."""
-    warnings.warn(text, NumericalWarning, stacklevel=3)
 
 
 class FitResult(NamedTuple):
@@ -70,15 +52,8 @@ def fit(
     per_class: bool = False,
     stream: bool = False,
     class_names: Sequence[str] | None = None,
-    probabilities: bool = False,
-    on_invalid: str = "raise",
     memory: int | str | None = None,
-    engine: str | Engine | None = None,
-    workers: int | None = None,
-    address: str | None = None,
-    piece_rows: int = PIECE_ROWS,
-    tick: Tick | None = None,
-    say: Say = warn,
+    **options: Unpack[JobOptions],
 ) -> FitResult:
     """Fit a detector on the rows of tables; the same rows give the same bits in one file or in many.
 
@@ -95,121 +70,73 @@ def fit(
         As in :meth:`~normscale.detectors.base.Detector.set_threshold`.
     class_names : sequence of str, optional
         Names of the classes, where the tables have none.
-    probabilities : bool
-        The tables hold probabilities in the place of logits; their logarithm is taken.
-    on_invalid : {"raise", "skip"}
-        What to do with a row that holds NaN or infinity: refuse, or leave it out, counted and listed.
     memory : int or str, optional
         How much memory gathered rows may take, such as ``"8GiB"``; by default half of what is free.
-    engine, workers, address
-        As in :func:`~normscale.jobs.spreading.open_engine`.
-    piece_rows : int
-        Rows of a piece; it decides the last bits of the result and the memory of a worker.
-    tick : callable, optional
-        Called with the progress.
-    say : callable
-        Called with every remark on the rows; by default they are warnings.
-
-    Returns
-    -------
-    FitResult
+    **options
+        See :class:`~normscale.jobs.JobOptions`.
     """
-    one_of(on_invalid, "on_invalid", ON_INVALID)
-    is_auto = isinstance(detector, str) and detector == AUTO
-    wanted = detector if detector is not None else DEFAULT
-    model = None if is_auto else wanted if isinstance(wanted, Detector) else as_detector(wanted)
-    names = (LOGITS, FEATURES) if model is None else (*model.reads, *model.reads_in_fit)
-    bound = memory_bound(memory)
-    source = RowSource(paths, [*names, LOGITS], probabilities=probabilities)
-    if model is not None:
-        _require_arrays(model, names, source)
-    source.look(reads_logits=LOGITS in names, check_labels=True)
-    _say_all(source.notes, say)
+    job = with_defaults(options)
+    say, on_invalid, engine = job["say"], job["on_invalid"], job["engine"]
+    model, names, source = _source_of(paths, detector, job)
+    _say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
     seen = _Seen(sketches=threshold_on is not None)
-    rows = PieceRows(source.chunks(), names, on_invalid)
-    pieces = source.row_pieces(piece_rows)
+    rows = PieceRows(source.chunks(), source.layout, names, on_invalid)
+    pieces = source.row_pieces(job["piece_rows"])
     if model is None or model.why_all_rows():
-        why = "auto looks at all rows" if model is None else f"{model.name} must see all rows at once"
-        why += "" if model is None else f" ({model.why_all_rows()})"
-        model, skipped = _fit_gathered(model, seen, rows, source, bound, why, engine, say)
-    elif len(pieces) == 1 and (engine is None or engine == "here"):
-        skipped = _fit_here(model, seen, rows, source, bound, tick)
+        model, skipped = _fit_gathered(model, seen, rows, source, memory, engine, say)
+    elif len(pieces) == 1 and engine in (None, "here"):
+        skipped = _fit_here(model, seen, rows, source, memory, job["tick"])
     else:
-        _require_spreadable(source)
-        with open_engine(engine, workers=workers, address=address, n_tasks=len(pieces)) as opened:
-            skipped = _fit_pieces(model, source.layout, pieces, opened, seen, on_invalid, tick)
+        if source.stays_here:
+            raise InvalidInput(
+                f"{source.stays_here} cannot be read in pieces by other processes; leave the engine out, or give "
+                "files, folders, globs or s3:// paths."
+            )
+        with open_engine(engine, workers=job["workers"], address=job["address"], n_tasks=len(pieces)) as opened:
+            skipped = _fit_pieces(model, source.layout, pieces, opened, seen, on_invalid, job["tick"])
     model.class_names = _names(class_names, source.layout, source.path)
     if (useless := why_nothing_is_learned(model)) is not None:
         raise InvalidInput(useless)
     _say_all(seen.remarks(model, source), say)
     if threshold_on is not None:
-        options: dict[str, Any] = {"probabilities": probabilities, "on_invalid": on_invalid, "say": say}
-        held_out = read(threshold_on, names, class_names=model.class_names, reads_logits=LOGITS in names, **options)
+        held_out = read(
+            threshold_on,
+            names,
+            class_names=model.class_names,
+            probabilities=job["probabilities"],
+            on_invalid=on_invalid,
+            reads_logits=LOGITS in names,
+            say=say,
+        )
         model.set_threshold(held_out, keep, conformal=conformal, per_class=per_class, stream=stream)
         _say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
     return FitResult(model, seen.n_rows, skipped, source.layout)
 
 
 def describe_fit(
-    paths: Paths, detector: str | Detector | None = None, *, piece_rows: int = PIECE_ROWS, probabilities: bool = False
+    paths: Paths, detector: str | Mapping[str, Any] | Detector | None = None, **options: Unpack[JobOptions]
 ) -> str:
     """What :func:`fit` would read and need, in lines."""
-    model = detector if isinstance(detector, Detector) else as_detector(detector or DEFAULT)
-    source = RowSource(paths, [*model.reads, *model.reads_in_fit, LOGITS], probabilities=probabilities)
-    return source.describe(source.row_pieces(piece_rows))
+    job = with_defaults(options)
+    _, _, source = _source_of(paths, detector, job)
+    return source.describe(source.row_pieces(job["piece_rows"]))
 
 
-def read(
-    paths: Paths | RowSource,
-    names: Sequence[str] | None = None,
-    *,
-    class_names: Sequence[str] | None = None,
-    probabilities: bool = False,
-    on_invalid: str = "raise",
-    reads_logits: bool = True,
-    check_labels: bool = False,
-    say: Say = warn,
-) -> ModelOutputs:
-    """All rows of tables in one record, looked at as a job looks at them; many go through temporary files.
-
-    Parameters
-    ----------
-    paths : path, or several, or a source
-    names : sequence of str, optional
-        Arrays to read, and logits; by default all. A source has them already.
-    class_names : sequence of str, optional
-        Columns of logits are matched by these names.
-    probabilities, on_invalid, say
-        As in :func:`fit`.
-    reads_logits : bool
-        False where probabilities in the place of logits do no harm.
-    check_labels : bool
-        Say so where the labels do not go with the logits.
-    """
-    if isinstance(paths, RowSource):
-        source = paths
-    else:
-        arrays = None if names is None else [*names, LOGITS]
-        source = RowSource(paths, arrays, class_names=class_names, probabilities=probabilities)
-    source.look(reads_logits=reads_logits, check_labels=check_labels)
-    _say_all(source.notes, say)
-    rows = PieceRows(source.chunks(), tuple(source.layout.widths), on_invalid)
-    found = gather(rows)
-    if found is None:
-        raise InvalidInput(f"{source.path} holds no rows.")
-    if rows.skipped.n:
-        total = rows.n_rows + rows.skipped.n
-        say(f"{source.path}: {rows.skipped.n} of {total} rows hold NaN or infinity and are left out")
-    return found
-
-
-def read_named(items: Iterable[str], **options: Any) -> dict[str, ModelOutputs]:
-    """Read tables given as ``NAME=PATH`` or ``PATH``, by their names; ``options`` are those of :func:`read`."""
-    found: dict[str, ModelOutputs] = {}
-    for item in items:
-        name, path = input_named(item, found)
-        found[name] = read(path, **options)
-    return found
+def _source_of(
+    paths: Paths, detector: str | Mapping[str, Any] | Detector | None, job: JobOptions
+) -> tuple[Detector | None, tuple[str, ...], RowSource]:
+    """The detector, None where the rows choose it; the arrays that it reads; the tables."""
+    wanted = DEFAULT if detector is None else detector
+    model = None if wanted == AUTO else wanted if isinstance(wanted, Detector) else as_detector(wanted)
+    names = (LOGITS, FEATURES) if model is None else (*model.reads, *model.reads_in_fit)
+    source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
+    there = source.layout.widths
+    if model is not None and (missing := [name for name in names if name not in there]):
+        raise MissingOutput(
+            f"{model.name} reads {' and '.join(missing)}; {source.path} has {', '.join(there)}. Give a table that has "
+            "them, or choose another detector."
+        )
+    return model, names, source
 
 
 def _fit_gathered(
@@ -217,15 +144,17 @@ def _fit_gathered(
     seen: _Seen,
     rows: PieceRows,
     source: RowSource,
-    bound: MemoryBound,
-    why: str,
+    memory: int | str | None,
     engine: str | Engine | None,
     say: Say,
 ) -> tuple[Detector, Skipped]:
     """Fit what must see all rows; what was chosen by them says why."""
-    if engine is not None and engine != "here":
+    why = "auto looks at all rows"
+    if model is not None:
+        why = f"{model.name} must see all rows at once ({model.why_all_rows()})"
+    if engine not in (None, "here"):
         say(f"{why}, so they are read by this process, without workers")
-    gathered = gather_rows(seen.watch(rows), source.n_rows, bound, why)
+    gathered = gather_rows(seen.watch(rows), source.n_rows, memory, why)
     if model is None:
         model, reason = choose_detector(gathered)
         model.choice = f"chosen by auto: {reason}"
@@ -238,13 +167,13 @@ def _fit_gathered(
 
 
 def _fit_here(
-    model: Detector, seen: _Seen, rows: PieceRows, source: RowSource, bound: MemoryBound, tick: Tick | None
+    model: Detector, seen: _Seen, rows: PieceRows, source: RowSource, memory: int | str | None, tick: Tick | None
 ) -> Skipped:
     """Fit on one piece, in this process."""
     counter = ProgressCounter(f"fitting {model.name}", 1, source.n_bytes, tick)
     chunks: Iterable[ModelOutputs] = seen.watch(rows)
     if model._reads_again:
-        chunks = [gather_rows(chunks, source.n_rows, bound, f"{model.name} reads the rows more than once")]
+        chunks = [gather_rows(chunks, source.n_rows, memory, f"{model.name} reads the rows more than once")]
     try:
         model.fit_chunks(chunks)
     except InvalidInput as error:
@@ -307,30 +236,13 @@ def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, 
     skipped, seen = Skipped(), _Seen(sketches=job.sketches)
     partials = []
     for piece in pieces:
-        rows = PieceRows(read_piece(piece, job.layout), job.names, job.on_invalid)
+        rows = PieceRows(read_piece(piece, job.layout), job.layout, job.names, job.on_invalid)
         try:
             partials.append(job.fit.partial(seen.watch(rows)))
         except InvalidInput as error:
             raise rows.explain(error) from None
         skipped += rows.skipped
     return merged(partials, job.fit.merge), skipped, seen
-
-
-def _require_arrays(model: Detector, names: Sequence[str], source: RowSource) -> None:
-    there = source.layout.widths
-    if missing := [name for name in names if name not in there]:
-        raise MissingOutput(
-            f"{model.name} reads {' and '.join(missing)}; {source.path} has {', '.join(there)}. Give a table that has "
-            "them, or choose another detector."
-        )
-
-
-def _require_spreadable(source: RowSource) -> None:
-    if source.stays_here:
-        raise InvalidInput(
-            f"{source.stays_here} cannot be read in pieces by other processes; leave the engine out, or give files, "
-            "folders, globs or s3:// paths."
-        )
 
 
 class _Seen:
@@ -357,14 +269,10 @@ class _Seen:
                 self.labels.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
             if self.sketch is not None:
                 self.sketch.take_in(chunk.array(chunk.names[0]))
-            self._keep_logits(chunk.get(LOGITS))
+            logits = chunk.get(LOGITS)
+            if self.n_rows == len(chunk) and logits is not None and logits.shape[1] > len(chunk):
+                self.first_logits = np.asarray(logits[:_KEPT_ROWS], dtype=np.float64)
             yield chunk
-
-    def _keep_logits(self, logits: Rows | None) -> None:
-        kept = 0 if self.first_logits is None else len(self.first_logits)
-        if logits is not None and kept < _KEPT_ROWS:
-            more = np.asarray(logits[: _KEPT_ROWS - kept], dtype=np.float64)
-            self.first_logits = more if self.first_logits is None else np.concatenate([self.first_logits, more])
 
     def remarks(self, model: Detector, source: RowSource) -> Iterator[str]:
         """What is odd about the rows, for this detector."""

@@ -5,16 +5,11 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from normscale._processes import end_with_parent
 from normscale._version import __version__
@@ -87,20 +82,6 @@ class LocalEngine:
                 future.cancel()
             wait([future for future in waiting if not future.cancelled()])
 
-    def shuffle(
-        self, split: Work, join: Work, shared: Any, tasks: Sequence[Any], parts: Sequence[Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Split every task and join every part; what is in between lies in a temporary folder."""
-        folder = tempfile.mkdtemp(prefix="normscale-")
-        try:
-            jobs = [(split, task, os.path.join(folder, str(place))) for place, task in enumerate(tasks)]
-            stems = [stem for _, _, stem in jobs]
-            for _ in self.map(_split_to_files, shared, jobs):
-                pass
-            yield from self.map(_join_files, (join, shared, stems), list(enumerate(parts)))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
             if getattr(multiprocessing.current_process(), "_inheriting", False):
@@ -126,21 +107,6 @@ def _begin() -> None:
     """Make a worker ready: it ends with its parent, and knows the classes that tasks may be made of."""
     end_with_parent()
     load_plugins()
-
-
-def _split_to_files(shared: Any, job: tuple[Work, Any, str]) -> None:
-    split, task, stem = job
-    for number, array in enumerate(split(shared, task)):
-        np.save(f"{stem}-{number}.npy", array, allow_pickle=False)
-
-
-def _join_files(shared: tuple[Work, Any, list[str]], part: tuple[int, Any]) -> Any:
-    join, own, stems = shared
-    number, what = part
-    result = join((own, what), [np.load(f"{stem}-{number}.npy", allow_pickle=False) for stem in stems])
-    for stem in stems:
-        Path(f"{stem}-{number}.npy").unlink(missing_ok=True)
-    return result
 
 
 @contextmanager

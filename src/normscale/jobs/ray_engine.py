@@ -58,43 +58,14 @@ class RayEngine:
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Give the result of every task with its place, as they are finished."""
         ray = self._ray
-        remote = self._remote(run_task)
+        remote = ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
         common = ray.put(shared)
-        yield from self._gather(remote.remote(__version__, work, common, task) for task in tasks)
-
-    def shuffle(
-        self, split: Work, join: Work, shared: Any, tasks: Sequence[Any], parts: Sequence[Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Split every task and join every part; what is in between lies in Ray's object store."""
-        common = self._ray.put(shared)
-        splitting = self._remote(_split, num_returns=1 + len(parts))
-        lists: list[list[Any]] = []
-
-        def submitted() -> Iterator[Any]:
-            for task in tasks:
-                done, *arrays = splitting.remote(__version__, split, common, task)
-                lists.append(arrays)
-                yield done
-
-        for _ in self._gather(submitted()):
-            pass
-        joining = self._remote(_join)
-        yield from self._gather(
-            joining.remote(join, common, part, *(refs[number] for refs in lists)) for number, part in enumerate(parts)
-        )
-
-    def _remote(self, function: Any, **options: Any) -> Any:
-        return self._ray.remote(num_cpus=1, max_retries=RETRIES, **options)(function)
-
-    def _gather(self, submitted: Iterator[Any]) -> Iterator[tuple[int, Any]]:
-        """Results as they come; ``submitted`` starts a task each time it is asked."""
-        ray = self._ray
+        coming = enumerate(tasks)
         waiting: dict[Any, int] = {}
-        coming = enumerate(submitted)
         try:
             while True:
-                more = max(0, 2 * self.workers - len(waiting))
-                waiting |= {ref: place for place, ref in itertools.islice(coming, more)}
+                for place, task in itertools.islice(coming, max(0, 2 * self.workers - len(waiting))):
+                    waiting[remote.remote(__version__, work, common, task)] = place
                 if not waiting:
                     return
                 for ref in ray.wait(list(waiting), num_returns=1)[0]:
@@ -145,12 +116,3 @@ def _require_answer(address: str) -> None:
             f"no Ray cluster answers at {address} ({error}). `ray status` on its head node tells whether it runs; a "
             "cluster on this machine is found by --address auto."
         ) from error
-
-
-def _split(version: str, split: Work, shared: Any, task: Any) -> list[Any]:
-    """First nothing, which is soon fetched and tells that it is done."""
-    return [None, *run_task(version, split, shared, task)]
-
-
-def _join(join: Work, shared: Any, part: Any, *arrays: Any) -> Any:
-    return run_task(__version__, join, (shared, part), list(arrays))

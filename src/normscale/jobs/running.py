@@ -5,22 +5,19 @@ For any detector whose streams can be merged (:meth:`~normscale.detectors.base.D
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput
 from normscale.jobs.job_folder import JobFolder
-from normscale.jobs.sources import Layout, Piece, PieceRows, read_piece
+from normscale.jobs.options import ProgressCounter, Tick
+from normscale.jobs.pieces import Layout, Piece, PieceRows, read_piece
 from normscale.jobs.spreading import Engine
-from normscale.jobs.watching import ProgressCounter, Tick
-from normscale.outputs import ModelOutputs
 from normscale.state import copied, record_arrays
 
 STARTS = "_job/states"
@@ -68,29 +65,10 @@ def start_states(
     return before
 
 
-def stream_rows(detector: Detector, start: Any) -> Callable[[ModelOutputs], FloatArray]:
-    """A function that streams chunks one after the other, from a state on."""
-    state = start
-
-    def stream(chunk: ModelOutputs) -> FloatArray:
-        nonlocal state
-        scores, state = detector.step(state, chunk)
-        return scores
-
-    return stream
-
-
-def moved_detector(detector: Detector, end: Any) -> Detector:
-    """A copy whose running statistics are these."""
-    moved = copy.copy(detector)
-    moved.state_ = end
-    return moved
-
-
 def _piece_state(job: _StateJob, piece: Piece) -> tuple[Any, int]:
     """The state of a piece's good rows alone, and how many rows were read: runs in a worker."""
     state = job.detector._blank()
-    rows = PieceRows(read_piece(piece, job.layout), job.detector.reads, job.on_invalid)
+    rows = PieceRows(read_piece(piece, job.layout), job.layout, job.detector.reads, job.on_invalid)
     try:
         for chunk in rows:
             state = job.detector.step(state, chunk)[1]

@@ -39,14 +39,6 @@ class Engine(Protocol):
         is begun again.
         """
 
-    def shuffle(
-        self, split: Work, join: Work, shared: Any, tasks: Sequence[Any], parts: Sequence[Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Give ``join((shared, part), [split(shared, task)[i] of every task])`` for the i-th of ``parts``.
-
-        ``split`` gives a list with an entry for every part; no process ever holds more than a task or a part.
-        """
-
     def close(self) -> None:
         """End the processes."""
 
@@ -59,13 +51,6 @@ class ThisProcess:
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         """Give the result of every task with its place, in order."""
         return ((place, work(shared, task)) for place, task in enumerate(tasks))
-
-    def shuffle(
-        self, split: Work, join: Work, shared: Any, tasks: Sequence[Any], parts: Sequence[Any]
-    ) -> Iterator[tuple[int, Any]]:
-        """Split every task and join every part; what is in between is in memory."""
-        lists = [split(shared, task) for task in tasks]
-        return ((place, join((shared, part), [one[place] for one in lists])) for place, part in enumerate(parts))
 
     def close(self) -> None:
         """Do nothing."""
