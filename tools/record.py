@@ -88,7 +88,7 @@ def bench(run: Path, target: Path) -> None:
             shutil.copyfile(network / name, into / name)
 
 
-COMMANDS = {"audit": of_command("audit", "findings"), "eval": of_command("eval", "rows"), "stress": stress}
+COMMANDS = {"audit": of_command("audit", "claims"), "eval": of_command("eval", "rows"), "stress": stress}
 
 
 def main(arguments: list[str]) -> None:

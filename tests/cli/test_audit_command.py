@@ -34,8 +34,9 @@ def test_every_point_is_numbered_and_fits_the_terminal(columns: int | None, widt
 def test_claims_numbers_and_verdicts_are_the_librarys() -> None:
     text = " ".join(run(columns=110).stdout.split())
     for finding in audit():
-        words = f"claim {finding.claim} recomputed {finding.recomputed} verdict {finding.verdict}: {finding.reason}"
-        assert " ".join(words.split()) in text
+        for column in ("claim", "paper", "recomputed", "ours", "verdict", "rule"):
+            words = getattr(finding, column)
+            assert words == "–" or " ".join(f"{column} {words}".split()) in text
 
 
 def test_json_is_one_finding_a_line() -> None:
@@ -45,7 +46,7 @@ def test_json_is_one_finding_a_line() -> None:
     for record, finding in zip(records, findings, strict=True):
         assert record["title"] == POINTS[finding.point]
         assert record["version"] == ns.__version__
-        for field in ("point", "claim", "recomputed", "verdict", "reason"):
+        for field in ("point", "claim", "paper", "recomputed", "ours", "verdict", "rule"):
             assert record[field] == getattr(finding, field)
         assert record["details"] == [dict(row) for row in finding.details]
 
@@ -53,9 +54,9 @@ def test_json_is_one_finding_a_line() -> None:
 def test_markdown_is_a_table() -> None:
     lines = run("-f", "markdown").stdout.splitlines()
     findings = audit()
-    assert lines[0] == "| point | claim | recomputed | verdict |"
+    assert lines[0] == "| point | claim | paper | recomputed | ours | verdict | rule |"
     assert [line.split(" | ")[0] for line in lines[2 : 2 + len(findings)]] == [f"| {f.point}" for f in findings]
-    assert all(len(re.findall(r"(?<!\\)\|", line)) == 5 for line in lines[: 2 + len(findings)])
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 8 for line in lines[: 2 + len(findings)])
     assert lines[-1] == summary(findings)
 
 
@@ -84,7 +85,7 @@ def test_tables_of_ones_own_with_names(tmp_path: Path) -> None:
     records = [json.loads(line) for line in run(*arguments, "-f", "json").stdout.splitlines()]
     ood = {"svhn": sample.ood["unseen_digits"], "uniform_noise": sample.ood["uniform_noise"]}
     findings = audit(sample.train, sample.test, ood, in_set="cifar10", seed=3)
-    assert [record["recomputed"] for record in records] == [finding.recomputed for finding in findings]
+    assert [record["ours"] for record in records] == [finding.ours for finding in findings]
     assert "embedded sample" not in run(*arguments).stdout
 
 

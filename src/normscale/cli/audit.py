@@ -14,7 +14,8 @@ import typer
 from normscale import jobs
 from normscale._progress import bar
 from normscale._version import __version__
-from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Finding, audit, summary
+from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Claim, audit, summary
+from normscale.bench.paper.audit.claim import NOTHING
 from normscale.cli._options import note
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
@@ -30,7 +31,7 @@ _COLOURS = {HOLDS: "green", DIFFERS: "yellow"}
 
 
 class AuditFormat(StrEnum):
-    """How findings are printed."""
+    """How claims are printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -48,20 +49,18 @@ def audit_claims(
         typer.Option(help="The paper's set that the network was trained on, to compare with its figures: cifar10, ..."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
-    details: Annotated[bool, typer.Option("--details", help="Show the numbers behind every finding.")] = False,
-    format: Annotated[
-        AuditFormat, typer.Option("--format", "-f", help="How to print the findings.")
-    ] = AuditFormat.TABLE,
+    details: Annotated[bool, typer.Option("--details", help="Show the numbers behind every claim.")] = False,
+    format: Annotated[AuditFormat, typer.Option("--format", "-f", help="How to print the claims.")] = AuditFormat.TABLE,
 ) -> None:
     """Recompute the paper's claims from its tables and on a network's outputs; by default the embedded sample's."""
     outputs = _outputs(train, id_table, ood_tables)
     with bar("auditing", STEPS) as line:
-        findings = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
+        claims = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
     if format is AuditFormat.JSON:
-        print_json(findings)
+        print_json(claims)
         return
-    (print_markdown if format is AuditFormat.MARKDOWN else print_blocks)(findings, details)
-    typer.echo(f"\n{summary(findings)}" if outputs else f"\n{ON_THE_SAMPLE}\n{summary(findings)}")
+    (print_markdown if format is AuditFormat.MARKDOWN else print_tables)(claims, details)
+    typer.echo(f"\n{summary(claims)}" if outputs else f"\n{ON_THE_SAMPLE}\n{summary(claims)}")
 
 
 def _outputs(
@@ -75,8 +74,12 @@ def _outputs(
     return jobs.read(train, say=note), jobs.read(id_table, say=note), jobs.read_named(ood_tables, say=note)
 
 
-def print_blocks(findings: Sequence[Finding], details: bool) -> None:
-    """Under each point its findings: claim, what was recomputed, verdict."""
+COLUMNS = ("claim", "paper", "recomputed", "ours", "verdict", "rule")
+"""Of the table of claims: recomputed from the paper's tables, and ours, measured on outputs."""
+
+
+def print_tables(claims: Sequence[Claim], details: bool) -> None:
+    """A table of claims under each point, with details one more for each claim."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -85,35 +88,34 @@ def print_blocks(findings: Sequence[Finding], details: bool) -> None:
     console = Console(highlight=False)
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
         console.width = _WIDEST
-    console.width = min(console.width, _WIDEST)
-    for point, group in groupby(findings, key=lambda finding: finding.point):
+    for point, group in groupby(claims, key=lambda claim: claim.point):
         console.print(Text(f"\n{point}. {POINTS[point]}", style="bold"))
-        for i, finding in enumerate(group):
+        for claim in group:
             block = Table.grid(padding=(0, 1, 0, 0))
-            block.add_column(width=13, justify="right", no_wrap=True)
-            block.add_column()
-            if i:
-                block.add_row()
-            block.add_row("claim", Text(finding.claim))
-            block.add_row("recomputed", Text(finding.recomputed))
-            verdict = Text(finding.verdict, style=_COLOURS.get(finding.verdict, "dim"))
-            block.add_row("verdict", verdict + Text(f": {finding.reason}"))
+            block.add_column(width=10, justify="right", no_wrap=True)
+            block.add_column(max_width=_WIDEST - 12)
+            for column in COLUMNS:
+                text = getattr(claim, column)
+                if text != NOTHING:
+                    style = _COLOURS.get(text, "dim") if column == "verdict" else ""
+                    block.add_row(column, Text(text, style=style))
             console.print(block)
-            if details and finding.details:
-                table = Table(*finding.details[0], box=SIMPLE_HEAD)
-                for row in finding.details:
+            console.print()
+            if details and claim.details:
+                table = Table(*claim.details[0], box=SIMPLE_HEAD)
+                for row in claim.details:
                     table.add_row(*map(_cell, row.values()))
                 console.print(table)
 
 
-def print_markdown(findings: Sequence[Finding], details: bool) -> None:
-    """One table of all findings, and with details one more for each."""
-    rows = [[f.point, f.claim, f.recomputed, f"**{f.verdict}**: {f.reason}"] for f in findings]
-    typer.echo(_markdown_table(["point", "claim", "recomputed", "verdict"], rows))
-    for finding in findings if details else ():
-        if finding.details:
-            typer.echo(f"\n{finding.point}. {finding.claim}\n")
-            typer.echo(_markdown_table(list(finding.details[0]), [list(row.values()) for row in finding.details]))
+def print_markdown(claims: Sequence[Claim], details: bool) -> None:
+    """One table of all claims, and with details one more for each."""
+    rows = [[claim.point, *(getattr(claim, column) for column in COLUMNS)] for claim in claims]
+    typer.echo(_markdown_table(["point", *COLUMNS], rows))
+    for claim in claims if details else ():
+        if claim.details:
+            typer.echo(f"\n{claim.point}. {claim.claim}\n")
+            typer.echo(_markdown_table(list(claim.details[0]), [list(row.values()) for row in claim.details]))
 
 
 def _markdown_table(header: list[str], rows: list[list[Any]]) -> str:
@@ -127,8 +129,8 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def print_json(findings: Sequence[Finding]) -> None:
+def print_json(claims: Sequence[Claim]) -> None:
     """One JSON object per line, with the point's title and the version."""
-    for finding in findings:
-        record = {**finding._asdict(), "title": POINTS[finding.point], "version": __version__}
+    for claim in claims:
+        record = {**claim._asdict(), "title": POINTS[claim.point], "version": __version__}
         typer.echo(write_json(record))

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from statistics import fmean
-from typing import NamedTuple
 
 from normscale.bench.experiments.methods import title_of
-from normscale.bench.paper.audit.findings import UNCHECKED, Finding, verdict_of
-from normscale.bench.paper.audit.gains import EXCEPTION_CLAIM, ORDER_CLAIM, claim_over_msp, claim_over_rivals, percent
+from normscale.bench.paper.audit.claim import NOTHING, SIZE, UNCHECKED, Claim, has_size, percent, verdict_of
+from normscale.bench.paper.audit.outputs import SHARE_CLAIM
 from normscale.bench.paper.audit.printed import COLUMNS, OURS, RIVALS, TITLES, best, better, relative_change
-from normscale.bench.paper.audit.shares import CLAIM as SHARE_CLAIM
-from normscale.bench.paper.audit.shares import KEPT
-from normscale.bench.paper.audit.tables import audit_tables
+from normscale.bench.paper.audit.tables import (
+    EXCEPTION_CLAIM,
+    MSP_CLAIM,
+    ORDER_CLAIM,
+    audit_tables,
+    cells_text,
+    claim_over_rivals,
+)
 from normscale.bench.paper.published import GAINS_OVER_MSP, GAINS_OVER_RIVALS
 from normscale.bench.report.runs import ReportedRun
 from normscale.bench.report.table import Column, ReportTable, Row, Section
@@ -20,8 +25,6 @@ from normscale.bench.report.tables import first_of_each_set
 
 METRIC_OF = dict(zip(COLUMNS, ("auroc", "aupr_out", "fpr95_out"), strict=True))
 """Every method's AUPR counts OoD as positive here."""
-SIZE = 0.8
-"""Share of a claimed gain that must be there for the claim to hold."""
 RULE = (
     f"Holds: a gain has the claimed sign and at least {100 * SIZE:g} % of the claimed size; a claim in words has no "
     "exception but those it names."
@@ -31,20 +34,10 @@ ALL_LAYERS = "mahalanobis_layers"
 """Mahalanobis as its authors use it, a rival of the paper too; the paper does not say which layers it read."""
 NOISE = ("gaussian", "uniform")
 NO_CLAIM = "no claim"
+MISSING = "methods are missing"
 
-
-class Claim(NamedTuple):
-    """A claim that benchmarks can check, as a row of the table."""
-
-    claim: str
-    paper: str
-    """The number or words of the paper's text."""
-    recomputed: str
-    """What its own tables give."""
-    on_tables: str
-    """The verdict of the audit on its tables."""
-    ours: str
-    verdict: str
+Number = Callable[[str], float | None]
+"""From a method to its average."""
 
 
 def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
@@ -56,9 +49,13 @@ def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
         Column("The paper's claim"), Column("Paper"), Column("Its own tables"), Column("by its tables"),
         Column("Networks trained here"), Column("by our networks"),
     ]  # fmt: skip
-    rows: list[Row] = [
-        tuple(text.replace(" -", " −").replace("-", "−", text.startswith("-")) for text in one) for one in found
-    ]
+    on_tables = _on_tables()
+    rows: list[Row] = []
+    for one in found:
+        known = on_tables.get(MSP_CLAIM if one.claim.endswith("over plain MSP.") else one.claim)
+        by_tables = NO_CLAIM if one.verdict == NO_CLAIM else UNCHECKED if known is None else known.verdict
+        texts = one.claim, one.paper, one.recomputed, by_tables, one.ours, one.verdict
+        rows.append(tuple(text.replace(" -", " −").replace("-", "−", text.startswith("-")) for text in texts))
     notes = [
         RULE,
         "Its own tables: recomputed by `normscale audit`, which has the claims that only they can check. Averages here "
@@ -72,21 +69,18 @@ def check_claims(runs: Sequence[ReportedRun]) -> list[Claim]:
     sets = [one for one in first_of_each_set(runs) if one.in_set in TITLES and one.beside.is_there]
     if not sets:
         return []
-    audit: dict[str, Finding] = {one.claim: one for one in audit_tables()}
-    checked = [*(_over_rivals(sets, column, audit) for column in COLUMNS), _on_pictures(sets)]
-    checked += [_over_msp(sets, column, audit) for column in COLUMNS]
-    return [*checked, _exceptions(sets, audit), _order(sets, audit), _whatever_the_stream(sets)]
+    return [
+        *(_over_rivals(sets, column) for column in COLUMNS),
+        _on_pictures(sets),
+        *(_over_msp(sets, column) for column in COLUMNS),
+        _exceptions(sets),
+        _order(sets),
+        _whatever_the_stream(sets),
+    ]
 
 
-def holds(gain: float, claimed: float) -> bool:
-    """Whether a gain has the claimed sign and enough of the claimed size.
-
-    Examples
-    --------
-    >>> holds(-0.17, -0.33), holds(-0.27, -0.33), holds(0.5, -0.33)
-    (False, True, False)
-    """
-    return gain / claimed >= SIZE
+def _on_tables() -> dict[str, Claim]:
+    return {one.claim: one for one in audit_tables()}
 
 
 def value(one: ReportedRun, column: str, method: str) -> float | None:
@@ -101,30 +95,31 @@ def _mean(numbers: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(numbers) else None
 
 
-def _best_rival(of: Callable[[str], float | None], rivals: Sequence[str], column: str) -> tuple[str, float] | None:
-    known = [(rival, number) for rival in rivals if (number := of(rival)) is not None]
-    return best(known, column) if known else None
-
-
-def _gain(of: Callable[[str], float | None], rivals: Sequence[str], column: str) -> tuple[float, str] | None:
+def _gain(of: Number, rivals: Sequence[str], column: str) -> tuple[float, str] | None:
     """The relative gain over the best rival, and which it is."""
-    ours, rival = of(OURS), _best_rival(of, rivals, column)
-    return None if ours is None or rival is None else (relative_change(ours, rival[1]), rival[0])
+    ours, known = of(OURS), [(rival, number) for rival in rivals if (number := of(rival)) is not None]
+    if ours is None or not known:
+        return None
+    rival, theirs = best(known, column)
+    return relative_change(ours, theirs), rival
 
 
-def _over_rivals(sets: Sequence[ReportedRun], column: str, audit: dict[str, Finding]) -> Claim:
+def _against(gain: tuple[float, str] | None) -> str:
+    return NOTHING if gain is None else f"{percent(gain[0])} against {title_of(gain[1])}"
+
+
+def _over_rivals(sets: Sequence[ReportedRun], column: str) -> Claim:
     """The gain over the best of the paper's rivals, means over the in-distribution sets."""
-    claim, claimed = claim_over_rivals(column), list(GAINS_OVER_RIVALS.values())[COLUMNS.index(column)]
-    found = audit[claim]
-    recomputed = percent(found.details[0]["against_best_average"])
+    name, claimed = claim_over_rivals(column), list(GAINS_OVER_RIVALS.values())[COLUMNS.index(column)]
+    recomputed = percent(_on_tables()[name].details[0]["against_best_average"])
     gain = _gain(lambda method: _mean([value(one, column, method) for one in sets]), (*RIVALS, ALL_LAYERS), column)
     paper = _gain(lambda method: _mean([one.published(METRIC_OF[column], method) for one in sets]), RIVALS, column)
     if paper is not None:
         recomputed += f"; {percent(paper[0])} over the same sets"
-    if gain is None:
-        return Claim(claim, percent(claimed), recomputed, found.verdict, "methods are missing", UNCHECKED)
-    ours = f"{percent(gain[0])} against {title_of(gain[1])}"
-    return Claim(claim, percent(claimed), recomputed, found.verdict, ours, verdict_of(holds(gain[0], claimed)))
+    claim = Claim(6, name, percent(claimed), recomputed, MISSING, rule=RULE)
+    return (
+        claim if gain is None else claim._replace(ours=_against(gain), verdict=verdict_of(has_size(gain[0], claimed)))
+    )
 
 
 def _on_pictures(sets: Sequence[ReportedRun]) -> Claim:
@@ -139,74 +134,61 @@ def _on_pictures(sets: Sequence[ReportedRun]) -> Claim:
         found = [one.beside.value("auroc", method, name) for one in sets for name in pictures[one.title]]
         return _mean([None if printed is None else printed.mean for printed in found])
 
-    ours, theirs = _gain(here, (*RIVALS, ALL_LAYERS), "AUROC"), _gain(there, RIVALS, "AUROC")
-    shown = ["–" if gain is None else f"{percent(gain[0])} against {title_of(gain[1])}" for gain in (theirs, ours)]
-    claim = "AUROC gain over previous methods on pictures alone, without noise."
-    return Claim(claim, "–", shown[0], NO_CLAIM, shown[1], NO_CLAIM)
+    theirs, ours = _gain(there, RIVALS, "AUROC"), _gain(here, (*RIVALS, ALL_LAYERS), "AUROC")
+    name = "AUROC gain over previous methods on pictures alone, without noise."
+    return Claim(6, name, recomputed=_against(theirs), ours=_against(ours), verdict=NO_CLAIM)
 
 
-def _over_msp(sets: Sequence[ReportedRun], column: str, audit: dict[str, Finding]) -> Claim:
+def _over_msp(sets: Sequence[ReportedRun], column: str) -> Claim:
     """The gain over plain MSP: the mean of the sets' ratios, as the paper has it."""
-    claimed = list(GAINS_OVER_MSP.values())[COLUMNS.index(column)]
-    found = audit[claim_over_msp()]
-    recomputed = percent(found.details[COLUMNS.index(column)]["mean_of_ratios"], 1)
-    claim = f"{percent(claimed, 0)} in {column} over plain MSP."
+    place = COLUMNS.index(column)
+    claimed = list(GAINS_OVER_MSP.values())[place]
+    recomputed = percent(_on_tables()[MSP_CLAIM].details[place]["mean_of_ratios"], 1)
+    name = f"{percent(claimed, 0)} in {column} over plain MSP."
+    claim = Claim(6, name, percent(claimed, 0), recomputed, MISSING, rule=RULE)
     pairs = [(value(one, column, OURS), value(one, column, PLAIN)) for one in sets]
-    ratios = [relative_change(a, b) for a, b in pairs if a is not None and b is not None]
-    if len(ratios) < len(sets):
-        return Claim(claim, percent(claimed, 0), recomputed, found.verdict, "methods are missing", UNCHECKED)
-    gain = fmean(ratios)
-    ours = percent(gain, 1)
-    return Claim(claim, percent(claimed, 0), recomputed, found.verdict, ours, verdict_of(holds(gain, claimed)))
+    gain = _mean([None if a is None or b is None else relative_change(a, b) for a, b in pairs])
+    if gain is None:
+        return claim
+    return claim._replace(ours=percent(gain, 1), verdict=verdict_of(has_size(gain, claimed)))
 
 
-def _exceptions(sets: Sequence[ReportedRun], audit: dict[str, Finding]) -> Claim:
+def _exceptions(sets: Sequence[ReportedRun]) -> Claim:
     """Where norm-scaling does worse than plain MSP."""
-    found, worse = audit[EXCEPTION_CLAIM], []
-    for column in COLUMNS:
-        for one in sets:
-            ours, plain = value(one, column, OURS), value(one, column, PLAIN)
-            if ours is None or plain is None:
-                return _lacking(EXCEPTION_CLAIM, "1 cell worse", found)
-            if better(plain, ours, column):
-                worse.append((one.in_set, column, f"{column} on {one.title}"))
+    claim, worse = _on_tables()[EXCEPTION_CLAIM]._replace(ours=MISSING, verdict=UNCHECKED, details=()), []
+    for column, one in product(COLUMNS, sets):
+        ours, plain = value(one, column, OURS), value(one, column, PLAIN)
+        if ours is None or plain is None:
+            return claim
+        if better(plain, ours, column):
+            worse.append((one.in_set, column, f"{column} on {one.title}"))
     named = {cell[:2] for cell in worse} <= {("svhn", "AUROC")}
-    text = _cells([text for *_, text in worse], len(COLUMNS) * len(sets), "worse")
-    return Claim(EXCEPTION_CLAIM, "1 cell worse", found.reason, found.verdict, text, verdict_of(named))
+    text = cells_text([text for *_, text in worse], len(COLUMNS) * len(sets), "worse")
+    return claim._replace(ours=text, verdict=verdict_of(named))
 
 
-def _order(sets: Sequence[ReportedRun], audit: dict[str, Finding]) -> Claim:
+def _order(sets: Sequence[ReportedRun]) -> Claim:
     """Where, outside SVHN, multi-threshold does not lie between plain MSP and norm-scaling."""
-    found, wrong = audit[ORDER_CLAIM], []
+    claim, wrong = _on_tables()[ORDER_CLAIM]._replace(ours=MISSING, verdict=UNCHECKED, details=()), []
     others = [one for one in sets if one.in_set != "svhn"]
-    for column in COLUMNS:
-        for one in others:
-            plain, many, ours = (value(one, column, method) for method in (PLAIN, PER_CLASS, OURS))
-            if plain is None or many is None or ours is None:
-                return _lacking(ORDER_CLAIM, "no other order", found)
-            if not (better(many, plain, column) and better(ours, many, column)):
-                wrong.append(f"{column} on {one.title}")
+    for column, one in product(COLUMNS, others):
+        plain, many, ours = (value(one, column, method) for method in (PLAIN, PER_CLASS, OURS))
+        if plain is None or many is None or ours is None:
+            return claim
+        if not (better(many, plain, column) and better(ours, many, column)):
+            wrong.append(f"{column} on {one.title}")
     if not others:
-        return Claim(ORDER_CLAIM, "no other order", found.recomputed, found.verdict, "SVHN alone", UNCHECKED)
-    text = _cells(wrong, len(COLUMNS) * len(others), "in another order")
-    n_wrong = f"{len(found.details)} of {3 * len(COLUMNS)} cells in another order"
-    return Claim(ORDER_CLAIM, "no other order", n_wrong, found.verdict, text, verdict_of(not wrong))
+        return claim._replace(ours="SVHN alone")
+    text = cells_text(wrong, len(COLUMNS) * len(others), "in another order")
+    return claim._replace(ours=text, verdict=verdict_of(not wrong))
 
 
 def _whatever_the_stream(sets: Sequence[ReportedRun]) -> Claim:
     """What is left of the gain over MSP when the statistics stay those of training."""
-    pairs = [[value(one, "AUROC", method) for method in (PLAIN, FROZEN, OURS)] for one in sets]
-    plain, frozen, ours = (_mean([pair[place] for pair in pairs]) for place in range(3))
+    of = {method: _mean([value(one, "AUROC", method) for one in sets]) for method in (PLAIN, FROZEN, OURS)}
+    plain, frozen, ours = of.values()
     if plain is None or frozen is None or ours is None:
-        return Claim(SHARE_CLAIM, "–", "–", UNCHECKED, "methods are missing", UNCHECKED)
+        return Claim(2, SHARE_CLAIM, ours=MISSING)
     running, still = ours - plain, frozen - plain
     text = f"AUROC over plain MSP: {running:+.3f} running, {still:+.3f} frozen".replace("-", "−")
-    return Claim(SHARE_CLAIM, "–", "–", UNCHECKED, text, verdict_of(running <= 0 or still >= KEPT * running))
-
-
-def _lacking(claim: str, paper: str, found: Finding) -> Claim:
-    return Claim(claim, paper, found.reason, found.verdict, "methods are missing", UNCHECKED)
-
-
-def _cells(named: Sequence[str], total: int, what: str) -> str:
-    return f"{len(named)} of {total} cells {what}" + (f": {', '.join(named)}" if named else "")
+    return Claim(2, SHARE_CLAIM, ours=text, verdict=verdict_of(running <= 0 or still >= SIZE * running), rule=RULE)
