@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import normscale as ns
+from normscale.bench.experiments.cells import measure_outputs
 from normscale.bench.experiments.methods import find_method
-from normscale.bench.experiments.outputs_run import measure_outputs
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.paper.leaderboard_methods import every_method, with_detectors

@@ -12,18 +12,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import normscale as ns
+from normscale._validate import IntArray
 from normscale.bench.experiments.streams import (
     BALANCES,
     BURST,
     ORDERS,
     ClassBalance,
-    arrange,
-    draw_rows,
+    Stream,
+    Streams,
     stream_classes,
-    stream_sizes,
 )
 
 SHARES = ("0.001", "0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.3")
+
+
+def draw_rows(
+    balance: ClassBalance, n_ood: int, share: float, seed: int = 0, draw: int = 0
+) -> tuple[IntArray, IntArray]:
+    return Streams(balance.classes.size, share, balance, seed=seed).rows(n_ood, draw)
+
+
+def arrange(id_rows: IntArray, ood_rows: IntArray, order: str, n_id: int, seed: int = 0, draw: int = 0) -> Stream:
+    any_share = Streams(n_id, 0.5, ClassBalance(CLASSES, "balanced", 0), seed=seed)
+    return any_share.arrange(id_rows, ood_rows, order, draw)
+
+
 CLASSES = np.random.default_rng(3).permutation(np.repeat(np.arange(10), 1000))
 
 
@@ -45,7 +58,7 @@ def test_the_share_is_exact_the_stream_is_the_longest_and_no_row_comes_twice(sha
 
 def test_the_sizes_the_module_promises() -> None:
     balanced = ClassBalance(CLASSES, "balanced", seed=0)
-    sizes = [stream_sizes(balanced, 10_000, share)[:2] for share in (0.5, 0.001, 0.75)]
+    sizes = [Streams(10_000, share, balanced).sizes(10_000)[:2] for share in (0.5, 0.001, 0.75)]
     assert sizes == [(10_000, 10_000), (9990, 10), (3333, 9999)]
 
 
@@ -141,7 +154,7 @@ def test_another_draw_gives_another_stream_and_the_same_one_the_same() -> None:
 
 def test_small_shares_are_drawn_until_two_hundred_ood_rows_were_seen() -> None:
     pool = ClassBalance(CLASSES, "balanced", seed=0)
-    assert [stream_sizes(pool, 5000, share).draws for share in (0.001, 0.01, 0.03, 0.5)] == [20, 2, 1, 1]
+    assert [Streams(0, share, pool).sizes(5000).draws for share in (0.001, 0.01, 0.03, 0.5)] == [20, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +172,7 @@ def test_too_few_rows_are_a_reason_and_not_a_crash(
     counts: tuple[int, ...], n_ood: int, share: float, balance: str, reason: str
 ) -> None:
     pool = ClassBalance(np.repeat(np.arange(len(counts)), counts), balance, seed=0)
-    sizes = stream_sizes(pool, n_ood, share)
+    sizes = Streams(0, share, pool).sizes(n_ood)
     assert sizes[:3] == (0, 0, 0)
     assert reason in sizes.skipped
     with pytest.raises(ns.InvalidInput, match="no such stream"):
@@ -175,7 +188,7 @@ def test_the_class_of_a_row_is_its_label_where_known() -> None:
 def test_mistakes_are_named() -> None:
     pool = ClassBalance(CLASSES, "balanced", seed=0)
     with pytest.raises(ns.InvalidInput, match=r"share must lie in \(0, 1\); got 50. For 50 % write 0.5"):
-        stream_sizes(pool, 100, 50)
+        Streams(0, 50, pool).sizes(100)
     with pytest.raises(ns.InvalidInput, match="balance must be one of 'balanced', 'one class 80 %'"):
         ClassBalance(CLASSES, "even", seed=0)
     with pytest.raises(ns.InvalidInput, match="order must be one of 'shuffled', 'bursts'"):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import normscale as ns
 from bench.experiments.stress_rows import stress_row
 from normscale.bench.experiments.measurement import Measurement, StreamKind
-from normscale.bench.experiments.streams import ClassBalance, arrange, draw_rows
+from normscale.bench.experiments.streams import ClassBalance, Streams
 from normscale.bench.experiments.stress import Grid, steps, stress
 from normscale.bench.experiments.stress_result import StressResult, load_stress
 from normscale.bench.experiments.stress_summary import summarise
@@ -99,13 +99,14 @@ def test_a_cell_equals_a_slow_loop_over_its_streams(result: StressResult, name: 
     for score, prior in (("msp", "w=1"), ("max_logit", "w=100"), ("energy", "w=train"), ("msp", "frozen")):
         expected = []
         for draw in range(draws):
-            id_rows, ood_rows = draw_rows(pool, len(OOD[name]), cell.share, seed=4, draw=draw)
-            stream = arrange(id_rows, ood_rows, cell.order, n_id=len(ID), seed=4, draw=draw)
+            streams = Streams(len(ID), cell.share, pool, seed=4)
+            id_rows, ood_rows = streams.rows(len(OOD[name]), draw)
+            stream = streams.arrange(id_rows, ood_rows, cell.order, draw)
             scores = slow_scores(everything[stream.rows], weights[prior], score)
             expected.append(slow_numbers(scores, stream.is_ood))
         row = rows[norm_scaling_name(score, prior)]
         np.testing.assert_allclose((row.auroc, row.fpr95_out), np.mean(expected, axis=0), rtol=1e-9)
-        assert row.parameters == {"score": score, "prior_weight": weights[prior], "temperature": 1.0}
+        assert row.parameters.items() >= {"score": score, "prior_weight": weights[prior], "temperature": 1.0}.items()
         assert (row.seed, row.skipped, row.classes) == (4, "", pool.chosen)
         assert row.n_ood / (row.n_ood + row.n_id) == pytest.approx(cell.share)
 

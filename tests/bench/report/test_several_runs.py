@@ -14,8 +14,7 @@ import normscale as ns
 from bench.report.doctored_run import doctored_run
 from bench.report.small_run import make_run
 from normscale.bench.experiments.measuring import Measured
-from normscale.bench.experiments.results_file import read_results
-from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.experiments.run_folder import RunFolder, read_results
 from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.published import paper_value
 from normscale.bench.report.fitted_on import fitted_on

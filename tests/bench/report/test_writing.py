@@ -191,7 +191,7 @@ def test_a_report_serves_any_classifier_without_a_publication(tmp_path: Path) ->
     assert "paper" not in page.text.lower()
     assert "Norm-Scaling" not in page.text
     assert "Energy" in page.text
-    assert {path.stem for path in run.tables.iterdir()} == OWN_TABLES
+    assert {path.stem for path in (run.path / "tables").iterdir()} == OWN_TABLES
     titles = [text.strip() for text in page.texts]
     assert "Ours" not in titles  # there is no "theirs"
 

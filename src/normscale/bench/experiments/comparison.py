@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from normscale._version import __version__
 from normscale.bench.experiments.measurement import Measurement
-from normscale.bench.experiments.measuring import Advance, Measured, measure, no_numbers
+from normscale.bench.experiments.measuring import Advance, Measured, measure
 from normscale.bench.experiments.methods import Method, default_methods, every_setting, fit_on, uniquely_named
 from normscale.dataframes import read_dataframe
 from normscale.detectors.base import Detector, OutputsLike, Setting
@@ -111,7 +110,7 @@ def compare_with(
         keep(Measured(record, one.scores))
         rows.append(record)
     return rows + [
-        _not_measured(method, ood_set, len(test), len(ood), why)
+        Measurement.of(method, ood_set, n_id=len(test), n_ood=len(ood), skipped=why)
         for name, (detector, why) in failed.items()
         for method in every_setting(name, detector)
         for ood_set, ood in sets.items()
@@ -151,20 +150,3 @@ class _Reader:
         outputs, names = read_dataframe(value, class_names=self._class_names)
         self._class_names = self._class_names or names
         return outputs
-
-
-def _not_measured(method: Method, ood_set: str, n_id: int, n_ood: int, why: str) -> Measurement:
-    return Measurement(
-        ood_set=ood_set,
-        method=method.name,
-        detector=method.detector.name,
-        title=method.title,
-        setting=method.setting,
-        parameters=method.detector.get_params(),
-        metrics=no_numbers(),
-        n_id=n_id,
-        n_ood=n_ood,
-        seed=None,
-        version=__version__,
-        skipped=why,
-    )

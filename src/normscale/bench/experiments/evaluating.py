@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from normscale import jobs
-from normscale._version import __version__
 from normscale.bench.experiments.comparison import compare_with
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.measuring import Measured, rows_to_score
-from normscale.bench.experiments.methods import title_under, uniquely_named
+from normscale.bench.experiments.methods import Method, title_under, uniquely_named
 from normscale.detectors.base import Detector, Setting
 from normscale.detectors.choosing import AUTO, choose_detector
 from normscale.detectors.registry import load_detector, make_detector
@@ -104,7 +103,7 @@ def compare_tables(
         ood_sets,
         train=read.get("train"),
         validation=read.get("validation"),
-        detectors=uniquely_named((_method(name, one), one) for name, one in chosen.items()) or None,
+        detectors=uniquely_named((one.name if name == AUTO else name, one) for name, one in chosen.items()) or None,
         seed=seed,
         begin=lambda methods: progress.total(
             rows_to_score(methods, len(read["id"]), [len(one) for one in ood_sets.values()])
@@ -127,21 +126,12 @@ def compare_in_pieces(
         validation=tables.validation,
         **options,
     ):
-        record = Measurement(
-            method=one.method,
-            detector=one.detector.name,
-            title=title_under(one.method, one.detector),
-            setting=Setting.FROZEN,
-            ood_set=one.ood_set,
-            metrics=one.result.metrics,
-            n_id=one.result.n_id,
-            n_ood=one.result.n_ood,
-            seconds=one.seconds,
-            parameters=one.detector.get_params(),
-            seed=seed,
-            version=__version__,
+        method = Method(one.method, one.detector, Setting.FROZEN, title_under(one.method, one.detector))
+        sizes = {"n_id": one.result.n_id, "n_ood": one.result.n_ood}
+        yield (
+            Measurement.of(method, one.ood_set, one.result.metrics, **sizes, seconds=one.seconds, seed=seed),
+            one.skipped,
         )
-        yield record, one.skipped
 
 
 def require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector]:
@@ -168,10 +158,6 @@ def swapped_sides(rows: Sequence[Measurement]) -> Iterator[str]:
 
 def _name(one: Detector | str) -> str:
     return one if isinstance(one, str) else one.name
-
-
-def _method(name: str, one: Detector) -> str:
-    return one.name if name == AUTO else name
 
 
 def _chosen(read: Mapping[str, ModelOutputs], say: Callable[[str], object]) -> Detector:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from normscale._version import __version__
+from normscale.bench.experiments.methods import Method
+from normscale.metrics import METRICS
 from normscale.metrics.metric import number_of
 
 
@@ -53,24 +57,26 @@ class Measurement(NamedTuple):
         """A metric by its name."""
         return float(number_of(self.metrics, name, type(self).__name__))
 
+    @classmethod
+    def of(cls, method: Method, ood_set: str, metrics: Mapping[str, float] | None = None, **more: Any) -> Measurement:
+        """A record of a method on an OoD set; without metrics every one is NaN."""
+        return cls(
+            ood_set=ood_set,
+            method=method.name,
+            detector=method.detector.name,
+            title=method.title,
+            setting=method.setting,
+            parameters=method.detector.get_params(),
+            metrics=dict.fromkeys(METRICS, math.nan) if metrics is None else dict(metrics),
+            **{"seed": None, "version": __version__, **more},
+        )
+
     def per_metric(self) -> Iterator[dict[str, Any]]:
         """One record per metric, as in ``results.jsonl``."""
         for metric, value in self.metrics.items():
-            yield {
-                "seed": self.seed,
-                "in_set": self.in_set,
-                "ood_set": self.ood_set,
-                "method": self.method,
-                "setting": self.setting,
-                "parameters": self.parameters,
-                "n_id": self.n_id,
-                "n_ood": self.n_ood,
-                "seconds": self.seconds,
-                "version": self.version,
-                "commit": self.commit,
-                "metric": metric,
-                "value": value,
-            }
+            shared = ("seed", "in_set", "ood_set", "method", "setting", "parameters", "n_id", "n_ood", "seconds")
+            record = {name: getattr(self, name) for name in (*shared, "version", "commit")}
+            yield {**record, "metric": metric, "value": value}
 
     @classmethod
     def from_metrics(cls, rows: Sequence[dict[str, Any]]) -> Measurement:

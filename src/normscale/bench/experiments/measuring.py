@@ -7,13 +7,12 @@ Rows are taken block by block, so outputs that are mapped from a file stay there
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,12 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._provenance import commit
 from normscale._validate import FloatArray, IntArray
-from normscale._version import __version__
-from normscale.bench.experiments.measurement import Measurement, StreamKind
+from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import Method, blocks_of_width, row_blocks
 from normscale.bench.experiments.scored_pair import ScoredPair, require_one_network
-from normscale.bench.experiments.streams import Sizes, Stream
+from normscale.bench.experiments.streams import Stream, Streams
 from normscale.detectors.base import Detector, Setting
 from normscale.errors import InvalidInput
-from normscale.metrics import METRICS
 from normscale.outputs import ModelOutputs
 from normscale.state import copied
 
@@ -36,59 +33,6 @@ Gathered = dict[tuple[int, int], NDArray[Any]]
 """Arrays of a stream's rows, by the arrays of both sets that they come from."""
 Advance = Callable[[int, str], None]
 """Told how many rows were scored by one method, and on which OoD set."""
-
-
-def no_numbers() -> dict[str, float]:
-    """NaN for every metric."""
-    return dict.fromkeys(METRICS, math.nan)
-
-
-class Streams(Protocol):
-    """Streams of one share and one class balance, in one or more orders that have their drawn rows in common."""
-
-    orders: Sequence[str]
-    classes: tuple[int, ...]
-
-    def sizes(self, n_ood: int) -> Sizes:
-        """How long a stream is, how often it is drawn, or why it cannot be made."""
-
-    def rows(self, n_ood: int, draw: int) -> tuple[IntArray, IntArray]:
-        """Which rows of the test set and of the OoD set take part."""
-
-    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int) -> Stream:
-        """Put the rows in order."""
-
-    def kind(self, order: str) -> StreamKind | None:
-        """What a row of the results says about the stream."""
-
-    def called(self) -> str:
-        """What a progress bar says about the streams."""
-
-
-class AllRows(Streams):
-    """One stream of all rows of both sets, shuffled."""
-
-    orders: Sequence[str] = ("shuffled",)
-    classes: tuple[int, ...] = ()
-
-    def __init__(self, n_id: int, seed: int) -> None:
-        self._n_id, self._seed = n_id, seed
-
-    def sizes(self, n_ood: int) -> Sizes:
-        return Sizes(self._n_id, n_ood, 1)
-
-    def rows(self, n_ood: int, draw: int) -> tuple[IntArray, IntArray]:
-        return np.arange(self._n_id), np.arange(n_ood)
-
-    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int) -> Stream:
-        rows = np.random.default_rng(self._seed).permutation(id_rows.size + ood_rows.size)
-        return Stream(rows, rows >= id_rows.size)
-
-    def kind(self, order: str) -> StreamKind | None:
-        return None
-
-    def called(self) -> str:
-        return ""
 
 
 class Measured(NamedTuple):
@@ -143,7 +87,7 @@ def measure(
         raise InvalidInput("methods is empty; at least one method is needed to compare.")
     reads = dict.fromkeys(name for method in methods for name in method.detector.reads)
     require_one_network({"the ID set": id_test, **ood_sets}, reads)
-    groups: Sequence[Streams] = [AllRows(len(id_test), seed)] if streams is None else streams
+    groups: Sequence[Streams] = [Streams(len(id_test), seed=seed)] if streams is None else streams
     frozen = FrozenScores(id_test, advance)
     with ThreadPoolExecutor(_validate.at_least(threads, "threads", 1)) as pool:
         for name, ood in ood_sets.items():
@@ -157,7 +101,7 @@ def measure(
 
             for group, found in zip(groups, pool.map(work, groups), strict=True):
                 yield from found
-                tick(f"{name}: {group.called()}" if group.called() else name)
+                tick(f"{name}: {group}" if str(group) else name)
 
 
 def rows_to_score(methods: Sequence[Method], n_id: int, n_ood: Sequence[int]) -> int:
@@ -292,10 +236,10 @@ class _Sum:
             self.why_not = str(error)
         self.seconds += seconds + time.perf_counter() - started
 
-    def mean(self) -> dict[str, float]:
-        """Over the draws that could be evaluated; NaN if none could."""
+    def mean(self) -> dict[str, float] | None:
+        """Over the draws that could be evaluated; None if none could."""
         if not self.metrics:
-            return no_numbers()
+            return None
         return {metric: float(np.mean([one[metric] for one in self.metrics])) for metric in self.metrics[0]}
 
 
@@ -305,19 +249,13 @@ def _measure_streams(pair: _SetPair, group: Streams, methods: Sequence[Method]) 
     found = {} if sizes.skipped else _draw_and_score(pair, group, methods, sizes.draws)
     for order, (place, method) in product(group.orders, enumerate(methods)):
         total = found.get((order if method.setting is Setting.STREAM else "", place))
-        record = Measurement(
-            ood_set=pair.name,
-            method=method.name,
-            detector=method.detector.name,
-            title=method.title,
-            setting=method.setting,
-            parameters=method.detector.get_params(),
-            metrics=no_numbers() if total is None else total.mean(),
+        record = Measurement.of(
+            method,
+            pair.name,
+            None if total is None else total.mean(),
             n_id=sizes.n_id,
             n_ood=sizes.n_ood,
-            seed=None,
             seconds=total.seconds if total is not None and group.kind(order) is None else 0.0,
-            version=__version__,
             commit=commit(),
             stream=group.kind(order),
             classes=group.classes,

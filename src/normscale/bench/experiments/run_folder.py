@@ -21,7 +21,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -30,6 +30,7 @@ from normscale._provenance import environment
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.scored_pair import ScoredPair
+from normscale.bench.network_folder import OWN_SETS as OWN_SETS
 from normscale.bench.network_folder import SUFFIX, NetworkFolder
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
@@ -38,8 +39,6 @@ from normscale.rows import read_table
 from normscale.state import Kind, load_header, load_state, save_state
 
 FORMAT = 2
-OWN_SETS = ("train", "validation", "test")
-"""Parts of the in-distribution set, whose outputs lie beside those of the OoD sets."""
 _SETTINGS = "settings.json"
 CELL = Kind(
     "normscale.cell",
@@ -185,21 +184,6 @@ class RunFolder:
         """The paired bootstrap of the plan's subject against every other method."""
         return self.path / "comparisons.json"
 
-    @property
-    def page(self) -> Path:
-        """The report as one page."""
-        return self.path / "report.html"
-
-    @property
-    def tables(self) -> Path:
-        """The folder of the report's tables."""
-        return self.path / "tables"
-
-    @property
-    def figures(self) -> Path:
-        """The folder of the report's figures."""
-        return self.path / "figures"
-
     # -- cells -------------------------------------------------------------------------------------------------
 
     def cell_path(self, seed: int, ood_set: str, method: str) -> Path:
@@ -292,6 +276,40 @@ class RunFolder:
                 "version": result.get("version"),
                 "commit": result.get("environment", {}).get("commit"),
             }
+
+
+class Results(NamedTuple):
+    """The lines of a results file."""
+
+    cells: list[Measurement]
+    accuracies: dict[int, float]
+    """Share of right answers by seed of the network."""
+
+
+def read_results(path: Path) -> Results:
+    """Read the cells and accuracies of a results file; one that is not there holds none.
+
+    Raises
+    ------
+    FileFormatError
+        If a line is not what :meth:`RunFolder.write_results` writes.
+    """
+    rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    accuracies: dict[int, float] = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            row = read_json(line)
+            if row["ood_set"] is None:
+                accuracies[int(row["seed"])] = float(row["value"])
+            else:
+                rows.setdefault((row["seed"], row["ood_set"], row["method"]), []).append(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileFormatError(
+                f"{path} line {number} is not a line of results ({error!r}). Write the file again: `normscale bench` "
+                "on the run's folder."
+            ) from error
+    return Results([Measurement.from_metrics(of_cell) for of_cell in rows.values()], accuracies)
 
 
 def file_form(method: str) -> str:

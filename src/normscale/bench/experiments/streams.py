@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale._validate import BoolArray, IntArray, as_class_indices, at_least, exact_share, one_of
+from normscale.bench.experiments.measurement import StreamKind
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 
@@ -131,90 +133,102 @@ def _as_equal_as_possible(counts: IntArray, total: int, rng: np.random.Generator
     return quota
 
 
-def stream_sizes(balance: ClassBalance, n_ood: int, share: float) -> Sizes:
-    """The longest stream with exactly this share of OoD rows, or the reason why there is none.
+class Streams:
+    """Streams of one share and one class balance, in one or more orders that have their drawn rows in common.
+
+    Without a share: one stream of all rows of both sets, shuffled.
+
+    Parameters
+    ----------
+    n_id : int
+        Rows of the whole ID set: where the rows of the OoD set begin.
+    share : float in (0, 1), optional
+        Of OoD rows in the stream.
+    balance : ClassBalance, optional
+        Needed with a share.
+    orders : names of ``ORDERS``
+    seed : int
+        Draws rows and orders.
 
     Examples
     --------
     >>> balanced = ClassBalance(np.arange(1000) % 10, "balanced", seed=0)
-    >>> stream_sizes(balanced, 500, 0.25)
+    >>> Streams(1000, 0.25, balanced).sizes(500)
     Sizes(n_id=999, n_ood=333, draws=1, skipped='')
-    """
-    exact = exact_share(share, "share")
-    p, q = exact.numerator, exact.denominator
-    k = min(balance.capacity // (q - p), n_ood // p)
-    n_id_rows, n_ood_rows = k * (q - p), k * p
-    if n_ood < FEWEST:
-        return Sizes(0, 0, 0, f"the OoD set has {n_ood} rows; at least {FEWEST} are needed")
-    if k == 0 or n_id_rows < FEWEST:
-        needed = max(q - p, FEWEST)
-        if balance.capacity < needed:
-            what = f"{needed} ID rows, and the ID set suffices for {balance.capacity} ({balance.balance})"
-        else:
-            what = f"{max(p, math.ceil(FEWEST * p / (q - p)))} OoD rows, and the OoD set has {n_ood}"
-        return Sizes(0, 0, 0, f"an OoD share of {100 * share:g} % needs {what}")
-    return Sizes(n_id_rows, n_ood_rows, min(math.ceil(ENOUGH_OOD / n_ood_rows), MOST_DRAWS))
-
-
-def draw_rows(
-    balance: ClassBalance, n_ood: int, share: float, *, seed: int = 0, draw: int = 0
-) -> tuple[IntArray, IntArray]:
-    """Which ID rows and which OoD rows take part; none twice, in random order.
-
-    Parameters
-    ----------
-    balance : ClassBalance
-    n_ood : int
-        Rows of the OoD set.
-    share : float in (0, 1)
-        Of OoD rows in the stream.
-    seed, draw : int
-        Another draw gives other rows of the same classes.
-    """
-    sizes = stream_sizes(balance, n_ood, share)
-    if sizes.skipped:
-        raise InvalidInput(f"no such stream: {sizes.skipped}.")
-    rng = np.random.default_rng(_key(balance, share, seed, draw))
-    id_rows = balance.draw(sizes.n_id, rng)
-    return id_rows, rng.permutation(n_ood)[: sizes.n_ood]
-
-
-def _key(balance: ClassBalance, share: float, seed: int, draw: int) -> list[int]:
-    exact = exact_share(share, "share")
-    return [at_least(seed, "seed", 0), BALANCES.index(balance.balance), exact.numerator, exact.denominator, draw]
-
-
-def arrange(id_rows: IntArray, ood_rows: IntArray, order: str, *, n_id: int, seed: int = 0, draw: int = 0) -> Stream:
-    """Put drawn rows in order.
-
-    Parameters
-    ----------
-    id_rows, ood_rows : arrays of shape (n,) and (m,)
-        Rows in random order, as :func:`draw_rows` gives them.
-    order : str
-        ``shuffled``; ``bursts`` of 200 rows of one kind, in random order; ``ID first``; ``OoD first``.
-    n_id : int
-        Rows of the whole ID set: where the rows of the OoD set begin.
-    seed, draw : int
-        Of the shuffled order and of the bursts.
-
-    Examples
-    --------
-    >>> arrange(np.array([3, 1]), np.array([0]), "OoD first", n_id=5)
+    >>> Streams(5).arrange(np.array([3, 1]), np.array([0]), "OoD first")
     Stream(rows=array([5, 3, 1]), is_ood=array([ True, False, False]))
     """
-    one_of(order, "order", ORDERS)
-    rows = np.concatenate([id_rows, n_id + ood_rows])
-    is_ood = np.arange(rows.size) >= id_rows.size
-    rng = np.random.default_rng([seed, ORDERS.index(order), draw])
-    if order == "shuffled":
-        position = rng.permutation(rows.size)
-    elif order == "bursts":
-        starts = [*range(0, id_rows.size, BURST), *range(id_rows.size, rows.size, BURST)]
-        bursts = np.split(np.arange(rows.size), starts[1:])
-        position = np.concatenate([bursts[i] for i in rng.permutation(len(bursts))])
-    elif order == "ID first":
-        position = np.arange(rows.size)
-    else:
-        position = np.roll(np.arange(rows.size), ood_rows.size)
-    return Stream(rows[position], is_ood[position])
+
+    def __init__(
+        self,
+        n_id: int,
+        share: float | None = None,
+        balance: ClassBalance | None = None,
+        orders: Sequence[str] = ORDERS[:1],
+        seed: int = 0,
+    ) -> None:
+        self.n_id, self.share, self.balance, self.orders, self.seed = n_id, share, balance, orders, seed
+        self.classes = balance.chosen if balance is not None else ()
+
+    def kind(self, order: str) -> StreamKind | None:
+        """What a record says about the stream; None for all rows."""
+        if self.share is None or self.balance is None:
+            return None
+        return StreamKind(self.share, order, self.balance.balance)
+
+    def __str__(self) -> str:
+        """What a progress bar says about the streams."""
+        return "" if self.balance is None else f"{100 * (self.share or 0.0):g} % OoD, {self.balance.balance}"
+
+    def sizes(self, n_ood: int) -> Sizes:
+        """The longest stream with exactly this share of OoD rows, or the reason why there is none."""
+        if self.share is None or self.balance is None:
+            return Sizes(self.n_id, n_ood, 1)
+        exact = exact_share(self.share, "share")
+        p, q = exact.numerator, exact.denominator
+        k = min(self.balance.capacity // (q - p), n_ood // p)
+        n_id_rows, n_ood_rows = k * (q - p), k * p
+        if n_ood < FEWEST:
+            return Sizes(0, 0, 0, f"the OoD set has {n_ood} rows; at least {FEWEST} are needed")
+        if k == 0 or n_id_rows < FEWEST:
+            needed = max(q - p, FEWEST)
+            if self.balance.capacity < needed:
+                kept = f"{self.balance.capacity} ({self.balance.balance})"
+                what = f"{needed} ID rows, and the ID set suffices for {kept}"
+            else:
+                what = f"{max(p, math.ceil(FEWEST * p / (q - p)))} OoD rows, and the OoD set has {n_ood}"
+            return Sizes(0, 0, 0, f"an OoD share of {100 * self.share:g} % needs {what}")
+        return Sizes(n_id_rows, n_ood_rows, min(math.ceil(ENOUGH_OOD / n_ood_rows), MOST_DRAWS))
+
+    def rows(self, n_ood: int, draw: int = 0) -> tuple[IntArray, IntArray]:
+        """Which ID rows and which OoD rows take part; none twice. Another draw gives other rows of the same classes."""
+        if self.share is None or self.balance is None:
+            return np.arange(self.n_id), np.arange(n_ood)
+        sizes = self.sizes(n_ood)
+        if sizes.skipped:
+            raise InvalidInput(f"no such stream: {sizes.skipped}.")
+        exact, balance = exact_share(self.share, "share"), BALANCES.index(self.balance.balance)
+        key = [at_least(self.seed, "seed", 0), balance, exact.numerator, exact.denominator, draw]
+        rng = np.random.default_rng(key)
+        return self.balance.draw(sizes.n_id, rng), rng.permutation(n_ood)[: sizes.n_ood]
+
+    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int = 0) -> Stream:
+        """Put drawn rows in order: ``shuffled``; ``bursts`` of 200 rows of one kind; ``ID first``; ``OoD first``."""
+        one_of(order, "order", ORDERS)
+        rows = np.concatenate([id_rows, self.n_id + ood_rows])
+        is_ood = np.arange(rows.size) >= id_rows.size
+        if self.share is None and order == "shuffled":
+            position = np.random.default_rng(self.seed).permutation(rows.size)
+            return Stream(rows[position], is_ood[position])
+        rng = np.random.default_rng([self.seed, ORDERS.index(order), draw])
+        if order == "shuffled":
+            position = rng.permutation(rows.size)
+        elif order == "bursts":
+            starts = [*range(0, id_rows.size, BURST), *range(id_rows.size, rows.size, BURST)]
+            bursts = np.split(np.arange(rows.size), starts[1:])
+            position = np.concatenate([bursts[i] for i in rng.permutation(len(bursts))])
+        elif order == "ID first":
+            position = np.arange(rows.size)
+        else:
+            position = np.roll(np.arange(rows.size), ood_rows.size)
+        return Stream(rows[position], is_ood[position])

@@ -5,25 +5,13 @@ Every kind of stream (:mod:`normscale.bench.experiments.streams`) is a share of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
-from normscale._validate import IntArray
-from normscale.bench.experiments.measurement import StreamKind
-from normscale.bench.experiments.measuring import Streams, measure
+from normscale.bench.experiments.measuring import measure
 from normscale.bench.experiments.methods import methods_of
-from normscale.bench.experiments.streams import (
-    BALANCES,
-    ORDERS,
-    ClassBalance,
-    Sizes,
-    Stream,
-    arrange,
-    draw_rows,
-    stream_classes,
-    stream_sizes,
-)
+from normscale.bench.experiments.streams import BALANCES, ORDERS, ClassBalance, Streams, stream_classes
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.detectors.base import Detector
 from normscale.outputs import ModelOutputs
@@ -49,29 +37,6 @@ class StressPreset(NamedTuple):
     """The methods' names for people."""
     preferred: str | None = None
     """Which method without running statistics is advised where several are as good."""
-
-
-class DrawnStreams(Streams):
-    """Streams of one share and one class balance, drawn from the rows of the test set and an OoD set."""
-
-    def __init__(self, n_id: int, share: float, balance: ClassBalance, orders: Sequence[str], seed: int) -> None:
-        self.orders, self.classes = orders, balance.chosen
-        self._n_id, self._share, self._balance, self._seed = n_id, share, balance, seed
-
-    def sizes(self, n_ood: int) -> Sizes:
-        return stream_sizes(self._balance, n_ood, self._share)
-
-    def rows(self, n_ood: int, draw: int) -> tuple[IntArray, IntArray]:
-        return draw_rows(self._balance, n_ood, self._share, seed=self._seed, draw=draw)
-
-    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int) -> Stream:
-        return arrange(id_rows, ood_rows, order, n_id=self._n_id, seed=self._seed, draw=draw)
-
-    def kind(self, order: str) -> StreamKind:
-        return StreamKind(self._share, order, self._balance.balance)
-
-    def called(self) -> str:
-        return f"{100 * self._share:g} % OoD, {self._balance.balance}"
 
 
 def stress(
@@ -118,6 +83,7 @@ def stress(
     Examples
     --------
     >>> import normscale as ns
+    >>> from normscale.bench.experiments.measurement import StreamKind
     >>> sample = ns.load_sample()
     >>> result = stress(sample.test, {"noise": sample.ood["uniform_noise"]}, {"energy": ns.Energy()})
     >>> round(result.means()[StreamKind(0.5, "shuffled", "balanced")]["energy"].auroc, 2)
@@ -125,7 +91,7 @@ def stress(
     """
     balances = {balance: ClassBalance(stream_classes(id_test), balance, seed) for balance in grid.balances}
     streams = [
-        DrawnStreams(len(id_test), share, balances[balance], grid.orders, seed)
+        Streams(len(id_test), share, balances[balance], grid.orders, seed)
         for share, balance in product(grid.shares, grid.balances)
     ]
     found = measure(

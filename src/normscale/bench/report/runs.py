@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import title_of
-from normscale.bench.experiments.results_file import read_results
-from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.experiments.run_folder import RunFolder, read_results
 from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.bench.report.paired import Resampled, resample
 from normscale.bench.report.published import BesideReference, OodGroupReference, Reference

@@ -366,7 +366,7 @@ def _gains_over_msp(tables: Tables) -> Claim:
 
 def _exceptions(tables: Tables) -> Claim:
     """Where norm-scaling does worse than plain MSP in the main text."""
-    worse = []
+    worse: list[dict[str, Any]] = []
     for column, in_set in product(COLUMNS, IN_SETS):
         ours, msp = (tables.main_value(THRESHOLDS, in_set, method, column).mean for method in (OURS, "msp"))
         if better(msp, ours, column):
@@ -384,7 +384,7 @@ def _exceptions(tables: Tables) -> Claim:
 
 def _order_of_three(tables: Tables) -> Claim:
     """Where, outside SVHN, multi-threshold does not lie between plain MSP and norm-scaling."""
-    wrong = []
+    wrong: list[dict[str, Any]] = []
     others = [in_set for in_set in IN_SETS if in_set != "svhn"]
     for column, in_set in product(COLUMNS, others):
         methods = ("msp", "multi_threshold", OURS)
