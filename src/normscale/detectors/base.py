@@ -222,16 +222,31 @@ class Detector(OutputsReader):
         with self._lock:
             return _without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid)
 
-    def stream(self, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise") -> FloatArray:
+    def stream(
+        self,
+        outputs: OutputsLike,
+        *,
+        by: Sequence[Any] | NDArray[Any] | None = None,
+        threads: int = 1,
+        on_invalid: str = "raise",
+    ) -> FloatArray:
         """Score a live stream: a detector with running statistics takes each row in, then scores it.
 
         It goes on where the last call stopped, and any split of the rows into calls gives the same scores and state.
         Calls from several Python threads take turns. A block with a bad row is refused whole
         (``on_invalid="raise"``), or scored NaN in that row and taken in without it (``"skip"``). A detector without
-        running statistics scores as :meth:`score` does.
+        running statistics scores as :meth:`score` does. With ``by``, the source of every row, each source has a
+        stream of its own, see :mod:`normscale.detectors.by_source`.
         """
         if _STREAM not in self.settings:
             return self.score(outputs, threads=threads, on_invalid=on_invalid)
+        if by is not None:
+            from normscale.detectors.by_source import SourceStates, stream_by_source
+
+            with self._lock:
+                if self.sources_ is None:
+                    self.sources_ = SourceStates(self)
+                return stream_by_source(self, self.sources_, outputs, by, threads=threads, on_invalid=on_invalid)
         record = self._read(outputs)
         with self._lock:
             if on_invalid == "raise" and self.state_ is not None:  # one row at a time should cost little
@@ -282,7 +297,7 @@ class Detector(OutputsReader):
         """Forget the stream and start again from the training."""
         state = self.start()
         with self._lock:
-            self.state_ = state
+            self.state_, self.sources_ = state, None
         return self
 
     def set_threshold(

@@ -18,6 +18,9 @@ from normscale.errors import FileFormatError, InvalidInput, NotFitted
 from normscale.outputs import LOGITS
 from normscale.state import copied, pack_state, record_arrays, record_of, save_state
 
+if TYPE_CHECKING:
+    from normscale.detectors.by_source import SourceStates
+
 
 class Setting(StrEnum):
     """How a detector is measured."""
@@ -85,6 +88,8 @@ class Kept(ABC):
     """The record that ``fit`` learned; its field ``mean`` is also the attribute ``mean_``."""
     state_: Any = None
     """The record of running statistics that :meth:`stream` moves; None where there are none."""
+    sources_: SourceStates | None = None
+    """The same for every source, where streams were told apart by ``by``."""
     widths_: dict[str, int] | None = None
     """Columns of every array it reads, known after fit."""
     threshold_: Threshold | None = None
@@ -162,7 +167,11 @@ class Kept(ABC):
             "choice": self.choice,
         }
         with self._lock:
-            return header, {name: array.copy() for name, array in self._arrays().items()}
+            arrays = {name: array.copy() for name, array in self._arrays().items()}
+            if self.sources_:
+                header["sources"], own = self.sources_.pack()
+                arrays |= {f"sources.{name}": array for name, array in own.items()}
+            return header, arrays
 
     def _all_widths(self, dot: str = "") -> dict[str, dict[str, int] | None]:
         """The widths of this detector, called "", and of those that it is made of."""
@@ -190,6 +199,11 @@ class Kept(ABC):
             if header["threshold"] is not None:
                 detector.threshold_ = Threshold.from_header(header["threshold"])
             detector._restore(header["widths"], tensors)
+            if header.get("sources"):
+                from normscale.detectors.by_source import SourceStates
+
+                own = {name[8:]: array for name, array in tensors.items() if name.startswith("sources.")}
+                detector.sources_ = SourceStates.unpack(detector, header["sources"], own)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise FileFormatError(f"the stored state of a {cls.name} detector is damaged: {error}") from error
         return detector
@@ -292,6 +306,7 @@ class Kept(ABC):
         with self._lock:
             twin.__dict__.update(self.__getstate__())
             twin.state_ = copied(self.state_)
+            twin.sources_ = None if self.sources_ is None else self.sources_.copy_for(twin)
         twin._set_inner({name: copy.copy(one) for name, one in twin._inner().items()})
         return twin
 
@@ -302,7 +317,7 @@ class Kept(ABC):
         """A copy that has learned nothing: a failed fit must leave self as it was."""
         learner = copy.copy(self)
         learner.threshold_ = learner.widths_ = learner.baseline_ = learner.class_names = None
-        learner.fitted_ = learner.state_ = None
+        learner.fitted_ = learner.state_ = learner.sources_ = None
         return learner
 
     def _take_over(self, learner: Self) -> None:
