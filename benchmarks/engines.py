@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 import normscale as ns
 from normscale import jobs
 from normscale.rows.formats.parquet import open_parquet
-from normscale.rows.opening import source_of
+from normscale.rows.source import source_of
 
 GROUP = 25_000
 

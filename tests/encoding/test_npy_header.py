@@ -15,7 +15,6 @@ from normscale.encoding.npy_header import (
     LONGEST_HEADER,
     MAGIC,
     NpyHeaderError,
-    NpyHoldsRecords,
     npy_header_bytes,
     npy_header_of,
     take_npy_header,
@@ -50,8 +49,7 @@ def test_what_is_written_numpy_reads(shape: tuple[int, ...], descr: str) -> None
 def test_records_and_dates_are_told_apart(kind: object) -> None:
     file = io.BytesIO()
     np.save(file, np.zeros(3, kind))  # type: ignore[call-overload]
-    with pytest.raises(NpyHoldsRecords, match="neither floats nor integers"):
-        npy_header_of(file.getvalue())
+    assert npy_header_of(file.getvalue()).dtype.kind == "V"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def test_records_and_dates_are_told_apart(kind: object) -> None:
         MAGIC + b"\4\0" + bytes(100),
         MAGIC + b"\2\0\xff\xff\xff\xff" + bytes(100),
         npy_header_bytes("'<f3'", (1,)),
-        npy_header_bytes("__import__('os')", (1,)),
+        npy_header_bytes("7", (1,)).replace(b"descr", b"deskr"),
         npy_header_bytes("'<f8'", (1,) * 33),
         npy_header_bytes("'<f8'", (1,)).replace(b"(1,)", b"(-1)"),
     ],

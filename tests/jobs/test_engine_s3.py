@@ -21,7 +21,7 @@ from jobs.parts import bytes_of, logits_of, write_folder
 from normscale import jobs
 from normscale.jobs.job_folder import JobFolder
 from normscale.jobs.spreading import Engine
-from normscale.rows.locations import find_files
+from normscale.rows import find_files
 
 pytestmark = [
     pytest.mark.skipif(

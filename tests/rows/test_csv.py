@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from normscale.errors import FileFormatError
 from normscale.rows import open_table, read_table
-from normscale.rows import source as line_blocks
+from normscale.rows import streams as line_blocks
 from normscale.rows.formats import delimited
-from normscale.rows.formats.delimited import CsvReader
+from normscale.rows.formats.delimited import Csv
 
 PARSERS = ["arrow", "numpy", "slow"]
 
@@ -27,7 +27,7 @@ def use(monkeypatch: pytest.MonkeyPatch, parser: str) -> None:
     else:
         monkeypatch.setattr(delimited, "has_arrow", lambda: False)
         if parser == "slow":
-            monkeypatch.setattr(CsvReader, "_parse_numpy", lambda self, text: None)
+            monkeypatch.setattr(Csv, "_parse_numpy", lambda self, text, used: None)
 
 
 @pytest.fixture(params=PARSERS)

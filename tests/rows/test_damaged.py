@@ -230,7 +230,7 @@ def test_names_and_shapes_that_do_not_fit(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((2, 2)))
     with open(tmp_path / "a.npy", "ab") as file:
         np.save(file, np.ones((2, 2)))  # a second array behind the first would go unseen
-    with pytest.raises(FileFormatError, match="32 bytes of numbers, but there are"):
+    with pytest.raises(FileFormatError, match="32 bytes of numbers, and there are"):
         open_table(tmp_path / "a.npy")
 
 
@@ -336,12 +336,12 @@ def head_text(weight: tuple[str, list[int]], size: int = 16, bias: tuple[str, li
         (b"", "its head is damaged"),
         (b"!!!!", "its head is damaged"),
         (base64.b64encode(b"[]"), "its head is damaged"),
-        (base64.b64encode((100_000).to_bytes(8, "little") + b"[" * 100_000), "nested too deeply"),
+        (base64.b64encode((100_000).to_bytes(8, "little") + b"[" * 100_000), "its head is damaged"),
         (head_text(("F8_E4M3", [2, 2])), "its head is damaged"),
-        (head_text(("F64", [2, -2])), "does not say where 'weight' lies"),
-        (head_text(("F64", [2, 99999999])), "the size of 'weight' is not what its header says"),
-        (head_text(("F64", [2])), r"must have shape \(n_classes, n_features\)"),
-        (head_text(("F16", [2, 4]), bias=("F16", [1, 2])), "head_bias"),
+        (head_text(("F64", [2, -2])), "its head is damaged"),
+        (head_text(("F64", [2, 99999999])), "its head is damaged"),
+        (head_text(("F64", [2])), "head weight must"),
+        (head_text(("F16", [2, 4]), bias=("F16", [1, 2])), "head bias must"),
         (head_text(("F64", [2, 1]))[:-8], "its head is damaged"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,29 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.cli import app
-from normscale.rows import ReadOptions, TableFormat, TableReader, format_of, open_table, register_format
+from normscale.rows import TableReader, format_of, open_table, register_format
 from normscale.rows.format import formats, unregister_format
 from normscale.rows.reader import Block
-from normscale.rows.source import ByteSource
-from normscale.rows.writing import About, Columns, GatheringSink, Sink
+from normscale.rows.writing import Columns, GatheringSink
 
 MAGIC = b"HALVES1\n"
 MEDIA_TYPE = "application/x-halves"
 
 
-class HalvesReader(TableReader):
+class HalvesSink(GatheringSink):
+    """The logits, or a column of scores twice."""
+
+    def save(self, arrays: Columns) -> None:
+        rows = arrays["logits"] if "logits" in arrays else np.stack([arrays["score"]] * 2, axis=1)
+        Path(self.file).write_bytes(MAGIC + rows.shape[1].to_bytes(4, "little") + rows.astype("<f2").tobytes())
+
+
+class Halves(TableReader):
     """A magic word, the number of columns as four bytes, then rows of half floats."""
+
+    name, described, suffixes = "halves", "an .f16 file (rows of half floats)", (".f16",)
+    media_types, magic, sink = (MEDIA_TYPE,), (MAGIC,), HalvesSink
+    keeps = frozenset()
 
     def _read_head(self) -> None:
         with self.source.open() as file:
@@ -44,30 +55,8 @@ class HalvesReader(TableReader):
                 yield {"logits": np.frombuffer(data, "<f2").reshape(-1, self.widths["logits"]).astype(np.float32)}
 
 
-class HalvesSink(GatheringSink):
-    """The same, written: the logits, or a column of scores twice."""
-
-    def save(self, arrays: Columns) -> None:
-        rows = arrays["logits"] if "logits" in arrays else np.stack([arrays["score"]] * 2, axis=1)
-        Path(self.file).write_bytes(MAGIC + rows.shape[1].to_bytes(4, "little") + rows.astype("<f2").tobytes())
-
-
-class Halves(TableFormat):
-    """Rows of half floats."""
-
-    name, described = "halves", "an .f16 file (rows of half floats)"
-    suffixes, media_types, magic = (".f16",), (MEDIA_TYPE,), (MAGIC,)
-    keeps = frozenset()
-
-    def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
-        return HalvesReader(self, source, options)
-
-    def sink(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> Sink:
-        return HalvesSink(file, path, columns, about)
-
-
 @pytest.fixture
-def halves() -> Iterator[type[TableFormat]]:
+def halves() -> Iterator[type[TableReader]]:
     yield register_format(Halves)
     unregister_format("halves")
 
@@ -138,13 +127,13 @@ def test_a_foreign_format_is_posted_to_a_guard(tmp_path: Path) -> None:
         (head + rows.tobytes()[:-1], 400, "it is cut off"),
         (MAGIC + (4).to_bytes(4, "little") + rows.tobytes(), 422, "must hold logits of 8 columns; got logits of 4"),
         (head, 422, "holds no rows"),
-        (head + bytes(16) * 100_001, 413, "more than"),
+        (head + bytes(16) * 100_001, 413, "100001 rows in one request; at most"),
     ):
         reply = asyncio.run(post(body))
         assert (reply.status_code, says in reply.json()["error"]) == (status, True), reply.text
 
 
-def test_names_are_taken_once(halves: type[TableFormat]) -> None:
+def test_names_are_taken_once(halves: type[TableReader]) -> None:
     class Other(Halves):
         name, suffixes, media_types = "other", (".csv",), ("application/x-other",)
 
@@ -158,10 +147,13 @@ def test_names_are_taken_once(halves: type[TableFormat]) -> None:
 
 
 def test_a_format_that_is_only_read_says_so(tmp_path: Path) -> None:
-    class ReadOnly(TableFormat):
+    class ReadOnly(TableReader):
         name, described, suffixes = "read_only", "an .ro file", (".ro",)
 
-        def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
+        def _read_head(self) -> None:
+            raise NotImplementedError
+
+        def _blocks(self) -> Iterator[Block]:
             raise NotImplementedError
 
     register_format(ReadOnly)

@@ -160,7 +160,7 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path, kind: str) -> None:
     written = make(layer3=np.ones((20, 7)))
     write_table(path, written)
     table = open_table(path, names=["layer3"], chunk_rows=6)
-    assert (table.names, table.n_classes, table.n_features) == (("layer3",), 3, None)
+    assert (table.names, table.n_classes, table.widths.get("features")) == (("layer3",), 3, None)
     assert all(chunk.names == ("layer3",) for chunk in table.chunks())
     assert table.read().head is not None
     with pytest.raises(MissingOutput, match=rf"a\.{kind} has no layer4 and no x; it has logits, features, layer3"):
@@ -225,7 +225,7 @@ def test_parquet_columns_beside_lists(tmp_path: Path) -> None:
     assert (table.names, table.n_classes, table.has_labels) == (("features",), None, True)
     np.testing.assert_array_equal(table.read().features, [[1, 2], [3, 4]])
     assert set(open_table(path).left_out) == {"tags"}
-    with pytest.raises(InvalidInput, match="history row 1 has 2 numbers, the first has 1"):
+    with pytest.raises(InvalidInput, match="history row 1 has 2 numbers; all rows must have 1"):
         read_table(path)
     with pytest.raises(FileFormatError, match="column 'tags' holds lists of string"):
         open_table(path, names=["tags"])

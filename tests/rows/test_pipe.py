@@ -137,7 +137,7 @@ def test_trailing_bytes_and_silence(monkeypatch: pytest.MonkeyPatch, outputs: Mo
     with pytest.raises(FileFormatError, match="more bytes follow"):
         read_table("-")
     stdin(monkeypatch, b"")
-    with pytest.raises(FileFormatError, match=r"standard input .* carries nothing"):
+    with pytest.raises(FileFormatError, match="standard input carries nothing"):
         read_table("-")
     stdin(monkeypatch, b"1,2\n3\n")
     with pytest.raises(FileFormatError, match="standard input, line 2: expected 2 fields, got 1"):

@@ -15,7 +15,7 @@ from normscale.bench.experiments.measurement import Measurement
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
 from normscale.metrics import METRICS
-from normscale.rows.writing import check_folder
+from normscale.rows import check_folder
 
 POSITIVE = "OoD for *_out, in-distribution for *_in"
 

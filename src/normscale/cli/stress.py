@@ -26,7 +26,7 @@ from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.input_checks.class_order import shared_names
 from normscale.outputs import ModelOutputs
-from normscale.rows.writing import check_folder
+from normscale.rows import check_folder
 
 if TYPE_CHECKING:
     from rich.console import Console

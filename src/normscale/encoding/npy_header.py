@@ -8,6 +8,7 @@ of quotation mark, any spacing, versions 1 to 3.
 from __future__ import annotations
 
 import io
+import math
 import re
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -35,10 +36,6 @@ class NpyHeaderError(ValueError):
     """The header of an .npy cannot be read; the message goes on after "the file is damaged: "."""
 
 
-class NpyHoldsRecords(NpyHeaderError):
-    """The array holds records or dates, which are neither numbers nor texts."""
-
-
 class ByteStream(Protocol):
     """What a file, a zip member and a pipe have in common."""
 
@@ -50,7 +47,7 @@ class ByteStream(Protocol):
 
 
 class NpyHeader(NamedTuple):
-    """What the header says, and where the numbers begin. An array of Python objects is told by its dtype."""
+    """What the header says, and where the numbers begin. Records and dates, which are no numbers, have dtype V."""
 
     dtype: np.dtype[Any]
     fortran_order: bool
@@ -60,10 +57,7 @@ class NpyHeader(NamedTuple):
     @property
     def row_bytes(self) -> int:
         """Bytes of one row: of everything behind the first axis."""
-        size = self.dtype.itemsize
-        for length in self.shape[1:]:
-            size *= length
-        return size
+        return self.dtype.itemsize * math.prod(self.shape[1:])
 
     @property
     def n_bytes(self) -> int:
@@ -72,25 +66,22 @@ class NpyHeader(NamedTuple):
 
 
 def npy_header_of(data: bytes | bytearray) -> NpyHeader:
-    """Read the header at the beginning of ``data``.
-
-    Examples
-    --------
-    >>> import io
-    >>> file = io.BytesIO()
-    >>> np.save(file, np.eye(3, dtype=np.float32))
-    >>> npy_header_of(file.getvalue())
-    NpyHeader(dtype=dtype('float32'), fortran_order=False, shape=(3, 3), offset=128)
-    """
+    """Read the header at the beginning of ``data``."""
     return take_npy_header(io.BytesIO(data[: 12 + LONGEST_HEADER]))
 
 
 def take_npy_header(stream: ByteStream) -> NpyHeader:
     """Take the header off a stream, which is left at the first number."""
     head = stream.read(8)
-    size = _length_size(head)
+    if not head.startswith(MAGIC) or len(head) < 8:
+        raise NpyHeaderError("it does not begin like one")
+    if head[6] not in (1, 2, 3) or head[7] != 0:
+        raise NpyHeaderError(f"its version is {head[6]}.{head[7]}, and 1.0 to 3.0 are known")
+    size = 2 if head[6] == 1 else 4
     told = stream.read(size)
-    length = _checked_length(told)
+    length = int.from_bytes(told, "little")
+    if length > LONGEST_HEADER:
+        raise NpyHeaderError(f"its header says it is {length} bytes long, and {LONGEST_HEADER} are allowed")
     text = stream.read(length)
     if len(told) < size or len(text) < length:
         raise NpyHeaderError("it ends within its header")
@@ -116,25 +107,11 @@ def npy_header_bytes(descr: str, shape: tuple[int, ...]) -> bytes:
     return MAGIC + b"\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
 
 
-def _length_size(head: bytes | bytearray) -> int:
-    """How many bytes tell the length of the header, by the version in the first eight bytes."""
-    if not head.startswith(MAGIC) or len(head) < 8:
-        raise NpyHeaderError("it does not begin like one")
-    if head[6] not in (1, 2, 3) or head[7] != 0:
-        raise NpyHeaderError(f"its version is {head[6]}.{head[7]}, and 1.0 to 3.0 are known")
-    return 2 if head[6] == 1 else 4
-
-
-def _checked_length(told: bytes | bytearray) -> int:
-    length = int.from_bytes(told, "little")
-    if length > LONGEST_HEADER:
-        raise NpyHeaderError(f"its header says it is {length} bytes long, and {LONGEST_HEADER} are allowed")
-    return length
-
-
 @lru_cache(maxsize=64)  # a client sends the same header again and again
 def _parsed(text: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     found = _fields(text.strip(b" \t\n"))
+    if found is None:
+        return np.dtype("V"), False, ()
     try:
         dtype = np.dtype(found[b"descr"][1].decode())
     except TypeError as error:
@@ -142,8 +119,8 @@ def _parsed(text: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     return dtype, found[b"fortran_order"][0] == b"True", _shape(found[b"shape"][0])
 
 
-def _fields(text: bytes) -> dict[bytes, tuple[bytes, ...]]:
-    """The three values of the header, each as the groups of its pattern."""
+def _fields(text: bytes) -> dict[bytes, tuple[bytes, ...]] | None:
+    """The three values of the header, each as the groups of its pattern; None for records and dates."""
     found: dict[bytes, tuple[bytes, ...]] = {}
     position = 1
     while key := _KEY.match(text, position):
@@ -151,7 +128,7 @@ def _fields(text: bytes) -> dict[bytes, tuple[bytes, ...]]:
         value = _VALUES[name].match(text, key.end())
         if value is None:
             if name == b"descr":
-                raise NpyHoldsRecords("it holds neither floats nor integers")
+                return None
             raise NpyHeaderError(f"the {name.decode()} in its header cannot be read")
         if name in found:
             raise NpyHeaderError(f"its header names {name.decode()} twice")

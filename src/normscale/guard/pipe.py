@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.block import require_numbers
 from normscale.guard.guard import Guard
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.rows.format import format_of_content
-from normscale.rows.formats.npy import rows_as_they_come, stored_as
-from normscale.rows.source import LineTooLong, Pipe, whole_lines
+from normscale.rows.formats.npy import rows_as_they_come
+from normscale.rows.streams import LineTooLong, Pipe, whole_lines
 
 _LONGEST_LINE = 16 << 20
 
@@ -125,7 +126,7 @@ def _blocks(source: BinaryIO, widths: Mapping[str, int]) -> Iterator[list[_Line]
 def _json_blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
     number = 0
     try:
-        for text in whole_lines(b"", pipe.read1, _LONGEST_LINE):  # whatever is there, without waiting for more
+        for text in whole_lines(pipe.read1, _LONGEST_LINE):  # whatever is there, without waiting for more
             lines = text.split(b"\n")
             block = [_parse(number + i, line, names) for i, line in enumerate(lines, 1) if line.strip()]
             number += text.count(b"\n")
@@ -160,7 +161,7 @@ def _parse(number: int, line: bytes, names: Collection[str]) -> _Line:
 def _npy_blocks(pipe: Pipe, width: int) -> Iterator[list[_Line]]:
     """Rows of an array as their bytes arrive."""
     try:
-        header = stored_as(pipe)
+        header = take_npy_header(pipe)
     except ValueError as error:
         raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
     if header.dtype.kind not in "fiu" or header.fortran_order:

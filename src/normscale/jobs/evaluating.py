@@ -23,7 +23,7 @@ from normscale.metrics.ranking import RankingResult
 from normscale.metrics.ranking import evaluate as evaluate_scores
 from normscale.rows import find_files, is_remote
 from normscale.rows.formats.parquet import open_parquet
-from normscale.rows.opening import source_of
+from normscale.rows.source import source_of
 
 
 class Evaluated(NamedTuple):

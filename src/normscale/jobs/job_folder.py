@@ -20,8 +20,7 @@ from normscale._atomic import atomic_path
 from normscale._lock import locked
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.rows.arrow import need_arrow
-from normscale.rows.locations import file_system, is_remote
+from normscale.rows import file_system, is_remote, need_arrow
 
 JOB = "_job"
 _PLAN = f"{JOB}/plan.json"

@@ -340,4 +340,4 @@ def _open_sample(path: str, options: dict[str, Any]) -> TableReader:
         arrays |= {"head_weight": outputs.head.weight, "head_bias": outputs.head.bias}
     data = io.BytesIO()
     np.savez(data, **arrays)  # type: ignore[arg-type]
-    return format_of("sample.npz").open(ByteSource.of_bytes(data.getvalue(), path), ReadOptions(**options))
+    return format_of("sample.npz")(ByteSource.of_bytes(data.getvalue(), path), ReadOptions(**options))

@@ -5,15 +5,20 @@ A format is one file in ``formats/``, or anywhere: see :func:`register_format`.
 
 from __future__ import annotations
 
-from normscale.rows.arrow import need_arrow
 from normscale.rows.columns import TEXT
-from normscale.rows.format import BodyLimits, TableFormat, format_of, register_format
+from normscale.rows.format import format_of, is_remote, register_format
 from normscale.rows.gathering import gather
-from normscale.rows.locations import SourceFile, file_system, find_files, names_many
-from normscale.rows.opening import is_pipe, open_table, read_table
-from normscale.rows.reader import CHUNK_ELEMENTS, ReadOptions, TablePart, TableReader
-from normscale.rows.source import is_remote
-from normscale.rows.writing import SCORE_COLUMNS, ScoreWriter, check_folder, open_score_writer, write_table
+from normscale.rows.reader import (
+    CHUNK_ELEMENTS,
+    BodyLimits,
+    ReadOptions,
+    TablePart,
+    TableReader,
+    open_table,
+    read_table,
+)
+from normscale.rows.source import SourceFile, check_folder, file_system, find_files, is_pipe, need_arrow
+from normscale.rows.writing import SCORE_COLUMNS, ScoreWriter, open_score_writer, write_table
 
 __all__ = [
     "CHUNK_ELEMENTS",
@@ -23,7 +28,6 @@ __all__ = [
     "ReadOptions",
     "ScoreWriter",
     "SourceFile",
-    "TableFormat",
     "TablePart",
     "TableReader",
     "check_folder",
@@ -33,7 +37,6 @@ __all__ = [
     "gather",
     "is_pipe",
     "is_remote",
-    "names_many",
     "need_arrow",
     "open_score_writer",
     "open_table",

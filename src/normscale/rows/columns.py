@@ -1,7 +1,7 @@
-"""Tables kept as named columns (.parquet, .csv): which column is what.
+"""Tables kept as named columns (.parquet, .csv, .jsonl): which column is what.
 
 - ``label`` or ``labels``: the labels, whole numbers, or the names of the classes; -1 or nothing is "not known".
-- columns of lists (.parquet only): arrays by their names, ``features`` or any other.
+- columns of lists (not in .csv): arrays by their names, ``features`` or any other.
 - names that begin with ``feature_``: the features, in the order of the file.
 - names that begin with ``logit_``: the logits, in the order of the file; what follows is the class's name,
   and every other column (an id, a time) is left out.
@@ -23,14 +23,17 @@ from normscale.outputs import LABEL_NAMES
 
 TEXT = np.dtype(object)
 """The type of a column of texts."""
-LOGIT = "logit_"
-FEATURE = "feature_"
+LABELS = "labels"
+"""What labels are called in a block of rows, and in a file of arrays."""
+LOGIT, FEATURE = "logit_", "feature_"
 _ROW_NAMES = frozenset({"", "id", "idx", "index", "row", "unnamed: 0", "__index_level_0__"})
 _NAMES_LIKE_LABELS = frozenset({"target", "y", "y_true", "class", "class_id", "truth", "ground_truth", "true_label"})
 
 
 class ColumnLayout:
     """The columns of logits, features and labels, as positions in the file.
+
+    Columns to ``leave_out`` are no logits unless their names begin so; ``beside_lists`` there need be no logits.
 
     Examples
     --------
@@ -39,29 +42,24 @@ class ColumnLayout:
     ([1, 2], 3, ('cat', 'dog'))
     """
 
-    __slots__ = ("class_names", "features", "label", "logits", "n_columns", "names")
+    __slots__ = ("class_names", "features", "label", "logits", "names")
 
     def __init__(
         self, path: str, names: Sequence[str], *, beside_lists: bool = False, leave_out: Sequence[str] = ()
     ) -> None:
-        """Sort the columns by the rule at the top of this file; those of lists are not among ``names``.
-
-        Columns to ``leave_out`` are no logits, whatever their names say.
-        """
         self.names = [name.strip() for name in names]
-        self.n_columns = len(names)
         labels = [i for i, name in enumerate(self.names) if name.lower() in LABEL_NAMES]
         if len(labels) > 1:
             raise FileFormatError(f"{path} has {len(labels)} label columns; expected one, named 'label'.")
         self.label = labels[0] if labels else None
         self.features = [i for i, name in enumerate(self.names) if name.startswith(FEATURE)]
         self.logits = [i for i, name in enumerate(self.names) if name.startswith(LOGIT)]
+        self.class_names: tuple[str, ...] | None = None
         if not self.logits and beside_lists:
-            self.class_names = None
             return
         if not self.logits:
             taken = {self.label, *self.features, *(i for i, name in enumerate(self.names) if name in leave_out)}
-            self.logits = [i for i in range(self.n_columns) if i not in taken]
+            self.logits = [i for i in range(len(names)) if i not in taken]
             self._refuse_row_names(path)
         if len(self.logits) < 2:
             raise FileFormatError(
@@ -72,20 +70,20 @@ class ColumnLayout:
         if len(set(classes)) < len(classes):
             twice = next(name for name in classes if classes.count(name) > 1)
             raise FileFormatError(f"{path} has two columns of logits named {twice!r}; each class has one.")
-        numbers = tuple(str(i) for i in range(len(classes)))
-        self.class_names = None if classes == numbers else classes
+        self.class_names = None if classes == tuple(map(str, range(len(classes)))) else classes
 
     def _refuse_row_names(self, path: str) -> None:
         """A column of row numbers taken for a logit would be the largest of all, one of labels a class too many."""
         for i in self.logits:
-            if self.names[i].lower() in _NAMES_LIKE_LABELS:
+            name = self.names[i]
+            if name.lower() in _NAMES_LIKE_LABELS:
                 raise FileFormatError(
-                    f"{path}: column {i}, named {self.names[i]!r}, looks like labels, not logits. Call it 'label' "
+                    f"{path}: column {i}, named {name!r}, looks like labels, not logits. Call it 'label' "
                     "if it is that; if it is a class, name the columns of logits logit_<class>."
                 )
-            if self.names[i].lower() in _ROW_NAMES:
-                what = f"named {self.names[i]!r}" if self.names[i] else "without a name"
-                kept = f"; `normscale score --keep-columns {self.names[i]}` keeps it" if self.names[i] else ""
+            if name.lower() in _ROW_NAMES:
+                what = f"named {name!r}" if name else "without a name"
+                kept = f"; `normscale score --keep-columns {name}` keeps it" if name else ""
                 raise FileFormatError(
                     f"{path}: column {i}, {what}, looks like row numbers, not logits. Leave it out "
                     f"(pandas: index=False), or name the columns of logits logit_<class>{kept}."
@@ -97,18 +95,9 @@ class ColumnLayout:
         return sorted([*self.logits, *self.features, *([] if self.label is None else [self.label])])
 
 
-def names_of_logits(n_columns: int) -> list[str]:
-    """The names that a file without a header does not spell out: every column is a logit."""
-    return [f"{LOGIT}{i}" for i in range(n_columns)]
-
-
-def logit_columns(n_classes: int, class_names: Sequence[str] | None) -> list[str]:
-    """The names of the columns of logits to write, so that :class:`ColumnLayout` reads them back."""
+def logit_columns(n_classes: int, class_names: Sequence[str] | None = None) -> list[str]:
+    """The names of the columns of logits, so that :class:`ColumnLayout` reads them back."""
     return [LOGIT + name for name in (map(str, range(n_classes)) if class_names is None else class_names)]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def label_numbers(labels: Sequence[Any], class_names: Sequence[str] | None) -> IntArray:
@@ -137,3 +126,7 @@ def label_numbers(labels: Sequence[Any], class_names: Sequence[str] | None) -> I
             )
         found[row] = number
     return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:8]) + (", ..." if len(names) > 8 else "")

@@ -1,45 +1,55 @@
-"""The one way to read a table of any format: look at its shape, then take its rows chunk by chunk."""
+"""The one way to read rows of any format from a file, a pipe or a body: its head, then its rows chunk by chunk."""
 
 from __future__ import annotations
 
+import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale._validate import IntArray, Rows, as_labels, as_rows, at_least
-from normscale.errors import FileFormatError, InvalidInput, MissingOutput
+from normscale.errors import BodyRefused, FileFormatError, InvalidInput, MissingOutput, NormscaleError
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
-from normscale.rows.arrays import LABELS
-from normscale.rows.columns import label_numbers
-from normscale.rows.format import TableFormat, damaged, explained
-from normscale.rows.source import ByteSource, Pipe
+from normscale.rows.columns import LABELS, ColumnLayout, label_numbers
+from normscale.rows.format import Body, format_of, format_of_content, quoted
+from normscale.rows.source import ByteSource, is_pipe, source_of
+
+if TYPE_CHECKING:
+    from normscale.rows.writing import Sink
 
 Block = dict[str, Rows]
 """Some consecutive rows, as a format gives them: arrays by name, and ``labels`` where the table has any."""
-
 KEPT = "keep:"
 """Before the name of a kept column in a block of rows; no array can be called so."""
-
 CHUNK_ELEMENTS = 1 << 22
-"""Numbers in a chunk unless told otherwise: 32 MB in float64, large enough to keep numpy busy."""
-
+"""Numbers in a chunk by default: 32 MB in float64, large enough to keep numpy busy."""
 DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, MemoryError, zlib.error)
 """What reading a damaged file may raise, to become :class:`FileFormatError`; false sizes exhaust memory."""
 
 
+class BodyLimits(NamedTuple):
+    """What rows that a stranger sent may be; looked at before memory is taken for them."""
+
+    widths: Mapping[str, int]
+    """The arrays that must come, and no others, with their columns."""
+    rows: int
+    """The most."""
+
+
 class ReadOptions(NamedTuple):
-    """What is wanted of a table; see :func:`normscale.rows.open_table`."""
+    """What is wanted of a table; see :func:`open_table`. ``limits`` are those of a request's body."""
 
     chunk_rows: int | None = None
     names: Sequence[str] | None = None
     keep: Sequence[str] = ()
     class_names: Sequence[str] | None = None
     parts: range | None = None
+    limits: BodyLimits | None = None
 
 
 class TablePart(NamedTuple):
@@ -52,10 +62,10 @@ class TablePart(NamedTuple):
 
 
 class TableReader(ABC):
-    """A table of outputs on disk, in a pipe or in memory; made by :func:`normscale.rows.open_table`.
+    """A table of outputs in a file, a pipe or a body; made by :func:`open_table`. Each format is a subclass.
 
-    Opening reads only the head of a file. A format has two methods: :meth:`_read_head`, which fills the attributes,
-    and :meth:`_blocks`, which gives the rows.
+    Opening reads only the head. A format says what it is in class attributes, and has two methods:
+    :meth:`_read_head`, which fills the attributes below, and :meth:`_blocks`, which gives the rows.
 
     Attributes
     ----------
@@ -77,24 +87,40 @@ class TableReader(ABC):
         Further columns that are kept, by name, and their types: numpy's (object: texts) or pyarrow's.
     array_columns : dict
         The columns of the file that make an array, by its name; empty where a file holds arrays.
-    parts : list of TablePart
-        What can be read on its own: the row groups of a Parquet file.
     chunk_rows : int
         Rows of every chunk but the last.
     """
 
+    name: ClassVar[str]
+    described: ClassVar[str]
+    """With its article: ``an .npy file (one numpy array)``."""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    media_types: ClassVar[tuple[str, ...]] = ()
+    """Content types of a request's body; empty: a guard does not take it."""
+    magic: ClassVar[tuple[bytes, ...]] = ()
+    """How its bytes begin; a pipe is recognised by these."""
+    sink: ClassVar[type[Sink] | None] = None
+    """What writes it; None: it is only read."""
+    is_text: ClassVar[bool] = False
+    """Lines of text, which may be compressed by gzip."""
+    streams: ClassVar[bool] = False
+    """Read from a pipe as it comes; what does not goes through a temporary file."""
+    by_columns: ClassVar[bool] = False
+    """A column for each class, instead of an array of all logits."""
+    prefers_lists: ClassVar[bool] = False
+    """The logits of a row stand in one list where the classes have no names."""
+    keeps: ClassVar[frozenset[str]] = frozenset({"arrays", "labels", "head", "class names"})
+    """What a table may hold beside its logits."""
     _damage: tuple[type[Exception], ...] = DAMAGE
 
-    def __init__(self, format: TableFormat, source: ByteSource, options: ReadOptions) -> None:
+    def __init__(self, source: ByteSource, options: ReadOptions) -> None:
         """Read the head of ``source``."""
-        self._format = format
-        self.format = format.name
-        self.source = source
-        self.path = source.shown
-        self._wanted = options.names
+        self.format = self.name
+        self.source, self.path = source, source.shown
+        self._wanted, self._limits = options.names, options.limits
         self._keep = list(dict.fromkeys(options.keep))
-        self._class_names = options.class_names
-        self._chosen_parts = options.parts
+        self._class_names, self._chosen_parts = options.class_names, options.parts
+        self._started = False
         self.columns: dict[str, Any] = {}
         self.columns_there: tuple[str, ...] = ()
         self.n_rows: int | None = None
@@ -105,19 +131,20 @@ class TableReader(ABC):
         self.head: Head | None = None
         self.left_out: dict[str, str] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
-        explained(self._read_head, self._damage, self._damaged)
+        with self._explained(), source.peeking():
+            self._read_head()
         self.widths = dict(sorted(self.widths.items(), key=lambda item: (item[0] != LOGITS, item[0] != FEATURES)))
         self.n_classes = self.widths.get(LOGITS, None if self.head is None else self.head.n_classes)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             self.class_names = None
-        if options.names is not None:
-            self._choose(options.names)
-        if lost := [name for name in self._keep if name not in self.columns]:
-            there = ", ".join(map(repr, self.columns_there)) or "none that can be kept"
-            raise InvalidInput(f"{self.path} has no column {lost[0]!r} to keep; it has {there}.")
-        width = sum(self.widths.values())
-        given = options.chunk_rows
-        self.chunk_rows = max(1, CHUNK_ELEMENTS // width) if given is None else at_least(given, "chunk_rows", 1)
+        self._check_wishes()
+        default = max(1, CHUNK_ELEMENTS // sum(self.widths.values()))
+        self.chunk_rows = default if options.chunk_rows is None else at_least(options.chunk_rows, "chunk_rows", 1)
+
+    @classmethod
+    def begins(cls, head: bytes) -> bool:
+        """Whether the first nine bytes of a file are of this format."""
+        return head.startswith(cls.magic)
 
     @abstractmethod
     def _read_head(self) -> None:
@@ -132,30 +159,19 @@ class TableReader(ABC):
 
     @property
     def parts(self) -> list[TablePart]:
-        """What can be read on its own."""
+        """What can be read on its own: the row groups of a Parquet file."""
         return [TablePart(self.n_rows, None)]
-
-    def arrange(self, columns: Mapping[str, Sequence[str]]) -> None:
-        """Read the columns of arrays in this order; not those of logits, whose order is that of labels and head."""
-        for name, order in columns.items():
-            if name != LOGITS and name in self.array_columns:
-                self.array_columns[name] = list(order)
-
-    def _choose(self, names: Sequence[str]) -> None:
-        kept = {name: width for name, width in self.widths.items() if name in names}
-        if not kept:
-            raise MissingOutput(f"{self.path} has no {' and no '.join(names)}; it has {', '.join(self.widths)}.")
-        self.widths = kept
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the arrays that are read."""
         return tuple(self.widths)
 
-    @property
-    def n_features(self) -> int | None:
-        """The number of features; None without any."""
-        return self.widths.get(FEATURES)
+    def arrange(self, columns: Mapping[str, Sequence[str]]) -> None:
+        """Read the columns of arrays in this order; not those of logits, whose order is that of labels and head."""
+        for name, order in columns.items():
+            if name != LOGITS and name in self.array_columns:
+                self.array_columns[name] = list(order)
 
     def chunks(self) -> Iterator[ModelOutputs]:
         """Iterate over the rows, ``chunk_rows`` at a time.
@@ -166,8 +182,11 @@ class TableReader(ABC):
 
     def chunks_and_columns(self) -> Iterator[tuple[ModelOutputs, dict[str, NDArray[Any]]]]:
         """Iterate over chunks as :meth:`chunks` does, with the columns that are kept beside them."""
+        if self._started and self.source.once:
+            raise InvalidInput(f"{self.path} is a pipe and can be read only once; save it to a file to read it again.")
+        self._started = True
         first_row = 0
-        for block in self._exact(self._explained_blocks()):
+        for block in self._exact():
             n_rows = _length(block)
             try:
                 chunk = self._outputs(block, n_rows)
@@ -180,11 +199,14 @@ class TableReader(ABC):
     def read(self) -> ModelOutputs:
         """Read all rows at once."""
         chunks = self.chunks()
-        if self.n_rows is None or self.n_rows <= self.chunk_rows:
-            parts = list(chunks)
-            return ModelOutputs.concatenate(parts) if len(parts) > 1 else self._one(parts)
+        first = next(chunks, None)
+        if first is None:
+            empty: Block = {name: np.empty((0, width), self._dtypes.get(name)) for name, width in self.widths.items()}
+            return self._outputs(empty | ({LABELS: np.empty(0, np.int64)} if self.has_labels else {}), 0)
+        if self.n_rows is None or self.n_rows == len(first):
+            rest = list(chunks)
+            return ModelOutputs.concatenate([first, *rest]) if rest else first
         # The size is known, so fill in place: concatenating would need twice the memory.
-        first = next(chunks, self._one([]))
         arrays = {name: np.empty((self.n_rows, w), first.array(name).dtype) for name, w in self.widths.items()}
         labels = None if first.labels is None else np.empty(self.n_rows, np.int64)
         start = 0
@@ -195,11 +217,126 @@ class TableReader(ABC):
                 array[rows] = part.array(name)
             if labels is not None and part.labels is not None:
                 labels[rows] = part.labels
-            start = rows.stop
-            part = next(chunks, None)
+            start, part = rows.stop, next(chunks, None)
         if start != self.n_rows:
             raise self._damaged(f"it says {self.n_rows} rows but holds {start}")
         return ModelOutputs._trusted(arrays, labels, self.head)
+
+    def close(self) -> None:
+        """Let go of what the reader holds."""
+        self.source.close()
+
+    def __enter__(self) -> Self:
+        """Return the reader itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the reader."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Describe the table in one line."""
+        rows = "?" if self.n_rows is None else self.n_rows
+        parts = [f"{width} {name}" for name, width in self.widths.items()]
+        parts += ["labels"] * self.has_labels + ["head"] * (self.head is not None)
+        return f"<{self.format} table {self.path!r}: {rows} rows of {' + '.join(parts)}>"
+
+    # -- for formats ---------------------------------------------------------------------------------------------
+
+    def _take_columns(self, names: Sequence[str]) -> ColumnLayout:
+        """Sort columns into logits, features and labels; arrays that are lists were taken before."""
+        are_lists = bool(self.widths) if self._limits is None else LOGITS in self.widths  # a body must have logits
+        layout = ColumnLayout(self.path, names, beside_lists=are_lists, leave_out=self._keep)
+        for array, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
+            if places and array not in self.widths:
+                self.widths[array], self.array_columns[array] = len(places), [names[i] for i in places]
+                self.class_names = layout.class_names if array == LOGITS else self.class_names
+        self.has_labels = layout.label is not None
+        self._label = None if layout.label is None else names[layout.label]
+        return layout
+
+    def _take_head(self, weight: Any, bias: Any) -> None:
+        """Take the network's head, whose numbers were read, if it fits the logits and features beside it."""
+        try:
+            head = Head.checked((weight, bias))
+        except InvalidInput as error:
+            raise self._layout_error(str(error)) from None
+        shape = (self.widths.get(LOGITS, head.n_classes), self.widths.get(FEATURES, head.weight.shape[1]))
+        if head.weight.shape != shape:
+            raise self._layout_error(
+                f"head_weight must have shape {shape}, as logits and features have; got {head.weight.shape}."
+            )
+        self.head = head
+
+    def _layout_error(self, rule: str) -> FileFormatError:
+        """The error for a file that is whole but holds something else than a table of outputs."""
+        return FileFormatError(f"{self.path}: {rule}")
+
+    def _damaged(self, reason: str) -> NormscaleError:
+        """The error for bytes that are not what their name says, or not whole."""
+        reason = reason.strip().rstrip(".")
+        whole = f"{self.path} is not a whole {self.described.partition(' ')[2]}"
+        if self._limits is not None:
+            return BodyRefused("damaged", f"{whole}: {quoted(reason)}. Make it again.")
+        if self.source.once:
+            return FileFormatError(f"{whole}: {reason}. Did the program that writes it fail?")
+        advice, head = "Was it copied or written in full? Make it again.", self.source.head()
+        if head == b"":
+            return FileFormatError(f"{self.path} is empty; expected {self.described}. {advice}")
+        found = None if head is None else format_of_content(head)
+        if found is not None and found.name != self.name and not found.is_text:
+            return FileFormatError(
+                f"{self.path} is named as {self.described} but begins like {found.described}; rename it to end in "
+                f"{found.suffixes[0]}."
+            )
+        return FileFormatError(f"{self.path} is damaged, or is not {self.described}: {reason}. {advice}")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Say in our words what a library says about damaged files."""
+        try:
+            yield
+        except NormscaleError:
+            raise
+        except self._damage as caught:
+            raise self._damaged(str(caught) or type(caught).__name__) from caught
+
+    # -- in every format -----------------------------------------------------------------------------------------
+
+    def _check_wishes(self) -> None:
+        """Check that what is wanted is there: arrays by name, columns to keep, and no more than a body may hold."""
+        if self._limits is not None:
+            self._check_body(self._limits)
+        if self._wanted is not None:
+            chosen = {name: width for name, width in self.widths.items() if name in self._wanted}
+            if not chosen:
+                wanted, there = " and no ".join(self._wanted), ", ".join(self.widths)
+                raise MissingOutput(f"{self.path} has no {wanted}; it has {there}.")
+            self.widths = chosen
+        if lost := [name for name in self._keep if name not in self.columns]:
+            there = ", ".join(map(repr, self.columns_there)) or "none that can be kept"
+            raise InvalidInput(f"{self.path} has no column {lost[0]!r} to keep; it has {there}.")
+
+    def _check_body(self, limits: BodyLimits) -> None:
+        if self.widths != dict(limits.widths):
+            wanted, got = (
+                " and ".join(f"{quoted(name)} of {width} columns" for name, width in widths.items()) or "nothing"
+                for widths in (limits.widths, self.widths)
+            )
+            raise BodyRefused("rule", f"the body must hold {wanted}; got {quoted(got, 200)}.")
+        read = {column for columns in self.array_columns.values() for column in columns}
+        others = [*self.left_out, *(name for name in self.columns_there if name not in read)]
+        if others or self.head is not None:
+            raise BodyRefused("rule", f"the body also holds {quoted(', '.join(others) or 'a head')}; leave it out.")
+        for name, dtype in self._dtypes.items():
+            if dtype.kind not in "fiu" or dtype.itemsize > 8:
+                raise BodyRefused("rule", f"{name} must hold float16 to float64 or integers; it holds {dtype.str}.")
+        if self.n_rows == 0:
+            raise BodyRefused("rule", "the body holds no rows; at least one is needed.")
+        if self.n_rows is not None and self.n_rows > limits.rows:
+            raise BodyRefused(
+                "too large", f"{self.n_rows} rows in one request; at most {limits.rows} are taken. Send them in parts."
+            )
 
     def _outputs(self, block: Block, n_rows: int) -> ModelOutputs:
         """A chunk. Shapes were checked with the head of the file, and the network's head once for all chunks."""
@@ -212,66 +349,23 @@ class TableReader(ABC):
         arrays = {name: as_rows(block[name], name, width=width) for name, width in self.widths.items()}
         return ModelOutputs._trusted(arrays, labels, self.head)
 
-    def _one(self, parts: list[ModelOutputs]) -> ModelOutputs:
-        """The only part, or a table without rows."""
-        if parts:
-            return parts[0]
-        empty: Block = {name: np.empty((0, width), self._dtypes.get(name)) for name, width in self.widths.items()}
-        if self.has_labels:
-            empty[LABELS] = np.empty(0, np.int64)
-        return self._outputs(empty, 0)
-
-    def close(self) -> None:
-        """Let go of what the reader holds."""
-        self.source.close()
-
-    def __enter__(self) -> TableReader:
-        """Return the reader itself."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close the reader."""
-        self.close()
-
-    def __repr__(self) -> str:
-        """Describe the table in one line."""
-        rows = "?" if self.n_rows is None else self.n_rows
-        parts = [f"{width} {name}" for name, width in self.widths.items()]
-        parts += ["labels"] * self.has_labels + ["head"] * (self.head is not None)
-        return f"<{self.format} table {self.path!r}: {rows} rows of {' + '.join(parts)}>"
-
-    def _damaged(self, reason: str) -> FileFormatError:
-        if isinstance(self.source, Pipe):
-            return self.source.damaged(self.format, reason)
-        return damaged(self.source.head(), self._format, reason, self.path)
-
-    def _explained_blocks(self) -> Iterator[Block]:
-        blocks = self._blocks()
-        while (block := explained(lambda: next(blocks, None), self._damage, self._damaged)) is not None:
-            yield block
-
-    def _exact(self, blocks: Iterator[Block]) -> Iterator[Block]:
+    def _exact(self) -> Iterator[Block]:
         """Cut and join blocks so that each has ``chunk_rows`` rows; blocks that fit already pass uncopied."""
         waiting: list[Block] = []
         n_waiting = 0
-        for block in blocks:
-            start, length = 0, _length(block)
-            while length - start >= self.chunk_rows - n_waiting:
-                stop = start + self.chunk_rows - n_waiting
-                chunk = _joined([*waiting, _rows_of(block, start, stop)])
-                waiting, n_waiting, start = [], 0, stop  # let go of the parts before the caller works
-                yield chunk
-            if start < length:
-                waiting.append(_rows_of(block, start, length))
-                n_waiting += length - start
+        with self._explained():
+            for block in self._blocks():
+                start, length = 0, _length(block)
+                while length - start >= self.chunk_rows - n_waiting:
+                    stop = start + self.chunk_rows - n_waiting
+                    chunk = _joined([*waiting, _rows_of(block, start, stop)])
+                    waiting, n_waiting, start = [], 0, stop  # let go of the parts before the caller works
+                    yield chunk
+                if start < length:
+                    waiting.append(_rows_of(block, start, length))
+                    n_waiting += length - start
         if waiting:
             yield _joined(waiting)
-
-    def _layout_error(self, rule: str) -> FileFormatError:
-        """The error for a file that is whole but holds something else than a table of outputs."""
-        return FileFormatError(f"{self.path}: {rule}")
 
 
 def _length(block: Block) -> int:
@@ -288,3 +382,107 @@ def _joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return blocks[0]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def open_table(
+    path: str | os.PathLike[str],
+    *,
+    chunk_rows: int | None = None,
+    names: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
+    parts: range | None = None,
+) -> TableReader:
+    """Open a table of outputs (logits, features, other arrays, labels, a head) to read it chunk by chunk.
+
+    Parameters
+    ----------
+    path : str or path
+        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``), .csv, .tsv or .jsonl (also
+        compressed: .csv.gz); or ``-``, or a named pipe, which may carry any of these: the first bytes tell. A stream
+        of .npy or of text is read as it comes, a chunk as soon as its rows are there; the others go through a
+        temporary file. A path with a scheme (``s3://...``) is read from its object store.
+    chunk_rows : int, optional
+        Rows per chunk; by default as many as make about four million numbers.
+    names : sequence of str, optional
+        Read these arrays only, as far as the table has them; labels and head are always read. By default all.
+    keep : sequence of str
+        Further columns, such as an id or a time, that :meth:`TableReader.chunks_and_columns` gives beside the chunks,
+        with their types. Not from .npy and .safetensors.
+    class_names : sequence of str, optional
+        What labels that are texts are matched to where the table itself does not name its classes.
+    parts : range, optional
+        Read these of the reader's ``parts`` only: row groups of a Parquet file. By default all.
+
+    Raises
+    ------
+    FileFormatError
+        When there is no such file, or it is damaged or not what its name says.
+    MissingExtra
+        When the file is .parquet and pyarrow is not installed.
+    MissingOutput
+        When the table has none of ``names``.
+
+    Notes
+    -----
+    :mod:`normscale.rows.arrays` says how the arrays in .npz and .safetensors files are named,
+    :mod:`normscale.rows.columns` how the columns of .csv and .parquet files are. Nothing is ever unpickled. JSON is
+    strict, see :mod:`normscale.encoding.json_text`: NaN and infinity are texts.
+
+    Examples
+    --------
+    >>> import numpy, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "outputs.npz")
+    >>> numpy.savez(path, logits=numpy.eye(5), labels=numpy.arange(5))
+    >>> [len(chunk) for chunk in open_table(path, chunk_rows=2).chunks()]
+    [2, 2, 1]
+    """
+    name = os.fspath(path)
+    options = ReadOptions(chunk_rows, names, keep, class_names, parts)
+    if not is_pipe(name):
+        source = source_of(name)
+        return format_of(name)(source, options)
+    from normscale.rows.streams import Pipe
+
+    source = Pipe.of_path(name)
+    try:
+        head = source.head()
+        if not head:
+            raise FileFormatError(f"{source.shown} carries nothing. Did the program that writes it fail?")
+        format = format_of_content(head)
+        if not format.streams:
+            source, pipe = source.spill(), source
+            pipe.close()
+        return format(source, options)
+    except BaseException:
+        source.close()
+        raise
+
+
+def read_table(path: str | os.PathLike[str], *, names: Sequence[str] | None = None) -> ModelOutputs:
+    """Read a whole table of outputs; see :func:`open_table` for what it may be.
+
+    Examples
+    --------
+    >>> import numpy, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "logits.npy")
+    >>> numpy.save(path, numpy.zeros((3, 4), dtype=numpy.float32))
+    >>> read_table(path)
+    ModelOutputs(n=3, logits=4)
+    """
+    with open_table(path, names=names) as table:
+        return table.read()
+
+
+def parse_body(format: type[TableReader], body: Body, limits: BodyLimits) -> dict[str, Rows]:
+    """The arrays in the body of a request, by name; :class:`~normscale.errors.BodyRefused` for anything else."""
+    try:
+        with format(ByteSource.of_bytes(body, "the body"), ReadOptions(limits.rows + 1, limits=limits)) as table:
+            first = next(table.chunks(), None)
+    except (InvalidInput, FileFormatError) as error:
+        raise BodyRefused("rule", quoted(error, 300)) from None
+    if first is None:
+        raise BodyRefused("rule", "the body holds no rows; at least one is needed.")
+    if len(first) > limits.rows:
+        raise BodyRefused("too large", f"more than {limits.rows} rows in one request. Send them in parts.")
+    return {name: first.array(name) for name in limits.widths}

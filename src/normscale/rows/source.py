@@ -1,268 +1,289 @@
-"""Where the bytes of a table come from: a file here or in an object store, a pipe, the body of a request."""
+"""Where tables are: files, folders and globs of this machine, or an object store that pyarrow knows; and their bytes.
+
+A path with a scheme (``s3://``, ``gs://``, ``hdfs://``, ...) belongs to pyarrow's file systems; what follows a question
+mark in it are that file system's options, such as ``?endpoint_override=localhost:9000&scheme=http``.
+"""
 
 from __future__ import annotations
 
-import gzip
+import fnmatch
+import glob
+import importlib
 import io
 import os
 import re
-import sys
-from collections.abc import Callable, Iterator
-from typing import IO, Any, cast
+import stat
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, cast
 
-from normscale.errors import FileFormatError, InvalidInput
-
-Opener = Callable[[], io.BufferedReader]
-GZIP = b"\x1f\x8b"
-_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_HEAD = 9  # what format_of_content needs
-_BLOCK_BYTES = 1 << 22
-_LONGEST_HEAD = 1 << 24  # bytes: a million columns
-
-
-def is_remote(path: str) -> bool:
-    """Whether a path is one of an object store.
-
-    Examples
-    --------
-    >>> is_remote("s3://bucket/logits/"), is_remote("logits/*.parquet")
-    (True, False)
-    """
-    return _SCHEME.match(path) is not None
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.rows.format import HEAD_BYTES, Body, is_remote, known_suffixes, names_a_table
 
 
 class ByteSource:
-    """Bytes that can be opened again and again; :class:`Pipe` is one that cannot."""
+    """The bytes of a file here or in an object store, or of a request's body; they can be read again and again."""
 
     once = False
-    """Whether it can be read once only."""
+    """Whether it can be read once only: :class:`~normscale.rows.pipe.Pipe`."""
     release: Callable[[], object] | None = None
     """Called by :meth:`close`."""
 
     def __init__(
-        self, shown: str, opener: Callable[[], io.BufferedReader] | None = None, path: str | None = None
+        self, shown: str, opener: Callable[[], Any] | None, *, path: str | None = None, data: Body | None = None
     ) -> None:
-        """Open by ``opener``; ``path`` is that of a file on this machine, ``shown`` what messages call it."""
-        self.shown = shown
-        self.path = path
+        """Messages call it ``shown``; ``path`` is that of a file on this machine, ``data`` bytes in memory."""
+        self.shown, self.path, self.data = shown, path, data
         self._opener = opener
 
     @classmethod
     def of_file(cls, path: str, shown: str | None = None) -> ByteSource:
         """A file of this machine."""
-        return cls(path if shown is None else shown, lambda: open(path, "rb"), path)
+        return cls(path if shown is None else shown, lambda: open(path, "rb"), path=path)
 
     @classmethod
-    def of_bytes(cls, data: bytes, shown: str) -> ByteSource:
+    def of_bytes(cls, data: Body, shown: str) -> ByteSource:
         """Bytes in memory."""
-        return cls(shown, lambda: cast("io.BufferedReader", io.BytesIO(data)))
-
-    @classmethod
-    def of_store(cls, path: str) -> ByteSource:
-        """A file in an object store; text and arrays are read on as they come, Parquet where its columns are."""
-        from normscale.rows.locations import file_system
-
-        system, inside = file_system(path)
-        return cls(path, lambda: cast("io.BufferedReader", system.open_input_file(inside)))
+        return cls(shown, lambda: io.BytesIO(data), data=data)
 
     def open(self) -> io.BufferedReader:
-        """The bytes from the first on."""
+        """The bytes from the first on; use it in a ``with`` statement."""
         assert self._opener is not None
-        return self._opener()
-
-    def open_lines(self) -> io.BufferedIOBase:
-        """The bytes of a text, decompressed if they are compressed."""
-        stream = self.open()
-        is_compressed = stream.read(2) == GZIP
-        stream.seek(0)
-        if is_compressed:
-            return cast("io.BufferedIOBase", _Owner(stream))
-        return cast("io.BufferedIOBase", stream)
+        return cast("io.BufferedReader", self._opener())
 
     def head(self) -> bytes | None:
         """The first bytes, or None where they cannot be read."""
         try:
             with self.open() as stream:
-                return stream.read(_HEAD)
+                return stream.read(HEAD_BYTES)
         except OSError:
             return None
 
+    def peeking(self) -> AbstractContextManager[None]:
+        """What is read in the body of this ``with`` statement comes again; a pipe must do something for it."""
+        return nullcontext()
+
     def close(self) -> None:
-        """Let go of it; only a pipe, and the temporary file of one, hold anything."""
+        """Let go of what it holds."""
         if self.release is not None:
             self.release()
 
 
-class _Owner(gzip.GzipFile):
-    """A compressed stream that closes the one below, and writes neither name nor time into its head."""
-
-    def __init__(self, below: IO[bytes], mode: str = "rb") -> None:
-        super().__init__(filename="", mode=mode, fileobj=below, mtime=0)
-        self._below = below
-
-    def close(self) -> None:
-        super().close()
-        self._below.close()
+def source_of(path: str) -> ByteSource:
+    """The bytes of a file, here or in an object store; raises where there is none here."""
+    if not is_remote(path):
+        check_file(path)
+        return ByteSource.of_file(path)
+    system, inside = file_system(path)
+    return ByteSource(path, lambda: system.open_input_file(inside))
 
 
-def create_text(path: str, *, named: str) -> IO[str]:
-    """A new text file, compressed if it will be ``named`` so; the same rows always give the same bytes."""
-    if not named.lower().endswith(".gz"):
-        return open(path, "w", encoding="utf-8", newline="")
-    return io.TextIOWrapper(_Owner(open(path, "wb"), "wb"), encoding="utf-8", newline="")
+def need_arrow(module: str, path: str) -> Any:
+    """Import ``pyarrow``, or one of its modules, or raise :class:`MissingExtra`."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(
+            f"{path}: .parquet files need pyarrow; run: pip install 'normscale[arrow]'. "
+            "Or use .npz or .safetensors, which need nothing more."
+        ) from error
 
 
-class Pipe(ByteSource, io.BufferedIOBase):
-    """Bytes that come once: standard input, or a named pipe such as the shell's ``<(command)``.
+def file_system(path: str) -> tuple[Any, str]:
+    """The pyarrow file system of a path with a scheme, and the path inside it."""
+    fs = need_arrow("pyarrow.fs", path)
+    if "@" in path.partition("://")[2].partition("/")[0]:  # plans and messages name paths
+        raise InvalidInput("keys do not belong into a path; set AWS_ACCESS_KEY_ID and the like instead.")
+    try:
+        system, inside = fs.FileSystem.from_uri(path)
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"cannot open {path}: {error}.") from error
+    return system, inside
 
-    It can be looked at before it is read.
-    """
 
-    once = True
-
-    def __init__(self, raw: IO[bytes], shown: str, *, owned: bool = False) -> None:
-        """Wrap ``raw``, which is closed with this source when it is ``owned``."""
-        super().__init__(shown)
-        self._raw = raw
-        self._owned = owned
-        self._ahead = b""
-        self._started = False
-
-    @classmethod
-    def of_path(cls, path: str) -> Pipe:
-        """Open ``-`` (standard input) or a path that is a pipe."""
-        if path == "-":
-            return cls(sys.stdin.buffer, "standard input")
-        return cls(open(path, "rb"), path, owned=True)
-
-    def open(self) -> io.BufferedReader:
-        """The pipe itself."""
-        return cast("io.BufferedReader", self)
-
-    def open_lines(self) -> io.BufferedIOBase:
-        """The pipe itself."""
-        return self
-
-    def head(self) -> bytes:
-        """The first bytes, left in place. Waits for a whole line or nine bytes, whichever comes first."""
-        while len(self._ahead) < _HEAD and b"\n" not in self._ahead:
-            piece = self._some(1 << 16)
-            if not piece:
-                break
-            self._ahead += piece
-        return self._ahead
-
-    def decompressed(self) -> Pipe:
-        """The same stream without its compression by gzip."""
-        return Pipe(cast("io.BufferedReader", _Owner(cast("io.BufferedReader", self))), self.shown, owned=True)
-
-    def start(self) -> None:
-        """Note that the rows are being read, which can be done once."""
-        if self._started:
-            raise InvalidInput(f"{self.shown} is a pipe and can be read only once; save it to a file to read it again.")
-        self._started = True
-
-    def damaged(self, expected: str, reason: str) -> FileFormatError:
-        """The error for a pipe that broke off or carries something else."""
-        return FileFormatError(
-            f"{self.shown} is not a whole .{expected} stream: {reason.strip().rstrip('.')}. "
-            "Did the program that writes it fail?"
-        )
-
-    def spill(self) -> str:
-        """Copy all to a temporary file, for formats that must be read from the end; the caller removes it."""
-        import shutil
-        import tempfile
-
-        handle, path = tempfile.mkstemp(prefix="normscale-", suffix=".pipe")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                shutil.copyfileobj(self, file, 1 << 20)
-        except BaseException:
-            os.unlink(path)
-            raise
-        return path
-
-    def readable(self) -> bool:
-        """Return True."""
+def is_pipe(path: str) -> bool:
+    """Whether a path can be read once only."""
+    if path == "-":
         return True
-
-    def read1(self, size: int = -1) -> bytes:
-        """What is there already, at most ``size`` bytes; waits only while nothing is."""
-        if self._ahead:
-            cut = len(self._ahead) if size < 0 else size
-            piece, self._ahead = self._ahead[:cut], self._ahead[cut:]
-            return piece
-        return self._some(1 << 16 if size < 0 else size)
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Exactly ``size`` bytes unless the pipe ends before; all of them for -1."""
-        pieces, missing = [], sys.maxsize if size is None or size < 0 else size
-        while missing:
-            piece = self.read1(min(missing, 1 << 20))
-            if not piece:
-                break
-            pieces.append(piece)
-            missing -= len(piece)
-        return b"".join(pieces)
-
-    def readinto(self, buffer: Any) -> int:
-        """Put what is there already into ``buffer``."""
-        piece = self.read1(len(buffer))
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def close(self) -> None:
-        """Close the pipe, unless it is standard input."""
-        if self._owned:
-            self._raw.close()
-        io.BufferedIOBase.close(self)
-
-    def _some(self, size: int) -> bytes:
-        read1 = getattr(self._raw, "read1", self._raw.read)
-        piece: bytes = read1(size)
-        return piece
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
 
 
-def first_line(stream: io.BufferedIOBase) -> tuple[bytes, bytes]:
-    """Everything up to the end of the first line that is not blank, and what was read beyond it."""
-    read1 = getattr(stream, "read1", stream.read)
-    seen, start, searched = bytearray(), 0, 0
-    while True:
-        stop = seen.find(b"\n", searched) + 1
-        if stop and seen[start:stop].strip():
-            return bytes(seen[:stop]), bytes(seen[stop:])
-        if stop:
-            start = searched = stop
-            continue
-        searched = len(seen)
-        piece = read1(1 << 16)
-        if not piece:
-            return bytes(seen), b""
-        seen += piece
-        if b"\0" in piece or len(seen) > _LONGEST_HEAD:
-            raise ValueError("it is not text, or its first line is too long")
+def check_file(path: str) -> None:
+    """Raise the most helpful :class:`FileFormatError` when ``path`` is not a file that can be read."""
+    if os.path.isdir(path):
+        example = next(iter(_tables_in(path)), "outputs.npz")
+        raise FileFormatError(f"{path} is a folder; give one file in it, such as {os.path.join(path, example)}.")
+    try:
+        with open(path, "rb"):
+            return
+    except FileNotFoundError:
+        raise _missing(path) from None
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error.strerror or error}. Check its permissions.") from error
 
 
-class LineTooLong(ValueError):
-    """A line has no end within the bytes that are allowed."""
+def _missing(path: str) -> FileFormatError:
+    """Say that a file is missing, and which files there might have been meant."""
+    import difflib
+
+    folder, name = os.path.split(path)
+    try:
+        close = difflib.get_close_matches(name, sorted(os.listdir(folder or ".")), n=3)
+    except OSError:
+        return FileFormatError(f"no such file: {path}; its folder {folder!r} does not exist either.")
+    if close:
+        return FileFormatError(f"no such file: {path}; did you mean {' or '.join(close)}?")
+    tables = _tables_in(folder or ".")
+    more = f" and {len(tables) - 5} more" if len(tables) > 5 else ""
+    there = f"the tables in that folder are {', '.join(tables[:5])}{more}" if tables else "there are no tables there"
+    return FileFormatError(f"no such file: {path}; {there}.")
 
 
-def whole_lines(ahead: bytes, read: Callable[[int], bytes], longest: int | None = None) -> Iterator[bytes]:
-    """Cut what ``read`` gives behind line breaks; one longer than ``longest`` bytes is :class:`LineTooLong`."""
-    pieces: list[bytes] = []
-    waiting = 0
-    piece = ahead or read(_BLOCK_BYTES)
-    while piece:
-        cut = piece.rfind(b"\n") + 1
-        if cut:
-            yield b"".join([*pieces, piece[:cut]])
-            pieces, waiting = [], 0
-        if cut < len(piece):
-            pieces.append(piece[cut:])
-            waiting += len(piece) - cut
-            if longest is not None and waiting > longest:
-                raise LineTooLong(f"is longer than {longest} bytes")
-        piece = read(_BLOCK_BYTES)
-    if pieces:
-        yield b"".join(pieces)
+def _tables_in(folder: str) -> list[str]:
+    try:
+        return sorted(entry for entry in os.listdir(folder) if names_a_table(entry))
+    except OSError:
+        return []
+
+
+def check_folder(path: str) -> None:
+    """Raise before any work is done when a file cannot be made there."""
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise FileFormatError(f"cannot write {path}: there is no folder {os.path.dirname(path)!r}; make it first.")
+    if os.path.isdir(path):
+        raise FileFormatError(f"cannot write {path}: it is a folder; give the name of a file in it.")
+    if not os.access(folder, os.W_OK):
+        raise FileFormatError(f"cannot write {path}: its folder may not be written to; choose another.")
+
+
+class SourceFile(NamedTuple):
+    """A file as it was when a job was planned."""
+
+    path: str
+    size: int
+    stamp: int
+    """When it was last changed, in nanoseconds."""
+
+    def check(self) -> None:
+        """Raise where the file is not the one that the job was planned with."""
+        now = _described(self.path)
+        if now != self:
+            what = "is gone" if now is None else "has changed"
+            everywhere = " On a cluster every machine must see it under this name." if now is None else ""
+            raise FileFormatError(
+                f"{self.path} {what} since this job was planned; its rows would belong to another job. Put the file "
+                f"back, or start again with another output folder.{everywhere}"
+            )
+
+
+def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[SourceFile]:
+    """The tables that paths name, in a defined order.
+
+    Parameters
+    ----------
+    paths : path, or several
+        Files, folders (with all tables below them; names that begin with ``.`` or ``_`` are left out) and globs.
+
+    Returns
+    -------
+    list of SourceFile
+        In the order of ``paths``; within a folder or a glob in the order of their names. Paths of this machine are
+        absolute: workers of a cluster run in folders of their own.
+
+    Raises
+    ------
+    FileFormatError
+        When a path names no such file.
+    InvalidInput
+        When a file is named twice.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    found: list[SourceFile] = []
+    for path in (os.fspath(path) for path in given):
+        found += _remote_files(path) if is_remote(path) else _local_files(path)
+    seen: set[str] = set()
+    for file in found:
+        if file.path in seen:
+            raise InvalidInput(f"{file.path} is named twice; its rows would count twice. Leave it out once.")
+        seen.add(file.path)
+    if not found:
+        raise InvalidInput("no tables were given; name at least one file, folder or glob.")
+    return found
+
+
+def _local_files(path: str) -> list[SourceFile]:
+    names: Sequence[str]
+    if os.path.isdir(path):
+        names = []
+        for folder, folders, inside in os.walk(path):
+            folders[:] = [name for name in folders if not name.startswith((".", "_"))]
+            names += [os.path.join(folder, name) for name in inside if _is_wanted(name)]
+    elif glob.has_magic(path) and not os.path.exists(path):
+        names = [name for name in glob.glob(path, recursive=True) if _is_wanted(os.path.basename(name))]
+    else:
+        check_file(path)
+        names = [path]
+    described = [_described(os.path.abspath(name)) for name in sorted(names)]
+    return _some(path, [file for file in described if file is not None])
+
+
+def _remote_files(path: str) -> list[SourceFile]:
+    fs = need_arrow("pyarrow.fs", path)
+    location, mark, options = path.partition("?")
+    scheme = location[: location.index("://") + 3]
+    magic = re.search(r"[*\[]", location)
+    start = location if magic is None else location[: location.rindex("/", 0, magic.start()) + 1]
+    system, inside = file_system(start + mark + options)
+    inside = inside.rstrip("/")
+    try:
+        info = system.get_file_info(inside)
+        if info.type == fs.FileType.File:
+            return [_remote(path, info)]
+        listed = system.get_file_info(fs.FileSelector(inside, recursive=True, allow_not_found=True))
+    except OSError as error:
+        raise FileFormatError(f"cannot list {path}: {error}.") from error
+    pattern = "*" if magic is None else inside + "/" + location[len(start) :]
+    kept = []
+    for entry in listed:
+        folders = entry.path[len(inside) + 1 :].split("/")[:-1]
+        hidden = any(folder.startswith((".", "_")) for folder in folders)
+        is_table = entry.type == fs.FileType.File and not hidden and _is_wanted(entry.base_name)
+        if is_table and fnmatch.fnmatchcase(entry.path, pattern):
+            kept.append(_remote(scheme + entry.path + mark + options, entry))
+    return sorted(_some(path, kept))
+
+
+def _some(path: str, files: list[SourceFile]) -> list[SourceFile]:
+    if not files:
+        location = path.partition("?")[0] if is_remote(path) else path
+        what = "matches" if glob.has_magic(location) else "holds"
+        raise FileFormatError(
+            f"{path} {what} no table; expected files that end in {', '.join(known_suffixes())}, and names that do not "
+            "begin with . or _."
+        )
+    return files
+
+
+def _is_wanted(name: str) -> bool:
+    return not name.startswith((".", "_")) and names_a_table(name)
+
+
+def _remote(path: str, info: Any) -> SourceFile:
+    return SourceFile(path, int(info.size), int(info.mtime_ns or 0))
+
+
+def _described(path: str) -> SourceFile | None:
+    if is_remote(path):
+        system, inside = file_system(path)
+        info = system.get_file_info(inside)
+        return None if info.size is None else _remote(path, info)
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return SourceFile(path, status.st_size, status.st_mtime_ns)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +16,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from normscale._atomic import atomic_path
 from normscale._validate import to_numpy
-from normscale.errors import FileFormatError, InvalidInput
+from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, Head, ModelOutputs, as_outputs
-from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LABELS, LARGEST_HEAD, RESERVED, native
-from normscale.rows.columns import TEXT, logit_columns
-from normscale.rows.format import TableFormat, format_of, formats
-from normscale.rows.reader import CHUNK_ELEMENTS
+from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LARGEST_HEAD, RESERVED, native
+from normscale.rows.columns import LABELS, TEXT, logit_columns
+from normscale.rows.format import format_of
+from normscale.rows.reader import CHUNK_ELEMENTS, TableReader
+from normscale.rows.source import check_folder
 
 SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
 """The columns that need no dtype when named: the score (higher is more OoD), whether it is flagged, the class."""
@@ -110,25 +110,18 @@ def texts_of(column: NDArray[Any], kind: Any = None) -> list[str]:
     return ["" if value is None else value if isinstance(value, str) else str(value) for value in column.tolist()]
 
 
-def check_folder(path: str) -> None:
-    """Raise before any work is done when a file cannot be made there."""
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.path.isdir(folder):
-        raise FileFormatError(f"cannot write {path}: there is no folder {os.path.dirname(path)!r}; make it first.")
-    if os.path.isdir(path):
-        raise FileFormatError(f"cannot write {path}: it is a folder; give the name of a file in it.")
-    if not os.access(folder, os.W_OK):
-        raise FileFormatError(f"cannot write {path}: its folder may not be written to; choose another.")
-
-
 class ScoreWriter:
     """A table of scores that is being written; made by :func:`open_score_writer`.
 
     Use it in a ``with`` statement, or call :meth:`close` at the end, or :meth:`discard` to leave no trace.
     """
 
-    def __init__(self, format: TableFormat, path: str, columns: Mapping[str, Any], about: About = About()) -> None:  # noqa: B008
+    def __init__(
+        self, format: type[TableReader], path: str, columns: Mapping[str, Any], about: About | None = None
+    ) -> None:
         """Prepare to write ``columns``; a file is made beside ``path``."""
+        if format.sink is None:
+            raise InvalidInput(f"{path}: {format.described} is read and not written; choose another suffix.")
         self.path = path
         self.columns = dict(columns)
         self.n_rows = 0
@@ -140,7 +133,7 @@ class ScoreWriter:
             self._atomic = atomic_path(path)
             file = self._atomic.__enter__()
         try:
-            self._sink = format.sink(file, path, self.columns, about)
+            self._sink = format.sink(file, path, self.columns, about or About())
         except BaseException:
             self._leave()
             raise
@@ -198,14 +191,9 @@ class ScoreWriter:
         """Return the writer itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Close the table, or discard it when the body raised."""
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
+        self.close() if kind is None else self.discard()
 
 
 class _Discarded(Exception):
@@ -256,15 +244,11 @@ def open_score_writer(
     numpy_kinds = [kind for kind in kinds.values() if isinstance(kind, np.dtype)]
     if not kinds or any(kind.kind not in "fiubM" and kind != TEXT for kind in numpy_kinds):
         raise InvalidInput(f"columns must be one or more columns of numbers, or of texts (object); got {columns!r}.")
-    return ScoreWriter(_csv() if name == "-" else format_of(name), name, kinds)
+    return ScoreWriter(format_of(name), name, kinds)
 
 
 def _is_arrow(kind: object) -> bool:
     return type(kind).__module__.partition(".")[0] == "pyarrow"
-
-
-def _csv() -> TableFormat:
-    return next(format for format in formats() if format.name == "csv")
 
 
 def write_table(
@@ -306,8 +290,8 @@ def write_table(
     name = os.fspath(path)
     table = _without_booleans(as_outputs(outputs))
     names = None if class_names is None else _checked_names(table, class_names)
-    format = _csv() if name == "-" else format_of(name)
-    _check_that_it_can_hold("standard output" if name == "-" else name, format, table, names)
+    format = format_of(name)
+    _check_place("standard output" if name == "-" else name, format, table, names)
     has_logits = table.get(LOGITS) is not None
     in_columns = has_logits and format.by_columns and not (format.prefers_lists and names is None)
     header = logit_columns(table.n_classes, names) if in_columns else None
@@ -320,18 +304,14 @@ def write_table(
     )
     first = _columns_of(table[:0], header, format)
     kinds = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in first.items()}
-    parts = _slices(table) if format.by_columns else iter([table])
-    writer = ScoreWriter(format, name, kinds, about)
-    try:
-        for part in parts:
-            writer._sink.write(_columns_of(part, header, format))
-    except BaseException:
-        writer.discard()
-        raise
-    writer.close()
+    width = sum(table.array(array).shape[1] for array in table.names)
+    step = max(1, min(1 << 20, CHUNK_ELEMENTS // width)) if format.by_columns else max(1, len(table))
+    with ScoreWriter(format, name, kinds, about) as writer:
+        for start in range(0, len(table), step):
+            writer._sink.write(_columns_of(table[start : start + step], header, format))
 
 
-def _columns_of(table: ModelOutputs, header: list[str] | None, format: TableFormat) -> Columns:
+def _columns_of(table: ModelOutputs, header: list[str] | None, format: type[TableReader]) -> Columns:
     """The arrays of outputs, by the names that readers know; with a ``header`` the logits in a column each."""
     columns: Columns = {}
     for name in table.names:
@@ -364,7 +344,7 @@ def _checked_names(table: ModelOutputs, class_names: Sequence[str]) -> list[str]
     return names
 
 
-def _check_that_it_can_hold(shown: str, format: TableFormat, table: ModelOutputs, names: list[str] | None) -> None:
+def _check_place(shown: str, format: type[TableReader], table: ModelOutputs, names: list[str] | None) -> None:
     """Raise when the format has no place for a part of the outputs."""
     taken = [name for name in table.names if name in RESERVED]
     if taken:
@@ -387,10 +367,3 @@ def _check_that_it_can_hold(shown: str, format: TableFormat, table: ModelOutputs
         only = f"{article} {format.suffixes[0]} file holds {holds}"
         what = f"there are also {', '.join(extra)}" if extra else "there are no logits"
         raise InvalidInput(f"{shown}: {only}, and {what}. Write .parquet, .npz or .safetensors instead.")
-
-
-def _slices(table: ModelOutputs) -> Iterator[ModelOutputs]:
-    """The table in pieces of bounded size."""
-    width = sum(table.array(name).shape[1] for name in table.names)
-    rows = max(1, min(1 << 20, CHUNK_ELEMENTS // width))
-    return (table[start : start + rows] for start in range(0, len(table), rows))

@@ -119,10 +119,10 @@ def test_what_lacks_an_array_is_told_which(client: Client) -> None:
         ({**document(rows), "layer3": [[1.0]]}, JSON, 422, "unknown field `layer3`"),
         ({**document(rows), "features": rows.features[:2].tolist()}, JSON, 422, "logits 3, features 2 rows"),
         ({**document(rows), "features": [[1.0, 2.0]] * 3}, JSON, 422, '"features" row 0 must hold 32 numbers; got 2'),
-        (npz(logits=rows.logits), NPZ, 422, "features must be in the .npz"),
-        (npz(logits=rows.logits, features=rows.features, more=rows.logits), NPZ, 422, "holds more"),
-        (npz(logits=rows.logits, features=rows.features[:2]), NPZ, 422, "logits 3, features 2 rows"),
-        (npy(rows.logits), NPY, 415, "logits alone, and logits and features are needed"),
+        (npz(logits=rows.logits), NPZ, 422, "must hold logits of"),
+        (npz(logits=rows.logits, features=rows.features, more=rows.logits), NPZ, 422, "and more of"),
+        (npz(logits=rows.logits, features=rows.features[:2]), NPZ, 422, "one entry per row of logits (3)"),
+        (npy(rows.logits), NPY, 422, "and features of 32 columns; got logits of"),
     ]
     for body, content_type, status, match in cases:
         reply = client.ask("POST", "/v1/score", body, content_type)
@@ -192,7 +192,7 @@ def test_archives_that_are_not_read() -> None:
     refused(413, "at most 64", npz(**{f"a{i}": rows for i in range(65)}))
     refused(400, "does not end like one", good[:-1])
     refused(400, "does not end like one", b"")
-    refused(422, "holds nothing", b"PK\x05\x06" + bytes(18))
+    refused(422, "it holds none", b"PK\x05\x06" + bytes(18))
     refused(422, "which are pickles|Python objects", npz(logits=np.array([{"a": 1}], dtype=object)))
     locator = good[:-22] + b"PK\x06\x07" + bytes(16) + good[-22:]
     refused(400, "4 GB", locator)

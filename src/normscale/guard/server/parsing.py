@@ -15,9 +15,10 @@ from numpy.typing import DTypeLike, NDArray
 from normscale.errors import BodyRefused, InvalidInput
 from normscale.guard.server.bad_request import BadRequest, Body, shown
 from normscale.outputs import ModelOutputs
-from normscale.rows.format import BodyLimits, format_of_media_type
-from normscale.rows.formats.json_body import parse_nested
-from normscale.rows.formats.npy import parse_header, parse_numbers
+from normscale.rows.format import format_of_media_type
+from normscale.rows.formats.json_rows import parse_nested
+from normscale.rows.formats.npy import numbers_in, parse_header
+from normscale.rows.reader import BodyLimits, parse_body
 
 __all__ = ["ARROW_STREAM", "JSON", "NPY", "BadRequest", "read_inputs", "read_outputs"]
 
@@ -50,7 +51,7 @@ def read_outputs(
     normscale.guard.server.bad_request.BadRequest: "logits" row 0 must hold 2 numbers, one for each class; got 3.
     """
     try:
-        arrays = format_of_media_type(content_type, body).parse(body, BodyLimits(widths, max_rows))
+        arrays = parse_body(format_of_media_type(content_type, body), body, BodyLimits(widths, max_rows))
     except BodyRefused as error:
         raise BadRequest(_STATUS[error.reason], str(error)) from None
     arrays = {name: _as_floats(array) for name, array in arrays.items()}
@@ -121,7 +122,7 @@ def _inputs_of_npy(body: Body, axes: int, wanted: np.dtype[Any], max_elements: i
         raise BadRequest(413, f"{shown(count)} numbers in one request; at most {max_elements} are taken.")
     if header.dtype.kind == "f" and wanted.kind != "f":
         raise BadRequest(422, f"the model takes {wanted}; got {header.dtype.name}. Convert the inputs.")
-    numbers = parse_numbers(body, header)
+    numbers = numbers_in(body, header)
     with np.errstate(over="ignore"):  # too large for the model's type: infinite, and refused as such
         array = numbers.astype(wanted, copy=False)
     if wanted.kind != "f" and not np.array_equal(array, numbers):

@@ -12,6 +12,7 @@ decides what counts as a number and finds the line to blame.
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,62 +21,31 @@ import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.outputs import FEATURES, LOGITS
-from normscale.rows.arrays import LABELS
-from normscale.rows.arrow import has_arrow, need_arrow
-from normscale.rows.columns import TEXT, ColumnLayout, names_of_logits
-from normscale.rows.format import TableFormat, register_format
-from normscale.rows.reader import KEPT, Block, ReadOptions, TableReader
-from normscale.rows.source import ByteSource
+from normscale.rows.columns import LABELS, TEXT, logit_columns
+from normscale.rows.format import register_format
+from normscale.rows.reader import KEPT, Block
+from normscale.rows.source import need_arrow
 from normscale.rows.text_lines import LineReader, LineSink
-from normscale.rows.writing import About, Columns, Sink, texts_of
+from normscale.rows.writing import About, Columns, texts_of
 
 _ARROW_PAYS = 1 << 22  # bytes of text after which importing pyarrow is made up for
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-@register_format
-class Csv(TableFormat):
-    """Fields between commas."""
+class CsvSink(LineSink):
+    """A line of names, and one for each row."""
 
-    name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv",)
-    is_text = by_columns = True
-    keeps = frozenset({"labels", "class names"})
-    delimiter: str | None = None
-    """None: as the first line shows."""
+    delimiter = ","
 
-    def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
-        """Read the first line."""
-        return CsvReader(self, source, options)
-
-    def sink(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> Sink:
-        """Write a line of names, and one for each row."""
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
         for name in columns:
             if "\n" in name or "\r" in name:
                 raise InvalidInput(
-                    f"{path}: the name {name!r} holds a line break, which a .{self.name} file cannot keep. "
+                    f"{path}: the name {name!r} holds a line break, which a .csv or .tsv file cannot keep. "
                     "Write .parquet, .npz or .safetensors instead."
                 )
-        return _CsvSink(file, path, columns, about, self.delimiter or ",")
-
-
-@register_format
-class Tsv(Csv):
-    """Fields between tabs."""
-
-    name, described, suffixes = "tsv", "a .tsv file (one row of numbers per line)", (".tsv",)
-    delimiter = "\t"
-
-    def begins(self, head: bytes) -> bool:
-        """Nothing: text on a pipe is taken for CSV, which may have tabs."""
-        return False
-
-
-class _CsvSink(LineSink):
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About, delimiter: str) -> None:
         super().__init__(file, path, columns, about)
-        self._delimiter = delimiter
-        self._text.write(delimiter.join(map(self._quoted, columns)) + "\n")
+        self._text.write(self.delimiter.join(map(self._quoted, columns)) + "\n")
 
     def write(self, columns: Columns) -> None:
         """Write a line for each row; the text of a number is the shortest that gives the same float64."""
@@ -87,46 +57,50 @@ class _CsvSink(LineSink):
                 fields.append(list(map(repr, array.tolist())))
             else:
                 fields.append(list(map(self._quoted, texts_of(array, self.columns[name]))))
-        self.write_lines(fields[0] if len(fields) == 1 else list(map(self._delimiter.join, zip(*fields, strict=True))))
+        self.write_lines(fields[0] if len(fields) == 1 else list(map(self.delimiter.join, zip(*fields, strict=True))))
 
     def _quoted(self, text: str) -> str:
         """A text as a field: in quotes where it would be taken for more than one, or show another delimiter."""
-        if not any(mark in text for mark in (self._delimiter, '"', "\n", "\r", ";", "\t")):
+        if not any(mark in text for mark in (self.delimiter, '"', "\n", "\r", ";", "\t")):
             return text
         return '"' + text.replace('"', '""') + '"'
 
 
-class CsvReader(LineReader):
-    """Lines of numbers from a file, or from a pipe as they come."""
+class TsvSink(CsvSink):
+    """The same between tabs."""
+
+    delimiter = "\t"
+
+
+@register_format
+class Csv(LineReader):
+    """Fields between commas, or what the first line shows."""
+
+    name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv",)
+    keeps, sink = frozenset({"labels", "class names"}), CsvSink
+
+    def _find_delimiter(self, line: str) -> str:
+        """Tab or semicolon if the line holds one outside quotes, else comma."""
+        outside = "".join(line.split('"')[::2])
+        return next((mark for mark in "\t;" if mark in outside), ",")
 
     def _read_head(self) -> None:
         self._read_first_line()
-        text = self._text(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
-        if not text.strip():
-            raise self._damaged("there is no line with anything on it")
-        self._delimiter = getattr(self._format, "delimiter", None) or _delimiter(text)
+        text = self._decoded(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
+        self._delimiter = self._find_delimiter(text)
         try:
             fields = [field.strip() for field in _fields(text, self._delimiter)]
         except csv.Error as error:
             raise self._damaged(f"its first line cannot be split ({error})") from None
-        self._has_header = not all(_is_number(field) for field in fields) or self._is_numbering(fields)
+        self._has_header = not all(map(_is_number, fields)) or self._is_numbering(fields)
         if not self._has_header and len(fields) < 2:
             raise self._layout_error(
                 f"every line must hold at least two numbers, one per class; the first is {text[:60]!r}."
             )
-        names = fields if self._has_header else names_of_logits(len(fields))
-        self._layout = layout = ColumnLayout(self.path, names, leave_out=self._keep)
-        self._used = layout.used
-        """The positions of the columns of numbers, in the order of the file."""
-        self.columns = {name: TEXT for name in self._keep if name in layout.names}
-        self.columns_there = tuple(layout.names)
-        self.widths[LOGITS], self.class_names = len(layout.logits), layout.class_names
-        if layout.features:
-            self.widths[FEATURES] = len(layout.features)
-        for name, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
-            if places:
-                self.array_columns[name] = [layout.names[i] for i in places]
-        self.has_labels = layout.label is not None
+        self._names = fields if self._has_header else logit_columns(len(fields))
+        self._layout = self._take_columns(self._names)
+        self.columns = {name: TEXT for name in self._keep if name in self._names}
+        self.columns_there = tuple(self._names)
 
     def _is_numbering(self, fields: list[str]) -> bool:
         """Whether the first line is 0, 1, ..., which number the columns; two of them may be logits beside others."""
@@ -136,23 +110,25 @@ class CsvReader(LineReader):
         return len(fields) > 2 or not all(one.strip().lstrip("-").isdigit() for one in following.split(self._delimiter))
 
     def _blocks(self) -> Iterator[Block]:
-        layout = self._layout
-        columns = {name: [layout.names.index(one) for one in self.array_columns[name]] for name in self.widths}
+        label, used = self._layout.label, self._layout.used
+        place_of = {name: i for i, name in enumerate(self._names)}
+        texts = {KEPT + name: place_of[name] for name in self.columns}
         line = 1 + (self._head.count(b"\n") if self._has_header else 0)
         mark = len(_BYTE_ORDER_MARK) if self._head.startswith(_BYTE_ORDER_MARK) else 0
-        texts = {KEPT + name: layout.names.index(name) for name in self.columns}
         chosen: dict[str, Any] = {}
         seen = 0
         for text in self._line_blocks(len(self._head) if self._has_header else mark):
             if not chosen and text.strip():
-                if layout.label is not None and self._labels_are_texts(text, layout.label):
-                    self._used, texts[LABELS] = [i for i in layout.used if i != layout.label], layout.label
-                places = {column: place for place, column in enumerate(self._used)}
-                chosen = {name: _as_slice([places[i] for i in found]) for name, found in columns.items()}
-                if layout.label in places:
-                    chosen[LABELS] = places[layout.label]
+                if label is not None and self._labels_are_texts(text, label):
+                    texts[LABELS] = label
+                    used = [i for i in used if i != label]
+                rank = {i: place for place, i in enumerate(used)}
+                for name in self.widths:
+                    chosen[name] = _as_slice([rank[place_of[column]] for column in self.array_columns[name]])
+                if label in rank:
+                    chosen[LABELS] = rank[label]
             seen += len(text)
-            numbers = self._parse(text, line, seen)
+            numbers = self._parse(text, used, line, seen)
             line += text.count(b"\n")
             if len(numbers):
                 block: Block = {name: numbers[:, place] for name, place in chosen.items()}
@@ -161,47 +137,46 @@ class CsvReader(LineReader):
     def _labels_are_texts(self, text: bytes, label: int) -> bool:
         """Whether the first row has a label that is no number."""
         try:
-            fields = _fields(self._text(text.strip().partition(b"\n")[0]).rstrip("\r"), self._delimiter)
+            fields = _fields(self._decoded(text.strip().partition(b"\n")[0]).rstrip("\r"), self._delimiter)
         except csv.Error:
             return False
-        return len(fields) == self._layout.n_columns and not _is_number(fields[label])
+        return len(fields) == len(self._names) and not _is_number(fields[label])
 
-    def _parse(self, text: bytes, first_line: int, seen: int) -> FloatArray:
-        """The numbers of some whole lines, shape (n_lines, n_used_columns)."""
+    def _parse(self, text: bytes, used: list[int], first_line: int, seen: int) -> FloatArray:
+        """The numbers of the used columns of some whole lines."""
         if not text.strip():
-            return np.empty((0, len(self._used)))
+            return np.empty((0, len(used)))
         if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
-            return self._parse_slowly(text, first_line)  # the quick ones take any for a line break
+            return self._parse_slowly(text, used, first_line)  # the quick ones take any for a line break
         quick = self._parse_arrow if seen > _ARROW_PAYS and has_arrow() else self._parse_numpy
-        numbers = quick(text)
-        return self._parse_slowly(text, first_line) if numbers is None else numbers
+        numbers = quick(text, used)
+        return self._parse_slowly(text, used, first_line) if numbers is None else numbers
 
-    def _parse_arrow(self, text: bytes) -> FloatArray | None:
+    def _parse_arrow(self, text: bytes, used: list[int]) -> FloatArray | None:
         arrow, arrow_csv = need_arrow("pyarrow", self.path), need_arrow("pyarrow.csv", self.path)
         if b"(" in text:  # it takes nan(x) for a number
             return None
-        names = [str(i) for i in range(self._layout.n_columns)]
-        used = [str(i) for i in self._used]
+        names, wanted = list(map(str, range(len(self._names)))), list(map(str, used))
         try:
             table = arrow_csv.read_csv(
                 arrow.BufferReader(text),
                 read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
                 parse_options=arrow_csv.ParseOptions(delimiter=self._delimiter),
                 convert_options=arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(used, arrow.float64()), include_columns=used, null_values=[]
+                    column_types=dict.fromkeys(wanted, arrow.float64()), include_columns=wanted, null_values=[]
                 ),
             )
         except arrow.ArrowException:
             return None
         if b'"' in text and table.num_rows != sum(bool(line.strip()) for line in text.splitlines()):
             return None  # in quotes it lets a field go on over the end of its line
-        numbers = np.empty((table.num_rows, len(used)))
-        for j, name in enumerate(used):
+        numbers = np.empty((table.num_rows, len(wanted)))
+        for j, name in enumerate(wanted):
             numbers[:, j] = table.column(name).to_numpy()
         return numbers
 
-    def _parse_numpy(self, text: bytes) -> FloatArray | None:
-        if len(self._used) < self._layout.n_columns:
+    def _parse_numpy(self, text: bytes, used: list[int]) -> FloatArray | None:
+        if len(used) < len(self._names):
             return None  # numpy checks the length of lines only when it reads all columns
         try:
             numbers: FloatArray = np.loadtxt(
@@ -210,30 +185,29 @@ class CsvReader(LineReader):
             )  # fmt: skip
         except ValueError:
             return None
-        return numbers if numbers.shape[1] == self._layout.n_columns else None
+        return numbers if numbers.shape[1] == len(self._names) else None
 
-    def _parse_slowly(self, text: bytes, first_line: int) -> FloatArray:
-        used, names = self._used, self._layout.names
-        rows = []
-        for number, line in enumerate(self._text(text).split("\n"), start=first_line):
+    def _parse_slowly(self, text: bytes, used: list[int], first_line: int) -> FloatArray:
+        label, rows = self._layout.label, []
+        for number, line in enumerate(self._decoded(text).split("\n"), start=first_line):
             if not line.strip():
                 continue
             try:
                 fields = _fields(line.rstrip("\r"), self._delimiter)
             except csv.Error as error:
                 raise FileFormatError(f"{self.path}, line {number}: {error}.") from None
-            if len(fields) != self._layout.n_columns:
+            if len(fields) != len(self._names):
                 raise FileFormatError(
-                    f"{self.path}, line {number}: expected {self._layout.n_columns} fields, got "
+                    f"{self.path}, line {number}: expected {len(self._names)} fields, got "
                     f"{len(fields)}. Is the line cut off, or are decimal commas used?"
                 )
-            if self._layout.label is not None and not fields[self._layout.label].strip():
-                fields[self._layout.label] = "-1"  # not known
+            if label is not None and not fields[label].strip():
+                fields[label] = "-1"  # not known
             for i in used:
                 if not _is_number(fields[i]):
                     shown = repr(fields[i][:40]) if fields[i].strip() else "an empty field"
                     raise FileFormatError(
-                        f"{self.path}, line {number}: expected a number in column {i} ({names[i]!r}), "
+                        f"{self.path}, line {number}: expected a number in column {i} ({self._names[i]!r}), "
                         f"got {shown}. Drop or fill the line; if the column is no logit, name those that are "
                         "logit_<class>."
                     )
@@ -242,7 +216,7 @@ class CsvReader(LineReader):
 
     def _texts(self, text: bytes, places: Mapping[str, int]) -> dict[str, Any]:
         """Columns of lines that were parsed, to the letter."""
-        lines = [line.rstrip("\r") for line in self._text(text).split("\n") if line.strip()]
+        lines = [line.rstrip("\r") for line in self._decoded(text).split("\n") if line.strip()]
         rows = list(csv.reader(lines, delimiter=self._delimiter))
         if len(rows) != len(lines):  # a quote that is never closed takes what follows for its own
             rows = [_fields(line, self._delimiter) for line in lines]
@@ -252,17 +226,27 @@ class CsvReader(LineReader):
             columns[name][:] = [row[place] for row in rows]
         return columns
 
-    def _text(self, line: bytes) -> str:
+    def _decoded(self, line: bytes) -> str:
         try:
             return line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise self._damaged(f"it is not UTF-8 text ({error})") from None
 
 
-def _delimiter(line: str) -> str:
-    """Tab or semicolon if the line holds one outside quotes, else comma."""
-    outside = "".join(line.split('"')[::2])
-    return next((mark for mark in "\t;" if mark in outside), ",")
+@register_format
+class Tsv(Csv):
+    """Fields between tabs. On a pipe text is taken for CSV, which may have tabs."""
+
+    name, described, suffixes = "tsv", "a .tsv file (one row of numbers per line)", (".tsv",)
+    sink = TsvSink
+
+    def _find_delimiter(self, line: str) -> str:
+        return "\t"
+
+
+def has_arrow() -> bool:
+    """Whether pyarrow is installed, found out without importing it."""
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def _fields(line: str, delimiter: str) -> list[str]:

@@ -4,76 +4,84 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale.encoding.npy_header import (
-    MAGIC,
-    ByteStream,
-    NpyHeader,
-    NpyHeaderError,
-    NpyHoldsRecords,
-    npy_header_of,
-    take_npy_header,
-)
+from normscale.encoding.npy_header import MAGIC, ByteStream, NpyHeader, NpyHeaderError, npy_header_of, take_npy_header
 from normscale.errors import BodyRefused
 from normscale.outputs import LOGITS
-from normscale.rows.arrays import Stored, check_array, native
-from normscale.rows.format import ArrayMap, Body, BodyLimits, TableFormat, quoted, register_format
-from normscale.rows.reader import Block, ReadOptions, TableReader
-from normscale.rows.source import ByteSource, Pipe
-from normscale.rows.writing import About, Columns, GatheringSink, Sink
+from normscale.rows.arrays import ArraysReader, Stored, native
+from normscale.rows.format import Body, quoted, register_format
+from normscale.rows.reader import Block
+from normscale.rows.writing import Columns, GatheringSink
 
 _BUFFER = 1 << 20
 
 
-@register_format
-class Npy(TableFormat):
-    """One matrix of logits."""
+class NpySink(GatheringSink):
+    """One array: the logits, the scores, or the first."""
 
-    name, described = "npy", "an .npy file (one numpy array)"
-    suffixes, media_types = (".npy",), ("application/x-npy",)
-    magic = (MAGIC,)
-    streams = True
-    keeps = frozenset()
-
-    def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
-        """Read the header."""
-        return NpyReader(self, source, options)
-
-    def sink(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> Sink:
-        """Write the logits, or the scores, alone."""
-        return _NpySink(file, path, columns, about)
-
-    def parse(self, body: Body, limits: BodyLimits) -> ArrayMap:
-        """Logits alone, of shape (n, width) or (width,)."""
-        if list(limits.widths) != [LOGITS]:
-            needed = " and ".join(limits.widths)
-            raise BodyRefused(
-                "unknown format",
-                f"a .npy holds logits alone, and {needed} are needed; send .npz, JSON or Arrow.",
-            )
-        return {LOGITS: parse_rows(body, LOGITS, limits)}
-
-
-class _NpySink(GatheringSink):
     def save(self, arrays: Columns) -> None:
-        """Write one array: the logits, the scores, or the first."""
+        """Write the array alone."""
         name = next((name for name in (LOGITS, "score") if name in arrays), next(iter(arrays)))
         with open(self.file, "wb") as file:
             np.save(file, arrays[name], allow_pickle=False)
 
 
-def stored_as(stream: ByteStream) -> NpyHeader:
-    """Take a header off a stream; an array of records or dates counts as one of raw bytes, which are no numbers."""
-    try:
-        return take_npy_header(stream)
-    except NpyHoldsRecords:
-        return NpyHeader(np.dtype("V"), False, (), 0)
+@register_format
+class Npy(ArraysReader):
+    """One matrix of logits; one in a file here is mapped into memory piece by piece, so that nothing is copied."""
+
+    name, described, suffixes = "npy", "an .npy file (one numpy array)", (".npy",)
+    media_types, magic, sink = ("application/x-npy",), (MAGIC,), NpySink
+    streams, keeps = True, frozenset()
+
+    def _read_head(self) -> None:
+        with self.source.open() as stream:
+            header = take_npy_header(stream)
+            self._header = header if self._limits is None else one_row(header)
+            self._take_array(LOGITS, Stored(self._header.shape, header.dtype))
+            if self.source.once or self.source.data is not None:
+                return  # the rows are counted as they come, or in numbers_in
+            if (there := stream.seek(0, os.SEEK_END) - header.offset) != header.n_bytes:
+                raise ValueError(f"its header says {header.n_bytes} bytes of numbers, and there are {there}")
+
+    def _blocks(self) -> Iterator[Block]:
+        header, n_rows, path = self._header, self._header.shape[0], self.source.path
+        if self.source.data is not None:
+            yield {LOGITS: numbers_in(self.source.data, header)}
+        elif path is None:
+            with self.source.open() as stream:
+                stream.read(header.offset)
+                rows = NpyStream(stream, header)
+                for start in range(0, n_rows, self.chunk_rows):
+                    yield {LOGITS: rows.take(min(self.chunk_rows, n_rows - start))}
+                if stream.read(1):
+                    raise ValueError("more bytes follow than its header says")
+        else:
+            for start in range(0, n_rows, self.chunk_rows):
+                yield {LOGITS: _mapped(path, header, start, min(start + self.chunk_rows, n_rows))}
+
+
+def one_row(header: NpyHeader) -> NpyHeader:
+    """The same numbers with an axis of rows: a request may send one row without it."""
+    return header._replace(shape=(1, *header.shape)) if len(header.shape) == 1 else header
+
+
+def _mapped(path: str, header: NpyHeader, start: int, stop: int) -> NDArray[Any]:
+    """Some rows of a file.
+
+    One short mapping per chunk keeps resident memory bounded. Mode "c" gives arrays that may be written to without
+    touching the file: read-only arrays are another type to compiled kernels.
+    """
+    if header.fortran_order:
+        whole = np.memmap(path, header.dtype, "r", header.offset, header.shape, order="F")
+        return native(np.ascontiguousarray(whole[start:stop]))
+    offset, shape = header.offset + start * header.row_bytes, (stop - start, header.shape[1])
+    return native(np.asarray(np.memmap(path, header.dtype, "c", offset, shape)))
 
 
 class NpyStream:
@@ -85,12 +93,11 @@ class NpyStream:
 
     def __init__(self, stream: ByteStream, header: NpyHeader) -> None:
         """Read on from the end of the header."""
-        self._stream = stream
-        self._header = header
+        self._stream, self._header = stream, header
         self._row = 0
         self._mapped: NDArray[Any] | None = None
 
-    def rows(self, count: int) -> NDArray[Any]:
+    def take(self, count: int) -> NDArray[Any]:
         """The next ``count`` rows, which must be there."""
         header = self._header
         start, self._row = self._row, self._row + count
@@ -101,11 +108,6 @@ class NpyStream:
         array = np.empty((count, *header.shape[1:]), header.dtype)
         fill(self._stream, array)
         return native(array)
-
-    def finish(self) -> None:
-        """Check that nothing follows."""
-        if self._stream.read(1):
-            raise ValueError("more bytes follow than its header says")
 
     def _spilled(self) -> NDArray[Any]:
         import tempfile
@@ -123,7 +125,7 @@ class NpyStream:
 
 def fill(stream: ByteStream, array: NDArray[Any]) -> None:
     """Fill a contiguous array, in the order its numbers lie in memory, with the next bytes of a stream."""
-    if not array.size:
+    if not array.nbytes:
         return
     space = memoryview(array.ravel(order="K").view(np.uint8))  # type: ignore[arg-type]
     done = 0
@@ -134,7 +136,7 @@ def fill(stream: ByteStream, array: NDArray[Any]) -> None:
         done += got
 
 
-def rows_as_they_come(pipe: Pipe, header: NpyHeader) -> Iterator[NDArray[Any]]:
+def rows_as_they_come(pipe: Any, header: NpyHeader) -> Iterator[NDArray[Any]]:
     """The rows of an array in C order as their bytes arrive; ``EOFError`` where some are missing."""
     rest, missing = b"", header.shape[0]
     while missing:
@@ -149,108 +151,30 @@ def rows_as_they_come(pipe: Pipe, header: NpyHeader) -> Iterator[NDArray[Any]]:
         rest, missing = rest[n * header.row_bytes :], missing - n
 
 
-class NpyReader(TableReader):
-    """A matrix of logits; one in a file here is mapped into memory piece by piece, so that nothing is copied."""
-
-    def _read_head(self) -> None:
-        with ExitStack() as stack:
-            stream = self.source.open()
-            if not self.source.once:
-                stack.callback(stream.close)
-            header = self._header = stored_as(stream)
-            check_array(self.path, LOGITS, Stored(header.shape, header.dtype), LOGITS, None)
-            if not self.source.once and (there := stream.seek(0, os.SEEK_END) - header.offset) != header.n_bytes:
-                raise ValueError(f"its header says {header.n_bytes} bytes of numbers, but there are {there}")
-        self._dtypes[LOGITS] = header.dtype.newbyteorder("=")
-        self.n_rows, self.widths[LOGITS] = header.shape
-
-    def _blocks(self) -> Iterator[Block]:
-        if isinstance(self.source, Pipe):
-            self.source.start()
-            yield from self._streamed(self.source)
-        elif self.source.path is None:
-            with self.source.open() as stream:
-                stored_as(stream)
-                yield from self._streamed(stream)
-        else:
-            yield from self._mapped(self.source.path)
-
-    def _streamed(self, source: ByteStream) -> Iterator[Block]:
-        n_rows, stream = self._header.shape[0], NpyStream(source, self._header)
-        for start in range(0, n_rows, self.chunk_rows):
-            yield {LOGITS: stream.rows(min(self.chunk_rows, n_rows - start))}
-        stream.finish()
-
-    def _mapped(self, path: str) -> Iterator[Block]:
-        header, n_rows = self._header, self._header.shape[0]
-        for start in range(0, n_rows, self.chunk_rows):
-            stop = min(start + self.chunk_rows, n_rows)
-            # One short mapping per chunk keeps resident memory bounded. Mode "c" gives arrays that may be
-            # written to without touching the file: read-only arrays are another type to compiled kernels.
-            if header.fortran_order:
-                whole = np.memmap(path, header.dtype, "r", header.offset, header.shape, order="F")
-                yield {LOGITS: native(np.ascontiguousarray(whole[start:stop]))}
-            else:
-                offset = header.offset + start * header.row_bytes
-                shape = (stop - start, header.shape[1])
-                yield {LOGITS: native(np.asarray(np.memmap(path, header.dtype, "c", offset, shape)))}
-
-
-# -- the body of a request ---------------------------------------------------------------------------------------
-
-
-def parse_rows(body: Body, name: str, limits: BodyLimits) -> NDArray[Any]:
-    """Rows (n, width) out of an .npy that a stranger sent; a single row may come without its first axis."""
-    header = parse_header(body)
-    shape, width = header.shape, limits.widths[name]
-    if len(shape) not in (1, 2) or shape[-1] != width:
-        raise BodyRefused(
-            "rule", f"{name} must have shape (n, {width}), or ({width},) for one row; got {quoted(shape)}."
-        )
-    if len(shape) == 2 and not 1 <= shape[0] <= limits.rows:
-        if not shape[0]:
-            raise BodyRefused("rule", "the .npy holds no rows; at least one is needed.")
-        raise BodyRefused(
-            "too large", f"{shape[0]} rows in one request; at most {limits.rows} are taken. Send them in parts."
-        )
-    return parse_numbers(body, header).reshape(-1, width)
-
-
 def parse_header(body: Body) -> NpyHeader:
-    """Read the header of an .npy that holds floats or integers; anything else is refused."""
+    """The header of an .npy of floats or integers in the body of a request; anything else is refused."""
     try:
         header = npy_header_of(body)
-    except NpyHoldsRecords:
-        raise BodyRefused(
-            "rule", "the .npy holds neither floats nor integers. Send logits as numpy.float32 or numpy.float64."
-        ) from None
     except NpyHeaderError as error:
-        raise _damaged(str(error)) from None
+        raise BodyRefused("damaged", f"the body is not a whole .npy file: {error}. Make it again.") from None
     if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
-        objects = header.dtype.hasobject
-        what = "Python objects, which are pickles and never opened" if objects else quoted(header.dtype.str)
-        raise BodyRefused(
-            "rule",
-            f"the .npy must hold float16 to float64 or integers; it holds {what}. Convert it: x.astype('float32').",
-        )
+        what = quoted(header.dtype.str)
+        raise BodyRefused("rule", f"the .npy must hold float16 to float64 or integers; it holds {what}.")
     return header
 
 
-def parse_numbers(body: Body, header: NpyHeader) -> NDArray[Any]:
+def numbers_in(body: Body, header: NpyHeader) -> NDArray[Any]:
     """The numbers behind the header, in this machine's byte order and in C order.
 
     Little-endian numbers in C order are not copied when ``body`` can be written to (a ``bytearray``). From ``bytes``
     they are copied once: numpy would give a read-only array, which is another type to compiled kernels.
     """
-    expected, there = header.n_bytes, len(body) - header.offset
-    if expected != there:
-        raise _damaged(f"its header says {quoted(expected)} bytes of numbers, and there are {there}")
+    there = len(body) - header.offset
+    if header.n_bytes != there:
+        says = f"its header says {quoted(header.n_bytes)} bytes of numbers, and there are {there}"
+        raise BodyRefused("damaged", f"the body is not a whole .npy file: {says}. Make it again.")
     flat = np.frombuffer(body, header.dtype, math.prod(header.shape), header.offset)
     array = flat.reshape(header.shape, order="F" if header.fortran_order else "C")
     flags = array.flags
     ready = flags.c_contiguous and flags.writeable and flags.aligned and header.dtype.isnative
     return array if ready else np.array(array, dtype=header.dtype.newbyteorder("="), order="C")
-
-
-def _damaged(reason: str) -> BodyRefused:
-    return BodyRefused("damaged", f"the body is not a whole .npy file: {reason}. Make it with numpy.save(file, array).")

@@ -9,6 +9,7 @@ metadata. Kept columns keep their types.
 from __future__ import annotations
 
 import base64
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,15 +18,13 @@ from numpy.typing import NDArray
 
 from normscale._validate import Rows
 from normscale.encoding.json_text import read_json, write_json
-from normscale.encoding.safetensors_header import safetensors_header_of
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, check_name
-from normscale.rows.arrays import CLASS_NAMES, LABELS, RESERVED, Stored, check_head, checked_head
-from normscale.rows.arrow import need_arrow
-from normscale.rows.columns import LOGIT, ColumnLayout
-from normscale.rows.format import TableFormat, register_format
-from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, ReadOptions, TablePart, TableReader
-from normscale.rows.source import ByteSource
+from normscale.rows.arrays import CLASS_NAMES, RESERVED
+from normscale.rows.columns import LABELS, LOGIT
+from normscale.rows.format import register_format
+from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, TablePart, TableReader
+from normscale.rows.source import ByteSource, need_arrow
 from normscale.rows.writing import About, Columns, Sink
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
@@ -38,276 +37,7 @@ _LARGEST_HEAD = 1 << 25
 """Bytes of weight and bias: Arrow keeps metadata in memory several times over, and refuses texts beyond 100 MB."""
 
 
-@register_format
-class Parquet(TableFormat):
-    """Columns, compressed, in row groups that can be read on their own."""
-
-    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
-    magic = (b"PAR1",)
-    by_columns = True
-
-    def open(self, source: ByteSource, options: ReadOptions) -> TableReader:
-        """Read the footer."""
-        return ParquetReader(self, source, options)
-
-    def sink(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> Sink:
-        """Write row groups, each when it is full."""
-        return _ParquetSink(file, path, columns, about)
-
-
-def open_parquet(source: ByteSource) -> Any:
-    """pyarrow's view of a file, here or in an object store."""
-    parquet = need_arrow("pyarrow.parquet", source.shown)
-    if source.path is not None:
-        options = {"buffer_size": _BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
-        return parquet.ParquetFile(source.path, **options)
-    return parquet.ParquetFile(source.open(), pre_buffer=True)  # few large requests
-
-
-class ParquetReader(TableReader):
-    """Batches of a Parquet file, turned into matrices. The file is opened once, and closed with the reader."""
-
-    def close(self) -> None:
-        """Close the file."""
-        self._parquet_file.close()
-        super().close()
-
-    def _read_head(self) -> None:
-        self._arrow = need_arrow("pyarrow", self.path)
-        self._damage = (*DAMAGE, self._arrow.ArrowException)
-        self._lists: set[str] = set()
-        file = self._parquet_file = open_parquet(self.source)
-        self._schema = file.schema_arrow
-        self.n_rows = file.metadata.num_rows
-        if self._chosen_parts is not None:
-            self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
-        try:
-            self._read_columns()
-        except FileFormatError as error:
-            if file.metadata.num_rows:
-                raise
-            raise EmptyTable(str(error)) from None
-        self._read_metadata(self._schema.metadata or {})
-
-    def _read_columns(self) -> None:
-        names: list[str] = self._schema.names
-        if len(set(names)) < len(names):
-            raise self._layout_error("two columns have the same name; every column needs its own.")
-        for name in names:
-            if self._is_list(name) and name not in self._keep:
-                self._read_list_head(name)
-        plain = [name for name in names if not self._is_list(name)]
-        self.columns_there = tuple(plain)
-        self.columns = {name: self._value_type(name) for name in self._keep if name in plain}
-        self._read_column_head(plain)
-        if not self.array_columns:
-            raise self._layout_error(
-                f"it holds no array of numbers among the columns {', '.join(map(repr, names[:8]))}."
-            )
-
-    @property
-    def parts(self) -> list[TablePart]:
-        """The row groups, as the footer tells."""
-        metadata = self._parquet_file.metadata
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        return [
-            TablePart(group.num_rows, sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
-            for group in groups
-        ]
-
-    def _value_type(self, name: str) -> Any:
-        """The type of a column, without a dictionary that only saves room."""
-        kind = self._schema.field(name).type
-        return kind.value_type if self._arrow.types.is_dictionary(kind) else kind
-
-    def _is_list(self, name: str) -> bool:
-        kind, types = self._schema.field(name).type, self._arrow.types
-        return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-    def _read_list_head(self, name: str) -> None:
-        """Take a column of lists for an array; one that cannot be is left out, unless it must be one."""
-        try:
-            if name in RESERVED:
-                raise self._layout_error(f"column {name!r} holds lists, and that name has another meaning.")
-            try:
-                check_name(name)
-            except InvalidInput as error:
-                raise self._layout_error(str(error)) from None
-            kind, types = self._schema.field(name).type.value_type, self._arrow.types
-            if not (types.is_floating(kind) or types.is_integer(kind) or types.is_boolean(kind)):
-                raise self._layout_error(f"column {name!r} holds lists of {kind}; expected lists of numbers.")
-            width, least = self._list_width(name), 2 if name == LOGITS else 1
-            if width < least:
-                what = "n_classes" if name == LOGITS else "width"
-                raise self._layout_error(f"{name} must be lists of {what} >= {least} numbers; the first has {width}.")
-            if width > _WIDEST:
-                raise self._layout_error(f"{name} has lists of {width} numbers; at most {_WIDEST} are read.")
-        except FileFormatError as error:
-            if name in (LOGITS, FEATURES, *(self._wanted or ())):
-                raise
-            self.left_out[name] = str(error)
-            return
-        self.widths[name] = width
-        column = self._schema.field(name)
-        may_be_null = column.nullable or column.type.value_field.nullable
-        self._dtypes[name] = _float_dtype(kind) if may_be_null else np.dtype(kind.to_pandas_dtype())
-        self.array_columns[name] = [name]
-        self._lists.add(name)
-
-    def _list_width(self, name: str) -> int:
-        """The length of the lists: written in the type, or else that of the first."""
-        kind = self._schema.field(name).type
-        if self._arrow.types.is_fixed_size_list(kind):
-            return int(kind.list_size)
-        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
-            known = batch.column(0).drop_null()
-            if len(known):
-                return len(known[0].as_py())
-        raise self._layout_error(f"it has no rows, so the number of {name} is not known.")
-
-    def _read_column_head(self, names: list[str]) -> None:
-        types = self._arrow.types
-        layout = ColumnLayout(self.path, names, beside_lists=bool(self._lists), leave_out=self._keep)
-        for array, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
-            if not places or array in self._lists:
-                continue
-            columns = [names[i] for i in places]
-            for name in columns:
-                kind = self._schema.field(name).type
-                marked = name.startswith(LOGIT) or array == FEATURES
-                if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
-                    raise self._layout_error(
-                        f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no "
-                        "logit, leave it out or name the columns of logits logit_<class>."
-                    )
-            self.array_columns[array] = columns
-            self.widths[array] = len(columns)
-            self._dtypes[array] = np.result_type(*(_float_dtype(self._schema.field(name).type) for name in columns))
-            if array == LOGITS:
-                self.class_names = layout.class_names
-        if layout.label is not None:
-            self._label = names[layout.label]
-            self.has_labels = True
-            kind = self._value_type(self._label)
-            if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
-                raise self._layout_error(
-                    f"column {self._label!r} holds {kind}; labels are whole numbers, -1 if not known, or names of "
-                    "classes."
-                )
-
-    def _read_metadata(self, metadata: dict[bytes, bytes]) -> None:
-        if _HEAD in metadata:
-            self.head = checked_head(self.path, *_head_of(self.path, metadata[_HEAD]), self.widths)
-        try:
-            names = read_json(metadata.get(CLASS_NAMES.encode(), b"null"))
-        except ValueError:
-            return  # somebody else's key of the same name
-        if isinstance(names, list) and self.class_names is None:
-            self.class_names = tuple(map(str, names))
-
-    def _blocks(self) -> Iterator[Block]:
-        wanted = [column for name in self.widths for column in self.array_columns[name]]
-        wanted += [self._label] if self.has_labels else []
-        wanted += [name for name in self.columns if name not in wanted]
-        first_row = 0
-        for batch in self._parquet_file.iter_batches(
-            min(self.chunk_rows, _BATCH_ROWS), row_groups=self._chosen_parts, columns=wanted, use_threads=False
-        ):
-            columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
-            block = {name: self._matrix(columns, name, first_row) for name in self.widths}
-            if self.has_labels:
-                labels = columns[self._label]
-                is_number = self._arrow.types.is_integer(labels.type)
-                block[LABELS] = self._values(labels.fill_null(-1) if is_number else labels)
-            for name in self.columns:
-                block[KEPT + name] = self._values(columns[name])
-            first_row += batch.num_rows
-            yield block
-
-    def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
-        """The columns of an array side by side, or its lists below each other, in memory of its own."""
-        names = self.array_columns[array]
-        if array in self._lists:
-            return self._list_rows(columns[array], array, self.widths[array], first_row)
-        matrix = np.empty((len(columns[names[0]]), len(names)), self._dtypes[array])
-        for j, name in enumerate(names):
-            matrix[:, j] = columns[name].to_numpy(zero_copy_only=False)  # a null is NaN
-        return matrix
-
-    def _list_rows(self, column: Any, name: str, width: int, first_row: int) -> Rows:
-        missing = column.is_null().to_numpy(zero_copy_only=False)
-        if not self._arrow.types.is_fixed_size_list(column.type):
-            lengths = column.value_lengths().fill_null(width).to_numpy(zero_copy_only=False)
-            if (lengths != width).any():
-                row = int(np.argmax(lengths != width))
-                raise InvalidInput(
-                    f"{self.path}: {name} row {first_row + row} has {lengths[row]} numbers, the first has "
-                    f"{width}; all rows must have the same length."
-                )
-        values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, width)  # a null is NaN
-        if not missing.any():
-            return np.array(values, self._dtypes[name])
-        rows = np.full((len(column), width), np.nan, self._dtypes[name])
-        rows[~missing] = values
-        return rows
-
-    def _values(self, column: Any) -> NDArray[Any]:
-        """A column as numpy has it: numbers, times, or objects where there are nulls or anything else."""
-        types, kind = self._arrow.types, column.type
-        if types.is_dictionary(kind):
-            column = column.dictionary_decode()
-            kind = column.type
-        plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-        if types.is_timestamp(kind) or types.is_date(kind) or (plain and not column.null_count):
-            values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
-            return values
-        objects = np.empty(len(column), object)
-        objects[:] = column.to_pylist()
-        return objects
-
-
-def _float_dtype(kind: Any) -> np.dtype[Any]:
-    """The dtype to read a column of numbers as; whole numbers become float64."""
-    dtype = np.dtype(kind.to_pandas_dtype())
-    return dtype if dtype.kind == "f" else np.dtype(np.float64)
-
-
-def _head_text(path: str, head: Head) -> bytes:
-    """A network's head for a file's metadata: base64 of a .safetensors file."""
-    from safetensors.numpy import save
-
-    weight, bias = (one if one.dtype.kind == "f" else one.astype(np.float64) for one in head)
-    size = weight.nbytes + bias.nbytes
-    if size > _LARGEST_HEAD:
-        raise InvalidInput(
-            f"{path}: the head takes {size} bytes, and a .parquet file has room for {_LARGEST_HEAD}; write .npz or "
-            ".safetensors."
-        )
-    return base64.b64encode(save({"weight": _in_place(weight), "bias": _in_place(bias)}))
-
-
-def _in_place(array: NDArray[Any]) -> NDArray[Any]:
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-
-
-def _head_of(path: str, text: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Weight and bias out of what :func:`_head_text` gave; sizes are checked before anything is decoded."""
-    if len(text) > 2 * _LARGEST_HEAD:
-        raise FileFormatError(f"{path}: its head takes {len(text)} bytes; at most {2 * _LARGEST_HEAD} are read.")
-    try:
-        data = base64.b64decode(text, validate=True)
-        places = [safetensors_header_of(data).tensors[name] for name in ("weight", "bias")]
-        check_head(path, *(Stored(place.shape, place.dtype) for place in places))
-        weight, bias = (
-            np.frombuffer(data[place.offset : place.offset + place.n_bytes], place.dtype).reshape(place.shape)
-            for place in places
-        )
-    except (ValueError, KeyError) as error:
-        raise FileFormatError(f"{path}: its head is damaged ({error}). Make it again.") from error
-    return weight, bias
-
-
-class _ParquetSink(Sink):
+class ParquetSink(Sink):
     """Row groups of bounded size; what is a number is never null, so that whole numbers need not become floats."""
 
     def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
@@ -351,7 +81,7 @@ class _ParquetSink(Sink):
                 for field in self._schema
             ]
             table = self._arrow.Table.from_arrays(arrays, schema=self._schema)
-            self._writer.write_table(table, row_group_size=max(self._group_rows, 1))
+            self._writer.write_table(table, row_group_size=self._group_rows)
             self._waiting, self._n_waiting = [], 0
 
     def _array(self, column: NDArray[Any], kind: Any) -> Any:
@@ -368,3 +98,266 @@ class _ParquetSink(Sink):
     def abandon(self) -> None:
         """Close the file."""
         self._writer.close()
+
+
+class ArrowReader(TableReader):
+    """Batches of Arrow's columns, turned into matrices; a subclass says where schema and batches come from."""
+
+    by_columns = True
+    _arrow: Any
+    _schema: Any
+
+    @abstractmethod
+    def _batches(self, columns: list[str]) -> Iterator[Any]:
+        """Record batches of these columns."""
+
+    @abstractmethod
+    def _first_length(self, name: str) -> int:
+        """The length of the first list of a column."""
+
+    def _read_columns(self) -> None:
+        """Choose among the columns of the schema."""
+        names: list[str] = self._schema.names
+        if len(set(names)) < len(names):
+            raise self._layout_error("two columns have the same name; every column needs its own.")
+        for name in names:
+            if self._is_list(name) and name not in self._keep:
+                self._take_list(name)
+        plain = [name for name in names if not self._is_list(name)]
+        self.columns_there = tuple(plain)
+        self.columns = {name: self._value_type(name) for name in self._keep if name in plain}
+        lists = set(self.widths)
+        self._take_columns(plain)
+        for array in self.widths:
+            if array not in lists:
+                self._check_columns(array)
+        if self._label is not None:
+            kind, types = self._value_type(self._label), self._arrow.types
+            if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+                raise self._layout_error(
+                    f"column {self._label!r} holds {kind}; labels are whole numbers, -1 if not known, or names of "
+                    "classes."
+                )
+        if not self.widths:
+            raise self._layout_error(
+                f"it holds no array of numbers among the columns {', '.join(map(repr, names[:8]))}."
+            )
+
+    def _value_type(self, name: str) -> Any:
+        """The type of a column, without a dictionary that only saves room."""
+        kind = self._schema.field(name).type
+        return kind.value_type if self._arrow.types.is_dictionary(kind) else kind
+
+    def _is_list(self, name: str) -> bool:
+        kind, types = self._schema.field(name).type, self._arrow.types
+        return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+    def _take_list(self, name: str) -> None:
+        """Take a column of lists for an array; one that cannot be is left out, unless it must be one."""
+        try:
+            width = self._list_width(name)
+        except InvalidInput as error:
+            if name in (LOGITS, FEATURES, *(self._wanted or ())):
+                raise self._layout_error(str(error)) from None
+            self.left_out[name] = f"{self.path}: {error}"
+            return
+        self.widths[name], self.array_columns[name] = width, [name]
+        column = self._schema.field(name)
+        may_be_null = column.nullable or column.type.value_field.nullable
+        kind = column.type.value_type
+        self._dtypes[name] = _float_dtype(kind) if may_be_null else np.dtype(kind.to_pandas_dtype())
+
+    def _list_width(self, name: str) -> int:
+        """How many numbers the lists of a column have; an error where it cannot be an array."""
+        if name in RESERVED:
+            raise InvalidInput(f"column {name!r} holds lists, and that name has another meaning.")
+        check_name(name)
+        kind, types = self._schema.field(name).type, self._arrow.types
+        of = kind.value_type
+        if not (types.is_floating(of) or types.is_integer(of) or types.is_boolean(of)):
+            raise InvalidInput(f"column {name!r} holds lists of {of}; expected lists of numbers.")
+        width = int(kind.list_size) if types.is_fixed_size_list(kind) else self._first_length(name)
+        what, least = ("n_classes", 2) if name == LOGITS else ("width", 1)
+        if not least <= width <= _WIDEST:
+            raise InvalidInput(f"{name} must be lists of {what} >= {least} numbers, at most {_WIDEST}; got {width}.")
+        return width
+
+    def _check_columns(self, array: str) -> None:
+        """Check that the columns of an array hold numbers, and note the dtype of all of them."""
+        types, columns = self._arrow.types, self.array_columns[array]
+        for name in columns:
+            kind = self._schema.field(name).type
+            marked = name.startswith(LOGIT) or array == FEATURES
+            if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
+                raise self._layout_error(
+                    f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no logit, leave "
+                    "it out or name the columns of logits logit_<class>."
+                )
+        self._dtypes[array] = np.result_type(*(_float_dtype(self._schema.field(name).type) for name in columns))
+
+    def _blocks(self) -> Iterator[Block]:
+        labels = [] if self._label is None else [self._label]
+        wanted = [*(column for name in self.widths for column in self.array_columns[name]), *labels, *self.columns]
+        first_row = 0
+        for batch in self._batches(list(dict.fromkeys(wanted))):
+            columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+            block = {name: self._matrix(columns, name, first_row) for name in self.widths}
+            for label in labels:
+                found = columns[label]
+                is_number = self._arrow.types.is_integer(found.type)
+                block[LABELS] = self._values(found.fill_null(-1) if is_number and found.null_count else found)
+            for name in self.columns:
+                block[KEPT + name] = self._values(columns[name])
+            first_row += batch.num_rows
+            yield block
+
+    def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
+        """The columns of an array side by side, or its lists below each other, in memory of its own."""
+        names = self.array_columns[array]
+        if self._is_list(names[0]):
+            return self._list_rows(columns[array], array, self.widths[array], first_row)
+        matrix = np.empty((len(columns[names[0]]), len(names)), self._dtypes[array])
+        for j, name in enumerate(names):
+            matrix[:, j] = _numbers(columns[name])
+        return matrix
+
+    def _list_rows(self, column: Any, name: str, width: int, first_row: int) -> Rows:
+        known = column.drop_null() if column.null_count else column
+        if not self._arrow.types.is_fixed_size_list(column.type):
+            lengths = _numbers(known.value_lengths())
+            if (lengths != width).any():
+                row = int(np.argmax(lengths != width))
+                raise InvalidInput(
+                    f"{self.path}: {name} row {first_row + row} has {lengths[row]} numbers; all rows must have {width}."
+                )
+        values = _numbers(known.flatten()).reshape(-1, width)
+        if not column.null_count:
+            return np.array(values, self._dtypes[name])
+        rows = np.full((len(column), width), np.nan, self._dtypes[name])
+        rows[column.is_valid().to_numpy(zero_copy_only=False)] = values
+        return rows
+
+    def _values(self, column: Any) -> NDArray[Any]:
+        """A column as numpy has it: numbers, times, or objects where there are nulls or anything else."""
+        types, kind = self._arrow.types, column.type
+        if types.is_dictionary(kind):
+            column = column.dictionary_decode()
+            kind = column.type
+        plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        if types.is_timestamp(kind) or types.is_date(kind) or (plain and not column.null_count):
+            values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+            return values
+        objects = np.empty(len(column), object)
+        objects[:] = column.to_pylist()
+        return objects
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    """A column of numbers; a null is NaN."""
+    if column.null_count or str(column.type) == "bool":
+        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return values
+    return np.from_dlpack(column)  # to_numpy would load pandas where it is installed: 40 MB
+
+
+def _float_dtype(kind: Any) -> np.dtype[Any]:
+    """The dtype to read a column of numbers as; whole numbers become float64."""
+    dtype = np.dtype(kind.to_pandas_dtype())
+    return dtype if dtype.kind == "f" else np.dtype(np.float64)
+
+
+@register_format
+class Parquet(ArrowReader):
+    """Columns, compressed, in row groups that can be read on their own. The file is opened once."""
+
+    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
+    magic, sink = (b"PAR1",), ParquetSink
+
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet_file.close()
+        super().close()
+
+    def _read_head(self) -> None:
+        self._arrow = need_arrow("pyarrow", self.path)
+        self._damage = (*DAMAGE, self._arrow.ArrowException)
+        file = self._parquet_file = open_parquet(self.source)
+        self._schema = file.schema_arrow
+        self.n_rows = file.metadata.num_rows
+        if self._chosen_parts is not None:
+            self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
+        try:
+            self._read_columns()
+        except FileFormatError as error:
+            if file.metadata.num_rows:
+                raise
+            raise EmptyTable(str(error)) from None
+        metadata = self._schema.metadata or {}
+        if _HEAD in metadata:
+            self._take_head(*_head_of(self.path, metadata[_HEAD]))
+        if CLASS_NAMES.encode() in metadata and self.class_names is None:
+            try:
+                names = read_json(metadata[CLASS_NAMES.encode()])
+            except ValueError:
+                return  # somebody else's key of the same name
+            self.class_names = tuple(map(str, names)) if isinstance(names, list) else None
+
+    @property
+    def parts(self) -> list[TablePart]:
+        """The row groups, as the footer tells."""
+        metadata = self._parquet_file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        return [
+            TablePart(group.num_rows, sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
+            for group in groups
+        ]
+
+    def _first_length(self, name: str) -> int:
+        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
+            known = batch.column(0).drop_null()
+            if len(known):
+                return len(known[0].as_py())
+        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
+
+    def _batches(self, columns: list[str]) -> Iterator[Any]:
+        rows, groups = min(self.chunk_rows, _BATCH_ROWS), self._chosen_parts
+        yield from self._parquet_file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False)
+
+
+def open_parquet(source: ByteSource) -> Any:
+    """pyarrow's view of a file, here or in an object store."""
+    parquet = need_arrow("pyarrow.parquet", source.shown)
+    if source.path is not None:
+        options = {"buffer_size": _BUFFER_BYTES, "pre_buffer": False, "page_checksum_verification": True}
+        return parquet.ParquetFile(source.path, **options)
+    return parquet.ParquetFile(source.open(), pre_buffer=True)  # few large requests
+
+
+def _head_text(path: str, head: Head) -> bytes:
+    """A network's head for a file's metadata: base64 of a .safetensors file."""
+    from safetensors.numpy import save
+
+    tensors = {}
+    for name, one in zip(("weight", "bias"), head, strict=True):
+        tensors[name] = np.ascontiguousarray(one, one.dtype.newbyteorder("=") if one.dtype.kind == "f" else np.float64)
+    size = sum(one.nbytes for one in tensors.values())
+    if size > _LARGEST_HEAD:
+        raise InvalidInput(
+            f"{path}: the head takes {size} bytes, and a .parquet file has room for {_LARGEST_HEAD}; write .npz or "
+            ".safetensors."
+        )
+    return base64.b64encode(save(tensors))
+
+
+def _head_of(path: str, text: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Weight and bias out of what :func:`_head_text` gave."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    if len(text) > 2 * _LARGEST_HEAD:
+        raise FileFormatError(f"{path}: its head takes {len(text)} bytes; at most {2 * _LARGEST_HEAD} are read.")
+    try:
+        tensors = load(base64.b64decode(text, validate=True))
+        return tensors["weight"], tensors["bias"]
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise FileFormatError(f"{path}: its head is damaged ({error}). Make it again.") from error
