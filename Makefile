@@ -41,7 +41,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) install --upgrade "pip>=25.1"
 	$(PIP) install --constraint constraints.txt torch torchvision  # first, so that nothing else chooses their build
-	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,data,report,serve,postgres,onnx,ray]"
+	$(PIP) install --constraint constraints.txt --group dev --editable ".[fast,arrow,torch,data,networks,report,serve,postgres,onnx,ray]"
 	touch $@
 
 $(BENCH_INSTALLED): $(INSTALLED) benchmarks/requirements.txt benchmarks/requirements-no-deps.txt

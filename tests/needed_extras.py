@@ -22,6 +22,8 @@ EXTRAS = {
     "PIL": "torch",
     "torchvision": "data",
     "lmdb": "data",
+    "transformers": "networks",
+    "timm": "networks",
     "jinja2": "report",
     "matplotlib": "report",
     "uvicorn": "serve",

@@ -134,7 +134,9 @@ def test_the_classifier_is_the_layer_the_logits_come_from() -> None:
 
 def test_a_classifier_followed_by_something_is_found_too() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.Linear(4, 4), nn.LogSoftmax(dim=1))
-    check(extract(model, (IMAGES, LABELS)), model, model[:2](IMAGES))
+    outputs = extract(model, (IMAGES, LABELS))
+    check(outputs, model[:3], model[:2](IMAGES))  # logits, not what the softmax makes of them
+    rebuilds(outputs)
     alone = nn.Linear(3, 2)
     rows = torch.randn(5, 3)
     np.testing.assert_array_equal(extract(alone, rows).features, rows.numpy())
@@ -163,7 +165,7 @@ def test_the_head_is_the_layer_that_makes_logits_of_features() -> None:
     assert outputs.head.bias.tolist() == [0.0] * 4
     named = extract(convolutional(), IMAGES, feature_layer="4")  # the pooling before the flattening: the same numbers
     rebuilds(named)
-    for half in (extract(convolutional().bfloat16(), IMAGES), extract(convolutional(), IMAGES, mixed_precision=True)):
+    for half in (extract(convolutional().bfloat16(), IMAGES), extract(convolutional(), IMAGES, dtype="bfloat16")):
         assert half.head is not None
         np.testing.assert_allclose(half.head.logits(half.features), half.logits, atol=0.05)
 
@@ -175,7 +177,7 @@ def test_where_there_is_no_such_layer_there_is_no_head() -> None:
 
     body = nn.Sequential(nn.Flatten(), nn.Linear(192, 5), nn.Tanh())
     for model, options in (
-        (nn.Sequential(*body, nn.Linear(5, 4), nn.LogSoftmax(dim=1)), {}),
+        (nn.Sequential(*body, nn.Linear(5, 4), nn.Hardtanh(-0.01, 0.01)), {}),
         (nn.Sequential(*body, Cosine(5, 4)), {}),
         (nn.Sequential(*body, nn.Linear(5, 4)), {"feature_layer": "1"}),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()), {"feature_layer": "0"}),
@@ -259,7 +261,7 @@ class Refused(nn.Module):
     ("answer", "message"),
     (
         (lambda z: (z, z), "it returned a tuple of 2. Wrap it"),
-        (lambda z: {"logits": z}, "it returned a dict"),
+        (lambda z: {"scores": z}, "it returned a dict"),
         (lambda z: z[:, 0], r"it returned a tensor of shape \(2,\)"),
         (lambda z: z[:, :1], r"it returned a tensor of shape \(2, 1\)"),
     ),
@@ -278,17 +280,20 @@ def test_a_missing_layer_is_explained() -> None:
         extract(pooled, IMAGES, feature_layer="avgpool")
     with pytest.raises(InvalidInput, match="layer 'idle' did not run"):
         extract(Refused(lambda z: z), IMAGES, feature_layer="idle")
-    sequence = nn.Sequential(nn.Flatten(2), nn.Flatten(), nn.Linear(192, 4))
-    with pytest.raises(InvalidInput, match=r"layer '0' must give activations.*the shape \(2, 3, 64\)"):
-        extract(sequence, IMAGES, feature_layer="0")
+    single = nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 192)), nn.Linear(192, 4))
+    with pytest.raises(InvalidInput, match=r"layer '0' must give activations.*the shape \(384,\)"):
+        extract(single, IMAGES, feature_layer="0")
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     (
-        ("images", "got str"),
-        ({"image": IMAGES}, "got dict"),
-        ([{"image": IMAGES}], "at row 0 the data gave dict"),
+        ("images", "there is no file or folder images"),
+        (3, "got int"),
+        ({"image": IMAGES}, "unexpected keyword argument 'image'"),
+        ([{"names": ["a"]}], "a batch that is a dictionary needs arrays; at row 0 it holds names"),
+        ([{"a": IMAGES, "b": IMAGES[:3]}], r"the arrays of a batch must have equal lengths; at row 0: \[3, 23\]"),
+        ([["a"]], "a batch must be images, .* at row 0 the data gave list"),
         (IMAGES.byte(), "got uint8 pixels"),
         (IMAGES[:0], "data holds no images"),
         ([], "data holds no images"),
@@ -329,17 +334,22 @@ def test_nan_names_the_row_and_the_model_is_left_as_it_was() -> None:
 
 def test_mixed_precision_gives_float32() -> None:
     model = convolutional()
-    outputs = extract(model, IMAGES, mixed_precision=True)
+    said: list[str] = []
+    outputs = extract(model, IMAGES, dtype="bfloat16", say=said.append)
     exact = extract(model, IMAGES)
     assert outputs.logits.dtype == np.float32
     assert 0 < np.abs(outputs.logits - exact.logits).max() < 0.05
+    assert "bfloat16: on the first 23 inputs the logits are at most" in said[0]
+    assert "23 of 23 predicted classes are the same" in said[0]
+    with pytest.raises(InvalidInput, match="dtype must be"):
+        extract(model, IMAGES, dtype="int8")
 
 
 def test_half_precision_and_compiled_models_work() -> None:
     model = convolutional()
     expected = extract(model, IMAGES).logits
     compiled = torch.compile(model, backend="eager")
-    np.testing.assert_array_equal(extract(compiled, IMAGES).logits, expected)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(extract(compiled, IMAGES).logits, expected)
     outputs = extract(convolutional().bfloat16(), IMAGES)
     assert outputs.logits.dtype == np.float32
     np.testing.assert_allclose(outputs.logits, expected, atol=0.1)

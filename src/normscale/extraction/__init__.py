@@ -1,16 +1,41 @@
-"""A network's named outputs; needs torch (``pip install 'normscale[torch]'``)."""
+"""A classifier's named outputs: torch, transformers, timm, torchvision, ONNX and scikit-learn."""
+
+from typing import TYPE_CHECKING, Any
 
 from normscale.errors import MissingExtra
+from normscale.extraction.extracting import extract, extract_batches
+from normscale.extraction.models import open_model
+from normscale.extraction.preprocessing import Preprocessing, preprocessing
 
-try:
-    import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise MissingExtra(
-        f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
-    ) from error
+if TYPE_CHECKING:
+    from normscale.extraction.attacks import attacked_layers
+    from normscale.extraction.perturbation import EpsilonChoice, choose_epsilon, perturbed_logits
 
-from normscale.extraction.attacks import attacked_layers
-from normscale.extraction.perturbation import EpsilonChoice, choose_epsilon, perturbed_logits
-from normscale.extraction.torch_model import extract, extract_batches
+_OF_TORCH = {
+    "attacked_layers": "attacks",
+    **dict.fromkeys(("EpsilonChoice", "choose_epsilon", "perturbed_logits"), "perturbation"),
+}
 
-__all__ = ["EpsilonChoice", "attacked_layers", "choose_epsilon", "extract", "extract_batches", "perturbed_logits"]
+__all__ = [
+    "EpsilonChoice",
+    "Preprocessing",
+    "attacked_layers",
+    "choose_epsilon",
+    "extract",
+    "extract_batches",
+    "open_model",
+    "perturbed_logits",
+    "preprocessing",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs torch when it is asked for."""
+    if name not in _OF_TORCH:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        return getattr(import_module(f"{__name__}.{_OF_TORCH[name]}"), name)
+    except ImportError as error:
+        raise MissingExtra(f"{name} needs torch ({error}). Run: pip install 'normscale[torch]'") from error

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import BatchReader, ImageData, announced
+from normscale.extraction.batch_reader import BatchReader, InputData, announced
 from normscale.extraction.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
 from normscale.extraction.input_gradient import input_gradient, log_odds, step
 from normscale.extraction.layers import LayerReader, Layers
@@ -19,7 +21,7 @@ from normscale.outputs import ATTACKED, LOGITS, ModelOutputs
 
 def attacked_layers(
     model: nn.Module,
-    data: ImageData,
+    data: InputData,
     *,
     layers: Layers = None,
     epsilon: float = 0.05,
@@ -105,15 +107,15 @@ def attacked_layers(
     return ModelOutputs.concatenate(parts)
 
 
-def _loss_gradient(model: nn.Module, inputs: Tensor, labels: Tensor | None) -> Tensor:
+def _loss_gradient(model: nn.Module, inputs: Tensor, labels: NDArray[Any] | None) -> Tensor:
     """Where the label, or the predicted class where there is none, becomes less likely."""
 
     def loss(images: Tensor) -> Tensor:
         logits = logits_of(model(images))
         target = logits.detach().argmax(dim=1)
         if labels is not None:
-            known = labels.to(target.device)
-            _validate.as_labels(labels.cpu().numpy(), "labels", length=len(logits), n_classes=logits.shape[1])
+            known = torch.as_tensor(labels, device=target.device)
+            _validate.as_labels(labels, "labels", length=len(logits), n_classes=logits.shape[1])
             target = torch.where(known >= 0, known, target)
         return log_odds(logits, target).sum()  # its gradient has the sign of cross-entropy's, and does not saturate
 

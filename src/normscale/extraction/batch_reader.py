@@ -1,80 +1,107 @@
-"""Images batch by batch, from tensors, arrays, data sets, loaders, or batches already made."""
+"""Inputs batch by batch, from tensors, arrays, data sets, loaders, or batches already made."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from normscale import _validate
 from normscale._progress import QUIET_SECONDS, bar
 from normscale.errors import InvalidInput
 
-ImageData: TypeAlias = "Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any] | Iterable[Any]"
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.utils.data import DataLoader, Dataset
+
+InputData: TypeAlias = "Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any] | Mapping[str, Any] | Iterable[Any]"
 """What :class:`BatchReader` understands."""
+
+Inputs: TypeAlias = "Tensor | NDArray[Any] | dict[str, Tensor | NDArray[Any]]"
+"""What a network is called with: one array, or several by the names of its arguments."""
+
+LABELS = ("labels", "label")
+"""What a batch that is a dictionary calls its labels."""
 
 
 class Batch(NamedTuple):
-    """Some images, and their labels where the data has any."""
+    """Some inputs, and their labels where the data has any."""
 
-    images: Tensor
-    labels: Tensor | None
+    inputs: Inputs
+    labels: NDArray[Any] | None
+
+    @property
+    def n_rows(self) -> int:
+        """The number of inputs."""
+        return n_inputs(self.inputs)
+
+
+def n_inputs(inputs: Inputs) -> int:
+    """How many inputs there are."""
+    return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
+
+
+def first_inputs(inputs: Inputs, stop: int, start: int = 0) -> Inputs:
+    """Some of the inputs."""
+    if isinstance(inputs, dict):
+        return {name: value[start:stop] for name, value in inputs.items()}
+    return inputs[start:stop]
 
 
 class BatchReader:
-    """Images in a fixed order, in batches; ``n_rows`` is None where only the end will tell."""
+    """Inputs in a fixed order, in batches; ``n_rows`` is None where only the end will tell."""
 
-    def __init__(self, data: ImageData, batch_size: int) -> None:
+    def __init__(self, data: InputData | Any, batch_size: int) -> None:
         """Find out what kind of data it is; nothing is read yet."""
         self.batch_size = _validate.at_least(batch_size, "batch_size", 1)
         self.n_rows: int | None = None
-        self._columns: tuple[Any, ...] | None = None
+        self._whole: Any = None
         self._loader: Iterable[Any] = ()
-        if isinstance(data, TensorDataset):
+        loading = sys.modules.get("torch.utils.data")  # nobody has a data set of torch without it
+        if loading is not None and isinstance(data, loading.TensorDataset):
             data = data.tensors
-        if _is_array(data) or _is_pair(data):
-            self._columns = data if isinstance(data, tuple) else (data,)
-            lengths = {len(column) for column in self._columns}
-            if len(lengths) > 1:
+        columns = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, tuple) else (data,)
+        if _is_array(data) or _is_pair(data) or (isinstance(data, Mapping) and data and all(map(_is_array, columns))):
+            self._whole = data
+            lengths = {len(column) for column in columns}
+            if len(lengths) != 1:
                 raise InvalidInput(f"images and labels must have equal lengths; got {sorted(lengths)}.")
             self.n_rows = lengths.pop()
-        elif isinstance(data, Dataset):
-            self._loader = DataLoader(data, batch_size=self.batch_size)
+        elif loading is not None and isinstance(data, loading.Dataset):
+            self._loader = loading.DataLoader(data, batch_size=self.batch_size)
             self.n_rows = _rows_of(self._loader)
-        elif isinstance(data, DataLoader):
+        elif loading is not None and isinstance(data, loading.DataLoader):
             self._loader = data
             self.n_rows = _rows_of(data)
-        elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, dict)):
+        elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
             self._loader = data
             self.n_rows = getattr(data, "n_images", None)
         else:
             raise InvalidInput(
-                "data must be a tensor or array of images, a torch Dataset or DataLoader, or an iterable of "
-                f"(images, labels) batches; got {type(data).__name__}."
+                "data must be a tensor or array of images, a torch Dataset or DataLoader, an iterable of (images, "
+                f"labels) batches or of dictionaries, or the path of a folder or file; got {type(data).__name__}."
             )
 
     def batches(self) -> Iterator[Batch]:
         """All rows."""
-        if self._columns is not None:
-            assert self.n_rows is not None
+        if self.n_rows is not None and self._whole is not None:
             for a in range(0, self.n_rows, self.batch_size):
-                yield _as_batch([column[a : a + self.batch_size] for column in self._columns], a)
+                yield _as_batch(_sliced(self._whole, a, a + self.batch_size), a)
             return
         position = 0
         for item in self._loader:
             batch = _as_batch(item, position)
-            position += len(batch.images)
+            position += batch.n_rows
             yield batch
 
     def first(self) -> Batch:
         """The first batch, which is not lost: an iterator is put together again."""
-        if self._columns is None and isinstance(self._loader, Iterator):
+        if self._whole is None and isinstance(self._loader, Iterator):
             item = next(self._loader, None)
             if item is not None:
                 self._loader = chain([item], self._loader)
@@ -86,22 +113,26 @@ class BatchReader:
 
 
 def announced(batches: Iterable[Batch], doing: str, *, total: int | None, show: bool = True) -> Iterator[Batch]:
-    """Pass batches on; once it takes longer than two seconds, a terminal gets a bar with the time left."""
+    """Pass batches on; once it takes longer than two seconds, a terminal gets a bar with speed and time left."""
+    done, start = 0, time.monotonic()
     with bar(doing, total, quiet_seconds=QUIET_SECONDS, wanted=show) as line:
         for batch in batches:
             yield batch
-            line.advance(len(batch.images))
+            done += batch.n_rows
+            line.at(done, f"{doing}, {done / max(time.monotonic() - start, 1e-3):,.0f} inputs/s")
 
 
-def _rows_of(loader: DataLoader[Any]) -> int | None:
+def _rows_of(loader: Any) -> int | None:
     """How many rows a loader will give, where that is certain."""
+    from torch.utils.data import IterableDataset
+
     if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or loader.drop_last:
         return None
     return len(loader.sampler) if isinstance(loader.sampler, Sized) else None
 
 
 def _is_array(value: Any) -> bool:
-    return isinstance(value, (Tensor, np.ndarray))
+    return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "ndim"))
 
 
 def _is_pair(value: Any) -> bool:
@@ -109,39 +140,60 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(_is_array, value)) and value[1].ndim == 1
 
 
+def _is_dictionary(value: Any) -> bool:
+    return isinstance(value, Mapping) and len(value) > 0
+
+
+def _sliced(whole: Any, start: int, stop: int) -> Any:
+    if isinstance(whole, Mapping):
+        return {name: value[start:stop] for name, value in whole.items()}
+    return [column[start:stop] for column in whole] if isinstance(whole, tuple) else whole[start:stop]
+
+
 def _as_batch(item: Any, row: int) -> Batch:
-    """Images and labels out of what the data yields."""
-    if _is_array(item):
-        parts = [item]
-    elif isinstance(item, (tuple, list)) and item and _is_array(item[0]):
-        parts = list(item[:2])
+    """Inputs and labels out of what the data yields."""
+    if _is_dictionary(item):
+        named = {str(name): value for name, value in item.items()}
+        labels = next((named.pop(name) for name in LABELS if name in named), None)
+        inputs: Any = {name: value for name, value in named.items() if _is_array(value)}
+        if not inputs:
+            raise InvalidInput(f"a batch that is a dictionary needs arrays; at row {row} it holds {', '.join(item)}.")
+        lengths = {len(value) for value in inputs.values()}
+        if len(lengths) > 1:
+            raise InvalidInput(f"the arrays of a batch must have equal lengths; at row {row}: {sorted(lengths)}.")
+        for name in ("pixel_values", "image", "images"):
+            if name in inputs:
+                _check_pixels(inputs[name], row)
     else:
+        if _is_array(item):
+            item = [item]
+        if not isinstance(item, (tuple, list)) or not item or not _is_array(item[0]):
+            raise InvalidInput(
+                f"a batch must be images, (images, labels), or a dictionary of what the model's forward takes; at row "
+                f"{row} the data gave {type(item).__name__}."
+            )
+        inputs, labels = item[0], item[1] if len(item) > 1 else None
+        _check_pixels(inputs, row)
+    count = n_inputs(inputs)
+    if labels is None:
+        return Batch(inputs, None)
+    known = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
+    if known.shape != (count,):
         raise InvalidInput(
-            f"a batch must be images or (images, labels); at row {row} the data gave {type(item).__name__}. "
-            "Turn it into that: ((batch['image'], batch['label']) for batch in data)."
+            f"labels must have shape ({count},), one class number per image; at row {row} the data gave "
+            f"shape {tuple(known.shape)}."
         )
-    images = _tensor(parts[0])
+    return Batch(inputs, known)
+
+
+def _check_pixels(images: Any, row: int) -> None:
     if images.ndim < 2:
         raise InvalidInput(
             f"images must come in batches, (n, channels, height, width); at row {row} the data gave shape "
             f"{tuple(images.shape)}."
         )
-    if images.dtype == torch.uint8:
+    if str(images.dtype).endswith("uint8"):
         raise InvalidInput(
             "images must be normalised as in training; got uint8 pixels. For example: "
             "(images.float() / 255 - mean) / std."
         )
-    if len(parts) == 1:
-        return Batch(images, None)
-    labels = _tensor(parts[1]) if _is_array(parts[1]) else torch.as_tensor(parts[1])
-    if labels.shape != (len(images),):
-        raise InvalidInput(
-            f"labels must have shape ({len(images)},), one class number per image; at row {row} the data gave "
-            f"shape {tuple(labels.shape)}."
-        )
-    return Batch(images, labels)
-
-
-def _tensor(value: Tensor | NDArray[Any]) -> Tensor:
-    # copied: torch warns of arrays that may not be written to, such as memory maps
-    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

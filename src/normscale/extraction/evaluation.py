@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from normscale.errors import InvalidInput
+from normscale.outputs import LOGITS
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, out of what compiles it or spreads it over devices: only there do hooks work."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    inner = getattr(model, "_orig_mod", model)  # torch.compile
-    if isinstance(inner, (DataParallel, DistributedDataParallel)):
-        inner = inner.module
-    assert isinstance(inner, nn.Module)
-    return inner
+    inner: nn.Module = model
+    while True:
+        if isinstance(inner, (DataParallel, DistributedDataParallel)):
+            inner = inner.module
+        elif hasattr(inner, "_orig_mod"):  # torch.compile
+            inner = inner._orig_mod  # type: ignore[assignment]
+        else:
+            return inner
 
 
 def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -32,14 +37,22 @@ def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.get_default_dtype()
 
 
-def to_network(images: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+def to_network(images: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
     """A copy of images where and as the network wants them; channels last, which convolutions on a CPU like best.
 
     It is always a copy: a network may work in place, and the images are the caller's.
     """
+    if not isinstance(images, Tensor):
+        images = torch.from_numpy(np.array(images))
     layout = torch.channels_last if images.ndim == 4 and device.type in ("cpu", "cuda") else torch.preserve_format
     kind = dtype if images.is_floating_point() else images.dtype
-    return images.detach().to(device, kind, non_blocking=True, copy=True, memory_format=layout)
+    tensor: Tensor = images
+    return tensor.detach().to(device, kind, non_blocking=True, copy=True, memory_format=layout)
+
+
+def called(model: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
+    """What a model gives; arrays by name are its keyword arguments."""
+    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
 
 
 @contextmanager
@@ -70,16 +83,20 @@ def moved(model: nn.Module, device: str | torch.device | None) -> Iterator[None]
 
 
 def logits_of(output: Any) -> Tensor:
-    """The output of a network, if it is logits (n, n_classes)."""
-    if isinstance(output, Tensor) and output.ndim == 2 and output.shape[1] >= 2:
-        return output
-    if isinstance(output, Tensor):
-        what = f"a tensor of shape {tuple(output.shape)}"
-    elif isinstance(output, (tuple, list)):
-        what = f"a {type(output).__name__} of {len(output)}"
+    """The logits (n, n_classes) among what a network gives: the tensor itself, or its ``logits``."""
+    found = getattr(output, LOGITS, None)
+    if found is None and isinstance(output, Mapping):
+        found = output.get(LOGITS)
+    logits = output if found is None else found
+    if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 2:
+        return logits
+    if isinstance(logits, Tensor):
+        what = f"a tensor of shape {tuple(logits.shape)}"
+    elif isinstance(logits, (tuple, list)):
+        what = f"a {type(logits).__name__} of {len(logits)}"
     else:
-        what = f"a {type(output).__name__}"
+        what = f"a {type(logits).__name__}"
     raise InvalidInput(
-        f"the model must return logits, a tensor (n, n_classes) with n_classes >= 2; it returned {what}. "
-        "Wrap it in a module whose forward returns the logits alone."
+        f"the model must return logits, a tensor (n, n_classes) with n_classes >= 2, or have them as .logits; it "
+        f"returned {what}. Wrap it in a module whose forward returns the logits alone."
     )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import BatchReader, ImageData, announced
+from normscale.extraction.batch_reader import BatchReader, InputData, announced
 from normscale.extraction.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
 from normscale.extraction.input_gradient import input_gradient, log_odds, step
 
@@ -38,7 +38,7 @@ class EpsilonChoice(NamedTuple):
 
 def perturbed_logits(
     model: nn.Module,
-    data: ImageData,
+    data: InputData,
     *,
     epsilon: float = EPSILON,
     temperature: float = 1000.0,
@@ -110,7 +110,7 @@ def perturbed_logits(
 
 def choose_epsilon(
     model: nn.Module,
-    data: ImageData,
+    data: InputData,
     candidates: Sequence[float] = CANDIDATES,
     *,
     temperature: float = 1000.0,

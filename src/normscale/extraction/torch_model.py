@@ -1,9 +1,9 @@
-"""One pass of a network over some images: logits, features, further layers and labels, for every detector at once."""
+"""A torch network that is being run: logits, features and layers of one batch after another."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -12,134 +12,115 @@ from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import BatchReader, ImageData, announced
+from normscale.extraction.batch_reader import Inputs, first_inputs, n_inputs
 from normscale.extraction.evaluation import device_and_dtype, evaluating, moved, to_network, unwrapped
 from normscale.extraction.layers import LayerReader, Layers
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, Head
+
+DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+"""In what precision a network is run; float32 is the network's own."""
 
 
-def extract(
-    model: nn.Module,
-    data: ImageData,
-    *,
-    layers: Layers = None,
-    features: bool = True,
-    feature_layer: str | None = None,
-    ood: bool = False,
-    batch_size: int = 512,
-    device: str | torch.device | None = None,
-    mixed_precision: bool | None = None,
-    progress: bool = True,
-) -> ModelOutputs:
-    """Run a network over some images and keep what detectors read.
+class TorchNetwork:
+    """Runs a network without gradients; :meth:`running` puts it into evaluation mode and back."""
 
-    The network is run in evaluation mode without gradients, and left as it was: modes, device and hooks are put back,
-    on an error too.
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        layers: Layers = None,
+        features: bool = True,
+        feature_layer: str | None = None,
+        device: str | torch.device | None = None,
+        dtype: str = "float32",
+        say: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """Check names and options; nothing is run."""
+        self.model = unwrapped(model)
+        self._reader = LayerReader(self.model, layers, features=features, feature_layer=feature_layer)
+        self._lower = DTYPES[_validate.one_of(dtype, "dtype", tuple(DTYPES))]
+        self._device, self._say = device, say
+        self._most: int | None = None
+        self._is_first = True
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Any classifier that maps images to logits (n, C).
-    data : tensor, array, (images, labels), Dataset, DataLoader, or iterable of batches
-        Images normalised as in training, shape (n, channels, height, width), or whatever else the model takes. The
-        items of a data set are (image, label) or an image; batches are (images, labels) or images.
-    layers : None, "all", or names of modules
-        Further layers to keep, each as an array of its module's name with dots as underscores (``"stage1.0"`` is
-        ``stage1_0``); maps are averaged over space. ``"all"`` is the stem and every stage of the networks in
-        :mod:`normscale.bench.train`, or what else a model calls its ``stage_names``.
-    features : bool
-        False leaves the penultimate layer out.
-    feature_layer : str, optional
-        Name of the module whose output are the features (``"avgpool"``). By default the input of the linear layer that
-        the logits come from, which is found by a look at two images.
-    ood : bool
-        The images are out-of-distribution, so their labels number other classes than the model's: all become -1,
-        "not known". Otherwise a label that is no class of the model is an error.
-    batch_size : int
-        Images per pass; where the data comes in batches, theirs counts.
-    device : str or torch.device, optional
-        Where to run; by default where the model is. The model goes back afterwards.
-    mixed_precision : bool, optional
-        Autocast; by default on a GPU only. Outputs are float32 in any case.
-    progress : bool
-        Show a bar on a terminal when it takes longer than two seconds.
+    @property
+    def head(self) -> Head | None:
+        """The network's last layer, once a batch was read."""
+        return self._reader.head
 
-    Returns
-    -------
-    ModelOutputs
-        ``logits`` (n, C), ``features`` (n, d) and the layers, float32; ``labels`` (n,), int64, where the data has
-        labels; ``head``, weight and bias of the linear layer that makes the logits of the features. It is None where
-        the logits come from something else, or ``feature_layer`` is not what goes into that layer.
+    @property
+    def class_names(self) -> dict[str, int] | None:
+        """The classes by name, where the network's record has them, as those of transformers do."""
+        names = getattr(getattr(self.model, "config", None), "label2id", None)
+        return {str(name): int(number) for name, number in names.items()} if isinstance(names, dict) else None
 
-    Raises
-    ------
-    InvalidInput
-        When the model gives no logits (n, C), a number is NaN or infinite (the row is named), no feature layer is
-        found, or labels do not fit.
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Evaluation mode on the device that was asked for."""
+        with moved(self.model, self._device), evaluating(self.model):
+            yield
 
-    Examples
-    --------
-    >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
-    >>> extract(network, torch.zeros(10, 3, 16, 16), layers=["0"])
-    ModelOutputs(n=10, logits=5, features=8, layer_0=8, head)
-    """
-    parts = list(
-        extract_batches(
-            model,
-            data,
-            layers=layers,
-            features=features,
-            feature_layer=feature_layer,
-            ood=ood,
-            batch_size=batch_size,
-            device=device,
-            mixed_precision=mixed_precision,
-            progress=progress,
+    def read(self, inputs: Inputs, first_row: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+        """The arrays of a batch, float32; an error names the row that is not finite."""
+        where, dtype = device_and_dtype(self.model)
+        if isinstance(inputs, dict):
+            placed: Any = {name: to_network(value, where, dtype) for name, value in inputs.items()}
+        else:
+            placed = to_network(inputs, where, dtype)
+        found = self._halved(placed, where)
+        if self._is_first:
+            self._is_first = False
+            if self._reader.found and not self._reader.found.startswith("features"):
+                self._say(self._reader.found)
+            if self._lower is not None:
+                self._compare(placed, found[LOGITS], where)
+        return {name: finite_rows(tensor, name, first_row) for name, tensor in found.items()}
+
+    def _halved(self, inputs: Any, where: torch.device) -> dict[str, Tensor]:
+        """Run a batch; one that is too large for the device's memory in halves, as all that follow."""
+        count = n_inputs(inputs)
+        while True:
+            size = min(count, self._most or count)
+            try:
+                parts = [self._run(first_inputs(inputs, a + size, a), where) for a in range(0, count, size)]
+                return parts[0] if len(parts) == 1 else {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
+            except torch.OutOfMemoryError as error:
+                if size == 1:
+                    raise InvalidInput(f"one input alone is too large for the memory of {where} ({error}).") from error
+            self._most = size // 2
+            self._say(f"{size} inputs at once are too many for the memory of {where}; going on with {self._most}.")
+
+    def _run(self, inputs: Any, where: torch.device) -> dict[str, Tensor]:
+        lower = nullcontext() if self._lower is None else torch.autocast(where.type, dtype=self._lower)
+        try:
+            with torch.inference_mode(), lower:
+                return self._reader.read(inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            shapes = {n: tuple(v.shape) for n, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
+            message = str(error).strip().splitlines()
+            raise InvalidInput(
+                f"the model fails on inputs of shape {shapes}: {message[0] if message else type(error).__name__}. Have "
+                "they the size and the arguments that it was made for?"
+            ) from error
+
+    def _compare(self, inputs: Any, logits: Tensor, where: torch.device) -> None:
+        """Say how far the lower precision is from float32 on the first batch."""
+        lower, self._lower = self._lower, None
+        try:
+            exact = self._halved(inputs, where)[LOGITS].float()
+        finally:
+            self._lower = lower
+        far = float((logits.float() - exact).abs().max())
+        same = int((logits.argmax(dim=1) == exact.argmax(dim=1)).sum())
+        width = float(exact.max() - exact.min())
+        self._say(
+            f"{str(lower).removeprefix('torch.')}: on the first {len(exact)} inputs the logits are at most {far:.3g} "
+            f"off float32's, which span {width:.3g}; {same} of {len(exact)} predicted classes are the same."
         )
-    )
-    if not parts:
-        raise InvalidInput("data holds no images; at least one is needed.")
-    return ModelOutputs.concatenate(parts)
-
-
-def extract_batches(
-    model: nn.Module,
-    data: ImageData,
-    *,
-    layers: Layers = None,
-    features: bool = True,
-    feature_layer: str | None = None,
-    ood: bool = False,
-    batch_size: int = 512,
-    device: str | torch.device | None = None,
-    mixed_precision: bool | None = None,
-    progress: bool = True,
-) -> Iterator[ModelOutputs]:
-    """What :func:`extract` gives, batch by batch, for data whose outputs do not fit into memory.
-
-    The network is in evaluation mode until the last batch has been given, or the iterator is closed.
-    """
-    network = unwrapped(model)
-    source = BatchReader(data, batch_size)
-    reader = LayerReader(network, layers, features=features, feature_layer=feature_layer)
-    row = 0
-    has_labels: bool | None = None
-    with moved(network, device), evaluating(network):
-        where, dtype = device_and_dtype(network)
-        mixed = where.type == "cuda" if mixed_precision is None else mixed_precision
-        for images, labels in announced(source.batches(), "extracting", total=source.n_rows, show=progress):
-            with torch.inference_mode(), torch.autocast(where.type) if mixed else nullcontext():
-                found = reader.read(to_network(images, where, dtype))
-            arrays = {name: finite_rows(tensor, name, row) for name, tensor in found.items()}
-            known = _labels(labels, arrays[LOGITS].shape[1], row, ood)
-            part = ModelOutputs(labels=known, head=reader.head, **arrays)
-            if len(part) != len(images):
-                raise InvalidInput(f"the model returned {len(part)} rows for {len(images)} images.")
-            if has_labels not in (None, labels is not None):
-                raise InvalidInput(f"some batches have labels and others, such as that of row {row}, differ.")
-            has_labels = labels is not None
-            yield part
-            row += len(part)
 
 
 def finite_rows(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -147,20 +128,4 @@ def finite_rows(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np
     array = tensor.float().cpu().numpy()
     if not np.isfinite(array).all():
         raise _validate.invalid_row_error(array, name, first_row=first_row)
-    return array
-
-
-def _labels(labels: Tensor | None, n_classes: int, first_row: int, ood: bool) -> np.ndarray[Any, Any] | None:
-    """Labels the model knows; -1 for those of other classes."""
-    if labels is None:
-        return None
-    if ood:
-        return np.full(len(labels), -1, dtype=np.int64)
-    array = labels.cpu().numpy()
-    wrong = np.flatnonzero((array < -1) | (array >= n_classes))
-    if wrong.size:
-        raise InvalidInput(
-            f"the label of row {first_row + wrong[0]} is {array[wrong[0]]}; the model's classes are 0 to "
-            f"{n_classes - 1}. If these are out-of-distribution images with labels of their own, pass ood=True."
-        )
     return array

@@ -29,8 +29,8 @@ from normscale.bench.train.resnet import ResidualNetwork
 from normscale.bench.train.training import EpochLog, accuracy, other_settings, train
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, NormscaleError
+from normscale.extraction.extracting import extract
 from normscale.extraction.layers import Layers
-from normscale.extraction.torch_model import extract
 from normscale.rows import read_table, write_table
 
 VALIDATION_SHARE = 0.1

@@ -1,0 +1,333 @@
+"""One pass of a classifier over some inputs: logits, features, further layers and labels, for every detector."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normscale import _validate
+from normscale.errors import InvalidInput, MissingExtra
+from normscale.extraction.batch_reader import Batch, BatchReader, InputData, Inputs, announced
+from normscale.extraction.items import Items, item_batches, open_items
+from normscale.extraction.models import OpenedModel, open_model, recorded
+from normscale.extraction.preprocessing import Prepare
+from normscale.outputs import LOGITS, Head, ModelOutputs
+
+if TYPE_CHECKING:
+    from normscale.extraction.layers import Layers
+
+BATCH_SIZE = 128
+Say = Callable[[str], object]
+
+
+class Network(Protocol):
+    """A classifier that is being run."""
+
+    @property
+    def head(self) -> Head | None:
+        """Its last layer, known once a batch was read."""
+
+    @property
+    def class_names(self) -> dict[str, int] | None:
+        """Its classes by name, where they are recorded."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Make it ready, and put it back."""
+
+    def read(self, inputs: Inputs, first_row: int) -> dict[str, NDArray[np.float32]]:
+        """The arrays of a batch."""
+
+
+class ExtractOptions(NamedTuple):
+    """How a classifier is run; as in :func:`extract`."""
+
+    layers: Layers = None
+    features: bool = True
+    feature_layer: str | None = None
+    ood: bool = False
+    batch_size: int = BATCH_SIZE
+    device: Any = None
+    dtype: str = "float32"
+    preprocess: Prepare | None = None
+    weights: str | None = None
+    class_names: Sequence[str] | None = None
+    column: str | None = None
+    label: str | None = None
+    workers: int = 4
+    on_invalid: str = "raise"
+
+
+def extract(
+    model: Any,
+    data: InputData | str | os.PathLike[str],
+    *,
+    layers: Layers = None,
+    features: bool = True,
+    feature_layer: str | None = None,
+    ood: bool = False,
+    batch_size: int = BATCH_SIZE,
+    device: Any = None,
+    dtype: str = "float32",
+    preprocess: Prepare | None = None,
+    weights: str | None = None,
+    class_names: Sequence[str] | None = None,
+    column: str | None = None,
+    label: str | None = None,
+    workers: int = 4,
+    on_invalid: str = "raise",
+    progress: bool = True,
+    say: Say | None = None,
+) -> ModelOutputs:
+    """Run a classifier over some inputs and keep what detectors read.
+
+    A torch network is run in evaluation mode without gradients, and left as it was: modes, device and hooks are put
+    back, on an error too.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, scikit-learn classifier, or str
+        Any classifier that gives logits (n, C), or an object with ``.logits``. A text names one: ``hf:ORG/NAME``, a
+        folder of ``save_pretrained``, ``timm:NAME``, ``torchvision:NAME``, ``FILE.onnx`` or ``FILE.py:FUNCTION``.
+    data : tensor, array, (inputs, labels), Dataset, DataLoader, iterable of batches, or path
+        Inputs prepared as in training. Batches are (inputs, labels), inputs, or dictionaries of what the model's
+        forward takes. A path is a folder of pictures, a .parquet file with a column of pictures or texts, pixels in an
+        .npz file, or a .txt file.
+    layers : None, "all", or names of modules
+        Further layers to keep, each as an array of its module's name with dots as underscores (``"stage1.0"`` is
+        ``stage1_0``); maps are averaged over space, and tokens over the sequence. ``"all"`` is what the model calls its
+        ``stage_names``. For an ONNX file, names of tensors.
+    features : bool
+        False leaves the penultimate layer out.
+    feature_layer : str, optional
+        Name of the module whose output are the features (``"avgpool"``). By default the input of the linear layer that
+        the logits come from, which is found by a look at two inputs.
+    ood : bool
+        The inputs are out-of-distribution, so their labels number other classes than the model's: all become -1,
+        "not known". Otherwise a label that is no class of the model is an error.
+    batch_size : int
+        Inputs per pass; where the data comes in batches, theirs counts.
+    device : str or torch.device, optional
+        Where to run; by default where the model is. The model goes back afterwards.
+    dtype : {"float32", "bfloat16", "float16"}
+        A lower one means autocast; the first batch is compared with float32. Outputs are float32 in any case.
+    preprocess : callable, optional
+        Makes an input of a picture (PIL), or arrays of a list of texts: :func:`preprocessing` makes one. By default
+        what the model records: preprocessor_config.json, timm's pretrained_cfg.
+    weights : path, optional
+        A state dictionary for a model by name.
+    class_names : sequence of str, optional
+        The model's classes in their order, to match folders of pictures with.
+    column, label : str, optional
+        The columns of a .parquet file.
+    workers : int
+        Threads that read pictures. The rows are the same for any number.
+    on_invalid : {"raise", "skip"}
+        What to do with a picture that cannot be read.
+    progress : bool
+        Show a bar on a terminal when it takes longer than two seconds.
+    say : callable, optional
+        Takes sentences: the preprocessing, a lower precision's error, pictures left out. By default standard error.
+
+    Returns
+    -------
+    ModelOutputs
+        ``logits`` (n, C), ``features`` (n, d) and the layers, float32; ``labels`` (n,), int64, where the data has
+        labels; ``head``, weight and bias of the linear layer that makes the logits of the features. It is None where
+        the logits come from something else, or ``feature_layer`` is not what goes into that layer.
+
+    Raises
+    ------
+    InvalidInput
+        When the model gives no logits (n, C), a number is NaN or infinite (the row is named), no feature layer is
+        found, labels do not fit, or nothing records how pictures become inputs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch import nn
+    >>> network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    >>> extract(network, torch.zeros(10, 3, 16, 16), layers=["0"])
+    ModelOutputs(n=10, logits=5, features=8, layer_0=8, head)
+    """
+    given = dict(locals())
+    if _is_scikit(model):
+        return _from_scikit(model, data, ood)
+    parts = list(extract_batches(**given))
+    if not parts:
+        raise InvalidInput("data holds no images; at least one is needed.")
+    return ModelOutputs.concatenate(parts)
+
+
+def extract_batches(
+    model: Any,
+    data: InputData | str | os.PathLike[str] | Items,
+    *,
+    progress: bool = True,
+    say: Say | None = None,
+    rows: tuple[int, int] | None = None,
+    **given: Any,
+) -> Iterator[ModelOutputs]:
+    """What :func:`extract` gives, batch by batch, for data whose outputs do not fit into memory.
+
+    The network is in evaluation mode until the last batch has been given, or the iterator is closed. ``rows`` are the
+    first and the end of those to read, where the data is a path or :class:`Items`; ``given`` are options of
+    :func:`extract`.
+    """
+    options = ExtractOptions(**given)
+    tell = say or (lambda text: print(f"normscale: {text}", file=sys.stderr))
+    if isinstance(model, (str, os.PathLike)):
+        opened = open_model(os.fspath(model), weights=options.weights)
+    else:
+        opened = model if isinstance(model, OpenedModel) else recorded(model)
+    network = _running(opened.model, options, tell)
+    if isinstance(data, (str, os.PathLike)):
+        data = open_items(os.fspath(data), column=options.column, label=options.label)
+    folders: tuple[str, ...] | None = None
+    if isinstance(data, Items):
+        folders = data.class_names
+        prepare = _preparation(opened, data, options, tell)
+        start, stop = rows or (0, len(data))
+        total: int | None = stop - start
+        skip = _validate.one_of(options.on_invalid, "on_invalid", ("raise", "skip")) == "skip"
+        batches: Iterator[Batch] = item_batches(
+            data,
+            prepare,
+            start=start,
+            stop=stop,
+            batch_size=options.batch_size,
+            workers=_validate.at_least(options.workers, "workers", 1),
+            skipped=(lambda text: tell(f"left out: {text}")) if skip else None,
+        )
+    else:
+        source = BatchReader(data, options.batch_size)
+        total, batches = source.n_rows, source.batches()
+    numbers: Callable[[NDArray[Any] | None], NDArray[Any] | None] | None = None
+    row = rows[0] if rows else 0
+    has_labels: bool | None = None
+    with network.running():
+        for batch in announced(batches, "extracting", total=total, show=progress):
+            arrays = network.read(batch.inputs, row)
+            n_classes = arrays[LOGITS].shape[1]
+            if numbers is None:
+                numbers = _label_numbers(folders, options, network.class_names, n_classes, tell)
+            known = _labels(numbers(batch.labels), n_classes, row, options.ood)
+            part = ModelOutputs(labels=known, head=network.head, **arrays)
+            if len(part) != batch.n_rows:
+                raise InvalidInput(f"the model returned {len(part)} rows for {batch.n_rows} inputs.")
+            if has_labels not in (None, batch.labels is not None):
+                raise InvalidInput(f"some batches have labels and others, such as that of row {row}, differ.")
+            has_labels = batch.labels is not None
+            yield part
+            row += len(part)
+
+
+def _running(model: Any, options: ExtractOptions, say: Say) -> Network:
+    common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device")}
+    if isinstance(model, str):
+        from normscale.extraction.onnx_model import OnnxNetwork
+
+        if options.dtype != "float32":
+            raise InvalidInput(f"an ONNX file is run as it is; leave dtype={options.dtype!r} out.")
+        return OnnxNetwork(model, say=say, **common)
+    try:
+        from normscale.extraction.torch_model import TorchNetwork
+    except ImportError as error:
+        raise MissingExtra(
+            f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
+        ) from error
+    return TorchNetwork(model, dtype=options.dtype, say=say, **common)
+
+
+def _preparation(opened: OpenedModel, items: Items, options: ExtractOptions, say: Say) -> Prepare:
+    """What makes inputs of pictures or texts, said; never guessed."""
+    if options.preprocess is not None:
+        return options.preprocess
+    found = opened.prepare(items.texts)
+    if found is not None:
+        say(f"preprocessing: {found}")
+        return found
+    if items.texts:
+        raise InvalidInput(
+            "the model has no tokenizer beside it, so how texts become inputs is not known. Pass batches."
+        )
+    raise InvalidInput(
+        "the model does not record how pictures become its inputs, and that is not guessed. Pass "
+        "preprocess=preprocessing(size=224, resize=256, mean=..., std=...), as it was trained with (on the command "
+        "line --size, --resize, --mean, --std)."
+    )
+
+
+def _label_numbers(
+    folders: tuple[str, ...] | None,
+    options: ExtractOptions,
+    recorded_names: dict[str, int] | None,
+    n_classes: int,
+    say: Say,
+) -> Callable[[NDArray[Any] | None], NDArray[Any] | None]:
+    """How labels of folders become class numbers: by the model's names, or by their order where they are as many."""
+    names = {name: number for number, name in enumerate(options.class_names)} if options.class_names else recorded_names
+    if folders is None or options.ood:
+        return lambda labels: labels
+    if names is not None and any(name in names for name in folders):
+        table = np.array([names.get(name, -1) for name in folders])
+        strange = [name for name in folders if name not in names]
+        if strange:
+            say(f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1.")
+        return lambda labels: None if labels is None else table[labels]
+    if len(folders) == n_classes:
+        say(f"labels: the {n_classes} folders are the model's classes in the order of their names.")
+        return lambda labels: labels
+    say(
+        f"labels are left out: there are {len(folders)} folders and {n_classes} classes, and which is which is not "
+        "known. Pass class_names, the model's classes in their order."
+    )
+    return lambda labels: None
+
+
+def _labels(labels: NDArray[Any] | None, n_classes: int, first_row: int, ood: bool) -> NDArray[Any] | None:
+    """Labels the model knows; -1 for those of other classes."""
+    if labels is None:
+        return None
+    if ood:
+        return np.full(len(labels), -1, dtype=np.int64)
+    wrong = np.flatnonzero((labels < -1) | (labels >= n_classes))
+    if wrong.size:
+        raise InvalidInput(
+            f"the label of row {first_row + wrong[0]} is {labels[wrong[0]]}; the model's classes are 0 to "
+            f"{n_classes - 1}. If these are out-of-distribution images with labels of their own, pass ood=True."
+        )
+    return labels
+
+
+def _is_scikit(model: Any) -> bool:
+    return (hasattr(model, "decision_function") or hasattr(model, "predict_proba")) and hasattr(model, "classes_")
+
+
+def _from_scikit(classifier: Any, data: Any, ood: bool) -> ModelOutputs:
+    """Logits of a fitted classifier; features and head where its last step is linear."""
+    from normscale.sklearn import ClassifierLogits
+
+    inputs, labels = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    logits = ClassifierLogits(classifier, prefit=True).transform(inputs)
+    numbers = None
+    if labels is not None:
+        places = {value: number for number, value in enumerate(classifier.classes_.tolist())}
+        numbers = np.array([-1 if ood else places.get(value, -1) for value in np.asarray(labels).tolist()])
+    steps = getattr(classifier, "steps", None)
+    last = classifier if steps is None else steps[-1][1]
+    weight, bias = getattr(last, "coef_", None), getattr(last, "intercept_", None)
+    if weight is None or bias is None or weight.ndim != 2:
+        return ModelOutputs(logits, labels=numbers)
+    features = inputs if steps is None else classifier[:-1].transform(inputs)
+    features = np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
+    if len(weight) == 1:  # two classes: the logits are 0 and z
+        weight, bias = np.concatenate([0 * weight, weight]), np.concatenate([0 * bias, bias])
+    if features.ndim != 2 or not np.allclose(features @ weight.T + bias, logits, rtol=1e-4, atol=1e-6):
+        return ModelOutputs(logits, labels=numbers)
+    return ModelOutputs(logits, features, labels=numbers, head=(weight, bias))

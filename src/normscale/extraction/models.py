@@ -1,0 +1,183 @@
+"""Models by name: of transformers, timm and torchvision, ONNX files, and what a Python file makes."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from normscale.errors import InvalidInput, MissingExtra
+from normscale.extraction.preprocessing import Prepare, of_folder, of_timm, of_torchvision
+
+KINDS = "hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION"
+
+
+class OpenedModel(NamedTuple):
+    """A model, and where what it was trained with is recorded."""
+
+    model: Any
+    prepare: Callable[[bool], Prepare | None] = lambda texts: None
+    """Whether the inputs are texts -> what makes inputs of them; None where nothing is recorded."""
+
+
+def open_model(name: str, *, weights: str | None = None) -> OpenedModel:
+    """Make a model by name.
+
+    Parameters
+    ----------
+    name : str
+        ``hf:ORG/NAME``, a folder that ``save_pretrained`` wrote, ``timm:NAME``, ``torchvision:NAME`` (these two also
+        with options, ``timm:resnet18:num_classes=10``), an ``.onnx`` file, or ``FILE.py:FUNCTION``, a function without
+        arguments that gives a model, or a model and what makes inputs of its pictures.
+    weights : path, optional
+        A state dictionary (.safetensors, or torch's format) for a model of timm, torchvision or a Python file, instead
+        of the weights that would be fetched.
+    """
+    kind, _, rest = name.partition(":")
+    file, _, function = name.rpartition(":")
+    if kind in ("timm", "torchvision"):
+        opened = (_from_timm if kind == "timm" else _from_torchvision)(rest, weights is None)
+    elif kind == "hf" or os.path.isdir(name):
+        if weights is not None:
+            raise InvalidInput("a model of transformers has its weights with it; leave weights out.")
+        return _from_transformers(rest if kind == "hf" else name)
+    elif name.lower().endswith(".onnx"):
+        if not os.path.isfile(name):
+            raise InvalidInput(f"there is no file {name}.")
+        return OpenedModel(name)
+    elif file.endswith(".py"):
+        opened = _from_file(file, function)
+    else:
+        raise InvalidInput(f"unknown model {name!r}: expected {KINDS}.")
+    if weights is not None:
+        _load_weights(opened.model, weights)
+    return opened
+
+
+def recorded(model: Any) -> OpenedModel:
+    """A model that is there already, with what it records itself."""
+    if isinstance(getattr(model, "pretrained_cfg", None), dict):
+        return OpenedModel(model, lambda texts: None if texts else of_timm(model.pretrained_cfg))
+    folder = getattr(model, "name_or_path", "")
+    if folder and hasattr(model, "config"):
+        return OpenedModel(model, lambda texts: of_folder(folder, texts=texts))
+    return OpenedModel(model)
+
+
+def _from_transformers(folder: str) -> OpenedModel:
+    transformers = _imported("transformers")
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder)
+        kinds = [str(one) for one in config.architectures or ()]
+        wanted = "AutoModelForSequenceClassification"
+        if not any("SequenceClassification" in one for one in kinds):
+            wanted = "AutoModelForImageClassification"
+        if kinds and not any(one.endswith(("Classification", "Teacher")) for one in kinds):
+            raise InvalidInput(f"{folder} is a {', '.join(kinds)}, which is no classifier of pictures or texts.")
+        model = getattr(transformers, wanted).from_pretrained(folder)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"transformers cannot load {folder}: {_first_line(error)}") from error
+    return OpenedModel(model, lambda texts: of_folder(folder, texts=texts))
+
+
+def _from_timm(name: str, fetch: bool) -> OpenedModel:
+    timm = _imported("timm")
+    plain, options = _with_options(name)
+    try:
+        model = timm.create_model(plain, pretrained=fetch, **options)
+    except Exception as error:  # of the network, of the Hub, of timm
+        raise InvalidInput(f"timm cannot make {plain!r}: {_first_line(error)} {_OFFLINE}") from error
+    return recorded(model)
+
+
+def _from_torchvision(name: str, fetch: bool) -> OpenedModel:
+    models = _imported("torchvision.models")
+    plain, options = _with_options(name)
+    try:
+        published = models.get_model_weights(plain).DEFAULT
+        model = models.get_model(plain, weights=published if fetch else None, **options)
+    except Exception as error:
+        raise InvalidInput(f"torchvision cannot make {plain!r}: {_first_line(error)} {_OFFLINE}") from error
+    return OpenedModel(model, lambda texts: of_torchvision(published.transforms(), str(published)))
+
+
+_OFFLINE = "Without a connection, pass a file of weights: weights='FILE'."
+
+
+def _from_file(path: str, function: str) -> OpenedModel:
+    if not os.path.isfile(path):
+        raise InvalidInput(f"there is no file {path}.")
+    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, function):
+        raise InvalidInput(f"{path} has no {function!r}; give FILE.py:FUNCTION.")
+    made = getattr(module, function)
+    if callable(made) and not hasattr(made, "parameters") and not hasattr(made, "predict"):
+        made = made()
+    if isinstance(made, tuple) and len(made) == 2:
+        model, prepare = made
+        return OpenedModel(model, lambda texts: prepare)
+    return recorded(made)
+
+
+def _load_weights(model: Any, path: str) -> None:
+    """Put a state dictionary into a model; never by a pickle."""
+    import torch
+    from safetensors.torch import load_file
+
+    try:
+        found: Any = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
+        for key in ("state_dict", "model"):
+            found = found[key] if isinstance(found.get(key), dict) else found
+        for mark in ("module.", "_orig_mod."):
+            found = {name.removeprefix(mark): value for name, value in found.items()}
+        model.load_state_dict(found)
+    except Exception as error:
+        raise InvalidInput(f"the weights in {path} do not fit the model: {_first_line(error)}") from error
+
+
+def _with_options(name: str) -> tuple[str, dict[str, Any]]:
+    """Name and options.
+
+    Examples
+    --------
+    >>> _with_options("resnet18:num_classes=10,act_layer=silu")
+    ('resnet18', {'num_classes': 10, 'act_layer': 'silu'})
+    """
+    plain, _, rest = name.partition(":")
+    options: dict[str, Any] = {}
+    for part in rest.split(",") if rest else ():
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InvalidInput(f"options of a model are NAME=VALUE; got {part!r}.")
+        try:
+            options[key] = ast.literal_eval(value)
+        except (ValueError, SyntaxError):
+            options[key] = value
+    return plain, options
+
+
+def _imported(package: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingExtra(
+            f"this model needs {package.partition('.')[0]} ({error}). Run: pip install 'normscale[networks]'"
+        ) from error
+    except RuntimeError as error:  # torchvision beside a torch that it was not built for
+        raise MissingExtra(
+            f"{package} cannot be imported: {_first_line(error)}. Are torch and torchvision of the same build (CPU or "
+            "CUDA)?"
+        ) from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
