@@ -58,17 +58,17 @@ def test_all_layers_agree_with_the_oracle_on_the_same_activations(network: Any) 
     distances = []
     for name in (*STAGES, "features"):
         np.testing.assert_allclose(train.array(name), ours["train"][name], rtol=1e-3, atol=1e-5)
-        detector = ns.Mahalanobis(layers=[name]).fit(train)
+        detector = ns.Mahalanobis(layers=[name], shrinkage=0.0).fit(train)
         distances.append(detector.score(test))
         exact = mahalanobis(train.array(name).astype(float), LABELS.numpy(), test.array(name).astype(float))
         np.testing.assert_allclose(distances[-1], exact, rtol=1e-7)
         expected = mahalanobis(ours["train"][name], LABELS.numpy(), ours["test"][name])
         np.testing.assert_allclose(distances[-1], expected, rtol=2e-3)  # float32 activations, other batches
-    weighted = ns.Mahalanobis(layers=STAGES, weights=[1.0, 0.0, -2.0, 0.0]).fit(train)
+    weighted = ns.Mahalanobis(layers=STAGES, shrinkage=0.0, weights=[1.0, 0.0, -2.0, 0.0]).fit(train)
     np.testing.assert_allclose(weighted.score(test), distances[0] - 2.0 * distances[2], rtol=1e-9)
-    every = ns.MahalanobisLayers().fit(train)
+    every = ns.MahalanobisLayers(shrinkage=0.0).fit(train)
     assert every.layers == (*STAGES, "features")
-    deviations = [ns.Mahalanobis(layers=[name]).fit(train).score(train).std() for name in every.layers]
+    deviations = [ns.Mahalanobis(layers=[name], shrinkage=0.0).fit(train).score(train).std() for name in every.layers]
     expected = np.mean([one / deviation for one, deviation in zip(distances, deviations, strict=True)], axis=0)
     np.testing.assert_allclose(every.score(test), expected, rtol=1e-9)
 
@@ -80,11 +80,11 @@ def test_a_network_in_double_precision(network: Any) -> None:
     train, test = (extract(model, data, layers=layers, batch_size=70) for data in ((IMAGES, LABELS), QUERIES))
     ours = {"train": activations(model, IMAGES.double()), "test": activations(model, QUERIES.double())}
     expected = mahalanobis(ours["train"]["stage1"], LABELS.numpy(), ours["test"]["stage1"])
-    np.testing.assert_allclose(ns.Mahalanobis(["stage1"]).fit(train).score(test), expected, rtol=1e-5)
+    np.testing.assert_allclose(ns.Mahalanobis(["stage1"], shrinkage=0.0).fit(train).score(test), expected, rtol=1e-5)
     with torch.no_grad():
         logits, queries = (model.classifier(torch.from_numpy(ours[part]["features"])).numpy() for part in ours)
     expected = mahalanobis(logits, LABELS.numpy(), queries)
-    np.testing.assert_allclose(ns.Mahalanobis(["classifier"]).fit(train).score(test), expected, rtol=1e-5)
+    np.testing.assert_allclose(ns.Mahalanobis(["classifier"], shrinkage=0.0).fit(train).score(test), expected, rtol=1e-5)
 
 
 # -- attacks -------------------------------------------------------------------------------------------------
