@@ -30,6 +30,8 @@ LOGITS, FEATURES = "logits", "features"
 """The two arrays with a name of their own: the last layer before the softmax, and what goes into that layer."""
 PERTURBED_LOGITS = "perturbed_logits"
 """The logits of inputs after a small step that raises the largest softmax probability."""
+PERTURBED_FEATURES = "perturbed_features"
+"""The features of inputs after a step in the pixels that matter least to the predicted class."""
 ATTACKED = "attacked_"
 """Before the name of a layer: its activations for the same inputs after an attack."""
 LABEL_NAMES = ("label", "labels")

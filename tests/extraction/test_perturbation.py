@@ -15,7 +15,13 @@ import normscale as ns
 from normscale import InvalidInput
 from normscale.bench.train import resnet20
 from normscale.extraction.input_gradient import input_gradient, step
-from normscale.extraction.perturbation import CANDIDATES, choose_epsilon, perturbed_logits, softmax_gradient
+from normscale.extraction.perturbation import (
+    CANDIDATES,
+    choose_epsilon,
+    perturbed_features,
+    perturbed_logits,
+    softmax_gradient,
+)
 
 torch.set_num_threads(1)
 
@@ -221,3 +227,28 @@ def test_half_precision_may_keep_its_normalisation_in_float32() -> None:
     found = perturbed_logits(half, images, epsilon=0.0, std=(1.0, 1.0))
     np.testing.assert_allclose(found, expected, atol=0.02)
     assert not np.array_equal(perturbed_logits(half, images, epsilon=0.1, std=(1.0, 1.0)), found)
+
+
+def test_features_move_with_the_pixels_that_matter_least() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(32, 6), nn.Tanh(), nn.Linear(6, 4)).double()
+    images = pictures(5)
+    expected = []
+    for image in images:
+        inputs = image[None].clone().requires_grad_(True)
+        model(inputs)[0].max().backward()
+        gradient = inputs.grad
+        assert gradient is not None
+        flat = gradient.flatten()
+        moved = image.flatten().clone()
+        for place in sorted(range(32), key=lambda i: float(flat[i].abs()))[:8]:  # a quarter of 32 numbers
+            moved[place] += 0.3 * float(flat[place].sign())
+        with torch.no_grad():
+            expected.append(model[:3](moved.reshape(1, 2, 4, 4))[0].numpy())
+    found = perturbed_features(model, images, share=0.25, size=0.3, batch_size=2)
+    np.testing.assert_allclose(found, np.array(expected, dtype=np.float32), rtol=1e-5)
+    assert all(parameter.grad is None or not parameter.grad.isnan().any() for parameter in model.parameters())
+    still = perturbed_features(model, images, size=0.0)
+    np.testing.assert_allclose(still, ns.extract(model, images).features, rtol=1e-6)
+    with pytest.raises(InvalidInput, match="share must"):
+        perturbed_features(model, images, share=0.0)

@@ -1,9 +1,13 @@
 """The public names of this folder, one a line; ``__init__.py`` reads them from here."""
 
+from normscale.detectors.adascale import AdaSCALE as AdaSCALE
 from normscale.detectors.ash import ASH as ASH
 from normscale.detectors.base import Detector as Detector
 from normscale.detectors.base import Setting as Setting
+from normscale.detectors.cadref import CADRef as CADRef
 from normscale.detectors.centred import Centred as Centred
+from normscale.detectors.core import CORE as CORE
+from normscale.detectors.dart import DART as DART
 from normscale.detectors.dice import DICE as DICE
 from normscale.detectors.energy import Energy as Energy
 from normscale.detectors.ensemble import Ensemble as Ensemble
@@ -14,17 +18,20 @@ from normscale.detectors.gradnorm import GradNorm as GradNorm
 from normscale.detectors.gram import Gram as Gram
 from normscale.detectors.kl_matching import KLMatching as KLMatching
 from normscale.detectors.knn import KNN as KNN
+from normscale.detectors.lts import LTS as LTS
 from normscale.detectors.mahalanobis import Mahalanobis as Mahalanobis
 from normscale.detectors.mahalanobis import MahalanobisLayers as MahalanobisLayers
 from normscale.detectors.max_logit import MaxLogit as MaxLogit
 from normscale.detectors.msp import MSP as MSP
 from normscale.detectors.multi_threshold import MultiThreshold as MultiThreshold
 from normscale.detectors.nci import NCI as NCI
+from normscale.detectors.neco import NECO as NECO
 from normscale.detectors.nnguide import NNGuide as NNGuide
 from normscale.detectors.norm_scaling import NormScaling as NormScaling
 from normscale.detectors.odin import ODIN as ODIN
 from normscale.detectors.oodd import OODD as OODD
 from normscale.detectors.openmax import OpenMax as OpenMax
+from normscale.detectors.optfs import OptFS as OptFS
 from normscale.detectors.present_classes import PresentClasses as PresentClasses
 from normscale.detectors.react import ReAct as ReAct
 from normscale.detectors.registry import list_detectors as list_detectors
@@ -45,6 +52,7 @@ from normscale.detectors.tempered import Tempered as Tempered
 from normscale.detectors.threshold import Threshold as Threshold
 from normscale.detectors.unit import Unit as Unit
 from normscale.detectors.vim import ViM as ViM
+from normscale.detectors.vra import VRA as VRA
 from normscale.detectors.weiper import WeiPer as WeiPer
 from normscale.detectors.wrapper import Wrapper as Wrapper
 

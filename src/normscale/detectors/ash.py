@@ -27,7 +27,7 @@ class ASH(HeadStep):
         b (binarise):  sum f / k
         s (scale):     f * exp(sum f / sum kept f)
 
-    Of equal features the first stay. NoRecord is learned but the last layer; the percentiles are the paper's, chosen
+    Of equal features the first stay. Nothing is learned but the last layer; the percentiles are the paper's, chosen
     there on ImageNet, and no OoD data chooses them here. Features are shaped
     where the authors' code does it, behind the average over space.
 
@@ -39,10 +39,6 @@ class ASH(HeadStep):
         What becomes of the features that stay.
     percentile : float in (0, 100), optional
         Of each row's features: what lies below becomes 0. By default the paper's: 60 for p, 65 for b, 90 for s.
-
-    Attributes
-    ----------
-    head_ : Head
 
     References
     ----------

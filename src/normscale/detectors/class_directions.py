@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
+from normscale.detectors.head_step import SharedHead, same_head
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.state import Numbers
 
 
 class ClassDirections(Detector):
-    """Base class of detectors that look at features from their mean, along the classes' weights.
-
-    Attributes
-    ----------
-    weight_ : array (C, d)
-    mean_ : array (d,)
-    """
+    """Base class of detectors that look at features from their mean, along the classes' weights."""
 
     reads = (LOGITS, FEATURES)
     needs_head = True
@@ -40,16 +35,13 @@ class ClassDirections(Detector):
         return self.baseline_.others[FEATURES].mean
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Head | None:
-        head = None
-        for chunk in chunks:
-            head = chunk.head if head is None else self._merge(head, chunk.head)
-        return head
+        shared = SharedHead()
+        for _ in shared.checked(chunks):
+            pass
+        return shared.head
 
-    def _merge(self, first: Any, second: Any) -> Head:
-        if not first.equals(second):
-            raise InvalidInput("all training outputs must have the same head; they come from different networks.")
-        head: Head = first
-        return head
+    def _merge(self, first: Head, second: Head) -> Head:
+        return same_head(first, second)
 
     def _finish(self, total: Head | None, turn: int) -> bool:
         if total is not None:

@@ -33,11 +33,6 @@ class DICE(HeadStep):
     percentile : float in (0, 100)
         Of all contributions: the weights up to it become 0. The authors' is 90 (CIFAR) and 70 (ImageNet).
 
-    Attributes
-    ----------
-    sparse_head_ : Head
-        The last layer with fewer weights.
-
     References
     ----------
     Sun & Li, "DICE: Leveraging Sparsification for Out-of-Distribution Detection", 2022.

@@ -7,8 +7,8 @@ import numpy as np
 from normscale._validate import FloatArray
 from normscale.detectors.class_directions import ClassDirections
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import lengths, paired_blocks
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.detectors.row_blocks import blocks_of, lengths
+from normscale.outputs import ModelOutputs
 
 _SMALLEST = 1e-100
 """Distance from the mean that no row falls below: a score must be finite."""
@@ -60,7 +60,7 @@ class FDBD(ClassDirections):
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
-        for where, logits, features in paired_blocks(outputs.logits, LOGITS, outputs.features, FEATURES):
+        for where, logits, features in blocks_of(outputs, self.reads):
             predicted = logits.argmax(axis=1)
             logits -= logits[np.arange(predicted.size), predicted][:, None]
             to_boundaries = np.einsum("ij,ij->i", logits, self._closeness[predicted])  # minus the distances

@@ -8,8 +8,8 @@ from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import paired_blocks
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.detectors.row_blocks import by_blocks
+from normscale.outputs import FEATURES, LOGITS
 
 
 @register
@@ -34,6 +34,7 @@ class GradNorm(Detector):
 
     Examples
     --------
+    >>> from normscale import ModelOutputs
     >>> GradNorm().score(ModelOutputs([[0.0, 0.0], [99.0, 0.0]], features=[[1.0, -2.0], [1.0, -2.0]])).tolist()
     [-0.0, -3.0]
     """
@@ -49,14 +50,12 @@ class GradNorm(Detector):
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = _validate.positive(temperature, "temperature")
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
-        for where, logits, features in paired_blocks(outputs.logits, LOGITS, outputs.features, FEATURES):
-            logits -= logits.max(axis=1, keepdims=True)
-            logits /= self.temperature
-            p = np.exp(logits, out=logits)
-            p /= p.sum(axis=1, keepdims=True)
-            p -= 1.0 / p.shape[1]
-            size = np.abs(p, out=p).sum(axis=1) * np.abs(features, out=features).sum(axis=1)
-            scores[where] = -size / self.temperature
-        return scores
+    @by_blocks
+    def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
+        logits -= logits.max(axis=1, keepdims=True)
+        logits /= self.temperature
+        p = np.exp(logits, out=logits)
+        p /= p.sum(axis=1, keepdims=True)
+        p -= 1.0 / p.shape[1]
+        size: FloatArray = np.abs(p, out=p).sum(axis=1) * np.abs(features, out=features).sum(axis=1)
+        return -size / self.temperature

@@ -58,11 +58,6 @@ class Gram(Detector):
     powers : int
         p = 1, 2, ... up to this; the paper's is 10.
 
-    Attributes
-    ----------
-    bounds_ : list of arrays (2, C, powers, channels), smallest and largest, one array for each layer
-    expected_ : array (n_layers,)
-
     References
     ----------
     Sastry & Oore, "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices", 2020.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
+from normscale.detectors.base import join
 from normscale.detectors.row_blocks import float_blocks
 from normscale.detectors.step import Step
 from normscale.errors import InvalidInput
@@ -18,22 +19,17 @@ from normscale.state import Numbers
 
 HEAD = {"weight": Numbers("classes", FEATURES), "bias": Numbers("classes")}
 """What the parts of a head in a record must be."""
-_OTHER_HEAD = "all training outputs must have the same head; they come from different networks."
 
 
 class HeadStep(Step):
     """Base class; a subclass says how features become logits (:meth:`_logits`), and what it learns for that.
 
     Scores are computed in blocks, so that the logits are never held as a whole.
-
-    Attributes
-    ----------
-    head_ : Head
     """
 
     default_score = "energy"
-    own_reads = (FEATURES,)
-    removes = (FEATURES,)
+    own_reads: ClassVar[tuple[str, ...]] = (FEATURES,)
+    removes: ClassVar[tuple[str, ...]] = (FEATURES,)
     needs_head = True
 
     class Fitted(NamedTuple):
@@ -47,12 +43,10 @@ class HeadStep(Step):
     def _logits(self, features: FloatArray) -> FloatArray:
         """The new logits (n, C) of finite features (n, d), which may be overwritten."""
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[Head, Any] | None:
-        first = next(chunks, None)
-        if first is None:
-            return None
-        assert first.head is not None  # the contract checked it
-        return first.head, self._partial_features(_of_one_network(first, chunks))
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[Head | None, Any]:
+        shared = SharedHead()
+        own = self._partial_features(shared.checked(chunks))
+        return shared.head, own
 
     def _partial_features(self, chunks: Iterator[ModelOutputs]) -> Any:
         """What the features of some rows tell, besides the head; every chunk must be consumed."""
@@ -69,12 +63,10 @@ class HeadStep(Step):
         return self.Fitted(head)
 
     def _merge(self, first: Any, second: Any) -> Any:
-        if not first[0].equals(second[0]):
-            raise InvalidInput(_OTHER_HEAD)
-        return first[0], self._merge_features(first[1], second[1])
+        return same_head(first[0], second[0]), self._merge_features(first[1], second[1])
 
     def _finish(self, total: Any, turn: int) -> bool:
-        if total is not None:
+        if total[0] is not None:
             self._learn(self._finish_features(*total))
         return True
 
@@ -91,13 +83,31 @@ class HeadStep(Step):
         return ModelOutputs._trusted({LOGITS: logits, **others}, outputs.labels)
 
 
-def _of_one_network(first: ModelOutputs, others: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
-    yield first
-    assert first.head is not None
-    for chunk in others:
-        if not first.head.equals(chunk.head):
-            raise InvalidInput(_OTHER_HEAD)
-        yield chunk
+class SharedHead:
+    """The last layer that all chunks have in common."""
+
+    head: Head | None = None
+
+    def checked(self, chunks: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
+        """Pass chunks on; one with another last layer is an error."""
+        for chunk in chunks:
+            self.head = chunk.head if self.head is None else same_head(self.head, chunk.head)
+            yield chunk
+
+
+def same_head(first: Head, second: Head | None) -> Head:
+    """The last layer of two parts of the training rows, which must be one."""
+    if not first.equals(second):
+        raise InvalidInput("all training outputs must have the same head; they come from different networks.")
+    return first
+
+
+def all_features(chunks: Iterator[ModelOutputs]) -> FloatArray:
+    """The features of all rows in one array, for percentiles of them."""
+    features = join(chunks).features
+    if not np.isfinite(features).all():
+        raise _validate.invalid_row_error(features, FEATURES)
+    return features.astype(np.float64, copy=False)
 
 
 def percentile_of(value: float) -> float:

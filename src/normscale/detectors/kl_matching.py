@@ -11,7 +11,7 @@ from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import float_blocks, log_softmax
+from normscale.detectors.row_blocks import blocks_of, by_blocks, log_softmax
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
 
@@ -25,11 +25,6 @@ class KLMatching(Detector):
         score = min_k sum_j p_j log(p_j / d_kj)
 
     over the classes that were predicted at least once. The means are summed in log space, so that no d_kj is 0.
-
-    Attributes
-    ----------
-    classes_ : array (K,) of the classes that were predicted
-    log_typical_ : array (K, C), log d_k
 
     References
     ----------
@@ -58,18 +53,14 @@ class KLMatching(Detector):
 
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[dict[int, int], dict[int, FloatArray]]:
         """How many rows are predicted as each class, and the logarithm of the sum of their softmax."""
-        counts: dict[int, int] = {}
-        sums: dict[int, FloatArray] = {}
+        found: tuple[dict[int, int], dict[int, FloatArray]] = {}, {}
         for chunk in chunks:
-            for _, block in float_blocks(chunk.logits, LOGITS):
-                predicted = block.argmax(axis=1)
-                log_p = log_softmax(block)
-                for c, members in members_of_each(predicted):
-                    own = log_p[members]
-                    total = np.logaddexp.reduce(own, axis=0)
-                    sums[c] = np.logaddexp(sums[c], total) if c in sums else total
-                    counts[c] = counts.get(c, 0) + len(own)
-        return counts, sums
+            for _, block in blocks_of(chunk, self.reads, fitting=True):
+                predicted, log_p = block.argmax(axis=1), log_softmax(block)
+                own = {c: log_p[members] for c, members in members_of_each(predicted)}
+                sums = {c: np.logaddexp.reduce(rows, axis=0) for c, rows in own.items()}
+                found = self._merge(found, ({c: len(rows) for c, rows in own.items()}, sums))
+        return found
 
     def _merge(self, first: Any, second: Any) -> tuple[dict[int, int], dict[int, FloatArray]]:
         counts, sums = dict(first[0]), dict(first[1])
@@ -85,12 +76,11 @@ class KLMatching(Detector):
             self._learn(self.Fitted(classes, np.stack([sums[c] - np.log(counts[c]) for c in classes.tolist()])))
         return True
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        out = np.empty(len(outputs))
-        for place, below in float_blocks(outputs.logits, LOGITS):
-            below -= below.max(axis=1, keepdims=True)
-            weights = np.exp(below)
-            total = weights.sum(axis=1)
-            nearest = (weights @ self.fitted_.log_typical.T).max(axis=1)
-            out[place] = (np.einsum("ij,ij->i", weights, below) - nearest) / total - np.log(total)
-        return np.maximum(out, 0.0, out=out)
+    @by_blocks
+    def _score(self, logits: FloatArray) -> FloatArray:
+        logits -= logits.max(axis=1, keepdims=True)
+        weights = np.exp(logits)
+        total = weights.sum(axis=1)
+        nearest = (weights @ self.fitted_.log_typical.T).max(axis=1)
+        divergence: FloatArray = (np.einsum("ij,ij->i", weights, logits) - nearest) / total - np.log(total)
+        return np.maximum(divergence, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from normscale._validate import BoolArray, FloatArray
 
@@ -45,13 +46,18 @@ def largest(features: FloatArray, k: int) -> BoolArray:
     return chosen
 
 
-def growth(every: FloatArray, of_largest: FloatArray, most: float) -> FloatArray:
-    """exp(sum of all features / sum of the largest), (n, 1); at most exp of the number of all per largest.
+def ratio_to_largest(every: FloatArray, of_largest: FloatArray, most: ArrayLike) -> FloatArray:
+    """Sum of all features / sum of the largest, (n, 1); at most the number of all per largest.
 
     Features that are never negative, as behind a ReLU, stay below that by themselves; a row whose largest features sum
     to 0 or less, which the papers do not meet, gets the most.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(of_largest > 0.0, every / of_largest, most)
-    factor: FloatArray = np.exp(np.minimum(ratio, min(most, _LARGEST_EXPONENT)))
+    return np.minimum(ratio, most)
+
+
+def growth(every: FloatArray, of_largest: FloatArray, most: ArrayLike) -> FloatArray:
+    """exp of :func:`ratio_to_largest`."""
+    factor: FloatArray = np.exp(np.minimum(ratio_to_largest(every, of_largest, most), _LARGEST_EXPONENT))
     return factor

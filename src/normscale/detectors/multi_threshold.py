@@ -33,10 +33,6 @@ class MultiThreshold(Detector):
     keep : float in (0, 1]
         Share of in-distribution rows of each class to accept.
 
-    Attributes
-    ----------
-    thresholds_ : array of shape (C,)
-
     Examples
     --------
     >>> detector = MultiThreshold(keep=0.5).fit([[2.0, 0.0], [4.0, 0.0], [0.0, 9.0]])

@@ -8,9 +8,8 @@ from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.class_directions import ClassDirections
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import lengths, paired_blocks
+from normscale.detectors.row_blocks import by_blocks, lengths
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 
 @register
@@ -28,17 +27,13 @@ class NCI(ClassDirections):
         Weight of the features' size. The authors tune it on OoD data; here it is the default of their code in OpenOOD,
         0.0001, whatever the data.
 
-    Attributes
-    ----------
-    mean_ : array (d,)
-    weight_ : array (n_classes, d)
-
     References
     ----------
     Liu & Qin, "Detecting Out-of-Distribution Through the Lens of Neural Collapse", 2025.
 
     Examples
     --------
+    >>> from normscale import ModelOutputs
     >>> train = ModelOutputs(np.eye(2), features=[[2.0, 0.0], [0.0, 2.0]], head=(np.eye(2), np.zeros(2)))
     >>> NCI(alpha=0.5).fit(train).score(ModelOutputs([[3.0, 1.0]], features=[[4.0, 1.0]])).tolist()
     [-3.5]
@@ -55,12 +50,11 @@ class NCI(ClassDirections):
         if not 0.0 <= self.alpha < np.inf:
             raise InvalidInput(f"alpha must be finite and at least 0; got {alpha!r}.")
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
-        for where, logits, features in paired_blocks(outputs.logits, LOGITS, outputs.features, FEATURES):
-            size = np.abs(features).sum(axis=1)
-            features -= self.mean_
-            along = np.einsum("ij,ij->i", features, self.fitted_.weight[logits.argmax(axis=1)])
-            distance = lengths(features)
-            scores[where] = -along / np.where(distance > 0.0, distance, 1.0) - self.alpha * size
-        return scores
+    @by_blocks
+    def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
+        size = np.abs(features).sum(axis=1)
+        features -= self.mean_
+        along = np.einsum("ij,ij->i", features, self.fitted_.weight[logits.argmax(axis=1)])
+        distance = lengths(features)
+        score: FloatArray = -along / np.where(distance > 0.0, distance, 1.0) - self.alpha * size
+        return score

@@ -35,10 +35,6 @@ class NNGuide(Detector):
         How many training rows to keep, drawn at random with a fixed seed; by default all. The paper keeps 1 % of
         ImageNet.
 
-    Attributes
-    ----------
-    bank_ : FeatureBank, weighted by the training rows' E
-
     References
     ----------
     Park, Jung & Teoh, "Nearest Neighbor Guidance for Out-of-Distribution Detection", 2023.

@@ -44,12 +44,6 @@ class OODD(Detector):
     share : float in (0, 1]
         Of the training rows, the most confident first.
 
-    Attributes
-    ----------
-    bank_ : FeatureBank
-    dictionary_ : array (m, d)
-        Of length one, m at most ``size``.
-
     References
     ----------
     Yang et al., "OODD: Test-time Out-of-Distribution Detection with Dynamic Dictionary", CVPR 2025; its defaults.

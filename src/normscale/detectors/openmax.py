@@ -49,12 +49,6 @@ class OpenMax(Detector):
         How many of the largest logits give way; the paper's 10, or all classes where there are fewer. No OoD data
         chooses either here.
 
-    Attributes
-    ----------
-    means_ : array (n_classes, n_classes)
-    weibull_ : WeibullTail, of every class
-    known_ : array (n_classes,) of bool
-
     References
     ----------
     Bendale & Boult, "Towards Open Set Deep Networks", 2016. Its code and OpenOOD's measure Euclidean distances, or mix

@@ -7,14 +7,12 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from normscale import _validate
-from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import join
+from normscale._validate import FloatArray
 from normscale.detectors.formula import LogitFormula, RectifiedFormula
-from normscale.detectors.head_step import HEAD, HeadStep, percentile_of
+from normscale.detectors.head_step import HEAD, HeadStep, all_features, percentile_of
 from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import LOGITS, Head, ModelOutputs
 
 
 @register
@@ -29,11 +27,6 @@ class ReAct(HeadStep):
         What scores the new logits; the paper uses Energy.
     percentile : float in (0, 100)
         Of the training activations: what lies above is cut off. The paper's is 90.
-
-    Attributes
-    ----------
-    limit_ : float
-    head_ : Head
 
     References
     ----------
@@ -69,14 +62,11 @@ class ReAct(HeadStep):
         self._score_by(score)
         self.percentile = percentile_of(percentile)
 
-    def _partial_features(self, chunks: Iterator[ModelOutputs]) -> Rows:
-        features = join(chunks).features
-        if not np.isfinite(features).all():
-            raise _validate.invalid_row_error(features, FEATURES)
-        return features
+    def _partial_features(self, chunks: Iterator[ModelOutputs]) -> FloatArray:
+        return all_features(chunks)
 
-    def _finish_features(self, head: Head, total: Rows) -> Fitted:
-        return self.Fitted(head, float(np.percentile(total.astype(np.float64, copy=False), self.percentile)))
+    def _finish_features(self, head: Head, total: FloatArray) -> Fitted:
+        return self.Fitted(head, float(np.percentile(total, self.percentile)))
 
     def _logits(self, features: FloatArray) -> FloatArray:
         return self.fitted_.head.logits(np.minimum(features, self.fitted_.limit, out=features))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any
 
 import numpy as np
 
@@ -47,15 +49,25 @@ def float_blocks(rows: Rows, name: str, width: int = 0, *, fitting: bool = False
         yield where, block
 
 
-def paired_blocks(
-    rows: Rows, name: str, others: Rows, others_name: str, *, fitting: bool = False
-) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
-    """Blocks of two arrays side by side, as (where they stand, first, second)."""
-    width = max(rows.shape[1], others.shape[1])
-    first = float_blocks(rows, name, fitting=fitting, width=width)
-    second = float_blocks(others, others_name, fitting=fitting, width=width)
-    for (where, block), (_, other) in zip(first, second, strict=True):
-        yield where, block, other
+def blocks_of(outputs: ModelOutputs, names: Sequence[str], *, fitting: bool = False) -> Iterator[tuple[Any, ...]]:
+    """Blocks of several arrays side by side, as (where they are, block of the first, block of the second, ...)."""
+    width = max(outputs.array(name).shape[1] for name in names)
+    every = (float_blocks(outputs.array(name), name, width, fitting=fitting) for name in names)
+    for blocks in zip(*every, strict=True):
+        yield blocks[0][0], *(block for _, block in blocks)
+
+
+def by_blocks(score_block: Callable[..., FloatArray]) -> Callable[[Any, ModelOutputs, int], FloatArray]:
+    """Make a detector's ``_score`` of a method that scores float64 blocks of the arrays it reads, in their order."""
+
+    @wraps(score_block)
+    def score(self: Any, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        for where, *blocks in blocks_of(outputs, self.reads):
+            scores[where] = score_block(self, *blocks)
+        return scores
+
+    return score
 
 
 def block_rows(width: int) -> int:

@@ -41,13 +41,6 @@ class RTL(Wrapper):
     ridge : float
         How strongly w is held to the training rows' fit.
 
-    Attributes
-    ----------
-    weights_ : array (d + 1,)
-        w, the constant last.
-    products_ : array (d + 1, d + 1)
-        Mean of (f, 1) (f, 1)' over the training rows.
-
     References
     ----------
     Fan et al., "A Simple Test-Time Method for Out-of-Distribution Detection" (ETLT), 2022; "Test-Time Linear

@@ -19,7 +19,7 @@ class SCALE(HeadStep):
 
         logits = exp(sum f / sum largest f) * (W f) + b
 
-    NoRecord is learned but the last layer; the percentile is the paper's, and no OoD data chooses it here.
+    Nothing is learned but the last layer; the percentile is the paper's, and no OoD data chooses it here.
 
     Parameters
     ----------
@@ -27,10 +27,6 @@ class SCALE(HeadStep):
         What scores the new logits; the paper uses Energy.
     percentile : float in (0, 100)
         Of each row's features: those above are its largest. The paper's is 85.
-
-    Attributes
-    ----------
-    head_ : Head
 
     References
     ----------

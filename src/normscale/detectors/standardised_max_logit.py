@@ -59,10 +59,6 @@ class StandardisedMaxLogit(Detector):
 
     A class with fewer than two such rows, or with equal ones, takes mean and deviation of all rows.
 
-    Attributes
-    ----------
-    means_, deviations_ : arrays of shape (C,)
-
     References
     ----------
     Jung et al., "Standardized Max Logits: A Simple yet Effective Approach for Identifying Unexpected Road Obstacles in

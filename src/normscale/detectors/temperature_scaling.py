@@ -22,10 +22,6 @@ class TemperatureScaling(Detector):
     Fit it on labelled rows that the classifier was not trained on: on its own training set a network is right
     nearly always and the temperature comes out too low.
 
-    Attributes
-    ----------
-    temperature_ : float
-
     References
     ----------
     Guo et al., "On Calibration of Modern Neural Networks", 2017.

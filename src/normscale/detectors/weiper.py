@@ -87,11 +87,6 @@ class WeiPer(Detector):
     seed : int
         Of the disturbances.
 
-    Attributes
-    ----------
-    head_ : Head
-    features_, logits_ : Histogram
-
     References
     ----------
     Granz, Heurich & Landgraf, "WeiPer: OOD Detection using Weight Perturbations of Class Projections", 2024.

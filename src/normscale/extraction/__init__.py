@@ -9,11 +9,11 @@ from normscale.extraction.preprocessing import Preprocessing, preprocessing
 
 if TYPE_CHECKING:
     from normscale.extraction.attacks import attacked_layers
-    from normscale.extraction.perturbation import EpsilonChoice, choose_epsilon, perturbed_logits
+    from normscale.extraction.perturbation import EpsilonChoice, choose_epsilon, perturbed_features, perturbed_logits
 
 _OF_TORCH = {
     "attacked_layers": "attacks",
-    **dict.fromkeys(("EpsilonChoice", "choose_epsilon", "perturbed_logits"), "perturbation"),
+    **dict.fromkeys(("EpsilonChoice", "choose_epsilon", "perturbed_features", "perturbed_logits"), "perturbation"),
 }
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "extract",
     "extract_batches",
     "open_model",
+    "perturbed_features",
     "perturbed_logits",
     "preprocessing",
 ]

@@ -1,13 +1,12 @@
-"""Input perturbation: a small step of the input that raises the largest softmax probability, then the logits there.
+"""Input perturbation: a small step of the input along a gradient, then the logits or the features there.
 
-In-distribution inputs gain more from that step than others. The logits are the array ``perturbed_logits`` that some
-detectors read.
+Detectors read them as the arrays ``perturbed_logits`` and ``perturbed_features``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -20,6 +19,9 @@ from normscale.errors import InvalidInput
 from normscale.extraction.batch_reader import BatchReader, InputData, announced
 from normscale.extraction.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
 from normscale.extraction.input_gradient import input_gradient, log_odds, step
+from normscale.extraction.layers import LayerReader
+from normscale.extraction.torch_model import finite_rows
+from normscale.outputs import FEATURES, PERTURBED_FEATURES, PERTURBED_LOGITS
 
 EPSILON = 0.0014
 """The step of the paper's CIFAR-10 networks, in units of pixels from 0 to 1."""
@@ -88,21 +90,82 @@ def perturbed_logits(
     network = unwrapped(model)
     temperature = _validate.positive(temperature, "temperature")
     epsilon = not_negative(epsilon, "epsilon")
-    source = BatchReader(data, batch_size)
+
+    def logits(inputs: Tensor) -> Tensor:
+        if epsilon > 0.0:
+            inputs = step(inputs, softmax_gradient(network, inputs, temperature), epsilon, std)
+        with torch.inference_mode():
+            return logits_of(network(inputs))
+
+    return _of_batches(network, BatchReader(data, batch_size), logits, PERTURBED_LOGITS, progress)
+
+
+def perturbed_features(
+    model: nn.Module,
+    data: ImageData,
+    *,
+    share: float = 0.05,
+    size: float = 0.5,
+    feature_layer: str | None = None,
+    batch_size: int = 128,
+    progress: bool = True,
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Features of perturbed images: the array ``perturbed_features`` of :class:`normscale.ModelOutputs`.
+
+    The pixels that matter least to the predicted logit z_c, the ``share`` of them with the smallest gradient, move up
+    its gradient: x' = x + size * sign(grad_x z_c(x)) there, and x' = x elsewhere.
+
+    Parameters
+    ----------
+    model, data, batch_size, progress
+        As in :func:`perturbed_logits`.
+    share : float in (0, 1]
+        Of the numbers of an image, rounded down; one at least.
+    size : float
+        The step in normalised space. Both defaults are the authors'.
+    feature_layer : str, optional
+        As in :func:`normscale.extraction.extract`.
+
+    Returns
+    -------
+    array of shape (n, d), float32
+
+    References
+    ----------
+    Regmi, "AdaSCALE: Adaptive Scaling for OOD Detection", 2025.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 4))
+    >>> perturbed_features(model, torch.randn(5, 3, 2, 2)).shape
+    (5, 6)
+    """
+    network = unwrapped(model)
+    share, size = _validate.fraction(share, "share", allow_one=True), not_negative(size, "size")
+    reader = LayerReader(network, None, feature_layer=feature_layer)
+
+    def features(inputs: Tensor) -> Tensor:
+        gradient = input_gradient(network, inputs, lambda images: logits_of(network(images)).amax(dim=1).sum())
+        flat = gradient.flatten(1)
+        least = flat.abs().topk(max(1, int(share * flat.shape[1])), dim=1, largest=False).indices
+        moves = torch.zeros_like(flat).scatter(1, least, 1.0).reshape(gradient.shape) * gradient.sign()
+        with torch.inference_mode():
+            return reader.read(inputs + size * moves)[FEATURES]
+
+    return _of_batches(network, BatchReader(data, batch_size), features, PERTURBED_FEATURES, progress)
+
+
+def _of_batches(
+    network: nn.Module, source: BatchReader, read: Callable[[Tensor], Tensor], name: str, progress: bool
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """What is read of every batch, as one array of finite rows."""
     parts: list[np.ndarray[Any, np.dtype[np.float32]]] = []
     row = 0
     with evaluating(network):
         where, dtype = device_and_dtype(network)
         for images, _ in announced(source.batches(), "perturbing", total=source.n_rows, show=progress):
-            inputs = to_network(images, where, dtype)
-            if epsilon > 0.0:
-                inputs = step(inputs, softmax_gradient(network, inputs, temperature), epsilon, std)
-            with torch.inference_mode():
-                part = logits_of(network(inputs)).float().cpu().numpy()
-            if not np.isfinite(part).all():
-                raise _validate.invalid_row_error(part, "perturbed_logits", first_row=row)
-            parts.append(part)
-            row += len(part)
+            parts.append(finite_rows(read(to_network(images, where, dtype)), name, row))
+            row += len(parts[-1])
     if not parts:
         raise InvalidInput("data holds no images; at least one is needed.")
     return np.concatenate(parts)

@@ -16,7 +16,7 @@ from normscale.bench.experiments.run_folder import RunFolder, write_document
 from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION
 from normscale.detectors.base import Detector
 from normscale.errors import NormscaleError
-from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_LOGITS, ModelOutputs
+from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_FEATURES, PERTURBED_LOGITS, ModelOutputs
 from normscale.rows.arrays import HEAD_WEIGHT
 
 if TYPE_CHECKING:
@@ -73,7 +73,9 @@ def require_layers(plan: Plan) -> None:
 
     detectors = [find_method(method).detector for method in plan.measured]
     names = {name.removeprefix(ATTACKED) for one in OWN_SETS for name in arrays_read(detectors, one)}
-    layer_modules(NETWORKS[plan.network](2, plan.width), sorted(names - {*_NO_LAYERS, PERTURBED_LOGITS}))
+    layer_modules(
+        NETWORKS[plan.network](2, plan.width), sorted(names - {*_NO_LAYERS, PERTURBED_LOGITS, PERTURBED_FEATURES})
+    )
 
 
 class Job(NamedTuple):
@@ -191,7 +193,7 @@ class _Reader:
     ) -> ModelOutputs:
         """What is there, and what was missing."""
         from normscale.bench.train.run import plain_batches
-        from normscale.extraction import attacked_layers, extract, perturbed_logits
+        from normscale.extraction import attacked_layers, extract, perturbed_features, perturbed_logits
 
         model, std, batches = self._model, self._info.std, plain_batches(images, self._info)
         outputs = there
@@ -204,6 +206,8 @@ class _Reader:
         if PERTURBED_LOGITS in missing:
             perturbed = perturbed_logits(model, batches, epsilon=self._step(), std=std)
             outputs = outputs.replace(**{PERTURBED_LOGITS: perturbed})
+        if PERTURBED_FEATURES in missing:
+            outputs = outputs.replace(**{PERTURBED_FEATURES: perturbed_features(model, batches)})
         attacked = [one.removeprefix(ATTACKED) for one in missing if one.startswith(ATTACKED)]
         if attacked:
             found = attacked_layers(model, batches, layers=[one for one in attacked if one != FEATURES], std=std)
@@ -224,4 +228,4 @@ class _Reader:
 
 def _needs_gradient(array: str) -> bool:
     """Whether an array comes from images that were moved along a gradient."""
-    return array == PERTURBED_LOGITS or array.startswith(ATTACKED)
+    return array in (PERTURBED_LOGITS, PERTURBED_FEATURES) or array.startswith(ATTACKED)

@@ -1,0 +1,157 @@
+"""DART: an in-distribution and an OoD prototype of the features, both tracked along the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import numpy as np
+
+from normscale import _validate
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector, Setting
+from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import blocks_of, lengths
+from normscale.errors import InvalidInput
+from normscale.moments import RunningMoments
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.scaling import scale_factor
+from normscale.scores import energy_score
+from normscale.state import Numbers
+
+_IS_OOD = "is_ood"
+"""The array of prepared rows that says which count as OoD."""
+
+
+@register
+class DART(Detector):
+    """How much nearer the features are to a tracked OoD prototype than to a tracked in-distribution one.
+
+        score = |x - p_in| / (|x - p_in| + |x - p_out|)
+
+    with x the features standardised by mean and standard deviation of the training rows. Both prototypes begin as
+    means of training rows: p_out of those whose Energy score lies more than one standard deviation above its mean,
+    p_in of the others. Every row of the stream moves one of them a small step towards itself, chosen by its Energy in
+    the same way, and is then scored. ``score`` uses the prototypes as they are.
+
+    The paper works on batches, joins several layers, and turns the axis round where it was flipped. Here rows follow
+    one another, on one layer; the prototypes begin with training, so that the axis has a direction from the start.
+
+    Parameters
+    ----------
+    memory : float, at least 1
+        Rows of one kind after which a prototype has moved two thirds of the way.
+
+    References
+    ----------
+    Lee, Yang, Bahk & Kim, "Tracking the Discriminative Axis: Dual Prototypes for Test-Time OOD Detection Under
+    Covariate Shift", 2026.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> rows = np.abs(rng.normal(size=(200, 3)))
+    >>> detector = DART().fit(ModelOutputs(rows, features=rows))
+    >>> detector.stream(ModelOutputs(rows[:2], features=rows[:2])).round(2).tolist()
+    [0.73, 0.81]
+    """
+
+    name = "dart"
+    title = "DART"
+    paper = "Lee et al. 2026"
+    cost = "two distances a row; in a stream one row after the other"
+    reads = (LOGITS, FEATURES)
+    settings = (Setting.FROZEN, Setting.STREAM)
+    holds_threshold_in_stream = False
+    parameters = {"memory": "rows of one kind after which a prototype has moved two thirds of the way"}
+    _reads_again = True
+
+    class Fitted(NamedTuple):
+        """The Energy above which a row counts as OoD, how features are standardised, and both prototypes."""
+
+        limit: float
+        mean: Annotated[FloatArray, Numbers(FEATURES)]
+        factor: Annotated[FloatArray, Numbers(FEATURES, least=0.0)]
+        inside: Annotated[FloatArray, Numbers(FEATURES)]
+        outside: Annotated[FloatArray, Numbers(FEATURES)]
+
+    class State(NamedTuple):
+        """The prototypes as the stream has left them."""
+
+        inside: Annotated[FloatArray, Numbers(FEATURES)]
+        outside: Annotated[FloatArray, Numbers(FEATURES)]
+
+    fitted_: Fitted
+    _limit: float
+    """Of the fit that is under way."""
+
+    def __init__(self, memory: float = 1000.0) -> None:
+        self.memory = _validate.positive(memory, "memory")
+        if self.memory < 1.0:
+            raise InvalidInput(f"memory must be at least 1; got {memory!r}.")
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+        if turn == 0:
+            moments = RunningMoments(1)
+            for chunk in chunks:
+                moments.update(energy_score(chunk.logits)[:, None])
+            return moments
+        found: list[RunningMoments] = []
+        for chunk in chunks:
+            found = found or [RunningMoments(chunk.features.shape[1])] * 2
+            for _, logits, features in blocks_of(chunk, self.reads, fitting=True):
+                is_ood = energy_score(logits) > self._limit
+                own = [RunningMoments(features.shape[1]).update(features[is_ood == side]) for side in (False, True)]
+                found = [old.merge(new) for old, new in zip(found, own, strict=True)]
+        return found
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        if isinstance(first, RunningMoments):
+            return first.merge(second)
+        return [one.merge(other) for one, other in zip(first, second, strict=True)]
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        if turn == 0:
+            if total.weight == 0.0:
+                return True
+            self._limit = float(total.mean[0] + total.std[0])
+            return False
+        assert self.baseline_ is not None  # fit reads logits
+        moments = self.baseline_.others[FEATURES]
+        factor = scale_factor(moments)
+        inside, outside = ((one.mean - moments.mean) * factor for one in total)
+        self._learn(self.Fitted(self._limit, moments.mean, factor, inside, outside))
+        del self._limit
+        return True
+
+    def _standardised(self, features: FloatArray) -> FloatArray:
+        features -= self.fitted_.mean
+        features *= self.fitted_.factor
+        return features
+
+    def _start(self) -> State:
+        return self.State(self.fitted_.inside, self.fitted_.outside)
+
+    def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        for where, _, features in blocks_of(outputs, self.reads):
+            rows = self._standardised(features)
+            near, far = lengths(rows - state.inside), lengths(rows - state.outside)
+            scores[where] = near / np.maximum(near + far, np.finfo(np.float64).tiny)
+        return scores
+
+    def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
+        features = np.empty(outputs.features.shape)
+        for where, _, block in blocks_of(outputs, self.reads):
+            features[where] = self._standardised(block)
+        is_ood = energy_score(outputs.logits, threads=threads) > self.fitted_.limit
+        return ModelOutputs._trusted({FEATURES: features, _IS_OOD: is_ood[:, None]})
+
+    def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
+        scores = np.empty(len(prepared))
+        prototypes = [state.inside.copy(), state.outside.copy()]
+        for i, (row, side) in enumerate(zip(prepared.features, prepared.array(_IS_OOD)[:, 0].tolist(), strict=True)):
+            prototypes[side] += (row - prototypes[side]) / self.memory
+            near, far = lengths(row - np.stack(prototypes)).tolist()
+            scores[i] = near / max(near + far, float(np.finfo(np.float64).tiny))
+        return scores, self.State(*prototypes)
