@@ -26,7 +26,10 @@ def rows(n: int, dtype: Any = np.float32, seed: int = 0) -> ns.ModelOutputs:
     labels = rng.integers(0, 4, n)
     features = (rng.normal(size=(n, 6)) + 50.0 + 3.0 * labels[:, None]).astype(dtype)
     logits = (rng.normal(size=(n, 4)) + 4.0 * np.eye(4)[labels]).astype(dtype)
-    stages = {name: features + rng.normal(size=(n, 6)).astype(dtype) for name in ("stem", "stage1", "stage2", "stage3")}
+    stages = {
+        name: features + rng.normal(size=(n, 6)).astype(dtype)
+        for name in ("stem", "stage1", "stage2", "stage3", "perturbed_features")
+    }
     attacked = {f"attacked_{name}": array + 1 for name, array in {**stages, "features": features}.items()}
     head = (rng.normal(size=(4, 6)), rng.normal(size=4))
     return ns.ModelOutputs(

@@ -19,11 +19,10 @@ from normscale import _kernels
 from normscale._validate import FloatArray
 from normscale.conformance import CHECKS, check_detector
 from normscale.state import FORMAT, load_state, save_state
+from our_detectors import OUR_DETECTORS
 
-OURS = [name for name in ns.list_detectors() if not name.startswith("test_")]
-"""Without what other test modules register."""
 VARIANTS: dict[str, Callable[[], ns.Detector]] = {
-    **{name: (lambda name=name: ns.make_detector(name)) for name in OURS},  # type: ignore[misc]
+    **{name: (lambda name=name: ns.make_detector(name)) for name in OUR_DETECTORS},  # type: ignore[misc]
     "norm_scaling max_logit": lambda: ns.NormScaling(score="max_logit"),
     "norm_scaling multi_threshold": lambda: ns.NormScaling(score=ns.MultiThreshold(keep=0.9)),
     "norm_scaling robust": lambda: ns.make_detector("norm_scaling+robust_norm_scaling"),

@@ -10,14 +10,13 @@ import pytest
 
 import normscale as ns
 from normscale.detectors.base import Setting
-from normscale.detectors.registry import list_detectors, make_detector
+from normscale.detectors.registry import make_detector
+from our_detectors import OUR_DETECTORS
 
 UNLIKE_FROZEN = {"oodd"}
 """Its streamed score is another quantity than the one as fitted; `normscale fit` says so."""
 RUNNING = [
-    name
-    for name in list_detectors()
-    if not name.startswith("test_") and Setting.STREAM in make_detector(name).settings and name not in UNLIKE_FROZEN
+    name for name in OUR_DETECTORS if Setting.STREAM in make_detector(name).settings and name not in UNLIKE_FROZEN
 ]
 SHUFFLES = 60
 

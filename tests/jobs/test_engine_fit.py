@@ -17,16 +17,17 @@ import normscale as ns
 from jobs.conftest import HAS_RAY, WHY_SKIPPED
 from jobs.parts import logits_of, write_folder, write_logits
 from normscale import jobs
-from normscale.detectors.registry import list_detectors, make_detector
+from normscale.detectors.registry import make_detector
 from normscale.jobs.spreading import Engine, EngineFailed
 from normscale.rows.formats import parquet
+from our_detectors import OUR_DETECTORS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*matched by name:normscale.NumericalWarning"),
     pytest.mark.filterwarnings("ignore:.*no more than chance:normscale.NumericalWarning"),  # labels that mean nothing
 ]
 
-MERGED = [name for name in list_detectors() if not name.startswith("test_") and not make_detector(name).why_all_rows()]
+MERGED = [name for name in OUR_DETECTORS if not make_detector(name).why_all_rows()]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ns.Model
         labels = rng.integers(0, 4, n)
         wide = {
             name: (rng.normal(size=(n, 6)) + 20 + labels[:, None]).astype(np.float32)
-            for name in ("features", "stem", "stage1", "stage2", "stage3")
+            for name in ("features", "perturbed_features", "stem", "stage1", "stage2", "stage3")
         }
         logits = (rng.normal(size=(n, 4)) + 3 * np.eye(4)[labels]).astype(np.float32)
         parts.append(ns.ModelOutputs(logits=logits, perturbed_logits=logits, labels=labels, head=head, **wide))

@@ -47,7 +47,7 @@ class OptFS(HeadStep):
     >>> features = np.linspace(0.0, 4.0, 64).reshape(32, 2)
     >>> detector = OptFS(bins=4).fit(ModelOutputs(features=features, head=([[1.0, 0.0], [0.0, 1.0]], [0.0, 0.0])))
     >>> detector.fitted_.weights.round(2).tolist()
-    [0.12, 0.53, 0.89, 1.7]
+    [0.24, 0.71, 1.19, 1.43]
     """
 
     name = "optfs"
