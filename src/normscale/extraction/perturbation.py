@@ -102,7 +102,7 @@ def perturbed_logits(
 
 def perturbed_features(
     model: nn.Module,
-    data: ImageData,
+    data: InputData,
     *,
     share: float = 0.05,
     size: float = 0.5,
