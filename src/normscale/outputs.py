@@ -415,12 +415,12 @@ def check_name(name: str) -> str:
     return name
 
 
-def finite_rows(outputs: ModelOutputs, names: Iterable[str] | None = None) -> BoolArray:
+def mask_of_finite_rows(outputs: ModelOutputs, names: Iterable[str] | None = None) -> BoolArray:
     """Which rows are finite in these arrays, by default in all; shape (n,).
 
     Examples
     --------
-    >>> finite_rows(ModelOutputs([[1.0, 2.0], [float("nan"), 0.0]])).tolist()
+    >>> mask_of_finite_rows(ModelOutputs([[1.0, 2.0], [float("nan"), 0.0]])).tolist()
     [True, False]
     """
     found = [finite_row_mask(outputs.array(name)) for name in (outputs.names if names is None else names)]

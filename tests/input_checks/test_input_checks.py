@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from normscale.errors import NumericalWarning
-from normscale.input_checks.class_order import class_order, in_class_order
-from normscale.input_checks.first_rows import clipped, looks_transposed, odd_column, permuted_labels
-from normscale.input_checks.row_sketch import RowSketch
-from normscale.input_checks.softmaxed import Squashed, log_of_probabilities, percentages, squashed
+from normscale.input_checks.logits import (
+    Squashed,
+    clipped,
+    log_of_probabilities,
+    looks_transposed,
+    odd_column,
+    percentages,
+    permuted_labels,
+    squashed,
+)
+from normscale.input_checks.tables import RowSketch, class_order, in_class_order
 
 
 def softmax(logits: Any) -> Any:

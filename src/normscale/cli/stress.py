@@ -24,7 +24,7 @@ from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.input_checks.class_order import shared_names
+from normscale.input_checks.tables import shared_names
 from normscale.outputs import ModelOutputs
 from normscale.rows import check_folder
 

@@ -32,9 +32,14 @@ from normscale.detectors.reading import OutputsLike as OutputsLike
 from normscale.detectors.reading import OutputsReader
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, NotFitted, NumericalWarning
-from normscale.input_checks.constant_scores import are_log_probabilities, constant_on_log_probabilities
-from normscale.input_checks.softmaxed import Squashed, sentence, squashed
-from normscale.outputs import LOGITS, ModelOutputs, as_outputs, finite_rows, is_dataframe
+from normscale.input_checks.logits import (
+    Squashed,
+    are_log_probabilities,
+    constant_on_log_probabilities,
+    sentence,
+    squashed,
+)
+from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe, mask_of_finite_rows
 from normscale.state import copied
 
 _STREAM = Setting.STREAM
@@ -383,7 +388,7 @@ def _without_bad_rows(work: Callable[[ModelOutputs], FloatArray], record: ModelO
     except InvalidInput as error:
         if on_invalid == "raise":
             raise _naming_the_row(error, record) from None
-        good = finite_rows(record)
+        good = mask_of_finite_rows(record)
         if good.all():
             raise
         scores = np.full(len(record), np.nan)

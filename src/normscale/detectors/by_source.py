@@ -17,7 +17,7 @@ from safetensors.numpy import load, save
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray
 from normscale.errors import InvalidInput
-from normscale.outputs import ModelOutputs, finite_rows
+from normscale.outputs import ModelOutputs, mask_of_finite_rows
 from normscale.state import copied, record_arrays
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def stream_by_source(
     names, codes = _sources(by, len(record))
     good = np.arange(len(record))
     if _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID) == "skip":
-        good = np.flatnonzero(finite_rows(record))
+        good = np.flatnonzero(mask_of_finite_rows(record))
     order = good[np.argsort(codes[good], kind="stable")]
     scores = np.full(len(record), np.nan)
     after: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from normscale.dataframes import read_dataframe
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.kept import Kept
 from normscale.errors import InvalidInput, NumericalWarning
-from normscale.input_checks.class_order import class_order, in_class_order
+from normscale.input_checks.tables import class_order, in_class_order
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe
 
 OutputsLike = ModelOutputs | Mapping[str, ArrayLike] | ArrayLike

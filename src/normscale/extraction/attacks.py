@@ -15,7 +15,7 @@ from normscale.extraction.batch_reader import BatchReader, InputData, announced
 from normscale.extraction.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
 from normscale.extraction.input_gradient import input_gradient, log_odds, step
 from normscale.extraction.layers import LayerReader, Layers
-from normscale.extraction.torch_model import finite_rows
+from normscale.extraction.torch_model import as_finite_array
 from normscale.outputs import ATTACKED, LOGITS, ModelOutputs
 
 
@@ -98,7 +98,7 @@ def attacked_layers(
             del found[LOGITS]
             parts.append(
                 ModelOutputs(
-                    **{ATTACKED + name: finite_rows(value, ATTACKED + name, row) for name, value in found.items()}
+                    **{ATTACKED + name: as_finite_array(value, ATTACKED + name, row) for name, value in found.items()}
                 )
             )
             row += len(images)

@@ -74,7 +74,7 @@ class TorchNetwork:
                 self._say(self._reader.found)
             if self._lower is not None:
                 self._compare(placed, found[LOGITS], where)
-        return {name: finite_rows(tensor, name, first_row) for name, tensor in found.items()}
+        return {name: as_finite_array(tensor, name, first_row) for name, tensor in found.items()}
 
     def _halved(self, inputs: Any, where: torch.device) -> dict[str, Tensor]:
         """Run a batch; one that is too large for the device's memory in halves, as all that follow."""
@@ -123,7 +123,7 @@ class TorchNetwork:
         )
 
 
-def finite_rows(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def as_finite_array(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     """A tensor as float32 rows; an error that names the row where one is not finite."""
     array = tensor.float().cpu().numpy()
     if not np.isfinite(array).all():

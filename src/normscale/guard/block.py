@@ -13,7 +13,7 @@ from normscale._validate import BoolArray, IntArray, Rows
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, MissingOutput, NotFitted
 from normscale.guard.drift import DriftMonitor
-from normscale.input_checks.softmaxed import TOLERANCE, Squashed, sentence, squashed
+from normscale.input_checks.logits import TOLERANCE, Squashed, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 LARGEST = 1e100

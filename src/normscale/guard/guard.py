@@ -26,7 +26,7 @@ from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
 from normscale.guard.stores import Quarantined, Store, open_store
-from normscale.input_checks.softmaxed import squashed
+from normscale.input_checks.logits import squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 _COMPARED_EVERY = 1000

@@ -17,8 +17,8 @@ from normscale.detectors.partial_fit import Partial, PartialFit
 from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.input_checks.first_rows import looks_transposed
-from normscale.input_checks.row_sketch import RowSketch
+from normscale.input_checks.logits import looks_transposed
+from normscale.input_checks.tables import RowSketch
 from normscale.jobs.gathering import gather_rows, read
 from normscale.jobs.merging import MergeTree, merged, subtree_level
 from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Say, Tick, with_defaults

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import InvalidInput
-from normscale.input_checks.class_order import class_order, in_class_order
-from normscale.input_checks.softmaxed import log_of_probabilities
-from normscale.outputs import LOGITS, ModelOutputs, finite_rows
+from normscale.input_checks.logits import log_of_probabilities
+from normscale.input_checks.tables import class_order, in_class_order
+from normscale.outputs import LOGITS, ModelOutputs, mask_of_finite_rows
 from normscale.rows import CHUNK_ELEMENTS, SourceFile, TableReader, is_pipe, open_table
 
 SAMPLE = "sample:"
@@ -232,7 +232,7 @@ class PieceRows:
 
     def _good(self, chunk: Chunk) -> NDArray[np.bool_]:
         """Which rows are finite; the others are counted and listed."""
-        good = finite_rows(chunk.outputs, self._names)
+        good = mask_of_finite_rows(chunk.outputs, self._names)
         bad = np.flatnonzero(~good)
         if bad.size:
             room = max(0, LISTED - len(self.skipped.rows))
@@ -248,7 +248,7 @@ class PieceRows:
         if chunk is None:
             return error
         names = [name for name in self._names if name in chunk.outputs.names]
-        good = finite_rows(chunk.outputs, names)
+        good = mask_of_finite_rows(chunk.outputs, names)
         if not good.all() and not self.skips:
             row = int(np.argmin(good))
             name = next(name for name in names if not np.isfinite(chunk.outputs.array(name)[row]).all())

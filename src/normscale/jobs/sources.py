@@ -19,8 +19,8 @@ import numpy as np
 
 from normscale._validate import IntArray, at_least
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
-from normscale.input_checks.class_order import class_order
-from normscale.input_checks.first_rows import look_at_first_rows
+from normscale.input_checks.logits import look_at_first_rows
+from normscale.input_checks.tables import class_order
 from normscale.jobs.options import PIECE_ROWS, Paths
 from normscale.jobs.pieces import SAMPLE, Chunk, Layout, Piece, Span, read_piece, stays_here
 from normscale.outputs import LOGITS

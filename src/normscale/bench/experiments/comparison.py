@@ -12,7 +12,7 @@ from normscale.detectors.base import Detector, OutputsLike, Setting
 from normscale.detectors.choosing import AUTO, choose_detector
 from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
-from normscale.input_checks.class_order import shared_names
+from normscale.input_checks.tables import shared_names
 from normscale.outputs import ModelOutputs, as_outputs, is_dataframe
 
 

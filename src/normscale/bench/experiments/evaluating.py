@@ -16,8 +16,7 @@ from normscale.detectors.base import Detector, Setting
 from normscale.detectors.choosing import AUTO, choose_detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput
-from normscale.input_checks.class_order import shared_names
-from normscale.input_checks.row_sketch import RowSketch
+from normscale.input_checks.tables import RowSketch, shared_names
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 SWAPPED = 0.4

@@ -29,7 +29,7 @@ def logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
         scores = nodes("Sub", scores, nodes("Gather", nodes.constant(formula.class_offset), predicted(nodes, rows)))
     if formula.ood_position is not None:
         scores = nodes("Add", scores, _ood_position(nodes, centred, predicted(nodes, rows), formula.ood_position))
-    return nan_unless(nodes, finite_rows(nodes, rows), scores)
+    return nan_unless(nodes, flag_finite_rows(nodes, rows), scores)
 
 
 def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
@@ -57,7 +57,7 @@ def feature_scores(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
     squared_norms: FloatArray = np.einsum("ij,ij->i", formula.means, formula.means)
     to_means = nodes("Add", nodes("MatMul", white, -2.0 * formula.means.T), squared_norms)
     distances = nodes("Add", norms, nodes.reduce("ReduceMin", to_means, 1))
-    return nan_unless(nodes, finite_rows(nodes, rows), not_below_zero(nodes, distances))
+    return nan_unless(nodes, flag_finite_rows(nodes, rows), not_below_zero(nodes, distances))
 
 
 def unit_rows(nodes: Nodes, rows: str) -> str:
@@ -72,7 +72,7 @@ def rectified_scores(nodes: Nodes, rows: str, formula: RectifiedFormula) -> str:
     """Scores (n,) of the logits that float64 features ``rows`` (n, d) have when cut off; NaN for a bad row."""
     made = nodes("MatMul", nodes("Min", rows, formula.limit), formula.weight.T)
     scores = logit_scores(nodes, nodes("Add", made, formula.bias), formula.then)
-    return nan_unless(nodes, finite_rows(nodes, rows), scores)
+    return nan_unless(nodes, flag_finite_rows(nodes, rows), scores)
 
 
 def flags(
@@ -98,7 +98,7 @@ def predicted(nodes: Nodes, rows: str) -> str:
     return nodes("ArgMax", rows, axis=1, keepdims=0)
 
 
-def finite_rows(nodes: Nodes, rows: str) -> str:
+def flag_finite_rows(nodes: Nodes, rows: str) -> str:
     """1.0 for a row of finite numbers, 0.0 for one with NaN or infinity; shape (n,)."""
     finite = nodes("Less", nodes("Abs", rows), math.inf)
     return nodes.reduce("ReduceMin", nodes.cast(finite, np.float64), 1)

@@ -19,7 +19,7 @@ from normscale.detectors.formula import MomentFormula
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.export.onnx.nodes import Nodes
-from normscale.export.onnx.scores import finite_rows, nan_unless, not_below_zero, reduce_rows
+from normscale.export.onnx.scores import flag_finite_rows, nan_unless, not_below_zero, reduce_rows
 from normscale.moments import RunningMoments
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def stream_scores(nodes: Nodes, rows: str, formula: MomentFormula) -> Streamed:
     fine = nodes("Mul", _all_finite(nodes, mean), _all_finite(nodes, m2))  # (1,)
     may_move = nodes("Greater", fine, 0.5)
     kept = (nodes("Where", may_move, new, old) for new, old in zip((weight, mean, m2), STATE, strict=True))
-    may_score = nodes("Mul", finite_rows(nodes, rows), fine)
+    may_score = nodes("Mul", flag_finite_rows(nodes, rows), fine)
     return Streamed(nan_unless(nodes, may_score, scores), *kept)
 
 
@@ -95,7 +95,7 @@ def _prefix(nodes: Nodes, rows: str) -> _Prefix:
     line 0 there is a first line to begin with even when no row is good, or no row is there.
     """
     weight, mean, m2 = STATE
-    good = nodes("Reshape", finite_rows(nodes, rows), np.array([-1, 1]))
+    good = nodes("Reshape", flag_finite_rows(nodes, rows), np.array([-1, 1]))
     state_line = nodes("Reshape", mean, np.array([1, -1]))
     finite = nodes("Where", nodes("Greater", good, 0.5), rows, 0.0)  # what stands in a bad row is never counted
     lines = nodes("Concat", state_line, finite, axis=0)

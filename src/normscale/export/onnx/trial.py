@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import InvalidInput
-from normscale.input_checks.softmaxed import Squashed, squashed
+from normscale.input_checks.logits import Squashed, squashed
 
 TRIAL_ROWS = 16
 INPUT_TYPES: dict[str, type[np.generic]] = {

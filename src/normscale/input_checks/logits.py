@@ -1,30 +1,186 @@
-"""What the first rows of a table show to be wrong: probabilities, clipped logits, columns and labels out of place."""
+"""What is wrong with logits: probabilities in their place, clipped values, labels among the columns, tables turned.
+
+A softmax forgets how large the logits were: all that is left of z is z - log sum exp z. Scores that live on the size
+(energy, the largest logit, norm-scaling) are then made of what the softmax left over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
-from normscale._validate import IntArray, Rows, finite_row_mask
+from normscale._validate import FloatArray, IntArray, Rows, finite_row_mask
 from normscale.errors import InvalidInput
-from normscale.input_checks.softmaxed import Squashed, percentages, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs
 
+TOLERANCE = 0.01
+"""How far from 1 a row of probabilities may add up: three decimals of twenty classes are rounded by no more."""
+_FEW, _EXACT = 3, 1e-5
+"""Fewer rows than that must add up to 1 much more exactly, for a row or two of logits may do so by chance."""
+_MANY = 20
+"""Rows needed to call numbers between 0 and 1 the work of a sigmoid."""
+_LOOKED_AT = 1 << 20
+"""Numbers that are looked at: what went through a softmax shows in every row."""
+_SPREAD = 1e-5
+"""Rounding of a log-softmax in float32 leaves about 1e-7; scores that differ by less tell rows apart by rounding."""
 _OPTION = "probabilities=True"
-_FEWEST_CLIPPED = 100
-"""Rows needed to say anything."""
-_CLIPPED_SHARE = 0.01
-"""Of all numbers, that may be equal to the largest or the smallest without suspicion."""
-_CLIPPED_TIMES = 2
-"""So many times more often than the next value: of rounded numbers the outermost are the rarest."""
+_FEWEST_CLIPPED, _CLIPPED_SHARE, _CLIPPED_TIMES = 100, 0.01, 2
+"""More rows than that; of all numbers, so many at the end; so many times more often than the next value."""
 _FEWEST_FOR_COLUMNS = 20
 """Rows below which whole numbers may be chance."""
 _FEWEST_TO_COMPARE, _MORE_SPREAD = 50, 0.12
 """Of honest tables of noise with so many rows the columns never had so much more of the largest numbers."""
-_FEWEST_LABELLED = 50
-"""Labelled rows below which nothing is said."""
-_SHOWN_CLASSES = 3
+_FEWEST_LABELLED, _SHOWN_CLASSES = 50, 3
+
+
+class Squashed(StrEnum):
+    """What became of the logits."""
+
+    PROBABILITIES = "probabilities"
+    LOG_PROBABILITIES = "log-probabilities"
+    SIGMOIDS = "sigmoids"
+
+
+class SquashedRows(NamedTuple):
+    """What rows look like, and the sign of it in words."""
+
+    kind: Squashed
+    sign: str
+
+
+def squashed(logits: Rows) -> SquashedRows | None:
+    """Tell whether rows given as logits went through a softmax, its logarithm or a sigmoid; None if not.
+
+    Rows with NaN or infinity are left out; log-probabilities may be -infinity.
+
+    Examples
+    --------
+    >>> squashed(np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).kind.value
+    'probabilities'
+    >>> squashed(np.log([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).kind.value
+    'log-probabilities'
+    >>> squashed(np.array([[2.0, -1.0], [0.3, 0.4], [5.0, 1.0]])) is None
+    True
+    """
+    rows = _some_rows(logits)
+    if not len(rows):
+        return None
+    tolerance = TOLERANCE if len(rows) >= _FEW else _EXACT
+    low, high = float(rows.min()), float(rows.max())
+    if low >= -tolerance and high <= 1.0 + tolerance:
+        if (np.abs(rows.sum(axis=1) - 1.0) <= tolerance).all():
+            return SquashedRows(Squashed.PROBABILITIES, "every row adds up to 1 and no number is below 0")
+        if low >= 0.0 and high <= 1.0 and len(rows) >= _MANY:
+            return SquashedRows(Squashed.SIGMOIDS, "every number lies between 0 and 1")
+    if high <= tolerance and (np.abs(np.exp(rows).sum(axis=1) - 1.0) <= tolerance).all():
+        return SquashedRows(
+            Squashed.LOG_PROBABILITIES, "no number is above 0 and the exponentials of every row add up to 1"
+        )
+    return None
+
+
+def percentages(logits: Rows) -> bool:
+    """Whether rows are probabilities in per cent: no number below 0, and every row adds up to 100.
+
+    Examples
+    --------
+    >>> percentages(np.array([[90.0, 10.0], [20.0, 80.0], [50.0, 50.0]])), percentages(np.array([[99.0, 2.0]]))
+    (True, False)
+    """
+    rows = _some_rows(logits)
+    if not len(rows) or float(rows.min()) < 0.0:
+        return False
+    tolerance = TOLERANCE if len(rows) >= _FEW else _EXACT
+    return bool((np.abs(rows.sum(axis=1) - 100.0) <= 100.0 * tolerance).all())
+
+
+def _some_rows(logits: Rows) -> FloatArray:
+    """Rows to look at, in float64: spread over all of them, and only those without NaN and +infinity."""
+    step = max(1, -(-logits.size // _LOOKED_AT))
+    rows: FloatArray = np.asarray(logits[::step], dtype=np.float64)
+    rows = rows[~(np.isnan(rows) | (rows == np.inf)).any(axis=1)]
+    return rows if (rows <= 0.0).all() else rows[finite_row_mask(rows)]
+
+
+def sentence(found: SquashedRows, source: str, *, option: str = "") -> str:
+    """Say what was found in ``source`` and how to get logits.
+
+    ``option`` says how to have probabilities taken as they are; it is empty where that cannot be had.
+
+    Examples
+    --------
+    >>> sentence(SquashedRows(Squashed.PROBABILITIES, "every row adds up to 1"), "a.csv")[:57]
+    'a.csv holds probabilities, not logits (every row adds up '
+    """
+    way = (
+        "Give the last layer's outputs before the softmax: model(x) without softmax in PyTorch, "
+        "activation=None on the last layer in Keras, decision_function in scikit-learn, output.logits in transformers."
+    )
+    if found.kind is Squashed.PROBABILITIES:
+        text = f"{source} holds probabilities, not logits ({found.sign}). {way}"
+        return f"{text} If there is nothing else, {option} takes their logarithm." if option else text
+    if found.kind is Squashed.LOG_PROBABILITIES:
+        return (
+            f"{source} holds log-probabilities ({found.sign}): how large the logits were is lost, so energy is the "
+            f"same for every row and only detectors that compare classes can work. {way}"
+        )
+    return f"{source} may hold outputs of a sigmoid, not logits ({found.sign}). {way}"
+
+
+def log_of_probabilities(rows: Rows, source: str) -> FloatArray:
+    """The logarithm of probabilities, which a softmax turns back into them; other rows raise.
+
+    A 0 counts as the smallest number above 0 that the dtype can hold, so that the order of all numbers stays.
+
+    Examples
+    --------
+    >>> log_of_probabilities(np.array([[0.75, 0.25]]), "a.csv").round(3).tolist()
+    [[-0.288, -1.386]]
+    """
+    values = np.asarray(rows, dtype=np.float64)
+    bad = np.isfinite(values).all(axis=1) & (
+        (np.abs(values.sum(axis=1) - 1.0) > TOLERANCE) | (values < -TOLERANCE).any(axis=1)
+    )
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise InvalidInput(
+            f"{source} was said to hold probabilities, but row {row} adds up to {values[row].sum():.4g} with the "
+            f"smallest number {values[row].min():.4g}. Leave probabilities=True out if these are logits."
+        )
+    dtype = rows.dtype if rows.dtype.kind == "f" else np.dtype(np.float64)
+    logs: FloatArray = np.log(np.maximum(values, float(np.finfo(dtype).smallest_subnormal)))  # NaN stays NaN
+    return logs
+
+
+def are_log_probabilities(logits: Rows) -> bool:
+    """Whether rows are surely logarithms of probabilities."""
+    found = squashed(logits)
+    return found is not None and found.kind is Squashed.LOG_PROBABILITIES
+
+
+def constant_on_log_probabilities(name: str, scores: FloatArray, logits: Rows) -> str | None:
+    """Say that a detector cannot tell rows of log-probabilities apart; None where it can, or where they are logits.
+
+    A log-softmax makes log sum exp of every row 0, so that Energy is 0 for all of them but for rounding.
+
+    Examples
+    --------
+    >>> rows = np.log([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    >>> constant_on_log_probabilities("energy", np.array([0.0, 1e-16, 0.0]), rows)[:58]
+    'energy gives every row of log-probabilities the same score'
+    >>> constant_on_log_probabilities("msp", np.array([0.1, 0.2, 0.5]), rows) is None
+    True
+    """
+    found = None if np.ptp(scores) > _SPREAD else squashed(logits)
+    if found is None or found.kind is not Squashed.LOG_PROBABILITIES:
+        return None
+    return (
+        f"{name} gives every row of log-probabilities the same score but for rounding ({found.sign}), so it cannot "
+        "tell rows apart. Take a detector that compares classes, such as msp, or logits from before the softmax."
+    )
 
 
 def look_at_first_rows(
@@ -36,12 +192,12 @@ def look_at_first_rows(
     reads_logits: bool = True,
     check_labels: bool = False,
 ) -> list[str]:
-    """Refuse rows that are surely wrong, and give sentences on what probably is.
+    """Refuse first rows of a table that are surely wrong, and give sentences on what probably is.
 
     Parameters
     ----------
     rows : ModelOutputs
-        The first rows of a table, at least one.
+        At least one row.
     path : str
         What messages call the table.
     class_names : sequence of str, optional
@@ -51,11 +207,6 @@ def look_at_first_rows(
         False where nothing but the predicted class is made of the logits; then probabilities serve as well.
     check_labels : bool
         Say so where the labels do not go with the logits.
-
-    Raises
-    ------
-    InvalidInput
-        Where the logits are probabilities or percentages, or one column is something else.
     """
     if LOGITS not in rows.names:
         return []
@@ -96,11 +247,7 @@ def clipped(logits: Rows) -> str | None:
     """Say at which value logits were cut off; None if they look whole.
 
     They were if more than one number in a hundred equals the largest or the smallest, and that many more do than equal
-    the next. Columns that never change are left out: they are classes that somebody masked.
-
-    Parameters
-    ----------
-    logits : array of shape (n, C)
+    the next: of rounded numbers the outermost are the rarest. Columns that never change are classes that were masked.
 
     Examples
     --------
@@ -132,12 +279,6 @@ def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
 
     A column is one if it holds nothing but whole numbers while others do not: numbers of classes, or numbers that
     count the rows.
-
-    Parameters
-    ----------
-    logits : array of shape (n, C)
-    names : sequence of str, optional
-        Of the columns.
 
     Examples
     --------
@@ -175,15 +316,9 @@ def looks_transposed(n_rows: int, n_columns: int, some_rows: Rows | None = None)
     """Whether logits for training look as if rows and columns changed places.
 
     That is so where there are few rows and very many columns. Where there are only more columns than rows, the numbers
-    must say so too. Every input has one large logit, while some classes have several inputs and others none: of the
-    n largest numbers of n inputs nearly each is another input's, and of the C largest several are one class's.
-
-    Parameters
-    ----------
-    n_rows, n_columns : int
-        Of the whole table.
-    some_rows : array of shape (n, n_columns), optional
-        Its rows, or many of them; without these only the shape is looked at.
+    of ``some_rows``, all rows or many of them, must say so too. Every input has one large logit, while some classes
+    have several inputs and others none: of the n largest numbers of n inputs nearly each is another input's, and of the
+    C largest several are one class's.
 
     Examples
     --------
@@ -222,13 +357,7 @@ def permuted_labels(labels: IntArray, predicted: IntArray, n_classes: int) -> st
 
     Two things are looked for: labels that another numbering of the classes would make right, and labels that have
     nothing to do with the predicted classes. By chance the two agree in sum_c P(label = c) P(predicted = c) of the
-    rows, which is more than one in C where the rows show some of the classes alone.
-
-    Parameters
-    ----------
-    labels, predicted : arrays of shape (n,)
-        -1 stands for "not known".
-    n_classes : int
+    rows, which is more than one in C where the rows show some of the classes alone. -1 stands for "not known".
 
     Examples
     --------
