@@ -20,7 +20,7 @@ from normscale.extraction.batch_reader import BatchReader, InputData, announced
 from normscale.extraction.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
 from normscale.extraction.input_gradient import input_gradient, log_odds, step
 from normscale.extraction.layers import LayerReader
-from normscale.extraction.torch_model import finite_rows
+from normscale.extraction.torch_model import as_finite_array
 from normscale.outputs import FEATURES, PERTURBED_FEATURES, PERTURBED_LOGITS
 
 EPSILON = 0.0014
@@ -164,7 +164,7 @@ def _of_batches(
     with evaluating(network):
         where, dtype = device_and_dtype(network)
         for images, _ in announced(source.batches(), "perturbing", total=source.n_rows, show=progress):
-            parts.append(finite_rows(read(to_network(images, where, dtype)), name, row))
+            parts.append(as_finite_array(read(to_network(images, where, dtype)), name, row))
             row += len(parts[-1])
     if not parts:
         raise InvalidInput("data holds no images; at least one is needed.")
