@@ -140,6 +140,13 @@ def as_score_vector(value: ArrayLike | Any, name: str) -> NDArray[np.float32] | 
     return vector
 
 
+def as_both_sides(
+    id_scores: ArrayLike | Any, ood_scores: ArrayLike | Any
+) -> tuple[NDArray[np.float32] | FloatArray, NDArray[np.float32] | FloatArray]:
+    """The scores of both sides, checked."""
+    return as_score_vector(id_scores, "id_scores"), as_score_vector(ood_scores, "ood_scores")
+
+
 def as_class_indices(
     value: ArrayLike | Any, name: str, *, length: int | None = None, n_classes: int | None = None
 ) -> IntArray:

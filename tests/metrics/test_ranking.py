@@ -134,9 +134,19 @@ def test_ordinary_scores_need_no_wider_keys() -> None:
     scores = np.array([-0.0, 0.0, 1.0, -1.0, 1e-3, -1e-3, 50.0, -50.0])
     for dtype, key in ((np.float32, np.uint32), (np.float64, np.uint64)):
         merged = _tie_groups.merge(scores.astype(dtype), scores[::-1].astype(dtype))
-        assert merged.keys.dtype == key
-        assert merged.decode(merged.keys >> key(1)).dtype == dtype  # codes of bits, not dense ranks of float64
-        assert merged.keys.max() > 2 * scores.size
+        assert merged.negative.dtype == merged.other.dtype == key
+        assert (merged.negative.size, merged.other.size) == (6, 10)
+
+
+def test_a_tie_of_hundreds_of_millions_is_counted_exactly() -> None:
+    n = 300_000_001
+    edges = np.array([0.0, float(n)])
+    auroc = METRICS["auroc"]
+    assert auroc.part is not None
+    assert auroc.finish is not None
+    total = auroc.part(Groups(edges, edges, SideSizes(n, n, n, n)))
+    assert total == n * n
+    assert auroc.finish(total, SideSizes(n, n, n, n)) == 0.5
 
 
 def random_scores(seed: int, dtype: Any, decimals: int) -> tuple[NDArray[Any], NDArray[Any]]:

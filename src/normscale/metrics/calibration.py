@@ -33,27 +33,11 @@ class Reliability(Record):
 def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> float:
     """Mean distance between confidence and accuracy over equal-width bins, weighted by their counts.
 
-    ``ECE = sum_m |B_m| / n * |accuracy(B_m) - mean confidence(B_m)|``, where bin m of M holds the inputs with
-    ``(m - 1) / M < confidence <= m / M``. See :func:`reliability` for the bins and the parameters.
-
-    Parameters
-    ----------
-    confidence : array of shape (n,), values in [0, 1]
-        Probability given to the predicted class.
-    correct : boolean (or 0/1) array of shape (n,)
-        Whether the prediction was right.
-    bins : int
-        Number of bins M.
-
-    Returns
-    -------
-    float
+    ``ECE = sum_m |B_m| / n * |accuracy(B_m) - mean confidence(B_m)|``; bins and parameters as in :func:`reliability`.
 
     References
     ----------
-    Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian
-    binning", AAAI 2015.
-    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017.
+    Naeini, Cooper and Hauskrecht, "Obtaining well calibrated probabilities using Bayesian binning", AAAI 2015.
 
     Examples
     --------
@@ -66,6 +50,9 @@ def expected_calibration_error(confidence: ArrayLike, correct: ArrayLike, bins: 
 def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> Reliability:
     """Count, accuracy and mean confidence in M bins of equal width, ``(m - 1) / M < confidence <= m / M``.
 
+    An edge is rounded to the floating-point type of ``confidence``, as ``confidence`` was, so 0.2 in float32 is on the
+    edge 3/15 and belongs to the bin below it. A confidence of 0 is in the first bin.
+
     Parameters
     ----------
     confidence : array of shape (n,), values in [0, 1]
@@ -75,27 +62,11 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> Re
     bins : int
         Number of bins M.
 
-    Returns
-    -------
-    Reliability
-
-    Notes
-    -----
-    An edge m / M is rounded to the floating-point type of ``confidence``, as ``confidence`` was, so 0.2 in
-    float32 or float64 is on the edge 3/15 and belongs to the bin below it. A confidence of 0 is in the
-    first bin.
-
-    References
-    ----------
-    Guo, Pleiss, Sun and Weinberger, "On calibration of modern neural networks", ICML 2017.
-
     Examples
     --------
     >>> found = reliability([0.2, 0.4, 0.9, 1.0], [0, 1, 1, 1], bins=5)
-    >>> found.count.tolist(), found.accuracy.tolist()
-    ([1, 1, 0, 0, 2], [0.0, 1.0, nan, nan, 1.0])
-    >>> round(found.ece, 12), round(found.mce, 12)
-    (0.225, 0.6)
+    >>> found.count.tolist(), found.accuracy.tolist(), round(found.ece, 12), round(found.mce, 12)
+    ([1, 1, 0, 0, 2], [0.0, 1.0, nan, nan, 1.0], 0.225, 0.6)
     """
     bins = at_least(bins, "bins", 1)
     given = to_numpy(confidence, "confidence")

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from normscale._validate import (
     FloatArray,
     IntArray,
-    as_score_vector,
+    as_both_sides,
     at_least,
     exact_share,
     fraction,
@@ -73,10 +73,11 @@ class Intervals(Record):
 def delong_interval(id_scores: ArrayLike, ood_scores: ArrayLike, level: float = 0.95) -> Interval:
     """Confidence interval of the AUROC from DeLong's variance, on the logit scale.
 
-    With ``v_i`` the share of in-distribution scores below the OoD score i (ties half), and ``w_j`` the
-    share of OoD scores above the in-distribution score j, the variance of the AUROC A is estimated as
-    ``var(v) / n_ood + var(w) / n_id`` (sample variances), and the interval is
-    ``logit(A) +- z * se / (A * (1 - A))`` mapped back: it never leaves [0, 1].
+    With ``v_i`` the share of in-distribution scores below the OoD score i (ties half), and ``w_j`` the share of OoD
+    scores above the in-distribution score j, the variance of the AUROC A is ``var(v) / n_ood + var(w) / n_id``, and the
+    interval is ``logit(A) +- z * se / (A * (1 - A))`` mapped back. Where the two sides are perfectly apart the variance
+    is 0 and says nothing: then it is the exact one-sided bound for k = min(n_id, n_ood) pairs all won (Clopper and
+    Pearson). A variance of 0 for another reason, such as constant scores, gives a point and a warning.
 
     Parameters
     ----------
@@ -85,26 +86,9 @@ def delong_interval(id_scores: ArrayLike, ood_scores: ArrayLike, level: float = 
     level : float in (0, 1)
         Confidence level.
 
-    Returns
-    -------
-    Interval
-        When the two sides are perfectly apart the variance estimate is 0 and says nothing. Then the
-        interval is the exact one-sided bound for k = min(n_id, n_ood) disjoint pairs all won (Clopper and
-        Pearson): from ``((1 - level) / 2) ** (1 / k)`` to 1, or mirrored for an AUROC of 0.
-
-    Warns
-    -----
-    NumericalWarning
-        If the variance is 0 for another reason, such as constant scores: the interval is then a point.
-
-    Notes
-    -----
-    The time is that of one sort: ranks come from groups of equal scores, not from n_id * n_ood pairs.
-
     References
     ----------
     DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837-845.
-    Sun and Xu, "Fast implementation of DeLong's algorithm", IEEE Signal Processing Letters 21 (2014).
 
     Examples
     --------
@@ -115,8 +99,7 @@ def delong_interval(id_scores: ArrayLike, ood_scores: ArrayLike, level: float = 
     """
     from statistics import NormalDist  # loads fractions and decimal: too slow for the import of the package
 
-    id_vector = as_score_vector(id_scores, "id_scores")
-    ood_vector = as_score_vector(ood_scores, "ood_scores")
+    id_vector, ood_vector = as_both_sides(id_scores, ood_scores)
     require_rows(id_vector, "id_scores", 2)
     require_rows(ood_vector, "ood_scores", 2)
     level = fraction(level, "level")
@@ -155,8 +138,9 @@ def bootstrap_intervals(
 ) -> Intervals:
     """Percentile bootstrap intervals of the metrics of :func:`evaluate`.
 
-    Each resample draws n_id in-distribution and n_ood OoD scores with replacement, each side on its own; the
-    interval runs between the (1 - level) / 2 and (1 + level) / 2 quantiles of the metric over the resamples.
+    Each resample draws n_id in-distribution and n_ood OoD scores with replacement; the interval runs between the
+    (1 - level) / 2 and (1 + level) / 2 quantiles over the resamples. Where the sides are perfectly apart every resample
+    is too, and the intervals are points; for the AUROC prefer :func:`delong_interval` then.
 
     Parameters
     ----------
@@ -167,24 +151,9 @@ def bootstrap_intervals(
     resamples : int
         Number of resamples; a thousand settles the ends to about a tenth of the width.
     seed : int
-        Seed of the random numbers: the same seed gives the same intervals.
+        Of the random numbers.
     tpr : float in (0, 1]
-        True positive rate of ``fpr95_*``, as in :func:`evaluate`.
-
-    Returns
-    -------
-    Intervals
-        When the sides are perfectly apart every resample is too, and the intervals are single points; for the
-        AUROC prefer :func:`delong_interval` then.
-
-    Notes
-    -----
-    The scores are sorted once. A resample is a count per group of equal scores, so it costs time linear in
-    n_id + n_ood, and memory for a batch of resamples only.
-
-    References
-    ----------
-    Efron and Tibshirani, "An introduction to the bootstrap", Chapman and Hall 1993, chapter 13.
+        True positive rate of ``fpr95_*``.
 
     Examples
     --------
@@ -193,8 +162,7 @@ def bootstrap_intervals(
     >>> 17 / 24 in found.auroc, found == bootstrap_intervals(*scores, resamples=200)
     (True, True)
     """
-    id_vector = as_score_vector(id_scores, "id_scores")
-    ood_vector = as_score_vector(ood_scores, "ood_scores")
+    id_vector, ood_vector = as_both_sides(id_scores, ood_scores)
     level = fraction(level, "level")
     resamples = at_least(resamples, "resamples", 1)
     seed = at_least(seed, "seed", 0)

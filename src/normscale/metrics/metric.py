@@ -2,14 +2,13 @@
 
 A metric is a function of the scores of both sides. Most are also a *sum over groups of equal scores*: each group adds
 a number that depends on the counts up to it alone. Such metrics are computed together in one walk over the sorted
-scores, in every resample of a bootstrap, and over many files, where each worker sorts one range of scores.
+scores, and in every resample of a bootstrap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -105,8 +104,8 @@ def register_metric(
         What tables call it.
     higher_is_better : bool
     part, finish : callable, optional
-        The metric as a sum over groups of equal scores: ``finish(sum of part(groups), sizes)``. With them it is also
-        computed over many files and has bootstrap intervals; without, it needs all scores at once.
+        The metric as a sum over groups of equal scores: ``finish(sum of part(groups), sizes)``. With them it
+        also has bootstrap intervals.
 
     Returns
     -------
@@ -153,52 +152,25 @@ def summed_metrics() -> tuple[Metric, ...]:
     return tuple(metric for metric in METRICS.values() if metric.part is not None)
 
 
-@dataclass(frozen=True)
-class RankingQuestion:
-    """Computes metrics from parts of the scores, such as the ranges that different workers have sorted.
-
-    It carries the metrics with it, so a worker needs only to be able to import the modules that define them.
-    """
-
-    n_id: int
-    n_ood: int
-    caught_out: int
-    caught_in: int
-    metrics: tuple[Metric, ...] = field(default_factory=summed_metrics)
-
-    @property
-    def sizes(self) -> SideSizes:
-        """The numbers, as metrics take them."""
-        return SideSizes(self.n_id, self.n_ood, self.caught_out, self.caught_in)
-
-    def part(self, id_edges: FloatArray, ood_edges: FloatArray) -> dict[str, Any]:
-        """What some neighbouring groups add to each metric; edges also count the inputs of all groups below."""
-        groups = Groups(id_edges, ood_edges, self.sizes)
-        return {metric.name: metric.part(groups) for metric in self.metrics if metric.part is not None}
-
-    @staticmethod
-    def together(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Add parts up; whole numbers stay exact."""
-        return {name: _total([part[name] for part in parts]) for name in parts[0]}
-
-    def answer(self, parts: Sequence[dict[str, Any]]) -> Values:
-        """The metrics from all parts."""
-        total = self.together(parts)
-        return {one.name: float(one.finish(total[one.name], self.sizes)) for one in self.metrics if one.finish}
+def values_of(merged: Merged, id_scores: Scores, ood_scores: Scores, sizes: SideSizes) -> Values:
+    """Compute every metric: the sums in one walk over the merged scores, the others from the scores themselves."""
+    parts: dict[str, list[Any]] = {metric.name: [] for metric in summed_metrics()}
+    for id_edges, ood_edges, _ in blocks(merged):
+        groups = Groups(id_edges, ood_edges, sizes)
+        for name, own in parts.items():
+            own.append(METRICS[name].part(groups))  # type: ignore[misc]
+    found = {}
+    for name, metric in METRICS.items():
+        if metric.part is not None and metric.finish is not None:
+            found[name] = float(metric.finish(_total(parts[name]), sizes))
+        elif metric.function is not None:
+            found[name] = float(metric.function(id_scores, ood_scores))
+    return found
 
 
 def _total(values: list[Any]) -> Any:
+    """The sum; whole numbers stay exact."""
     return sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
-
-
-def values_of(merged: Merged, id_scores: Scores, ood_scores: Scores, caught_out: int, caught_in: int) -> Values:
-    """Compute every metric: the sums in one walk over the merged scores, the others from the scores themselves."""
-    question = RankingQuestion(merged.n_id, merged.n_ood, caught_out, caught_in)
-    found = question.answer([question.part(id_edges, ood_edges) for id_edges, ood_edges, _ in blocks(merged)])
-    for metric in METRICS.values():
-        if metric.name not in found and metric.function is not None:
-            found[metric.name] = float(metric.function(id_scores, ood_scores))
-    return {name: found[name] for name in METRICS}
 
 
 def values_of_rows(groups: Groups) -> dict[str, FloatArray]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normscale._validate import IntArray, as_class_indices, as_score_vector, exact_share
+from normscale._validate import IntArray, as_both_sides, as_class_indices, exact_share
 from normscale.errors import InvalidInput
 from normscale.metrics._tie_groups import Scores
 from normscale.metrics.metric import METRICS, Values, number_of
@@ -78,8 +78,8 @@ def evaluate_per_class(
 ) -> PerClassResult:
     """Evaluate within each predicted class and average with equal weight: the multi-threshold protocol.
 
-    Inputs are grouped by the class the classifier predicts for them, OoD inputs too. Each group has its own
-    ranking, hence its own threshold; the mean of a metric gives every group the same weight, however small.
+    Inputs are grouped by the class the classifier predicts for them, OoD inputs too. Each group has its own ranking,
+    hence its own threshold. A group that lacks one side has no metric; it is skipped and named.
 
     Parameters
     ----------
@@ -90,28 +90,13 @@ def evaluate_per_class(
     tpr : float in (0, 1]
         True positive rate of ``fpr95_*``, as in :func:`evaluate`.
 
-    Returns
-    -------
-    PerClassResult
-        A group with no OoD input, or with no in-distribution input, has no metric; it is skipped and named.
-
-    Raises
-    ------
-    InvalidInput
-        If every group is skipped, or an argument is empty, not finite, or of another length.
-
-    References
-    ----------
-    Ravikumar and Roy, "Norm-Scaling for Out-of-Distribution Detection", the multi-threshold rival.
-
     Examples
     --------
     >>> result = evaluate_per_class([0.1, 0.6, 0.2, 0.3], [0, 1, 0, 2], [0.4, 0.7, 0.15], [0, 1, 0])
     >>> result.auroc, result.n_groups, result.skipped
     (0.875, 2, {2: 'no OoD input'})
     """
-    id_vector = as_score_vector(id_scores, "id_scores")
-    ood_vector = as_score_vector(ood_scores, "ood_scores")
+    id_vector, ood_vector = as_both_sides(id_scores, ood_scores)
     id_classes = as_class_indices(id_predicted, "id_predicted", length=id_vector.size)
     ood_classes = as_class_indices(ood_predicted, "ood_predicted", length=ood_vector.size)
     share = exact_share(tpr, "tpr", allow_one=True)

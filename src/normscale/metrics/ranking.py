@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normscale._validate import FloatArray, as_score_vector, exact_share, one_of
+from normscale._validate import FloatArray, as_both_sides, exact_share, one_of
 from normscale.metrics._tie_groups import Scores, merge, tie_groups
 from normscale.metrics.intervals import Intervals, bootstrap_intervals, delong_interval
 from normscale.metrics.metric import METRICS, Groups, SideSizes, Values, number_of, register_metric, values_of
@@ -242,68 +242,39 @@ def evaluate(
 ) -> RankingResult:
     """Measure how well scores tell OoD inputs (high) from in-distribution inputs (low).
 
+    ``auroc`` is the share of (in-distribution, OoD) pairs in which the OoD input scores higher, a tie counting half.
+    ``aupr_out`` is the average precision with OoD as the positive class: the sum over distinct scores t of the step in
+    recall times the precision, an input being flagged where its score is at least t (no trapezoids). ``fpr95_out`` is
+    the share of in-distribution inputs flagged at the highest t that flags at least 95 % of OoD inputs. ``*_in`` are
+    the same with in-distribution as the positive class and negated scores. Equal scores are always taken together.
+
     Parameters
     ----------
-    id_scores : array of shape (n_id,)
-        Scores of in-distribution inputs, higher = more OoD.
-    ood_scores : array of shape (n_ood,)
-        Scores of OoD inputs.
+    id_scores, ood_scores : arrays of shape (n_id,) and (n_ood,)
+        Finite scores, higher = more OoD. float32 scores are compared as float32 numbers, a mixture as float64.
     tpr : float in (0, 1]
-        The true positive rate at which ``fpr95_out`` and ``fpr95_in`` are read. It is taken as the decimal
-        that was typed: 0.55 of 20 inputs are 11.
+        The true positive rate of ``fpr95_*``, taken as the decimal that was typed: 0.55 of 20 inputs are 11.
     intervals : {"delong", "bootstrap"} or None
-        Attach confidence intervals at 95 %: of the AUROC (:func:`delong_interval`), or of all five metrics
+        Attach confidence intervals at 95 %: of the AUROC (:func:`delong_interval`), or of all metrics
         (:func:`bootstrap_intervals`, a thousand resamples).
-
-    Returns
-    -------
-    RankingResult
-        ``auroc`` is the share of (in-distribution, OoD) pairs in which the OoD input scores higher, a tie
-        counting half. ``aupr_out`` is the average precision with OoD as the positive class,
-        ``sum_t (recall_t - recall_before) * precision_t`` over the distinct scores t in falling order, an
-        input being flagged iff its score is at least t; no trapezoids. ``fpr95_out`` is the share of
-        in-distribution inputs flagged at the highest t that flags at least 95 % of OoD inputs. ``aupr_in``
-        and ``fpr95_in`` are the same with in-distribution as the positive class and the scores negated.
-
-    Raises
-    ------
-    InvalidInput
-        If a side is empty or holds NaN or infinity.
-
-    Notes
-    -----
-    Inputs with equal scores are always taken together; their order never matters. float32 scores are compared
-    as float32 numbers, float64 as float64, a mixture as float64. The time is that of one sort.
 
     References
     ----------
     Davis and Goadrich, "The relationship between Precision-Recall and ROC curves", ICML 2006.
-    Hendrycks and Gimpel, "A baseline for detecting misclassified and out-of-distribution examples",
-    ICLR 2017.
 
     Examples
     --------
-    Seven scores, worked by hand. In falling order: 0.7 OoD, 0.5 both (a tie), 0.4 and 0.3 in-distribution,
-    0.2 OoD, 0.1 in-distribution.
+    The OoD scores 0.7, 0.5 and 0.2 win 4, 3.5 and 1 of 4 comparisons each, so the AUROC is 8.5 / 12. Their precision is
+    1/1, 2/3 and 3/6, so the AUPR with OoD positive is 13/18.
 
-    * AUROC: the OoD scores 0.7, 0.5 and 0.2 win 4, 3.5 and 1 of 4 comparisons each: 8.5 / 12.
-    * AUPR, OoD positive: precision 1/1, 2/3 and 3/6 at 0.7, 0.5 and 0.2: their mean is 13/18.
-    * AUPR, in-distribution positive: precision 1/1, 2/3, 3/4 and 4/6 at 0.1, 0.3, 0.4, 0.5: mean 37/48.
-    * FPR95, OoD positive: catching all three needs t = 0.2, which flags 3 of 4 in-distribution inputs.
-    * FPR95, in-distribution positive: accepting all four needs t = 0.5, which accepts 2 of 3 OoD inputs.
-
-    >>> result = evaluate([0.1, 0.3, 0.4, 0.5], [0.2, 0.5, 0.7])
-    >>> print(result)
+    >>> print(evaluate([0.1, 0.3, 0.4, 0.5], [0.2, 0.5, 0.7]))
     4 in-distribution and 3 OoD inputs, higher score = more OoD
     AUROC  0.7083
     positive class         OoD   in-distribution
     AUPR                0.7222            0.7708
     FPR95               0.7500            0.6667
-    >>> abs(result.aupr_out - 13 / 18) < 1e-15, abs(result.aupr_in - 37 / 48) < 1e-15
-    (True, True)
     """
-    id_vector = as_score_vector(id_scores, "id_scores")
-    ood_vector = as_score_vector(ood_scores, "ood_scores")
+    id_vector, ood_vector = as_both_sides(id_scores, ood_scores)
     share = exact_share(tpr, "tpr", allow_one=True)
     if intervals is not None:
         one_of(intervals, "intervals", ("delong", "bootstrap"))
@@ -318,8 +289,9 @@ def evaluate(
 
 def _values(id_scores: Scores, ood_scores: Scores, share: Fraction) -> Values:
     """Every metric of two checked vectors."""
-    caught = math.ceil(share * ood_scores.size), math.ceil(share * id_scores.size)
-    return values_of(merge(id_scores, ood_scores), id_scores, ood_scores, *caught)
+    n_id, n_ood = id_scores.size, ood_scores.size
+    sizes = SideSizes(n_id, n_ood, math.ceil(share * n_ood), math.ceil(share * n_id))
+    return values_of(merge(id_scores, ood_scores), id_scores, ood_scores, sizes)
 
 
 def evaluate_checked(id_scores: Scores, ood_scores: Scores, share: Fraction, tpr: float) -> RankingResult:
@@ -331,15 +303,7 @@ def evaluate_checked(id_scores: Scores, ood_scores: Scores, share: Fraction, tpr
 def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
     """Trace the receiver operating characteristic, OoD positive: flag an input iff its score is at least t.
 
-    Parameters
-    ----------
-    id_scores, ood_scores : arrays of shape (n_id,) and (n_ood,)
-        Scores, higher = more OoD.
-
-    Returns
-    -------
-    RocCurve
-        One point per distinct score in falling order, after the point (0, 0) at threshold infinity.
+    One point per distinct score in falling order, after the point (0, 0) at threshold infinity.
 
     Examples
     --------
@@ -347,7 +311,7 @@ def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
     >>> curve.thresholds.tolist(), curve.fpr.tolist(), curve.tpr.tolist()
     ([inf, 0.7, 0.5, 0.1], [0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
-    groups = tie_groups(as_score_vector(id_scores, "id_scores"), as_score_vector(ood_scores, "ood_scores"))
+    groups = tie_groups(*as_both_sides(id_scores, ood_scores))
     n_id, n_ood = groups.id_edges[-1], groups.ood_edges[-1]
     return RocCurve(
         thresholds=np.concatenate(([np.inf], groups.thresholds[::-1])),
@@ -359,7 +323,7 @@ def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
 def precision_recall_curve(
     id_scores: ArrayLike, ood_scores: ArrayLike, positive: Literal["out", "in"] = "out"
 ) -> PrecisionRecallCurve:
-    """Trace precision against recall at every distinct score.
+    """Trace precision against recall at every distinct score; recall rises to 1, without a made-up point at 0.
 
     Parameters
     ----------
@@ -369,21 +333,14 @@ def precision_recall_curve(
         "out": OoD is positive, an input is flagged iff its score is at least t, thresholds fall.
         "in": in-distribution is positive, an input is accepted iff its score is at most t, thresholds rise.
 
-    Returns
-    -------
-    PrecisionRecallCurve
-        Recall rises to 1. There is no made-up point at recall 0.
-
     Examples
     --------
     >>> curve = precision_recall_curve([0.1, 0.5], [0.5, 0.7])
-    >>> curve.thresholds.tolist(), curve.recall.tolist()
-    ([0.7, 0.5, 0.1], [0.5, 1.0, 1.0])
-    >>> curve.precision.round(3).tolist(), round(curve.average_precision, 3)
-    ([1.0, 0.667, 0.5], 0.833)
+    >>> curve.thresholds.tolist(), curve.recall.tolist(), curve.precision.round(3).tolist()
+    ([0.7, 0.5, 0.1], [0.5, 1.0, 1.0], [1.0, 0.667, 0.5])
     """
     one_of(positive, "positive", ("out", "in"))
-    groups = tie_groups(as_score_vector(id_scores, "id_scores"), as_score_vector(ood_scores, "ood_scores"))
+    groups = tie_groups(*as_both_sides(id_scores, ood_scores))
     thresholds, hits, others = groups.thresholds, groups.id_edges[1:], groups.ood_edges[1:]
     if positive == "out":
         thresholds = thresholds[::-1].copy()

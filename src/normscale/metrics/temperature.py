@@ -45,17 +45,6 @@ class EceCurve(Record):
 def nll(logits: ArrayLike, labels: ArrayLike, temperature: float = 1.0) -> float:
     """Mean negative log-likelihood of the labels under ``softmax(logits / temperature)``, in nats.
 
-    Parameters
-    ----------
-    logits : array of shape (n, n_classes)
-    labels : integer array of shape (n,)
-        True class of each row.
-    temperature : float > 0
-
-    Returns
-    -------
-    float
-
     Examples
     --------
     >>> round(nll([[0.0, 0.0], [0.0, 0.0]], [0, 1]), 6)  # log 2
@@ -76,8 +65,8 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float
     """Find the temperature T that minimises the negative log-likelihood of ``softmax(logits / T)``.
 
     In ``b = 1 / T`` the likelihood is convex, with slope ``mean_i (E_p[z_i] - z_i,label)`` and curvature
-    ``mean_i Var_p[z_i]``, p the softmax of ``b * z_i``. Newton's method, kept inside a shrinking bracket,
-    finds the one zero of the slope to 1e-12 relative.
+    ``mean_i Var_p[z_i]``, p the softmax of ``b * z_i``. Newton's method inside a shrinking bracket finds its zero to
+    1e-12 relative. A warning tells where the optimum is at a bound, or no temperature is better than another.
 
     Parameters
     ----------
@@ -87,20 +76,6 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float
         True class of each row.
     bounds : (float, float)
         Smallest and largest temperature allowed.
-
-    Returns
-    -------
-    float
-        The temperature: divide logits by it.
-
-    Warns
-    -----
-    NumericalWarning
-        If the optimum is at a bound, or if no temperature is better than another.
-
-    Notes
-    -----
-    Rows are read in blocks; no float64 copy of all logits is made.
 
     References
     ----------
@@ -178,27 +153,18 @@ class TemperatureSearch:
 
 
 def ece_curve(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, bins: int = 15) -> EceCurve:
-    """Sweep the temperature: the ECE of ``softmax(logits / T)`` for every T given.
+    """Sweep the temperature: the ECE of ``softmax(logits / T)`` for every T given, and the first of the best.
 
     Parameters
     ----------
     logits : array of shape (n, n_classes)
-        Raw logits, or norm-scaled ones.
     labels : integer array of shape (n,)
-        True class of each row.
     temperatures : array of shape (k,), each > 0
     bins : int
-        Number of bins, as in :func:`expected_calibration_error`.
-
-    Returns
-    -------
-    EceCurve
-        With the first of the best temperatures, if several are equally good.
+        As in :func:`expected_calibration_error`.
 
     Examples
     --------
-    Three of four right, always by a margin of 2; confidence meets accuracy at ``T = 2 / log 3 = 1.82``.
-
     >>> curve = ece_curve([[2, 0], [2, 0], [0, 2], [0, 2]], [0, 0, 1, 0], [1.0, 1.82, 3.0])
     >>> curve.ece.round(3).tolist(), curve.best_temperature
     ([0.131, 0.0, 0.089], 1.82)

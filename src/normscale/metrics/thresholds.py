@@ -28,32 +28,15 @@ def threshold_at(id_scores: ArrayLike, keep: float = 0.95, *, conformal: bool = 
     keep : float in (0, 1]
         Share to accept, taken as the decimal that was typed: 0.55 of 20 are 11.
     conformal : bool
-        Use ``k = ceil(keep * (n + 1))``. Then a NEW input, exchangeable with ``id_scores``, is accepted
-        with a probability of at least ``keep``, whatever the distribution (split conformal prediction).
-        Without it the share holds for ``id_scores`` themselves, and for new inputs only roughly.
-
-    Returns
-    -------
-    float
-        A score that occurs in ``id_scores``.
-
-    Raises
-    ------
-    InvalidInput
-        If there are no scores, one is not finite, ``keep`` is no share, or, with ``conformal``, there are
-        fewer scores than ``keep / (1 - keep)``.
-
-    References
-    ----------
-    Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", Springer 2005.
+        Use ``k = ceil(keep * (n + 1))``. Then a NEW input, exchangeable with ``id_scores``, is accepted with a
+        probability of at least ``keep``, whatever the distribution (Vovk, Gammerman and Shafer, 2005). It needs
+        at least ``keep / (1 - keep)`` scores.
 
     Examples
     --------
     >>> import numpy as np
-    >>> threshold_at(np.arange(1, 21), keep=0.95)
-    19.0
-    >>> threshold_at(np.arange(1, 21), keep=0.95, conformal=True)
-    20.0
+    >>> threshold_at(np.arange(1, 21), keep=0.95), threshold_at(np.arange(1, 21), keep=0.95, conformal=True)
+    (19.0, 20.0)
     """
     scores = as_finite_vector(id_scores, "id_scores")
     share = exact_share(keep, "keep", allow_one=not conformal)
@@ -88,13 +71,7 @@ def thresholds_per_class(
     keep, conformal
         As in :func:`threshold_at`, within each class.
     min_count : int
-        A class with fewer scores than this gets the threshold of all scores together. With ``conformal`` so
-        does a class with too few scores for the guarantee (19 for ``keep=0.95``).
-
-    Returns
-    -------
-    array of shape (n_classes,)
-        Thresholds, each finite.
+        A class with fewer scores, or with too few for ``conformal``, gets the threshold of all scores together.
 
     Examples
     --------
