@@ -52,20 +52,21 @@ def merge(id_scores: Scores, ood_scores: Scores) -> Merged:
     unsigned = np.dtype(f"u{dtype.itemsize}")
     sides = [side.astype(dtype, copy=False) for side in (id_scores, ood_scores)]
     below = [side < 0 for side in sides]
-    some_negative = any(mask.any() for mask in below)
-    keys = []
-    for negative in (True, False):
-        parts = [side[:0] for side in sides] if negative else sides
-        if some_negative:
-            parts = [side[mask == negative] for side, mask in zip(sides, below, strict=True)]
-        bits = np.abs(np.concatenate(parts)).view(unsigned)
-        if negative:
-            np.subtract(_largest(unsigned), bits, out=bits)
-        bits <<= unsigned.type(1)
-        bits[parts[0].size :] |= unsigned.type(1)
-        bits.sort()
-        keys.append(bits)
-    return Merged(*keys)
+    keys: list[Keys] = [np.empty(0, unsigned)]
+    if any(mask.any() for mask in below):
+        keys = [_keys([side[mask] for side, mask in zip(sides, below, strict=True)], unsigned, negative=True)]
+        sides = [side[~mask] for side, mask in zip(sides, below, strict=True)]
+    return Merged(*keys, _keys(sides, unsigned, negative=False))
+
+
+def _keys(sides: list[Scores], unsigned: np.dtype[Any], *, negative: bool) -> Keys:
+    keys: Keys = np.concatenate(sides).view(unsigned)
+    if negative:
+        np.invert(keys, out=keys)
+    keys <<= unsigned.type(1)  # the sign, also that of -0.0, goes
+    keys[sides[0].size :] |= unsigned.type(1)
+    keys.sort()
+    return keys
 
 
 def _largest(unsigned: np.dtype[Any]) -> Any:
