@@ -52,11 +52,11 @@ def merge(id_scores: Scores, ood_scores: Scores) -> Merged:
     unsigned = np.dtype(f"u{dtype.itemsize}")
     sides = [side.astype(dtype, copy=False) for side in (id_scores, ood_scores)]
     below = [side < 0 for side in sides]
-    keys: list[Keys] = [np.empty(0, unsigned)]
+    negative: Keys = np.empty(0, unsigned)
     if any(mask.any() for mask in below):
-        keys = [_keys([side[mask] for side, mask in zip(sides, below, strict=True)], unsigned, negative=True)]
+        negative = _keys([side[mask] for side, mask in zip(sides, below, strict=True)], unsigned, negative=True)
         sides = [side[~mask] for side, mask in zip(sides, below, strict=True)]
-    return Merged(*keys, _keys(sides, unsigned, negative=False))
+    return Merged(negative, _keys(sides, unsigned, negative=False))
 
 
 def _keys(sides: list[Scores], unsigned: np.dtype[Any], *, negative: bool) -> Keys:
