@@ -73,8 +73,27 @@ def slow(train: np.ndarray, rows: np.ndarray, seed: int = 0, distance: float = 1
 @pytest.mark.parametrize("seed", (0, 3))
 def test_scores_are_those_of_counted_histograms(seed: int) -> None:
     train, test = outputs(40), outputs(15, 1)
-    detector = WeiPer(**FEW, seed=seed).fit(train)
+    detector = WeiPer(**FEW, lambda_2=0.1, seed=seed).fit(train)
     np.testing.assert_allclose(detector.score(test), slow(train.features, test.features, seed), rtol=1e-9)
+
+
+def test_by_default_confidence_varies_as_much_as_the_divergences() -> None:
+    train, test = outputs(40), outputs(15, 1)
+    detector = WeiPer(**FEW).fit(train)
+    both = np.array(slow(train.features, train.features)), np.array(slow(train.features, test.features))
+    known, new = (WeiPer(**FEW, lambda_2=1.1).fit(train).score(rows) for rows in (train, test))
+    msp_train, msp_test = both[0] - known, both[1] - new  # lambda_2 of 0.1 less one of 1.1
+    weight = (both[0] + 0.1 * msp_train).std() / msp_train.std()
+    assert detector.fitted_.msp_weight == pytest.approx(weight, rel=1e-6)
+    np.testing.assert_allclose(detector.score(test), both[1] + (0.1 - weight) * msp_test, rtol=1e-6)
+
+
+def test_more_rows_than_are_looked_at_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscale.detectors.weiper._MOST_SAMPLED", 50)
+    train = outputs(300)
+    order = np.random.default_rng(0).permutation(300)
+    first, second = (WeiPer(**FEW).fit(rows).fitted_.msp_weight for rows in (train, train[order]))
+    assert first == pytest.approx(second, rel=1e-9)
 
 
 def test_planted_rows() -> None:
