@@ -5,8 +5,15 @@ from typing import Any
 import msgspec
 
 
+class Tensor(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: list[float]
+
+
 class Body(msgspec.Struct):
-    logits: list[list[float]]
+    inputs: list[Tensor]
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -1,7 +1,7 @@
 """The guard's server on loopback, durability on (SQLite, a flush to disk before every answer).
 
     single    one JSON row per request, 32 connections: time per request against an empty endpoint on uvicorn
-    batch     .npy batches of 10 000 x 10: time per batch against in-process ``stream`` of the same rows
+    batch     binary tensors of 10 000 x 10: time per batch against in-process ``stream`` of the same rows
     latency   single rows at half the load that ``single`` reaches: the 99th percentile against the median
     restart   a million journalled rows, then kill -9: seconds until ready, against one second
 
@@ -10,6 +10,7 @@ Loads come from wrk (Debian's package of that name); its share of the two cores 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -110,7 +111,7 @@ def load(
     if pause:
         script += f"function delay() return math.random(0, {2 * pause}) end\n"
     (folder / "post.lua").write_text(script)
-    url = f"http://127.0.0.1:{port}/v1/score"
+    url = f"http://127.0.0.1:{port}/v2/models/guard/infer"
     command = [wrk, "-t1", f"-c{connections}", f"-d{seconds:g}s", "--latency", "-s", str(folder / "post.lua"), url]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     if "Non-2xx" in said:
@@ -122,11 +123,20 @@ def load(
 
 
 JSON = {"Content-Type": "application/json"}
-NPY = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
 
 
 def one_row() -> bytes:
-    return ('{"logits": [[' + ", ".join(f"{value:.7f}" for value in logits(1)[0]) + "]]}").encode()
+    """As the Open Inference Protocol has it."""
+    tensor = {"name": "logits", "shape": [1, CLASSES], "datatype": "FP32", "data": logits(1)[0].round(7).tolist()}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def many_rows(rows: np.ndarray) -> tuple[bytes, dict[str, str]]:
+    """In the binary form, answers too; the body and its headers."""
+    tensor = {"name": "logits", "shape": list(rows.shape), "datatype": "FP32"}
+    tensor["parameters"] = {"binary_data_size": rows.nbytes}
+    text = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    return text + rows.tobytes(), {"Inference-Header-Content-Length": str(len(text))}
 
 
 def single(folder: Path, quick: bool) -> dict[str, float]:
@@ -135,7 +145,7 @@ def single(folder: Path, quick: bool) -> dict[str, float]:
     # One row again and again is not the stream of training: alarms are off so that every row is taken in.
     command = [*guard_command(folder, ours_port), "--on-drift", "ignore"]
     with (
-        running(command, f"http://127.0.0.1:{ours_port}/readyz"),
+        running(command, f"http://127.0.0.1:{ours_port}/v2/health/ready"),
         running([*empty, "--log-level", "warning"], f"http://127.0.0.1:{peer_port}/openapi.json"),
     ):
         ours, peer = [], []
@@ -146,17 +156,14 @@ def single(folder: Path, quick: bool) -> dict[str, float]:
 
 
 def batch(folder: Path, quick: bool) -> dict[str, float]:
-    import io
-
     port, rows = free_port(), logits(10_000, 2)
-    buffer = io.BytesIO()
-    np.save(buffer, rows)
+    body, headers = many_rows(rows)
     detector = ns.NormScaling().fit(logits(5000))
     detector.stream(rows)
-    with running(guard_command(folder, port), f"http://127.0.0.1:{port}/readyz"):
+    with running(guard_command(folder, port), f"http://127.0.0.1:{port}/v2/health/ready"):
         ours, peer = [], []
         for _ in range(2 if quick else 5):
-            ours.append(load(port, 16, 1 if quick else 4, NPY, buffer.getvalue(), folder).rate)
+            ours.append(load(port, 16, 1 if quick else 4, headers, body, folder).rate)
             start = time.perf_counter()
             for _ in range(200):
                 detector.stream(rows)
@@ -167,7 +174,7 @@ def batch(folder: Path, quick: bool) -> dict[str, float]:
 def latency(folder: Path, quick: bool) -> dict[str, float]:
     port = free_port()
     command = [*guard_command(folder, port), "--on-drift", "ignore"]
-    with running(command, f"http://127.0.0.1:{port}/readyz"):
+    with running(command, f"http://127.0.0.1:{port}/v2/health/ready"):
         time.sleep(2)  # until the compiled kernels are there
         most = load(port, 32, 1 if quick else 4, JSON, one_row(), folder).rate
         # 32 connections that pause between requests, so that together they ask for half of that.
@@ -197,7 +204,7 @@ def restart(folder: Path, quick: bool) -> dict[str, float]:
     for _ in range(2 if quick else 7):
         began = time.perf_counter()
         process = start(command)
-        wait_for(f"http://127.0.0.1:{port}/readyz", process)
+        wait_for(f"http://127.0.0.1:{port}/v2/health/ready", process)
         times.append(time.perf_counter() - began)
         with urlopen(f"http://127.0.0.1:{port}/v1/state") as answer:
             assert f'"rows":{len(rows)},'.encode() in answer.read()

@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "guard.server": {
         "_kernels", "_lock", "_processes", "_version", "detectors", "encoding", "errors", "export.onnx", "guard",
-        "outputs", "rows", "sample",
+        "outputs", "sample",
     },
     "jobs": {
         "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",

@@ -3,7 +3,7 @@
     python tools/kill_guard.py --kills 200                   # SQLite
     python tools/kill_guard.py --kills 40 --store postgres   # a PostgreSQL of its own, which is killed now and then too
 
-Half of the clients send every request with an Idempotency-Key until it is acknowledged; the others send without, and
+Half of the clients send every request with an idempotency key until it is acknowledged; the others send without, and
 never again. After every kill the state must consist of exactly the acknowledged blocks, and of whole blocks of those
 whose answer was lost. The result joins docs/results/guard-kills.json; exit code 1 when a row was lost or made up.
 """

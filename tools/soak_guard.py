@@ -2,8 +2,8 @@
 
     python tools/soak_guard.py --minutes 10
 
-Four clients send single rows as JSON, batches as .npy, requests with keys, and look at the state now and then. Memory
-(resident size, in MB) is read every ten seconds; the slope is that of the second half. The result is
+Four clients send single rows as JSON, batches in the binary form, requests with keys, and look at the state now and
+then. Memory (resident size, in MB) is read every ten seconds; the slope is that of the second half. The result is
 docs/results/guard-soak.json; exit code 1 when rows and state differ, or memory grows by more than 1 MB a minute.
 """
 
@@ -54,8 +54,8 @@ class Sender(threading.Thread):
         try:
             while not self.stop.is_set():
                 block = rows[self.random.integers(0, len(rows), self.random.integers(*sizes))]
-                headers = {"Idempotency_Key": f"{self.number}-{self.requests}"} if self.number == 3 else {}
-                reply = self.client.score(block, binary=self.number >= 2, **headers)
+                key = f"{self.number}-{self.requests}" if self.number == 3 else None
+                reply = self.client.score(block, binary=self.number >= 2, key=key)
                 assert reply.status == 200, reply
                 self.sent.update(block.astype(np.float64))
                 self.requests += 1

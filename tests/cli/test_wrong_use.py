@@ -336,7 +336,7 @@ def test_a_model_that_cannot_be_served_gets_a_sentence(tmp_path: Path) -> None:
     expected = onnxruntime_outputs(two, inputs)
     assert not np.allclose(expected.sum(axis=1), 1.0)
     for chosen in (Classifier(str(two), {"logits": 8}, "scores"), Classifier(str(soft), {"logits": 8})):
-        np.testing.assert_array_equal(chosen.outputs(inputs)["logits"], expected)
+        np.testing.assert_array_equal(chosen.run({"inputs": inputs})[0]["logits"], expected)
     assert "comes out of a Softmax, so it is no longer logits: the detector reads 'logits'" in chosen.note
 
 

@@ -1,8 +1,7 @@
-"""A format from outside the package: one class, and it is read, written, sniffed and posted like the others."""
+"""A format from outside the package: one class, and it is read, written and sniffed like the others."""
 
 from __future__ import annotations
 
-import asyncio
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -96,41 +95,6 @@ def test_a_foreign_format_comes_through_a_pipe(tmp_path: Path, monkeypatch: pyte
     with open_table("-") as table:
         assert table.format == "halves"
         np.testing.assert_array_equal(table.read().logits, ROWS)
-
-
-@pytest.mark.usefixtures("halves")
-def test_a_foreign_format_is_posted_to_a_guard(tmp_path: Path) -> None:
-    httpx = pytest.importorskip("httpx")
-    pytest.importorskip("msgspec")
-    from guard.server.test_arrays import running
-    from normscale.guard.server.settings import GuardSettings, ServerSettings
-
-    sample = ns.load_sample()
-    detector = ns.Energy().fit(sample.train)
-    detector.set_threshold(sample.validation)
-    detector.save(tmp_path / "d.safetensors")
-    options = ServerSettings({"": GuardSettings(str(tmp_path / "d.safetensors"), str(tmp_path / "store.sqlite"))})
-    head = MAGIC + (8).to_bytes(4, "little")
-    rows = sample.test.logits[:5].astype("<f2")
-
-    async def post(body: bytes) -> Any:
-        async with running(options) as http:
-            assert isinstance(http, httpx.AsyncClient)
-            document = (await http.get("/openapi.json")).json()
-            assert MEDIA_TYPE in document["paths"]["/v1/score"]["post"]["requestBody"]["content"]
-            return await http.post("/v1/score", content=body, headers={"Content-Type": MEDIA_TYPE})
-
-    reply = asyncio.run(post(head + rows.tobytes()))
-    assert reply.status_code == 200, reply.text
-    np.testing.assert_allclose(reply.json()["scores"], detector.score(rows.astype(np.float32)), rtol=1e-6)
-    for body, status, says in (
-        (head + rows.tobytes()[:-1], 400, "it is cut off"),
-        (MAGIC + (4).to_bytes(4, "little") + rows.tobytes(), 422, "must hold logits of 8 columns; got logits of 4"),
-        (head, 422, "holds no rows"),
-        (head + bytes(16) * 100_001, 413, "100001 rows in one request; at most"),
-    ):
-        reply = asyncio.run(post(body))
-        assert (reply.status_code, says in reply.json()["error"]) == (status, True), reply.text
 
 
 def test_names_are_taken_once(halves: type[TableReader]) -> None:

@@ -16,7 +16,7 @@ import normscale as ns
 from needed_extras import SERVER, need
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "guard" / "server"))
-from running import Server  # type: ignore[import-not-found]
+from running import INFER, Server, tensors  # type: ignore[import-not-found]
 
 PACKAGE = Path(__file__).parent / "neighbours"
 THEIRS = ("their_knn", "their_vim")
@@ -108,11 +108,9 @@ def test_a_pipe_and_a_server(environment: dict[str, str], files: dict[str, Path]
     answers = command(environment, "watch", str(files["their_vim"]), given=lines)
     watched = [json.loads(line) for line in answers.splitlines()]
     with Server(files["their_vim"], tmp_path / "log", "--store", ":memory:", environment=environment) as server:
-        reply = server.client().ask("POST", "/v1/score", rows)
-        assert reply.status == 200, reply
-        served = reply.json
-        lacking = server.client().ask("POST", "/v1/score", {"logits": rows["logits"]})
-    assert [line["score"] for line in watched] == pytest.approx(served["scores"])
+        served = server.client().score(rows).answer
+        lacking = server.client().score(rows["logits"])
+    assert [line["score"] for line in watched] == pytest.approx(served["ood_score"])
     assert [line["is_ood"] for line in watched] == served["is_ood"]
     assert lacking.status == 422
     assert b"features" in lacking.body
@@ -141,29 +139,27 @@ def test_their_store_keeps_a_guard_as_ours_does(environment: dict[str, str], tmp
     ns.NormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation).save(detector)
     stores = [str(tmp_path / "ours.sqlite"), f"onefile://{tmp_path / 'theirs.json'}"]
 
-    def answers(ask: list[tuple[str, str, Any, dict[str, str]]]) -> list[list[Any]]:
+    def answers(ask: list[tuple[str, str, Any]]) -> list[list[Any]]:
         found = []
         for number, store in enumerate(stores):
             options = ("--store", store, "--on-drift", "ignore")
             with Server(detector, tmp_path / f"log{number}", *options, environment=environment) as server:
                 client = server.client()
-                replies = [client.ask(method, path, body, **headers) for method, path, body, headers in ask]
+                replies = [client.ask(*one) for one in ask]
                 state = client.state()
                 server.kill()  # without a word of warning
             kept = ("rows", "scored", "quarantined", "mode", "entry", "classes", "threshold")
             found.append([*((reply.status, reply.json) for reply in replies), {name: state[name] for name in kept}])
         return found
 
-    rows = {"logits": SAMPLE.test.logits[:20].tolist()}
-    key = {"Idempotency_Key": "once"}
-    first: list[tuple[str, str, Any, dict[str, str]]]
-    first = [("POST", "/v1/score", rows, {}), ("POST", "/v1/score", rows, key), ("POST", "/v1/freeze", {}, {}),
-             ("POST", "/v1/score", rows, {})]  # fmt: skip
+    score = ("POST", INFER, tensors(SAMPLE.test.logits[:20]))
+    once = ("POST", INFER, tensors(SAMPLE.test.logits[:20], idempotency_key="once"))
+    first: list[tuple[str, str, Any]] = [score, once, ("POST", "/v1/freeze", {}), score]
     ours, theirs = answers(first)
     assert ours == theirs
-    second: list[tuple[str, str, Any, dict[str, str]]]
-    second = [("POST", "/v1/score", rows, key), ("POST", "/v1/thaw", {}, {}), ("POST", "/v1/quarantine/accept", {}, {}),
-              ("PUT", "/v1/threshold", {"value": 0.5}, {}), ("POST", "/v1/score", rows, {})]  # fmt: skip
+    second: list[tuple[str, str, Any]]
+    second = [once, ("POST", "/v1/thaw", {}), ("POST", "/v1/quarantine/accept", {}),
+              ("PUT", "/v1/threshold", {"value": 0.5}), score]  # fmt: skip
     ours, theirs = answers(second)
     assert ours == theirs
     assert ours[-1]["rows"] == 80

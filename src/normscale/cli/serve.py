@@ -43,7 +43,9 @@ def serve(
     tokens: Annotated[
         str | None, typer.Option(help="The file that `normscale token` wrote: who may do what. Default: no tokens.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="An ONNX classifier: POST /v1/classify takes its inputs.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="An ONNX classifier: clients send its inputs, and get its outputs too.")
+    ] = None,
     logits: Annotated[
         str | None, typer.Option(metavar="NAME", help="The model's output that holds the logits, where several could.")
     ] = None,
@@ -86,8 +88,9 @@ def serve(
     log_format: Annotated[
         LogFormat, typer.Option(help="Of one line for every alarm, freeze, decision and refusal.")
     ] = LogFormat.TEXT,
-    alarm_webhook: Annotated[
-        str | None, typer.Option(help="An http(s) address that gets a POST of JSON for every alarm, freeze and thaw.")
+    webhook: Annotated[
+        str | None,
+        typer.Option(help="An http(s) address that gets a CloudEvent for every alarm, freeze, thaw and decision."),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
     on_drift: Annotated[
@@ -155,7 +158,14 @@ def serve(
         from normscale.guard.server.event_log import tell
         from normscale.guard.server.run import bind, check_settings, start_log
         from normscale.guard.server.run import serve as run
-        from normscale.guard.server.settings import SAMPLE, GuardSettings, ServerSettings, default_store, read_guards
+        from normscale.guard.server.settings import (
+            NAME,
+            SAMPLE,
+            GuardSettings,
+            ServerSettings,
+            default_store,
+            read_guards,
+        )
     except ImportError as error:
         raise MissingExtra(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
@@ -187,7 +197,7 @@ def serve(
         own_store = default_store(detector) if store is None else store
         beside = shadow_store or (default_store(shadow) if shadow is not None else "")
         guards = {
-            "": GuardSettings(detector, own_store, policy, threshold, model, tokens, adopt, shadow, beside, logits)
+            NAME: GuardSettings(detector, own_store, policy, threshold, model, tokens, adopt, shadow, beside, logits)
         }
     settings = ServerSettings(
         guards=guards,
@@ -200,7 +210,7 @@ def serve(
         bounds=Bounds(max_body, max_rows, max_requests, max_seconds),
         demo=demo,
         log_format=log_format.value,
-        webhook=alarm_webhook,
+        webhook=webhook,
     )
     if logits is not None and model is None:
         raise InvalidInput("--logits names an output of --model; give both.")
@@ -216,7 +226,8 @@ def serve(
             # What is wrong with it is said here, once, and not by every worker.
             opened = guard.open()
             classifier = guard.load_classifier(opened.widths)
-            address = f"http://{shown}:{bound_port}/{name and name + '/'}"
+            server = f"http://{shown}:{bound_port}/"
+            address = server if name == NAME else f"{server}{name}/"
             notes = _notes(opened) + ([classifier.note] if classifier is not None and classifier.note else [])
             if as_json:
                 state = opened.serving.state
@@ -224,14 +235,14 @@ def serve(
                 facts |= {"rows": state.rows, "mode": opened.serving.mode, "notes": notes}
                 tell("guard", guard=name, address=address, **facts)
             else:
-                _introduce(opened, address, notes)
+                _introduce(opened, address, f"{server}v2/models/{name}/infer", notes)
             opened.close()
         if not as_json:
             typer.echo("Ctrl-C stops.", err=True)
         run(settings, listener)
 
 
-def _introduce(guards: GuardPair, address: str, notes: list[str]) -> None:
+def _introduce(guards: GuardPair, address: str, infer: str, notes: list[str]) -> None:
     """Say which guard is served where."""
     guard = guards.serving
     state, wanted = guard.state, " and ".join(guards.widths)
@@ -239,7 +250,7 @@ def _introduce(guards: GuardPair, address: str, notes: list[str]) -> None:
         f"{guard.detector!r} on {guard.n_classes} classes, threshold {state.threshold.value:.6g}\n"
         f"store {guard.store.name}: {state.rows} rows in the statistics, {guard.mode}; "
         f"on drift: {guard.policy.on_drift}\n"
-        f"{address} is the page; POST {address}v1/score takes {wanted}.",
+        f"{address} is the page; POST {infer} takes {wanted}.",
         err=True,
     )
     for note in notes:

@@ -97,11 +97,11 @@ class Sender(threading.Thread):
             self._drop()
 
     def _send(self, block: Block) -> None:
-        headers = {"Idempotency_Key": block.key} if self.keyed else {}
+        key = block.key if self.keyed else None
         while True:
             client = self._client()
             try:
-                reply = client.score(block.rows, binary=block.number % 2 == 1, **headers)
+                reply = client.score(block.rows, binary=block.number % 2 == 1, key=key)
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 time.sleep(TRYING_AGAIN)
@@ -110,11 +110,11 @@ class Sender(threading.Thread):
                 self.unknown.append(block)
                 return
             if reply.status == 200:
-                answer = reply.json
-                assert answer["taken_in"] == len(block.rows) == len(answer["scores"]), answer
+                answer = reply.answer
+                assert answer["taken_in"] == len(block.rows) == len(answer["ood_score"]), answer
                 self.acknowledged.append(block)
-                self.scores.append(np.array(answer["scores"]))
-                self.replayed += "idempotent-replayed" in reply.headers
+                self.scores.append(np.array(answer["ood_score"]))
+                self.replayed += "repeated" in answer
                 return
             self.refused.append((reply.status, reply.json["error"]))
             assert reply.status in (503, 507), reply

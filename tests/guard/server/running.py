@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import io
 import json
 import os
 import re
@@ -22,7 +21,10 @@ import typer
 PATIENCE = 60.0
 IDLE = 2.0
 """Seconds after which the server may hang up at any moment, and rightly so."""
-JSON, NPY = "application/json", "application/x-npy"
+JSON = "application/json"
+HEADER = "Inference-Header-Content-Length"
+INFER = "/v2/models/guard/infer"
+DATATYPES = {"f8": "FP64", "f4": "FP32", "f2": "FP16", "i8": "INT64"}
 _ADDRESS = re.compile(r"http://([^/\s]+):(\d+)/")
 
 
@@ -37,6 +39,13 @@ class Reply(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.body)
+
+    @property
+    def answer(self) -> Any:
+        """Of an inference: outputs and parameters by their names."""
+        document = self.json
+        assert self.status == 200, document
+        return {one["name"]: one["data"] for one in document["outputs"]} | document["parameters"]
 
 
 class Client:
@@ -66,11 +75,15 @@ class Client:
             self.connection.close()  # or the next answer would be that to this question
             raise
 
-    def score(self, rows: Any, binary: bool = False, **headers: str) -> Reply:
-        """Rows as JSON, or as .npy."""
-        if binary:
-            return self.ask("POST", "/v1/score", npy(rows), NPY, **headers)
-        return self.ask("POST", "/v1/score", {"logits": np.asarray(rows).tolist()}, **headers)
+    def score(
+        self, rows: Any, binary: bool = False, key: str | None = None, guard: str = "guard", **headers: str
+    ) -> Reply:
+        """Logits, or arrays by name, as JSON or in the binary form; one row or many."""
+        parameters = {} if key is None else {"idempotency_key": key}
+        body, more = (binary_tensors if binary else tensors)(rows, **parameters), {}
+        if isinstance(body, tuple):
+            body, more = body
+        return self.ask("POST", f"/v2/models/{guard}/infer", body, **headers, **more)
 
     def state(self) -> Any:
         reply = self.ask("GET", "/v1/state")
@@ -132,7 +145,7 @@ class Server:
         return self._clients[-1]
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """BareRequest it to end, and wait; its exit code."""
+        """Ask it to end, and wait; its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
@@ -161,7 +174,7 @@ class Server:
                     continue
                 self.host, self.port = told[1], int(told[2])
                 try:
-                    if self.client(timeout=5).ask("GET", "/readyz").status == 200:
+                    if self.client(timeout=5).ask("GET", "/v2/health/ready").status == 200:
                         return
                 except OSError:
                     time.sleep(0.02)
@@ -192,7 +205,23 @@ def refusal(monkeypatch: pytest.MonkeyPatch, guard: str | Path, *options: str) -
     return ended.value.code, "\n".join(said)
 
 
-def npy(rows: Any) -> bytes:
-    file = io.BytesIO()
-    np.save(file, np.asarray(rows), allow_pickle=False)
-    return file.getvalue()
+def tensors(arrays: Any, **parameters: Any) -> Any:
+    """Logits, or arrays by name, as the JSON of the Open Inference Protocol; one row is a batch of one."""
+    made = []
+    for name, array in (arrays if isinstance(arrays, dict) else {"logits": arrays}).items():
+        rows = np.atleast_2d(np.asarray(array))
+        about = {"name": name, "shape": list(rows.shape), "datatype": DATATYPES[rows.dtype.str[1:]]}
+        made.append({**about, "data": rows.ravel().tolist()})
+    return {"inputs": made, **({"parameters": parameters} if parameters else {})}
+
+
+def binary_tensors(arrays: Any, **parameters: Any) -> tuple[bytes, dict[str, str]]:
+    """The same in the binary form: the body, and the header that it needs."""
+    document, data = tensors(arrays, **parameters), b""
+    for one, array in zip(document["inputs"], arrays.values() if isinstance(arrays, dict) else [arrays], strict=True):
+        del one["data"]
+        part = np.ascontiguousarray(array).tobytes()
+        one["parameters"] = {"binary_data_size": len(part)}
+        data += part
+    text = json.dumps(document).encode()
+    return text + data, {HEADER: str(len(text)), "Content-Type": "application/octet-stream"}

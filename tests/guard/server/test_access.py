@@ -10,16 +10,16 @@ import pytest
 
 from guard.server.conftest import Start
 from guard.server.kills import SAMPLE
-from guard.server.running import Server, refusal
-from normscale.guard.server.openapi import ROUTES
+from guard.server.running import INFER, Server, refusal, tensors
+from normscale.guard.server.openapi import GUARD_ROUTES, SERVER_ROUTES
 from normscale.guard.server.tokens import add_token
 
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
-ROW = {"logits": SAMPLE.test.logits[0].tolist()}
+ROW = tensors(SAMPLE.test.logits[0])
 NEEDS = {
-    ("POST", "/v1/score"): ("score", ROW),
-    ("POST", "/v1/classify"): ("score", {"inputs": [0.0]}),
+    ("POST", INFER): ("score", ROW),
+    ("POST", "/v1/events"): ("score", {}),
     ("GET", "/v1/state"): ("read", None),
     ("GET", "/v1/live"): ("read", None),
     ("GET", "/v1/quarantine"): ("read", None),
@@ -31,9 +31,13 @@ NEEDS = {
     ("POST", "/v1/switch"): ("admin", {}),
     ("POST", "/v1/quarantine/accept"): ("admin", {}),
     ("POST", "/v1/quarantine/discard"): ("admin", {}),
-    ("GET", "/healthz"): ("", None),
-    ("GET", "/readyz"): ("", None),
+    ("GET", "/v2/health/live"): ("", None),
+    ("GET", "/v2/health/ready"): ("", None),
+    ("GET", "/v2"): ("", None),
+    ("GET", "/v2/models/guard"): ("", None),
+    ("GET", "/v2/models/guard/ready"): ("", None),
 }
+EVERY = [*SERVER_ROUTES, *(route.at("guard", "") for route in GUARD_ROUTES)]
 MAY = {"score": {"", "score"}, "read": {"", "read"}, "admin": {"", "score", "read", "admin"}, "nobody": {""}}
 
 
@@ -55,7 +59,7 @@ def guarded(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def test_the_table_of_this_test_names_every_route() -> None:
-    assert set(NEEDS) == {(route.method, route.path) for route in ROUTES}
+    assert set(NEEDS) == {(route.method, route.path) for route in EVERY}
 
 
 @pytest.mark.parametrize("role", MAY)
@@ -72,8 +76,10 @@ def test_each_role_may_do_what_it_is_for_and_nothing_else(guarded: Guarded, role
             continue
         reply = client.ask(method, path, body)
         client.close()
-        if path in ("/v1/classify", "/v1/switch"):  # there is neither model nor shadow here
+        if path == "/v1/switch":  # there is no shadow here
             assert reply.status == 404
+        elif path == "/v1/events" and need in MAY[role]:
+            assert (reply.status, "no CloudEvent" in reply.json["error"]) == (400, True)
         elif need in MAY[role]:
             assert reply.status == 200, (method, path, reply)
         else:
@@ -100,7 +106,7 @@ def test_clients_are_known_by_their_token_and_not_by_what_they_say(guarded: Guar
     admin = server.client(secrets["admin"])
     admin.ask("POST", "/v1/freeze", {"reason": "to look at who sent what"})
     sender = server.client(secrets["score"])
-    assert sender.ask("POST", "/v1/score", ROW, X_Forwarded_For="10.1.2.3", Forwarded="for=10.1.2.3").status == 200
+    assert sender.ask("POST", INFER, ROW, X_Forwarded_For="10.1.2.3", Forwarded="for=10.1.2.3").status == 200
     senders = [part["client"] for part in admin.ask("GET", "/v1/quarantine").json["quarantine"]]
     assert senders[-1] == "score-client"
     admin.ask("POST", "/v1/quarantine/discard")
@@ -112,7 +118,7 @@ def test_every_answer_has_the_security_headers(guarded: Guarded) -> None:
     client = server.client(secrets["admin"])
     questions = (("GET", "/"), ("GET", "/v1/state"), ("GET", "/nowhere"), ("PUT", "/v1/state"))
     replies = [client.ask(*question) for question in questions]
-    replies += [client.ask("POST", "/v1/score", b"{"), client.ask("GET", "/healthz", Host="evil.example")]
+    replies += [client.ask("POST", INFER, b"{"), client.ask("GET", "/v2/health/live", Host="evil.example")]
     replies.append(server.client().ask("GET", "/v1/state"))
     for reply in replies:
         policy = reply.headers["content-security-policy"]
@@ -146,8 +152,8 @@ def test_the_log_tells_no_secret(guarded: Guarded) -> None:
     server, secrets = guarded
     for role, secret in secrets.items():
         client = server.client(secret)
-        client.ask("POST", "/v1/score", ROW, Cookie=f"token={secret}")
-        client.ask("POST", "/v1/score", b"\x93NUMPY", "application/x-npy")
+        client.ask("POST", INFER, ROW, Cookie=f"token={secret}")
+        client.ask("POST", INFER, b"\x93NUMPY", "application/octet-stream")
         client.ask("GET", f"/{role}/{secret}")
         client.ask("PUT", "/v1/threshold", {"value": secret})
         client.connection.close()
@@ -179,5 +185,5 @@ def test_told_otherwise_it_listens_everywhere_and_still_asks_for_tokens(start_se
     assert server.client().ask("GET", "/v1/state").status == 401
     assert server.client(secret).ask("GET", "/v1/state").status == 200
     assert server.client(secret).ask("GET", "/v1/state", Host="evil.example").status == 421
-    assert server.client(secret).ask("POST", "/v1/score", ROW).json["taken_in"] == 1
+    assert server.client(secret).ask("POST", INFER, ROW).answer["taken_in"] == 1
     assert secret not in server.log

@@ -71,7 +71,7 @@ async def never(_: HttpRequest) -> Reply:
 def make(handler: Handler = echo, bounds: Bounds = SMALL, **options: Any) -> GuardApp:
     """An application whose routes all do this; its guard is never opened."""
     guard = GuardSettings("sample", ":memory:", tokens=options.pop("tokens", None))
-    app = GuardApp(ServerSettings({"": guard}, bounds=bounds, **options))
+    app = GuardApp(ServerSettings({"guard": guard}, bounds=bounds, **options))
     for methods in app._routes.values():
         for method, (route, guards, _) in methods.items():
             methods[method] = (route, guards, handler)
@@ -105,7 +105,7 @@ def ask(
 
 
 def post(*headers: tuple[bytes, bytes]) -> dict[str, Any]:
-    return scope("POST", "/v1/score", headers=[HOST, *headers])
+    return scope("POST", "/v2/models/guard/infer", headers=[HOST, *headers])
 
 
 def length(number: object) -> tuple[bytes, bytes]:
@@ -167,7 +167,7 @@ def test_tokens_roles_and_routes_are_looked_at_before_a_byte_of_a_body(tmp_path:
         (post(length(5)), 401),
         (post(length(5), bearer), 403),
         (scope("POST", "/nowhere", [HOST, length(5)]), 404),
-        (scope("DELETE", "/v1/score", [HOST, length(5)]), 405),
+        (scope("DELETE", "/v2/models/guard/infer", [HOST, length(5)]), 405),
         (post(length(11), bearer), 403),
     )
     for request, status in cases:
@@ -192,7 +192,7 @@ def test_health_metrics_and_decisions_are_answered_when_rows_are_refused() -> No
         response = Response()
         await app(post(length(1)), body_of(b"0"), response.send)
         assert response.status == 503
-        for path in ("/v1/state", "/healthz", "/readyz", "/metrics", "/"):
+        for path in ("/v1/state", "/v2/health/live", "/v2/health/ready", "/metrics", "/"):
             response = Response()
             await app(scope(path=path), body_of(b""), response.send)
             assert response.status == 200, path
@@ -286,9 +286,9 @@ def test_compressed_bodies(encoding: bytes) -> None:
     assert "without Content-Encoding" in response.error
 
 
-@pytest.mark.parametrize("name", [b"host", b"authorization", b"content-type", b"idempotency-key", b"origin"])
+@pytest.mark.parametrize("name", [b"host", b"authorization", b"content-type", b"ce-id", b"origin"])
 def test_headers_that_may_come_once(name: bytes) -> None:
-    response = ask(scope("POST", "/v1/score", [HOST, (name, b"localhost"), (name, b"b")]), handler=never)
+    response = ask(scope("POST", "/v2/models/guard/infer", [HOST, (name, b"localhost"), (name, b"b")]), handler=never)
     assert response.status == 400
     assert name.decode().title() in response.error
 
@@ -353,7 +353,10 @@ def test_a_mistake_of_a_handler_is_json_and_tells_no_detail() -> None:
     [
         (["/v1/state"] * 4, [200, 200, 503, 503]),
         (["/v1/live"] * 2, [200, 503]),
-        (["/v1/live", "/v1/state", "/v1/state", "/v1/live", "/v1/state", "/healthz"], [200, 200, 200, 503, 503, 200]),
+        (
+            ["/v1/live", "/v1/state", "/v1/state", "/v1/live", "/v1/state", "/v2/health/live"],
+            [200, 200, 200, 503, 503, 200],
+        ),
     ],
 )
 def test_more_than_can_be_served(paths: list[str], statuses: list[int]) -> None:

@@ -1,10 +1,8 @@
-"""Detectors that read more than logits, over HTTP: JSON, .npz and Arrow with an array for each name."""
+"""Detectors that read more than logits, over HTTP: a tensor for each array."""
 
 from __future__ import annotations
 
 import asyncio
-import io
-import json
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,27 +11,21 @@ from typing import Any
 
 import httpx
 import numpy as np
-import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import normscale as ns
-from guard.server.running import Client, Server, npy, refusal
+from guard.server.running import INFER, Client, Server, binary_tensors, refusal, tensors
 from normscale.detectors.base import Detector
 from normscale.guard.server import handlers
 from normscale.guard.server.app import GuardApp
 from normscale.guard.server.bounds import Bounds
-from normscale.guard.server.parsing import ARROW_STREAM, JSON, NPY, BadRequest, read_outputs
 from normscale.guard.server.protocol import GuardProtocol
 from normscale.guard.server.settings import GuardSettings, ServerSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from guard.foreign import NearestNeighbour, RunningNeighbour, fitted
 
-NPZ = "application/x-npz"
 SAMPLE = ns.load_sample()
-WIDTHS = {"logits": 8, "features": 32}
 
 
 @asynccontextmanager
@@ -53,26 +45,6 @@ async def running(options: ServerSettings) -> AsyncIterator[httpx.AsyncClient]:
     await life
 
 
-def npz(**arrays: Any) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
-
-
-def arrow(rows: ns.ModelOutputs) -> bytes:
-    columns = {f"c{i}": np.ascontiguousarray(rows.logits[:, i]) for i in range(8)}
-    flat = pa.array(np.ascontiguousarray(rows.features).reshape(-1))
-    table = pa.table({**columns, "features": pa.FixedSizeListArray.from_arrays(flat, 32)})
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def document(rows: ns.ModelOutputs) -> dict[str, Any]:
-    return {"logits": rows.logits.tolist(), "features": rows.features.tolist()}
-
-
 @pytest.fixture(scope="module")
 def mahalanobis() -> Detector:
     return fitted("mahalanobis", shrinkage="oas")
@@ -89,64 +61,45 @@ def client(mahalanobis: Detector, tmp_path_factory: pytest.TempPathFactory) -> I
         assert "Traceback" not in on.log
 
 
-def test_mahalanobis_answers_in_every_format(client: Client, mahalanobis: Detector) -> None:
+def arrays(rows: ns.ModelOutputs, **changed: Any) -> dict[str, Any]:
+    return {"logits": rows.logits, "features": rows.features} | changed
+
+
+def test_mahalanobis_answers_in_both_forms(client: Client, mahalanobis: Detector) -> None:
     rows = ns.ModelOutputs.concatenate([SAMPLE.test[:20].replace(labels=None), SAMPLE.ood["photo_patches"][:20]])
     expected = mahalanobis.score(rows)
-    bodies = [
-        (JSON, json.dumps(document(rows)).encode()),
-        (NPZ, npz(logits=rows.logits, features=rows.features)),
-        (NPZ, npz(features=rows.features, logits=rows.logits)),
-        ("application/octet-stream", npz(logits=rows.logits, features=rows.features)),
-        (ARROW_STREAM, arrow(rows)),
-    ]
-    for content_type, body in bodies:
-        reply = client.ask("POST", "/v1/score", body, content_type)
-        assert reply.status == 200, reply
-        np.testing.assert_allclose(reply.json["scores"], expected, rtol=1e-6)
-        assert reply.json["is_ood"] == mahalanobis.predict(rows).tolist()
-        assert reply.json["predicted"] == rows.predicted.tolist()
-        assert reply.json["mode"] == "static"
-    one = client.ask("POST", "/v1/score", {name: numbers[0] for name, numbers in document(rows).items()})
-    np.testing.assert_allclose(one.json["scores"], expected[:1], rtol=1e-6)
+    turned = {"features": rows.features, "logits": rows.logits}
+    for sent, binary in ((arrays(rows), False), (arrays(rows), True), (turned, False), (turned, True)):
+        answer = client.score(sent, binary=binary).answer
+        np.testing.assert_allclose(answer["ood_score"], expected, rtol=1e-6)
+        assert answer["is_ood"] == mahalanobis.predict(rows).tolist()
+        assert answer["predicted"] == [str(index) for index in rows.predicted]  # the names of its classes
+        assert answer["mode"] == "static"
 
 
 def test_what_lacks_an_array_is_told_which(client: Client) -> None:
     rows = SAMPLE.test[:3]
     before = client.state()["scored"]
-    cases: list[tuple[Any, str, int, str]] = [
-        ({"logits": rows.logits.tolist()}, JSON, 422, "missing required field `features`"),
-        ({"features": rows.features.tolist()}, JSON, 422, "missing required field `logits`"),
-        ({**document(rows), "layer3": [[1.0]]}, JSON, 422, "unknown field `layer3`"),
-        ({**document(rows), "features": rows.features[:2].tolist()}, JSON, 422, "logits 3, features 2 rows"),
-        ({**document(rows), "features": [[1.0, 2.0]] * 3}, JSON, 422, '"features" row 0 must hold 32 numbers; got 2'),
-        (npz(logits=rows.logits), NPZ, 422, "must hold logits of"),
-        (npz(logits=rows.logits, features=rows.features, more=rows.logits), NPZ, 422, "and more of"),
-        (npz(logits=rows.logits, features=rows.features[:2]), NPZ, 422, "one entry per row of logits (3)"),
-        (npy(rows.logits), NPY, 422, "and features of 32 columns; got logits of"),
-    ]
-    for body, content_type, status, match in cases:
-        reply = client.ask("POST", "/v1/score", body, content_type)
-        assert reply.status == status, reply
-        assert match in reply.json["error"]
     spoilt = rows.features.copy()
     spoilt[1, 5] = np.inf
-    reply = client.ask("POST", "/v1/score", npz(logits=rows.logits, features=spoilt), NPZ)
-    assert reply.status == 422
-    assert "features" in reply.json["error"]
+    cases: list[tuple[Any, str]] = [
+        ({"logits": rows.logits}, "must be logits and features, each once; got logits."),
+        ({"features": rows.features}, "got features."),
+        (arrays(rows, layer3=rows.logits), "got logits and features and layer3."),
+        (arrays(rows, features=rows.features[:2]), "logits 3, features 2 rows"),
+        (arrays(rows, features=np.ones((3, 2))), "features must have shape [n, 32]; got [3, 2]."),
+        (arrays(rows, features=spoilt), "features"),
+    ]
+    for sent, match in cases:
+        reply = client.score(sent, binary=True)
+        assert reply.status == 422, reply
+        assert match in reply.json["error"]
     assert client.state()["scored"] == before
 
 
-def test_the_document_says_which_arrays_are_read(client: Client) -> None:
-    score = client.ask("GET", "/openapi.json").json["paths"]["/v1/score"]["post"]["requestBody"]["content"]
-    schema = score["application/json"]["schema"]
-    assert schema["required"] == ["logits", "features"]
-    assert schema["properties"]["features"]["oneOf"][1] == {
-        "type": "array", "items": {"type": "number"}, "minItems": 32, "maxItems": 32,
-    }  # fmt: skip
-    assert NPZ in score
-    assert NPY not in score
-    for example in score["application/json"]["examples"].values():
-        assert client.ask("POST", "/v1/score", example["value"]).status == 200
+def test_the_metadata_says_which_tensors_are_read(client: Client) -> None:
+    document = client.ask("GET", "/v2/models/guard").json
+    assert [(one["name"], one["shape"]) for one in document["inputs"]] == [("logits", [-1, 8]), ("features", [-1, 32])]
 
 
 @pytest.mark.parametrize("name", (NearestNeighbour.name, RunningNeighbour.name))
@@ -154,64 +107,21 @@ def test_a_foreign_detector_stands_guard_and_goes_on_after_a_restart(tmp_path: P
     twin, rows = fitted(name), SAMPLE.test
     fitted(name).save(tmp_path / "detector.safetensors")
     options = ServerSettings(
-        {"": GuardSettings(str(tmp_path / "detector.safetensors"), str(tmp_path / "store.sqlite"))}
+        {"guard": GuardSettings(str(tmp_path / "detector.safetensors"), str(tmp_path / "store.sqlite"))}
     )
 
     async def send(i: int) -> None:
         part = rows[10 * i : 10 * i + 10]
         async with running(options) as http:
-            body = npz(logits=part.logits, features=part.features)
-            reply = await http.post("/v1/score", content=body, headers={"Content-Type": NPZ})
+            body, headers = binary_tensors(arrays(part))
+            reply = await http.post(INFER, content=body, headers=headers)
             assert reply.status_code == 200, reply.text
-            np.testing.assert_allclose(reply.json()["scores"], twin.stream(part), rtol=1e-12)
+            np.testing.assert_allclose(reply.json()["outputs"][0]["data"], twin.stream(part), rtol=1e-12)
             state = (await http.get("/v1/state")).json()
             assert (state["rows"], state["detector"]) == (10 * i + 10, name)
 
     for i in range(3):
         asyncio.run(send(i))
-
-
-# ---------------------------------------------------------------- .npz that was not made by numpy
-
-
-def refused(status: int, match: str, body: bytes, **options: Any) -> None:
-    with pytest.raises(BadRequest, match=match) as caught:
-        read_outputs(body, NPZ, widths={"logits": 3}, max_rows=100, **options)
-    assert caught.value.status == status
-
-
-def test_archives_that_are_not_read() -> None:
-    rows = np.ones((2, 3))
-    good = npz(logits=rows)
-    assert (read_outputs(good, NPZ, widths={"logits": 3}, max_rows=2).logits == rows).all()
-    squeezed = io.BytesIO()
-    np.savez_compressed(squeezed, logits=np.zeros((1_000_000, 3)))
-    refused(415, "compressed", squeezed.getvalue())
-    with pytest.raises(BadRequest, match="at most 1 are taken"):
-        read_outputs(good, NPZ, widths={"logits": 3}, max_rows=1)
-    refused(413, "at most 64", npz(**{f"a{i}": rows for i in range(65)}))
-    refused(400, "does not end like one", good[:-1])
-    refused(400, "does not end like one", b"")
-    refused(422, "it holds none", b"PK\x05\x06" + bytes(18))
-    refused(422, "which are pickles|Python objects", npz(logits=np.array([{"a": 1}], dtype=object)))
-    locator = good[:-22] + b"PK\x06\x07" + bytes(16) + good[-22:]
-    refused(400, "4 GB", locator)
-
-
-@given(st.data())
-@settings(max_examples=150, deadline=None)
-def test_damaged_archives_are_refused_or_read(data: st.DataObject) -> None:
-    body = bytearray(npz(logits=np.ones((2, 3)), features=np.ones((2, 4))))
-    for _ in range(data.draw(st.integers(1, 4))):
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    refusal: BadRequest | None = None
-    shape = (2, 3)
-    try:
-        shape = read_outputs(bytes(body), NPZ, widths={"logits": 3, "features": 4}, max_rows=10).logits.shape
-    except BadRequest as error:
-        refusal = error
-    assert shape == (2, 3)
-    assert refusal is None or (refusal.status in (400, 413, 415, 422) and str(refusal).isascii())
 
 
 # ---------------------------------------------------------------- sentences that must hold
@@ -220,18 +130,18 @@ def test_damaged_archives_are_refused_or_read(data: st.DataObject) -> None:
 def test_a_mistake_after_the_commit_does_not_promise_that_nothing_was_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ServerSettings({"": GuardSettings("sample", str(tmp_path / "store.sqlite"))})
+    options = ServerSettings({"guard": GuardSettings("sample", str(tmp_path / "store.sqlite"))})
 
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
     async def ask() -> tuple[httpx.Response, httpx.Response, Any]:
         async with running(options) as http:
-            first = await http.post("/v1/score", json={"logits": SAMPLE.test.logits[:5].tolist()})
+            first = await http.post(INFER, json=tensors(SAMPLE.test.logits[:5]))
             assert first.status_code == 200
             with monkeypatch.context() as patched:
-                patched.setattr(handlers, "encode", broken)
-                scored = await http.post("/v1/score", json={"logits": SAMPLE.test.logits[:2].tolist()})
+                patched.setattr(handlers, "encode_answer", broken)
+                scored = await http.post(INFER, json=tensors(SAMPLE.test.logits[:2]))
             with monkeypatch.context() as patched:
                 patched.setattr(handlers, "state_document", broken)
                 frozen = await http.post("/v1/freeze", json={})

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from guard.server.kills import SAMPLE
-from guard.server.running import NPY, Server, npy
+from guard.server.running import HEADER, INFER, Server, binary_tensors, tensors
 
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
 ROW = SAMPLE.test.logits[0].astype(np.float64)
-BODY = json.dumps({"logits": ROW.tolist()}).encode()
-HEAD = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
+BODY = json.dumps(tensors(ROW)).encode()
+HEAD = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(BODY)}\r\n\r\n".encode()
 REQUEST = HEAD + BODY
 
 
@@ -105,8 +105,9 @@ def test_a_client_that_vanishes_within_its_body_leaves_no_row(server: Server) ->
 
 def test_a_client_that_does_not_read_its_answer_has_sent_whole_requests_only(server: Server) -> None:
     rows, _ = state(server)
-    batch = npy(np.tile(ROW, (7, 1)))
-    head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: {NPY}\r\nContent-Length: {len(batch)}\r\n\r\n"
+    batch, headers = binary_tensors(np.tile(ROW, (7, 1)))
+    length = f"{HEADER}: {headers[HEADER]}\r\nContent-Length: {len(batch)}"
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n\r\n"
     for _ in range(20):
         with connect(server, head.encode() + batch) as cut:
             cut.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -122,7 +123,7 @@ def test_pipelined_requests_are_answered_in_order_and_counted_once(server: Serve
     with connect(server, REQUEST * 20 + REQUEST.replace(b"Host", b"Connection: close\r\nHost")) as connection:
         answers = everything(connection).split(b"HTTP/1.1 ")[1:]
     assert [int(answer[:3]) for answer in answers] == [200] * 21
-    counts = [json.loads(answer.partition(b"\r\n\r\n")[2])["rows"] for answer in answers]
+    counts = [json.loads(answer.partition(b"\r\n\r\n")[2])["parameters"]["rows"] for answer in answers]
     assert counts == list(range(rows + 1, rows + 22))
 
 
@@ -187,7 +188,7 @@ HEADS = {
 def test_bad_heads_are_refused(server: Server, name: str) -> None:
     before = state(server)
     lines, expected = HEADS[name]
-    data = b"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + lines + b"\r\n\r\n"
+    data = b"POST /v2/models/guard/infer HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + lines + b"\r\n\r\n"
     with connect(server, data) as connection:
         answer = everything(connection)
     if answer or name not in ("a header of 100 000 bytes", "a thousand headers"):  # a reset may overtake the answer
@@ -199,11 +200,20 @@ def test_bad_heads_are_refused(server: Server, name: str) -> None:
 def test_methods_that_do_not_exist_there_are_refused(server: Server) -> None:
     before = state(server)
     client = server.client()
-    for path in ("/v1/score", "/v1/state", "/v1/threshold", "/v1/reset", "/healthz", "/metrics", "/", "/nowhere"):
+    for path in (
+        INFER,
+        "/v1/state",
+        "/v1/threshold",
+        "/v1/reset",
+        "/v2/health/live",
+        "/metrics",
+        "/",
+        "/nowhere",
+    ):
         for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "PROPFIND", "CONNECT"):
             if (method, path) in (("POST", "/v1/reset"), ("GET", "/v1/state")):
                 continue
-            reply = client.ask(method, path, BODY if method == "POST" and path != "/v1/score" else None)
+            reply = client.ask(method, path, BODY if method == "POST" and path != INFER else None)
             assert reply.status < 500, (method, path, reply)
             assert reply.status in (200, 400, 404, 405, 422), (method, path, reply)
     assert state(server) == before

@@ -69,9 +69,9 @@ def test_jumps_of_the_clock_move_nothing(start_server: Start, wall: WallClock, t
 
     def send(client: Client, repeat: int | None = None) -> Reply:
         block = make_block(0, len(blocks)) if repeat is None else blocks[repeat]
-        reply = client.score(block.rows, binary=block.number % 2 == 1, Idempotency_Key=block.key)
+        reply = client.score(block.rows, binary=block.number % 2 == 1, key=block.key)
         assert reply.status == 200, reply
-        assert ("idempotent-replayed" in reply.headers) == (repeat is not None)
+        assert ("repeated" in reply.answer) == (repeat is not None)
         if repeat is None:
             blocks.append(block)
         return reply
@@ -82,15 +82,15 @@ def test_jumps_of_the_clock_move_nothing(start_server: Start, wall: WallClock, t
         return server, server.client()
 
     server, client = start(0.0)
-    first = send(client).json
+    first = send(client).answer
     began = time.monotonic()
     times = [client.state()["now"]]
     for ahead in (DAY, -DAY, YEAR, -YEAR, 0.0):
         wall.set(ahead)
         for _ in range(5):
             send(client)
-        assert send(client, repeat=0).json == first
-        assert client.ask("GET", "/metrics").status == client.ask("GET", "/readyz").status == 200
+        assert send(client, repeat=0).answer == first | {"repeated": True}
+        assert client.ask("GET", "/metrics").status == client.ask("GET", "/v2/health/ready").status == 200
         times.append(client.state()["now"])
     assert times == sorted(times)
     assert times[-1] - times[0] < time.monotonic() - began + 1  # none of it was seen, however busy the machine
@@ -98,7 +98,7 @@ def test_jumps_of_the_clock_move_nothing(start_server: Start, wall: WallClock, t
     for ahead in (YEAR, -DAY):  # across restarts, and a kill rather than an end: no time to write anything down
         server.kill()
         server, client = start(ahead)
-        assert send(client, repeat=0).json == first
+        assert send(client, repeat=0).answer == first | {"repeated": True}
         send(client)
         assert send(client, repeat=-1).status == 200
     assert Moments.told(client.state()).distance(Moments.expected(ns.NormScaling(), blocks)) < 1e-12

@@ -145,6 +145,38 @@ def test_the_compose_file_is_whole() -> None:
         assert subprocess.run(config, env=variables, check=False).returncode == 0
 
 
+def test_kubernetes_gets_probes_limits_and_nothing_it_may_write_to() -> None:
+    deployment, service = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+    assert (deployment["kind"], deployment["apiVersion"]) == ("Deployment", "apps/v1")
+    pod = deployment["spec"]["template"]
+    labels = pod["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
+    (guard,) = pod["spec"]["containers"]
+    assert {name: guard[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")} == {
+        "startup": "/v2/health/live", "liveness": "/v2/health/live", "readiness": "/v2/health/ready"
+    }  # fmt: skip
+    assert {guard[f"{name}Probe"]["httpGet"]["port"] for name in ("startup", "liveness", "readiness")} == {"http"}
+    assert service["spec"]["ports"][0]["targetPort"] == guard["ports"][0]["name"] == "http"
+    assert set(guard["resources"]["limits"]) == set(guard["resources"]["requests"]) == {"cpu", "memory"}
+    assert pod["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert pod["spec"]["automountServiceAccountToken"] is False
+    assert guard["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}
+    }  # fmt: skip
+    variables = {one["name"]: one for one in guard["env"]}
+    for secret in ("NORMSCALE_TOKEN", "PGPASSWORD"):
+        assert variables[secret]["valueFrom"]["secretKeyRef"]["name"] == "normscale"
+        assert "value" not in variables[secret]
+    assert {one["name"] for one in guard["volumeMounts"]} == {one["name"] for one in pod["spec"]["volumes"]}
+    assert not guard["image"].endswith(":latest")
+    command, _, *options = guard["args"]
+    known = subprocess.run(
+        [sys.executable, "-m", "normscale", "serve", "--help"], capture_output=True, text=True, check=True
+    )
+    assert command == "serve"
+    assert all(option.partition("=")[0] in known.stdout for option in options)
+
+
 @pytest.fixture
 def database() -> Iterator[Postgres]:
     pytest.importorskip("psycopg", reason="the extra [postgres] is not installed")
@@ -169,7 +201,7 @@ def test_what_compose_starts_keeps_its_rows_in_postgresql(tmp_path: Path, databa
         with Server(detector, tmp_path / "log", *options, environment=environment) as server:
             client = server.client(SECRET)
             before = client.state()["rows"]
-            assert client.score([[4.0, -1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]]).json["rows"] == before + 1
+            assert client.score([[4.0, -1.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0]]).answer["rows"] == before + 1
             assert server.stop() == 0
     assert before == 1
     assert found[2] not in server.log

@@ -23,7 +23,7 @@ import pytest
 import normscale as ns
 from guard.server.conftest import Start
 from guard.server.kills import SAMPLE, Block, Moments, Restarting, Sender, explain, make_block, wait_for_answers
-from guard.server.running import NPY, Server, npy, refusal
+from guard.server.running import HEADER, INFER, Server, binary_tensors, refusal
 from normscale.guard import Guard, Policy, open_store
 from normscale.guard.stores.sqlite import SqliteStore
 
@@ -62,9 +62,9 @@ def test_killed_at_random_moments_every_row_sent_with_a_key_counts_once(start_se
     assert Moments.told(client.state()).distance(expected) < 1e-12
     # A retry long after the answer: the same answer, and nothing more is taken in.
     sent = senders[0].acknowledged[0]
-    again = client.score(sent.rows, binary=sent.number % 2 == 1, Idempotency_Key=sent.key)
-    assert again.headers["idempotent-replayed"] == "true"
-    np.testing.assert_array_equal(again.json["scores"], senders[0].scores[0])
+    again = client.score(sent.rows, binary=sent.number % 2 == 1, key=sent.key)
+    assert again.answer["repeated"] is True
+    np.testing.assert_array_equal(again.answer["ood_score"], senders[0].scores[0])
     assert client.state()["rows"] == expected.rows
 
 
@@ -134,7 +134,7 @@ def test_a_full_disk_is_said_nothing_is_taken_in_and_room_is_enough_to_go_on(
 
     def send(number: int) -> Any:
         block = make_block(0, number)
-        reply = client.score(block.rows, Idempotency_Key=block.key)
+        reply = client.score(block.rows, key=block.key)
         if reply.status == 200:
             accepted.append(block)
         return reply
@@ -154,12 +154,12 @@ def test_a_full_disk_is_said_nothing_is_taken_in_and_room_is_enough_to_go_on(
         assert "nothing was taken in" in reply.json["error"]
         assert "Make room" in reply.json["error"]
         assert reply.headers["retry-after"] == "1"
-        assert client.ask("GET", "/readyz").status == 507
-    assert client.ask("GET", "/healthz").status == 200
+        assert client.ask("GET", "/v2/health/ready").status == 507
+    assert client.ask("GET", "/v2/health/live").status == 200
     assert b"normscale_store_errors_total" in client.ask("GET", "/metrics").body
     assert Moments.told(client.state()).distance(Moments.expected(ns.NormScaling(), accepted)) < 1e-12
     ballast.unlink()
-    assert client.ask("GET", "/readyz").status == 200
+    assert client.ask("GET", "/v2/health/ready").status == 200
     assert send(number).status == 200
     expected = Moments.expected(ns.NormScaling(), accepted)
     assert Moments.told(client.state()).distance(expected) < 1e-12
@@ -180,14 +180,14 @@ def test_a_disk_that_refuses_to_be_written_is_said_too(start_server: Start, tmp_
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, limit[1]))
     block = make_block(2, 5)
     for _ in range(3):
-        reply = client.score(block.rows, Idempotency_Key=block.key)
+        reply = client.score(block.rows, key=block.key)
         assert reply.status in (503, 507), reply
         assert "nothing was taken in" in reply.json["error"]
-        assert client.ask("GET", "/readyz").status in (503, 507)
+        assert client.ask("GET", "/v2/health/ready").status in (503, 507)
     assert client.state()["rows"] == sum(len(one.rows) for one in accepted)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, limit)
-    assert client.ask("GET", "/readyz").status == 200
-    assert client.score(block.rows, Idempotency_Key=block.key).status == 200
+    assert client.ask("GET", "/v2/health/ready").status == 200
+    assert client.score(block.rows, key=block.key).status == 200
     server.kill()
     expected = Moments.expected(ns.NormScaling(), [*accepted, block])
     assert Moments.told(start_server(*LEARN).client().state()).distance(expected) < 1e-12
@@ -254,8 +254,9 @@ def test_being_told_to_stop_it_answers_what_is_under_way(start_server: Start) ->
     stream = page.connection.getresponse()
     assert stream.readline() == b"event: view\n"
     rows = np.tile(SAMPLE.test.logits, (40, 1))[:8000].astype(np.float64)
-    body = npy(rows)
-    head = f"POST /v1/score HTTP/1.1\r\nHost: localhost\r\nContent-Type: {NPY}\r\nContent-Length: {len(body)}\r\n"
+    body, headers = binary_tensors(rows)
+    length = f"{HEADER}: {headers[HEADER]}\r\nContent-Length: {len(body)}"
+    head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n"
     with ExitStack() as stack:
         under_way = [
             stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30)) for _ in range(5)
@@ -343,11 +344,11 @@ def test_a_process_that_is_stopped_with_the_lock_stops_nobody_else(start_server:
         reply = client.score(make_block(5, 1).rows)
         assert reply.status == 503, reply
         assert str(os.getpid()) in reply.json["error"]
-        assert client.ask("GET", "/healthz").status == 200
+        assert client.ask("GET", "/v2/health/live").status == 200
         metrics = client.ask("GET", "/metrics")
         assert metrics.status == 200
-        assert b"normscale_store_up 0.0" in metrics.body
-        assert b"normscale_rows %.1f" % len(block.rows) in metrics.body
+        assert b'normscale_store_up{guard="guard"} 0.0' in metrics.body
+        assert b'normscale_statistics_rows{guard="guard"} %.1f' % len(block.rows) in metrics.body
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 25
@@ -360,14 +361,14 @@ def test_a_store_that_is_gone_is_noticed_before_an_answer(start_server: Start, t
     client = server.client()
     assert client.score(make_block(6, 0).rows).status == 200
     (tmp_path / "store.sqlite").unlink()
-    for path in ("/v1/state", "/readyz"):
+    for path in ("/v1/state", "/v2/health/ready"):
         assert client.ask("GET", path).status == 503, path
     reply = client.score(make_block(6, 1).rows)
     assert reply.status == 503, reply
     assert "taken in" in reply.json["error"]
-    assert client.ask("GET", "/healthz").status == 200
-    assert b"normscale_store_up 0.0" in client.ask("GET", "/metrics").body
-    assert "store up=false" in server.log
+    assert client.ask("GET", "/v2/health/live").status == 200
+    assert b'normscale_store_up{guard="guard"} 0.0' in client.ask("GET", "/metrics").body
+    assert 'store guard="guard" up=false' in server.log
 
 
 def workers_of(server: Server) -> list[int]:
@@ -403,7 +404,7 @@ def test_a_log_that_is_gone_or_cut_is_noticed_before_an_answer(
         assert reply.status == 503, reply
         assert str(path) in reply.json["error"]
         assert said in reply.json["error"]
-        assert client.ask("GET", "/readyz").status == 503
+        assert client.ask("GET", "/v2/health/ready").status == 503
     server.kill()
     if share is None:  # of a log that was cut, what was cut off is gone
         expected = Moments.expected(ns.NormScaling(), accepted)

@@ -9,22 +9,26 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from guard.server.models import linear_model, three_class_guard
 from guard.server.running import Server
+from normscale.guard.server.handlers import RESPONSE
 
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
 pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
 
+EVENT = {"ce-specversion": "1.0", "ce-type": RESPONSE, "ce-source": "/", "ce-id": "1"}
 CASES = 15
 """Of each kind, for each operation."""
 OPERATIONS = (
-    "POST /v1/score", "POST /v1/classify", "GET /v1/state", "PUT /v1/threshold", "POST /v1/freeze", "POST /v1/thaw",
-    "POST /v1/reset", "GET /v1/quarantine", "POST /v1/quarantine/accept", "POST /v1/quarantine/discard", "GET /healthz",
-    "GET /readyz", "GET /metrics",
+    "POST /v2/models/guard/infer", "POST /v1/events", "GET /v1/state", "PUT /v1/threshold", "POST /v1/freeze",
+    "POST /v1/thaw", "POST /v1/reset", "GET /v1/quarantine", "POST /v1/quarantine/accept",
+    "POST /v1/quarantine/discard", "GET /v2", "GET /v2/health/live", "GET /v2/health/ready", "GET /v2/models/guard",
+    "GET /v2/models/guard/ready", "GET /metrics",
 )  # fmt: skip
 
 
@@ -68,12 +72,12 @@ def test_its_examples_are_accepted(server: Server, document: Any) -> None:
             examples = [one["value"] for one in content.get("examples", {}).values()]
             examples += [content["example"]] if "example" in content else []
             for example in examples:
-                reply = client.ask(method.upper(), path, example)
+                reply = client.ask(method.upper(), path, example, **EVENT)
                 assert reply.status == 200, (path, example, reply)
                 assert set(reply.json) <= set(operation["responses"]["200"]["content"]["application/json"].get(
                     "schema", {}).get("properties", reply.json))  # fmt: skip
                 sent += 1
-    assert sent == 9  # every body has one, scores have two
+    assert sent == 8  # every body has one
 
 
 @pytest.mark.parametrize(
@@ -118,4 +122,5 @@ def test_it_is_still_a_guard(server: Server) -> None:
     client = server.client()
     assert client.ask("POST", "/v1/reset").json["rows"] == 0
     assert client.ask("POST", "/v1/thaw").status == 200
-    assert client.score([[4.0, -1.0, 0.5]]).json["taken_in"] == 1
+    row = np.array([[4.0, -1.0, 0.5]], np.float32)
+    assert client.score({"inputs": row}).answer["taken_in"] == 1

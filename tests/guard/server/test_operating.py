@@ -24,15 +24,15 @@ import pytest
 import normscale as ns
 from guard.server.conftest import Start
 from guard.server.kills import SAMPLE
-from guard.server.running import Client, Server, refusal
+from guard.server.running import Client, Server, refusal, tensors
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard import Policy
-from normscale.guard.server import event_log, webhook
+from normscale.guard.server import event_log, events
 from normscale.guard.server.bounds import Bounds
 from normscale.guard.server.event_log import JsonLines, Refusals, TextLines
+from normscale.guard.server.events import CloudEvent, Webhook, checked_webhook
 from normscale.guard.server.settings import read_guards
 from normscale.guard.server.tokens import TokenFile, add_token
-from normscale.guard.server.webhook import Webhook, checked_webhook
 
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
@@ -42,8 +42,24 @@ MAX_CONNECTIONS = Bounds().max_connections
 MAX_REQUESTS = 12
 
 
+def received(headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    """An event as the SDK of CloudEvents reads it."""
+    from cloudevents.core.bindings.http import HTTPMessage, from_http_event
+
+    event = from_http_event(HTTPMessage(headers, body))
+    kind = event.get_type().removeprefix("normscale.guard.")
+    about = {"kind": kind, "source": event.get_source(), "time": event.get_time(), "id": event.get_id()}
+    data = event.get_data()
+    assert isinstance(data, dict)
+    return data | about
+
+
+def message(kind: str, number: int = 0) -> CloudEvent:
+    return CloudEvent(kind, "/v2/models/guard", "2026-11-18T00:00:00.000Z", {"number": number}, f"{kind} {number}")
+
+
 class Hook:
-    """A service that takes webhooks; refuses the first few."""
+    """A service that takes events; refuses the first few."""
 
     def __init__(self, refuse: int = 0, refusal: bytes = b"HTTP/1.1 500 no\r\n\r\n") -> None:
         self.got: list[Any] = []
@@ -52,7 +68,7 @@ class Hook:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = received(dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])))
                 failing = hook.refused < refuse
                 hook.refused += failing
                 if failing:
@@ -130,7 +146,7 @@ def operated(sample_guard: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         """
     )
     with Hook() as hook:
-        options = ("--log-format", "json", "--alarm-webhook", hook.url, "--trusted-proxy", "127.0.0.0/8")
+        options = ("--log-format", "json", "--webhook", hook.url, "--trusted-proxy", "127.0.0.0/8")
         limits = ("--max-requests", str(MAX_REQUESTS), "--max-seconds", "10")
         with Server(folder / "guards.toml", folder / "log", *options, *limits) as server:
             yield Operated(server, folder, secrets, hook)
@@ -148,24 +164,36 @@ def eventually(true: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 def test_guards_have_their_own_store_policy_and_tokens(operated: Operated) -> None:
-    rows = {"logits": ROWS[:5].tolist()}
+    rows = tensors(ROWS[:5])
     for guard in ("cameras", "doors"):
         other = "doors" if guard == "cameras" else "cameras"
         mine, theirs = operated.client(guard, "score"), operated.client(other, "score")
-        assert theirs.ask("POST", f"/{guard}/v1/score", rows).status == 401
+        assert theirs.ask("POST", f"/v2/models/{guard}/infer", rows).status == 401
         before = operated.client(guard, "read").ask("GET", f"/{guard}/v1/state").json
-        assert mine.ask("POST", f"/{guard}/v1/score", rows).status == 200
+        assert mine.ask("POST", f"/v2/models/{guard}/infer", rows).status == 200
         state = operated.client(guard, "read").ask("GET", f"/{guard}/v1/state").json
         assert state["rows"] == before["rows"] + 5
         assert state["store"] == str(operated.folder / f"{guard}.sqlite")
         assert state["on_drift"] == ("freeze" if guard == "cameras" else "ignore")
         assert (state["threshold"]["value"] == 0.125) == (guard == "doors")
     anyone = operated.server.client()
-    assert anyone.ask("POST", "/open/v1/score", rows).status == 200
+    assert anyone.ask("POST", "/v2/models/open/infer", rows).status == 200
     assert anyone.ask("GET", "/").json == {"guards": {"cameras": "/cameras/", "doors": "/doors/", "open": "/open/"}}
-    for path in ("/healthz", "/readyz", "/doors/readyz", "/doors/", "/doors/page/main.js", "/doors/openapi.json"):
+    for path in (
+        "/v2/health/live",
+        "/v2/health/ready",
+        "/v2/models/doors/ready",
+        "/doors/",
+        "/doors/page/main.js",
+        "/openapi.json",
+    ):
         assert anyone.ask("GET", path).status == 200, path
-    for path in ("/v1/state", "/metrics", "/nobody/v1/state"):
+    seen = {role: operated.client("doors", role).ask("GET", "/metrics") for role in ("score", "read")}
+    assert (seen["score"].status, seen["read"].status) == (200, 200)  # the guard that needs no token is anyone's
+    for role, doors in (("score", False), ("read", True)):
+        text = seen[role].body.decode()
+        assert ('guard="open"' in text, 'guard="doors"' in text, 'guard="cameras"' in text) == (True, doors, False)
+    for path in ("/v1/state", "/doors/metrics", "/nobody/v1/state", "/v2/models/nobody"):
         assert anyone.ask("GET", path).status == 404, path
 
 
@@ -241,7 +269,7 @@ def test_names_for_strangers_need_tokens(sample_guard: Path, tmp_path: Path, mon
     assert (code, "without tokens" in said, "--allow-host" in said) == (1, True, True), said
     for *option, expected in (
         ("--trusted-proxy", "proxy", 1),
-        ("--alarm-webhook", "ftp://x", 1),
+        ("--webhook", "ftp://x", 1),
         ("--log-format", "xml", 2),
     ):
         assert refusal(monkeypatch, sample_guard, "--store", str(tmp_path / "s"), *option)[0] == expected
@@ -254,44 +282,44 @@ def test_names_for_strangers_need_tokens(sample_guard: Path, tmp_path: Path, mon
 def half_body(operated: Operated, declared: int, token: str = "", sent: bytes = b"{") -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", operated.server.port), timeout=20)
     bearer = f"Authorization: Bearer {token}\r\n" if token else ""
-    head = f"POST /cameras/v1/score HTTP/1.1\r\nHost: localhost\r\n{bearer}Content-Length: {declared}\r\n\r\n"
+    head = f"POST /v2/models/cameras/infer HTTP/1.1\r\nHost: localhost\r\n{bearer}Content-Length: {declared}\r\n\r\n"
     connection.sendall(head.encode() + sent)
     return connection
 
 
 def test_slow_bodies_of_strangers_and_of_clients_leave_health_and_metrics_alone(operated: Operated) -> None:
     reader, sender = operated.client("cameras", "read"), operated.client("cameras", "score")
-    row = {"logits": ROWS[0].tolist()}
+    row = tensors(ROWS[0])
     with ExitStack() as stack:
         strangers = [stack.enter_context(half_body(operated, 1000)) for _ in range(5 * MAX_REQUESTS)]
         assert all(one.recv(100).startswith(b"HTTP/1.1 401") for one in strangers)
-        assert sender.ask("POST", "/cameras/v1/score", row).status == 200
+        assert sender.ask("POST", "/v2/models/cameras/infer", row).status == 200
         secret = operated.secrets["cameras", "score"]
         for _ in range(2 * MAX_REQUESTS):
             stack.enter_context(half_body(operated, 1000, secret))
         time.sleep(0.5)  # until all of them are waited for
-        assert sender.ask("POST", "/cameras/v1/score", row).status == 503
+        assert sender.ask("POST", "/v2/models/cameras/infer", row).status == 503
         admin = operated.client("cameras", "admin")  # one token has half of the places, and none of those for decisions
-        assert admin.ask("POST", "/cameras/v1/score", row).status == 200
+        assert admin.ask("POST", "/v2/models/cameras/infer", row).status == 200
         assert admin.ask("POST", "/cameras/v1/freeze", {}).status == 200
         assert admin.ask("POST", "/cameras/v1/thaw", {}).status == 200
-        for path in ("/healthz", "/readyz", "/cameras/metrics", "/cameras/readyz"):
+        for path in ("/v2/health/live", "/v2/health/ready", "/metrics", "/v2/models/cameras/ready"):
             assert reader.ask("GET", path).status == 200, path
-    assert eventually(lambda: sender.ask("POST", "/cameras/v1/score", row).status == 200)
+    assert eventually(lambda: sender.ask("POST", "/v2/models/cameras/infer", row).status == 200)
 
 
 def test_more_idle_connections_than_are_allowed_keep_nobody_out(operated: Operated) -> None:
     kept = operated.client("cameras", "score")
-    row = {"logits": ROWS[0].tolist()}
-    assert kept.ask("POST", "/cameras/v1/score", row).status == 200
+    row = tensors(ROWS[0])
+    assert kept.ask("POST", "/v2/models/cameras/infer", row).status == 200
     with ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS + 100):
             stack.enter_context(socket.create_connection(("127.0.0.1", operated.server.port), timeout=10))
-        for path in ("/healthz", "/readyz"):
+        for path in ("/v2/health/live", "/v2/health/ready"):
             fresh = operated.server.client()
             assert fresh.ask("GET", path).status == 200, path
         assert operated.client("cameras", "admin").ask("POST", "/cameras/v1/thaw", {}).status == 200
-        assert kept.ask("POST", "/cameras/v1/score", row).status == 200
+        assert kept.ask("POST", "/v2/models/cameras/infer", row).status == 200
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
@@ -351,16 +379,16 @@ def test_bodies_in_flight_have_a_bound_on_their_memory(operated: Operated) -> No
                 answered += connection.recv(12) == b"HTTP/1.1 503"
     assert answered > 0  # 12 times 15 MB are more than the 128 MB there are for them
     assert peak - before < 200
-    row = {"logits": ROWS[0].tolist()}
+    row = tensors(ROWS[0])
     sender = operated.client("cameras", "score")
-    assert eventually(lambda: sender.ask("POST", "/cameras/v1/score", row).status == 200)
+    assert eventually(lambda: sender.ask("POST", "/v2/models/cameras/infer", row).status == 200)
 
 
 # ---------------------------------------------------------------- lines, counters, the webhook
 
 
 def sample_value(client: Client, line: str) -> float:
-    text = client.ask("GET", "/cameras/metrics").body.decode()
+    text = client.ask("GET", "/metrics").body.decode()
     found = [one.split()[-1] for one in text.splitlines() if one.startswith(line + " ")]
     return float(found[0]) if found else 0.0
 
@@ -374,8 +402,8 @@ def test_an_alarm_and_its_freeze_are_told_counted_and_sent(operated: Operated) -
     rng = np.random.default_rng(5)
     for rows in (ROWS, ONES):
         for _ in range(12):
-            body = {"logits": rows[rng.integers(0, len(rows), 10)].tolist()}
-            mode = admin.ask("POST", "/cameras/v1/score", body).json["mode"]
+            body = tensors(rows[rng.integers(0, len(rows), 10)])
+            mode = admin.ask("POST", "/v2/models/cameras/infer", body).answer["mode"]
     assert mode == "frozen"
     told = eventually(lambda: operated.lines(event="alarm", reading="class_balance")[before:])
     assert told[0]["guard"] == "cameras"
@@ -385,21 +413,26 @@ def test_an_alarm_and_its_freeze_are_told_counted_and_sent(operated: Operated) -
     assert frozen["by_person"] is False
     assert sample_value(admin, 'normscale_freezes_total{guard="cameras"}') == freezes + 1
     assert sample_value(admin, 'normscale_alarms_total{guard="cameras",reading="class_balance"}') >= 1
-    sent = eventually(lambda: {one["event"] for one in operated.hook.got} >= {"alarm", "freeze"} and operated.hook.got)
-    assert {one["guard"] for one in sent} == {"cameras"}
-    assert all(one["text"].startswith(f"{one['event']} of guard cameras: ") for one in sent)
+    wanted = {"alarm", "freeze", "reset"}
+    assert eventually(lambda: {one["kind"] for one in operated.hook.got} >= wanted), operated.hook.got
+    sent = operated.hook.got
+    assert {(one["guard"], one["source"]) for one in sent} == {("cameras", "/v2/models/cameras")}
+    assert all(one["text"].startswith(f"{one['kind']} of guard cameras: ") for one in sent)
     for one in sent:
-        assert abs((datetime.now(UTC) - datetime.fromisoformat(one["time"])).total_seconds()) < 3600
+        assert abs((datetime.now(UTC) - one["time"]).total_seconds()) < 3600
+    assert len({one["id"] for one in sent}) == len(sent)
 
-    assert math.isnan(sample_value(admin, 'normscale_drift{reading="running_shift"}'))  # nothing runs
-    assert 'guard="doors"' not in admin.ask("GET", "/cameras/metrics").body.decode()
+    assert math.isnan(sample_value(admin, 'normscale_drift{guard="cameras",reading="running_shift"}'))  # nothing runs
+    assert 'guard="doors"' not in admin.ask("GET", "/metrics").body.decode()
 
     assert admin.ask("POST", "/cameras/v1/thaw").status == 200
     assert eventually(lambda: operated.lines(event="thaw", guard="cameras"))
-    assert admin.ask("POST", "/cameras/v1/score", {"logits": ROWS[:5].tolist()}).json["mode"] == "running"
+    assert admin.ask("POST", "/v2/models/cameras/infer", tensors(ROWS[:5])).answer["mode"] == "running"
     state = admin.ask("GET", "/cameras/v1/state").json["classes"]
     distance = np.abs(np.subtract(state["running_mean"], state["training_mean"])) / state["training_std"]
-    assert sample_value(admin, 'normscale_drift{reading="running_shift"}') == pytest.approx(distance.max())
+    assert sample_value(admin, 'normscale_drift{guard="cameras",reading="running_shift"}') == pytest.approx(
+        distance.max()
+    )
     assert admin.ask("PUT", "/cameras/v1/threshold", {"value": None}).status == 200
     assert operated.lines(event="decision", what="threshold", by="cameras-admin")
 
@@ -423,22 +456,28 @@ def test_refused_requests_are_told_without_what_strangers_wrote(operated: Operat
 def test_a_trusted_proxy_is_believed_and_anyone_else_is_not(operated: Operated) -> None:
     anyone = operated.server.client()
     assert anyone.ask("POST", "/open/v1/freeze", {}).status == 200
-    body = {"logits": ROWS[0].tolist()}
-    assert anyone.ask("POST", "/open/v1/score", body, X_Forwarded_For="198.51.100.7").status == 200
+    body = tensors(ROWS[0])
+    assert anyone.ask("POST", "/v2/models/open/infer", body, X_Forwarded_For="198.51.100.7").status == 200
     aside = anyone.ask("GET", "/open/v1/quarantine").json["quarantine"]
     assert aside[-1]["client"] == "198.51.100.7"  # test_access has a server that trusts nobody
     assert anyone.ask("POST", "/open/v1/thaw", {}).status == 200
 
 
-def test_a_key_covers_the_query(operated: Operated) -> None:
-    sender = operated.client("doors", "score")
-    body, key = {"logits": ROWS[:2].tolist()}, f"key {time.time()}"
-    first = sender.ask("POST", "/doors/v1/score", body, Idempotency_Key=key)
-    assert first.status == 200
-    assert sender.ask("POST", "/doors/v1/score", body, Idempotency_Key=key).body == first.body
-    other = sender.ask("POST", "/doors/v1/score?scaled=true", body, Idempotency_Key=key)
-    assert other.status == 422
-    assert "Idempotency-Key" in other.json["error"]
+def test_a_client_may_name_its_sources(operated: Operated) -> None:
+    sender, admin = operated.client("cameras", "score"), operated.client("cameras", "admin")
+    assert admin.ask("POST", "/cameras/v1/freeze", {}).status == 200
+    for client in ("camera-7", "camera-8"):
+        assert sender.ask("POST", "/v2/models/cameras/infer", tensors(ROWS[:2], client=client)).status == 200
+    parts = admin.ask("GET", "/cameras/v1/quarantine").json["quarantine"]
+    assert {"cameras-score/camera-7", "cameras-score/camera-8"} <= {part["client"] for part in parts}
+    gone = admin.ask("POST", "/cameras/v1/quarantine/discard", {"client": "cameras-score/camera-7"})
+    assert gone.status == 200
+    parts = admin.ask("GET", "/cameras/v1/quarantine").json["quarantine"]
+    assert "cameras-score/camera-7" not in {part["client"] for part in parts}
+    for wrong in ("", "x" * 65, "a\nb", 7):
+        assert sender.ask("POST", "/v2/models/cameras/infer", tensors(ROWS[:2], client=wrong)).status == 422
+    assert admin.ask("POST", "/cameras/v1/quarantine/discard", {}).status == 200
+    assert admin.ask("POST", "/cameras/v1/thaw", {}).status == 200
 
 
 # ---------------------------------------------------------------- the parts alone
@@ -481,18 +520,18 @@ def test_of_a_flood_of_refusals_only_some_are_told(monkeypatch: pytest.MonkeyPat
 def test_a_webhook_is_tried_again_and_never_waited_for(caplog: pytest.LogCaptureFixture) -> None:
     with Hook(refuse=2) as hook:
         sender = Webhook(hook.url, pauses=(0.01, 0.01, 0.01))
-        sender.send({"event": "alarm", "number": 1})
-        sender.send({"event": "alarm", "number": 2})
+        sender.send(message("alarm", 1))
+        sender.send(message("alarm", 2))
         assert eventually(lambda: [one["number"] for one in hook.got] == [1, 2], 10)
         assert hook.refused == 2
         sender.stop(5)
     with Hook(refuse=99) as hook, caplog.at_level(logging.ERROR, "normscale.guard.server"):
         sender = Webhook(hook.url, pauses=(0.01,))
-        sender.send({"event": "freeze"})
+        sender.send(message("freeze"))
         assert eventually(lambda: caplog.records, 10)
         assert caplog.records[0].normscale == {"host": "127.0.0.1", "because": "status 500", "dropped": "freeze"}  # type: ignore[attr-defined]
         sender.stop(5)
-    Webhook(None).send({"event": "alarm"})  # nowhere to send it
+    Webhook(None).send(message("alarm"))  # nowhere to send it
 
 
 @pytest.mark.parametrize(
@@ -503,8 +542,8 @@ def test_a_webhook_survives_any_reply(refusal: bytes, because: str, caplog: pyte
     with Hook(refuse=2, refusal=refusal) as hook, caplog.at_level(logging.ERROR, "normscale.guard.server"):
         sender = Webhook(hook.url, pauses=(0.01,))
         for number in (1, 2):
-            sender.send({"event": "alarm", "number": number})
-        assert eventually(lambda: hook.got == [{"event": "alarm", "number": 2}], 10), hook.got
+            sender.send(message("alarm", number))
+        assert eventually(lambda: [one["number"] for one in hook.got] == [2], 10), hook.got
         assert caplog.records[0].normscale["because"] == because  # type: ignore[attr-defined]
         sender.stop(5)
 
@@ -514,15 +553,15 @@ def test_a_freeze_does_not_wait_behind_alarms(monkeypatch: pytest.MonkeyPatch) -
     sent: list[str] = []
 
     def refuse(_: Webhook, message: Any) -> str:
-        sent.append(message["event"])
+        sent.append(message.event)
         return "status 500"
 
     monkeypatch.setattr(Webhook, "_post", refuse)
     sender = Webhook("http://refuses.example/x", pauses=(3600.0,) * 3)
     for number in range(5):
-        sender.send({"event": "alarm", "number": number})
+        sender.send(message("alarm", number))
     assert eventually(lambda: sent == ["alarm"])
-    sender.send({"event": "freeze"})
+    sender.send(message("freeze"))
     assert eventually(lambda: sent == ["alarm", "freeze"]), sent
     sender.stop(5)
     assert sent == ["alarm", "freeze", "freeze", *["alarm"] * 5]  # one more chance for each
@@ -534,21 +573,21 @@ def test_a_webhook_that_hangs_costs_a_bounded_queue(
     release, sent = threading.Event(), list[Any]()
 
     def hang(_: Webhook, message: Any) -> None:
-        sent.append(message["event"])
+        sent.append(message.event)
         release.wait(30)
 
     monkeypatch.setattr(Webhook, "_post", hang)
     sender = Webhook("http://hangs.example/x")
     with caplog.at_level(logging.ERROR, "normscale.guard.server"):
-        sender.send({"event": "freeze"})
-        for _ in range(webhook._MOST_WAITING + 9):
-            sender.send({"event": "alarm"})
+        sender.send(message("freeze"))
+        for _ in range(events._MOST_WAITING + 9):
+            sender.send(message("alarm"))
         assert len(caplog.records) == 10
         assert {one.normscale["dropped"] for one in caplog.records} == {"alarm"}  # type: ignore[attr-defined]
         caplog.clear()
         sender.stop(0.1)
     told = [(one.normscale["dropped"], one.normscale.get("count")) for one in caplog.records]  # type: ignore[attr-defined]
-    assert told == [("freeze", None), ("alarm", webhook._MOST_WAITING - 1)]
+    assert told == [("freeze", None), ("alarm", events._MOST_WAITING - 1)]
     assert sent == ["freeze"]
     release.set()
     for wrong in ("", "ftp://a/b", "https://", "hooks.example.com", "http://a/b c", "http://a/\n"):
@@ -564,18 +603,20 @@ def test_a_store_that_is_lost_counts_for_its_own_guard_and_every_line_is_json(
     with Server(tmp_path / "guards.toml", tmp_path / "log", "--log-format", "json") as server:
         anyone = server.client()
         (tmp_path / "doors.sqlite").unlink()
-        assert eventually(lambda: anyone.ask("GET", "/readyz").status == 503)  # it was written to a moment ago
-        answer = anyone.ask("GET", "/readyz")
+        assert eventually(lambda: anyone.ask("GET", "/v2/health/ready").status == 503)  # it was written to a moment ago
+        answer = anyone.ask("GET", "/v2/health/ready")
         assert answer.json["error"].startswith("doors: the store")
 
         def errors(guard: str) -> list[str]:
-            text = anyone.ask("GET", f"/{guard}/metrics").body.decode()
-            return [line for line in text.splitlines() if line.startswith("normscale_store_errors_total")]
+            text = anyone.ask("GET", "/metrics").body.decode()
+            name = f'normscale_store_errors_total{{guard="{guard}"'
+            return [line for line in text.splitlines() if line.startswith(name)]
 
-        assert errors("cams") == []
+        assert errors("cams") == ['normscale_store_errors_total{guard="cams"} 0.0']
         assert errors("doors") == ['normscale_store_errors_total{guard="doors"} 2.0']
-        assert "normscale_store_up 0.0" in anyone.ask("GET", "/doors/metrics").body.decode()
-        assert "/NAME/openapi.json" in anyone.ask("GET", "/openapi.json").json["error"]
+        assert 'normscale_store_up{guard="doors"} 0.0' in anyone.ask("GET", "/metrics").body.decode()
+        paths = anyone.ask("GET", "/openapi.json").json["paths"]
+        assert {"/cams/v1/state", "/doors/v1/state", "/v2/models/cams/infer"} <= set(paths)
     lines = [json.loads(line) for line in server.log.splitlines()]  # nothing else goes to stderr
     assert [line["guard"] for line in lines if line["event"] == "guard"] == ["cams", "doors"]
     assert [(line["guard"], line["up"]) for line in lines if line["event"] == "store"] == [("doors", False)]

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
+from guard.server.running import INFER, tensors
 from normscale._validate import FloatArray
 from normscale.guard.server.tokens import add_token
 
@@ -59,7 +60,7 @@ class Server:
             told = re.search(r"http://[^/]+", self.log.read_text())
             try:
                 if told:
-                    urllib.request.urlopen(f"{told[0]}/healthz", timeout=5).close()
+                    urllib.request.urlopen(f"{told[0]}/v2/health/live", timeout=5).close()
                     return told[0]
             except OSError:
                 pass
@@ -83,7 +84,7 @@ class Server:
     def send(self, rows: FloatArray) -> None:
         """In small requests."""
         blocks = np.array_split(rows, range(BLOCK, len(rows), BLOCK))
-        answers = [self.ask("POST", "/v1/score", {"logits": block.tolist()})["scores"] for block in blocks]
+        answers = [self.ask("POST", INFER, tensors(block))["outputs"][0]["data"] for block in blocks]
         self.scores = np.concatenate([self.scores, *answers])
         self.rows = np.concatenate([self.rows.reshape(-1, rows.shape[1]), rows])
 
@@ -208,7 +209,9 @@ def test_it_comes_to_life_with_the_first_row_and_again_after_a_lost_connection(
     assert not page.locator("#filled").is_visible()
     address, *options = shlex.split(shown(page, "#curl").replace("\\\n", ""))[1:]  # the hint must work
     assert options[::2] == ["-H", "-d"]
-    assert len(server.ask("POST", address.removeprefix(server.address), json.loads(options[3]))["scores"]) == 1
+    assert (
+        len(server.ask("POST", address.removeprefix(server.address), json.loads(options[3]))["outputs"][0]["data"]) == 1
+    )
     says(page, "#status-title", "Running on live statistics")
     assert shown(page, "#scored") == "1"
     marked = page.evaluate("document.body.dataset.marked = 'never reloaded'")

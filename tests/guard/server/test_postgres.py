@@ -80,11 +80,11 @@ def test_two_servers_know_every_row_at_once_and_outlive_the_database(
     try:
         time.sleep(0.3)
         for server in servers:
-            reply = server.client().ask("GET", "/readyz")
+            reply = server.client().ask("GET", "/v2/health/ready")
             assert reply.status == 503
-            assert reply.json["error"].startswith("postgresql://127.0.0.1")
-            assert server.client().ask("GET", "/healthz").status == 200
-            assert b"normscale_store_up 0.0" in server.client().ask("GET", "/metrics").body
+            assert reply.json["error"].startswith("guard: postgresql://127.0.0.1")
+            assert server.client().ask("GET", "/v2/health/live").status == 200
+            assert b'normscale_store_up{guard="guard"} 0.0' in server.client().ask("GET", "/metrics").body
     finally:
         postgres.start()
     wait_for_answers(senders, 5, each=True)

@@ -51,7 +51,7 @@ def test_a_server_takes_over_the_store_of_another_detector_when_told_to(
     state = new.client().state()
     assert (state["rows"], state["scored"]) == (120, 120)
     assert state["classes"]["running_mean"] != before["classes"]["running_mean"]  # seen from the new training
-    assert new.client().score(ROWS[:1]).json["rows"] == 121
+    assert new.client().score(ROWS[:1]).answer["rows"] == 121
     new.stop()
     again = start_server(guard=new_detector)  # it is the new detector's now
     assert again.client().state()["rows"] == 121
@@ -82,7 +82,7 @@ def test_a_shadow_is_watched_then_switched_to_by_an_admin_and_serves_after_a_res
     scorer, reader, admin = (server.client(secrets[role]) for role in ("score", "read", "admin"))
     assert len(ROWS) >= 300
     blocks = [ROWS[i : i + 50] for i in range(0, 300, 50)] * 4
-    answers = [scorer.score(block).json for block in blocks]
+    answers = [scorer.score(block).answer for block in blocks]
     twin = open_guard(ns.load_detector(new_detector), ":memory:", Policy())
     expected = [twin.score(block) for block in blocks]
 
@@ -101,9 +101,11 @@ def test_a_shadow_is_watched_then_switched_to_by_an_admin_and_serves_after_a_res
     )
     assert (state["scored"], state["shadow"]["rows"]) == (1200, twin.state.rows)
     metrics = reader.ask("GET", "/metrics").body.decode()
-    assert f'normscale_shadow_rows_total{{flagged_by="both"}} {float(agreement["both"])}' in metrics
-    assert f'normscale_shadow_rows_total{{flagged_by="shadow"}} {float(agreement["shadow_only"])}' in metrics
-    assert "normscale_shadow_up 1.0" in metrics
+    assert f'normscale_shadow_rows_total{{flagged_by="both",guard="guard"}} {float(agreement["both"])}' in metrics
+    assert (
+        f'normscale_shadow_rows_total{{flagged_by="shadow",guard="guard"}} {float(agreement["shadow_only"])}' in metrics
+    )
+    assert 'normscale_shadow_up{guard="guard"} 1.0' in metrics
     (line,) = log_lines(server, event="shadow")
     assert line["rows"] == 1000
 
@@ -114,8 +116,8 @@ def test_a_shadow_is_watched_then_switched_to_by_an_admin_and_serves_after_a_res
     assert decision["by"] == "the-admin"
     for number in range(12):  # on connections of their own: both workers serve the new detector
         row = ROWS[number : number + 1]
-        answer = server.client(secrets["score"]).score(row).json
-        np.testing.assert_allclose(answer["scores"], twin.score(row).scores, rtol=1e-12)
+        answer = server.client(secrets["score"]).score(row).answer
+        np.testing.assert_allclose(answer["ood_score"], twin.score(row).scores, rtol=1e-12)
     state = reader.state()
     assert (state["shadow"], state["switched"]["by"]) == (None, "the-admin")
     assert (state["scored"], state["threshold"]["value"]) == (1212, twin.state.threshold.value)
@@ -123,8 +125,8 @@ def test_a_shadow_is_watched_then_switched_to_by_an_admin_and_serves_after_a_res
 
     again = start_server(*options)
     assert "switched to from" in again.log
-    answer = again.client(secrets["score"]).score(ROWS[:5]).json
-    np.testing.assert_allclose(answer["scores"], twin.score(ROWS[:5]).scores, rtol=1e-12)
+    answer = again.client(secrets["score"]).score(ROWS[:5]).answer
+    np.testing.assert_allclose(answer["ood_score"], twin.score(ROWS[:5]).scores, rtol=1e-12)
     assert again.client(secrets["read"]).state()["switched"] == state["switched"]
     assert "/v1/switch" in again.client().ask("GET", "/openapi.json").json["paths"]
     again.stop()

@@ -17,19 +17,29 @@ from contextlib import ExitStack
 from functools import partial
 
 from normscale._processes import end_with_parent
+from normscale._version import __version__
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
-from normscale.guard.server.bad_request import BadRequest, shown
 from normscale.guard.server.bodies import encode_json, error_body
 from normscale.guard.server.bounds import Shares
 from normscale.guard.server.event_log import Refusals
+from normscale.guard.server.events import Webhook
 from normscale.guard.server.handlers import Handlers, ShutdownSignal
 from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts, checked_origin
 from normscale.guard.server.instruments import Instruments
-from normscale.guard.server.openapi import Route, routes_of
+from normscale.guard.server.openapi import SERVER_ROUTES, Route, openapi_document
 from normscale.guard.server.protocol import DROPPED, KNOWN
-from normscale.guard.server.request import ClientGone, Handler, HttpRequest, Receive, Reply, Scope, Send
+from normscale.guard.server.request import (
+    BadRequest,
+    ClientGone,
+    Handler,
+    HttpRequest,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    shown,
+)
 from normscale.guard.server.settings import ServerSettings
-from normscale.guard.server.webhook import Webhook
 
 _PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -44,9 +54,8 @@ _PAGE_TYPES = {
 _LOGGER = logging.getLogger("uvicorn.error")
 _SERVER_ERROR = (
     "the server made a mistake, and its log says which. Whether it happened before or after rows were taken in is not "
-    "known: ask again with the same Idempotency-Key, or look at /v1/state."
+    "known: ask again with the same idempotency_key, or look at /v1/state."
 )
-_OPENAPI = Route("GET", "/openapi.json", "openapi", "This document")
 
 
 class GuardApp:
@@ -79,19 +88,15 @@ class GuardApp:
         self._refusals = Refusals()
         self._webhook: Webhook | None = None
         self.guards = {name: Handlers(name, settings, self._instruments) for name in settings.guards}
-        self._routes: dict[str, dict[str, tuple[Route, Handlers, Handler]]] = {}
-        for name, guard in self.guards.items():
-            prefix = f"/{name}" if name else ""
-            for route in (*routes_of(guard.settings), _OPENAPI):
-                found = (route, guard, guard.handler(route))
-                self._routes.setdefault(prefix + route.path, {})[route.method] = found
+        self._routes: dict[str, dict[str, tuple[Route, Handlers | None, Handler]]] = {}
+        for route in (*SERVER_ROUTES, Route("GET", "/openapi.json", "openapi", "The interface")):
+            self._routes[route.path] = {"GET": (route, None, getattr(self, route.handler))}
+        self._routes["/"] = {"GET": (Route("GET", "/", "names", "Which guards there are"), None, self.names)}
+        for guard in self.guards.values():
+            for route in guard.routes:
+                self._routes.setdefault(route.path, {})[route.method] = (route, guard, guard.handler(route))
             for path, reply in _page_files():
-                self._routes[prefix + path] = {"GET": (Route("GET", path, "", "The page"), guard, _always(reply))}
-        if "" not in self.guards:  # for all of them; the page of one says where the others are
-            first = next(iter(self.guards.values()))
-            for path, handler in (("/healthz", first.health), ("/readyz", self._all_ready), ("/", self._names)):
-                self._routes[path] = {"GET": (Route("GET", path, "", ""), first, handler)}
-        self._paths = "/openapi.json" if "" in self.guards else "/NAME/openapi.json; / lists the names"
+                self._routes[guard.prefix + path] = {"GET": (Route("GET", path, "", "The page"), guard, _always(reply))}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -137,31 +142,32 @@ class GuardApp:
             except Exception as error:
                 held.close()  # who is refused makes room for others, though it may be listened to for a while
                 reply = refusal(error)
-                of_all = "" not in self.guards and request.path.count("/") == 1
-                guard = "" if of_all else next((handlers.name for _, handlers, _ in methods.values()), "")
-                if isinstance(error, (StoreUnavailable, FileFormatError)):
-                    self._count_store_error(self.guards[guard], error)
+                guard = next((handlers for _, handlers, _ in methods.values() if handlers is not None), None)
+                if isinstance(error, (StoreUnavailable, FileFormatError)) and guard is not None:
+                    self._count_store_error(guard, error)
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
                 because = None if reply.status in (401, 404) else _sentence(error)  # of strangers' paths, nothing
                 who = {"client": request.client, "address": request.address}
-                self._refusals.log(guard=guard, status=reply.status, path=path, **who, because=because)
+                self._refusals.log(guard=guard and guard.name, status=reply.status, path=path, **who, because=because)
             self._instruments.request(path, reply.status)
             await respond(request, reply, send)
 
     async def _reply(
-        self, request: HttpRequest, methods: dict[str, tuple[Route, Handlers, Handler]], held: ExitStack
+        self, request: HttpRequest, methods: dict[str, tuple[Route, Handlers | None, Handler]], held: ExitStack
     ) -> Reply:
         self._check_head(request)
         found = methods.get(request.method)
         if not methods:
-            raise BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in {self._paths}.")
+            raise BadRequest(404, f"there is nothing at {shown(request.path)}; the paths are in /openapi.json.")
         if found is None:
             known = ", ".join(sorted(methods))
             raise BadRequest(405, f"{shown(request.method)} is not allowed here, but {known}.")
         route, guard, handler = found
-        guard.identify(request, route.role)
-        request.scope[KNOWN] = bool(route.role)
+        request.client = request.address
+        if guard is not None:
+            guard.identify(request, route.role)
+            request.scope[KNOWN] = bool(route.role)
         bounds, has_rows = self._settings.bounds, route.role == "score"
 
         def take(shares: Shares, amount: int = 1) -> None:
@@ -188,7 +194,7 @@ class GuardApp:
             raise BadRequest(
                 504,
                 f"no answer within {bounds.max_seconds:g} seconds; it may still be done. Ask again with the same "
-                "Idempotency-Key, or look at /v1/state, and send fewer rows at once.",
+                "idempotency_key, or look at /v1/state, and send fewer rows at once.",
             ) from None
 
     def _check_head(self, request: HttpRequest) -> None:
@@ -211,20 +217,51 @@ class GuardApp:
         if headers.get(b"content-encoding", b"").strip().lower() not in (b"identity", b""):
             raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")
 
-    async def _all_ready(self, request: HttpRequest) -> Reply:
+    async def server_metadata(self, _: HttpRequest) -> Reply:
+        """``GET /v2``."""
+        about = {"name": "normscale", "version": __version__, "extensions": ["binary_tensor_data"]}
+        return Reply(encode_json(about))
+
+    async def health(self, _: HttpRequest) -> Reply:
+        """``GET /v2/health/live``."""
+        return Reply(encode_json({"live": True}))
+
+    async def all_ready(self, request: HttpRequest) -> Reply:
+        """``GET /v2/health/ready``."""
         for name, guard in self.guards.items():
             try:
                 await guard.ready(request)
             except (StoreUnavailable, FileFormatError) as error:
                 self._count_store_error(guard, error)
                 raise BadRequest(refusal(error).status, f"{name}: {error}") from error
-        return Reply(encode_json({"status": "ready"}))
+        return Reply(encode_json({"ready": True}))
+
+    async def metrics(self, request: HttpRequest) -> Reply:
+        """``GET /metrics``: of the guards that this client may look at, also when a store is down."""
+        refused: BadRequest | None = None
+        states = {}
+        for name, guard in self.guards.items():
+            try:
+                guard.identify(request, "read")
+            except BadRequest as error:
+                refused = error if refused is None or refused.status == 401 else refused
+                continue
+            states[name] = await guard.last_state()
+        if refused is not None and not states:
+            raise refused
+        return Reply(self._instruments.exposition(states), "text/plain; version=0.0.4; charset=utf-8")
+
+    async def openapi(self, _: HttpRequest) -> Reply:
+        """``GET /openapi.json``."""
+        guards = {name: (guard.routes, guard.reads, guard.arrays) for name, guard in self.guards.items()}
+        return Reply(encode_json(openapi_document(guards)))
 
     def _count_store_error(self, guard: Handlers, error: Exception) -> None:
         self._instruments.store_errors.labels(guard.name).inc()
         guard.watcher.store_trouble(str(error))
 
-    async def _names(self, _: HttpRequest) -> Reply:
+    async def names(self, _: HttpRequest) -> Reply:
+        """``GET /``; a guard that nobody named has its page there."""
         return Reply(encode_json({"guards": {name: f"/{name}/" for name in self.guards}}))
 
 
@@ -279,7 +316,7 @@ def refusal(error: Exception) -> Reply:
 
 async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:
     """Send a reply, and read what is left of a body that nobody wanted."""
-    private = "/v1/" in request.path
+    private = "/v1/" in request.path or request.path.endswith("/infer")
     headers = [
         (b"content-type", reply.content_type.encode("latin-1")),
         *((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.items()),

@@ -1,11 +1,11 @@
-"""The JSON bodies of requests and answers as types: they are read and written by them, and documented by them."""
+"""The JSON bodies of decisions and of errors as types: they are read and written by them, and documented by them."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 
 class NewThreshold(Struct, forbid_unknown_fields=True):
@@ -27,21 +27,7 @@ class Nothing(Struct, forbid_unknown_fields=True):
 class OfClient(Struct, forbid_unknown_fields=True):
     """Only what this client sent; null: what all of them sent."""
 
-    client: Annotated[str, Meta(min_length=1, max_length=64, pattern="^[ -~]+$")] | None = None
-
-
-class Scores(Struct):
-    """The answer to rows. A score that is not finite, which finite logits never give, is its name as text."""
-
-    scores: Annotated[list[float], Meta(description="Higher: more out-of-distribution.")]
-    is_ood: list[bool]
-    predicted: Annotated[list[int], Meta(description="The classifier's answer.")]
-    mode: Literal["running", "frozen", "static"]
-    taken_in: Annotated[int, Meta(description="How many of the rows are in the running statistics now.")]
-    rows: Annotated[int, Meta(description="Rows in the statistics after this request.")]
-    alarms: list[str]
-    predicted_names: Annotated[list[str], Meta(description="Where the detector knows names.")] | UnsetType = UNSET
-    scaled: Annotated[list[list[float]], Meta(description="With scaled=true.")] | UnsetType = UNSET
+    client: Annotated[str, Meta(min_length=1, max_length=160, pattern="^[ -~]+$")] | None = None
 
 
 class Decided(Struct):

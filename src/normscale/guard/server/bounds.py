@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from normscale.guard.server.bad_request import BadRequest
+from normscale.guard.server.request import BadRequest
 
 
 class Bounds(NamedTuple):
@@ -44,7 +44,7 @@ class Shares:
     >>> places.take("camera-7"); places.take("camera-7"); places.take("camera-8")
     >>> places.take("camera-7")
     Traceback (most recent call last):
-    normscale.guard.server.bad_request.BadRequest: the server is busy. Try again in a second.
+    normscale.guard.server.request.BadRequest: the server is busy. Try again in a second.
     >>> places.give_back("camera-7"); places.taken
     2
     """

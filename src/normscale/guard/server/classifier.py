@@ -1,4 +1,4 @@
-"""The classifier itself, when the server runs it: inputs through onnxruntime to logits."""
+"""The classifier itself, when the server runs it: inputs through onnxruntime to its outputs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,25 @@ from numpy.typing import NDArray
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.export.onnx import classifier_output
 from normscale.export.onnx.packages import require
-from normscale.export.onnx.trial import INPUT_TYPES, CannotRunError, open_session, refuse_probabilities, try_out
+from normscale.export.onnx.trial import (
+    INPUT_TYPES,
+    CannotRunError,
+    open_session,
+    refuse_probabilities,
+    run_session,
+    try_out,
+)
+from normscale.guard.server.tensors import DATATYPES, TensorSpec
 from normscale.outputs import LOGITS
+
+_NAMES = {f"tensor({type})": name for type, name in (("float", "FP32"), ("double", "FP64"), ("float16", "FP16"))}
+_NAMES |= {f"tensor({dtype.name})": name for name, dtype in DATATYPES.items() if not name.startswith("FP")}
 
 
 class Classifier:
-    """An ONNX model with one input, and an output for every array that the guard reads.
+    """An ONNX model with an output for every array that the guard reads.
 
-    ``shape`` and ``dtype`` are those of its input; None where any length will do.
+    ``inputs`` and ``outputs`` are its tensors as clients see them, ``note`` what an operator should know of the logits.
     """
 
     def __init__(self, path: str, widths: Mapping[str, int], logits: str | None = None) -> None:
@@ -30,24 +41,22 @@ class Classifier:
         require("onnxruntime")
         found = classifier_output(path, widths[LOGITS], name=logits)
         self.note = found.note
-        """What a person should know about the logits that were found; empty if nothing."""
         try:  # of one thread: requests are answered side by side anyway
             self._session = open_session(path if found.model is None else found.model)
         except Exception as error:  # onnxruntime's errors have no common class
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise FileFormatError(f"{path!r} is not a model that onnxruntime can load ({line[:200]}).") from error
         inputs = self._session.get_inputs()
-        if len(inputs) != 1 or inputs[0].type not in INPUT_TYPES:
+        if not inputs or any(one.type not in INPUT_TYPES or not one.shape for one in inputs):
             names = ", ".join(f"{one.name} {one.type}" for one in inputs)
-            raise InvalidInput(f"the model must have one input of numbers; {path!r} has {names or 'none'}.")
-        self._input = inputs[0].name
-        self._outputs = {name: self._named(name, width, path) for name, width in widths.items() if name != LOGITS}
-        self._outputs[LOGITS] = found.tensor
+            raise InvalidInput(f"the model's inputs must be arrays of numbers; {path!r} has {names or 'none'}.")
+        self.inputs = [_spec(one) for one in inputs]
+        self.outputs = [_spec(one) for one in self._session.get_outputs() if one.type in _NAMES]
+        self._arrays = {name: self._named(name, width, path) for name, width in widths.items() if name != LOGITS}
+        self._arrays[LOGITS] = found.tensor
         if not found.is_asked_for:
             with suppress(CannotRunError):  # then the rows of its clients tell
                 refuse_probabilities(try_out(self._session)[found.tensor], found.tensor)
-        self.dtype = np.dtype(INPUT_TYPES[inputs[0].type])
-        self.shape: tuple[int | None, ...] = tuple(n if isinstance(n, int) else None for n in inputs[0].shape)
 
     def _named(self, name: str, width: int, path: str) -> str:
         """The output of that name: a guess by width would take one output for two arrays."""
@@ -55,11 +64,17 @@ class Classifier:
         if len(there.get(name, ())) != 2 or there[name][1] not in (width, None):
             raise InvalidInput(
                 f"the detector reads {name}, so the model needs an output of {width} columns with that name; {path!r} "
-                f"has {', '.join(there)}. Rename it, or send {name} to /v1/score."
+                f"has {', '.join(there)}. Rename it, or serve without --model and send {name}."
             )
         return name
 
-    def outputs(self, inputs: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        """Run some inputs (n, ...) through the model, to arrays (n, width) by name."""
-        arrays = self._session.run(list(self._outputs.values()), {self._input: inputs})
-        return dict(zip(self._outputs, arrays, strict=True))
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]:
+        """The arrays (n, width) that the guard reads of some inputs (n, ...), and all outputs of the model."""
+        outputs = run_session(self._session, inputs)
+        own = {spec.name: np.asarray(outputs[spec.name]) for spec in self.outputs}
+        return {name: outputs[tensor] for name, tensor in self._arrays.items()}, own
+
+
+def _spec(one: Any) -> TensorSpec:
+    shape = tuple(length if isinstance(length, int) else None for length in one.shape)
+    return TensorSpec(one.name, _NAMES[one.type], shape, is_exact=True)

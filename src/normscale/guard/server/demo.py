@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import StoreUnavailable
-from normscale.guard import Request
+from normscale.guard import Request, Verdict
 from normscale.guard.server.group_commit import GroupCommit
-from normscale.guard.server.instruments import Instruments
 from normscale.outputs import ModelOutputs
 from normscale.sample import load_sample
 
@@ -42,11 +41,11 @@ def scenes(seed: int = 0) -> Iterator[NDArray[np.float32]]:
                 yield block.astype(np.float32)
 
 
-async def play(commit: GroupCommit, instruments: Instruments) -> None:
-    """Send the scenes to the guard, some sixty rows a second."""
+async def play(commit: GroupCommit, count: Callable[[Verdict, float], None]) -> None:
+    """Send the scenes to the guard, some sixty rows a second, and have the answers counted."""
     for rows in scenes():
         began = time.perf_counter()
         with suppress(StoreUnavailable):  # a disk that is full may have room again
-            await commit.submit(Request(ModelOutputs(rows), client="demo"))
-            instruments.answered("demo", len(rows), time.perf_counter() - began)
+            verdict = await commit.submit(Request(ModelOutputs(rows), client="demo"))
+            count(verdict, time.perf_counter() - began)
         await asyncio.sleep(_PAUSE)

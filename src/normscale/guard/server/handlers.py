@@ -14,27 +14,39 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from normscale._kernels import load_in_background
 from normscale.errors import FileFormatError, StoreUnavailable
-from normscale.guard import Guard, GuardPair
+from normscale.guard import Guard, GuardPair, Verdict
 from normscale.guard import Request as GuardRequest
 from normscale.guard.entries import Entry
-from normscale.guard.server.answers import encode
-from normscale.guard.server.bad_request import BadRequest, shown
 from normscale.guard.server.bodies import Decided, Nothing, encode_json
 from normscale.guard.server.classifier import Classifier
+from normscale.guard.server.events import Watcher, Webhook
 from normscale.guard.server.group_commit import GroupCommit
 from normscale.guard.server.instruments import Instruments
-from normscale.guard.server.openapi import Route, openapi_document
-from normscale.guard.server.parsing import read_inputs, read_outputs
-from normscale.guard.server.request import Handler, HttpRequest, Reply
-from normscale.guard.server.settings import ServerSettings
+from normscale.guard.server.openapi import Route, routes_of
+from normscale.guard.server.request import BadRequest, Handler, HttpRequest, Reply, shown
+from normscale.guard.server.settings import NAME, ServerSettings
 from normscale.guard.server.state_document import live_document, state_document
+from normscale.guard.server.tensors import (
+    HEADER,
+    InferRequest,
+    ModelResponse,
+    Parameters,
+    TensorSpec,
+    encode_answer,
+    read_body,
+    read_tensors,
+)
 from normscale.guard.server.tokens import TokenFile, may
-from normscale.guard.server.webhook import Watcher, Webhook
 from normscale.outputs import ModelOutputs
 
+RESPONSE = "org.kubeflow.serving.inference.response"
+"""The type of an event of KServe's logger that holds what a model answered."""
+_LONGEST_KEY, _LONGEST_SOURCE, _MOST_SOURCES = 128, 64, 256
 _READY_FIRST = 0.3
 """Seconds until the compiled kernels are loaded: answering that the server is ready comes first."""
 _LIVE_SECONDS = 1.0
@@ -78,15 +90,17 @@ class ShutdownSignal:
 
 
 class Handlers:
-    """What one worker does for one guard; ``openapi.ROUTES`` says which method answers which path.
+    """What one worker does for one guard; ``openapi.GUARD_ROUTES`` says which method answers which path.
 
-    The only guard of a server has an empty name; instruments are shared by all of them.
+    A guard that nobody named has its paths at the root, others below their names.
     """
 
     def __init__(self, name: str, server: ServerSettings, instruments: Instruments) -> None:
         """Read what must be right before anything listens."""
         self.name = name
         self.server = server
+        self.prefix = "" if name == NAME else f"/{name}"
+        self.routes = routes_of(server.guards[name], name, self.prefix)
         self.settings = server.guards[name]
         self.bounds = server.bounds
         self.instruments = instruments
@@ -95,16 +109,30 @@ class Handlers:
         self.commit: GroupCommit
         self.watcher: Watcher
         self.classifier: Classifier | None = None
+        self.arrays: list[TensorSpec]
+        """The tensors that the guard reads ..."""
+        self.reads: list[TensorSpec]
+        """... those that clients send: the same, or the inputs of the model that the server runs ..."""
+        self.gives: list[TensorSpec]
+        """... and those they get back."""
         self.shutdown: ShutdownSignal
         self._tasks: list[asyncio.Task[None]] = []
         self._written = -_READY_AGAIN
+        self._sources: set[str] = set()
 
     async def start(self, shutdown: ShutdownSignal, webhook: Webhook) -> None:
         """Open the store and get ready."""
         load_in_background(after=_READY_FIRST)
         self.guards = self.settings.open()
         self.classifier = self.settings.load_classifier(self.guards.widths)
+        self.arrays = [TensorSpec(name, "FP32", (None, width)) for name, width in self.guards.widths.items()]
+        self.reads = self.arrays if self.classifier is None else self.classifier.inputs
+        self.gives = [] if self.classifier is None else list(self.classifier.outputs)
+        kind = "INT64" if self.guards.serving.detector.class_names is None else "BYTES"
+        types = {"ood_score": "FP64", "is_ood": "BOOL", "predicted": kind}
+        self.gives += [TensorSpec(name, datatype, (None,)) for name, datatype in types.items()]
         self.shutdown = shutdown
+        self.instruments.begin(self.name, self.guards.serving.drift.limits)
         self.watcher = Watcher(self.name, self.instruments, webhook)
         for guard in (self.guards.serving, self.guards.shadow):
             if guard is not None:
@@ -114,7 +142,7 @@ class Handlers:
         if self.server.demo:
             from normscale.guard.server.demo import play
 
-            self._tasks.append(asyncio.create_task(play(self.commit, self.instruments)))
+            self._tasks.append(asyncio.create_task(play(self.commit, self.count)))
 
     async def stop(self) -> None:
         """Answer what waits, and let go of the store."""
@@ -155,46 +183,78 @@ class Handlers:
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    async def score(self, request: HttpRequest) -> Reply:
-        """``POST /v1/score``."""
-        began = time.perf_counter()
-        content_type, max_rows = request.header(b"content-type"), self.bounds.max_rows
-        outputs = read_outputs(request.body, content_type, widths=self.guards.widths, max_rows=max_rows, finite=False)
-        return await self._answer(request, "/v1/score", outputs, began)
-
-    async def classify(self, request: HttpRequest) -> Reply:
-        """``POST /v1/classify``."""
-        began = time.perf_counter()
-        assert self.classifier is not None  # without a model there is no such route
-        inputs = read_inputs(
-            request.body,
-            request.header(b"content-type"),
-            shape=self.classifier.shape,
-            dtype=self.classifier.dtype,
-            max_elements=self.bounds.max_body,
-        )
-        if len(inputs) > self.bounds.max_rows:
-            raise BadRequest(413, f"{len(inputs)} inputs in one request; at most {self.bounds.max_rows} are taken.")
-        try:
-            outputs = self.guards.checked(await asyncio.to_thread(self.classifier.outputs, inputs))
-        except Exception as error:  # onnxruntime's errors have no common class; the inputs made it fail
-            raise BadRequest(422, f"the model refused these inputs ({shown(str(error))}).") from error
-        return await self._answer(request, "/v1/classify", outputs, began)
-
-    async def _answer(self, request: HttpRequest, path: str, outputs: ModelOutputs, began: float) -> Reply:
-        key, wants_scaled = request.key, request.flag("scaled")
-        digest = b""
+    async def infer(self, request: HttpRequest) -> Reply:
+        """``POST /v2/models/NAME/infer``: rows or, where the server runs the model, its inputs."""
+        began, header = time.perf_counter(), request.header(HEADER.lower().encode())
+        asked, binary = read_body(request.body, header)
+        asked.require_outputs([spec.name for spec in self.gives])
+        arrays = read_tensors(asked.inputs, binary, self.reads, self.bounds.max_rows)
+        own: dict[str, Any] = {}
+        if self.classifier is not None:
+            try:
+                arrays, own = await asyncio.to_thread(self.classifier.run, arrays)
+                outputs = self.guards.checked(arrays)
+            except Exception as error:  # onnxruntime's errors have no common class; the inputs made it fail
+                raise BadRequest(422, f"the model refused these inputs ({shown(error)}).") from error
+        else:
+            outputs = _outputs(arrays)
+        key, digest = asked.text("idempotency_key", _LONGEST_KEY), b""
         if key is not None:  # all that the client asked for, not only its rows
-            asked = f"{path} {request.header(b'content-type')}\n".encode()
-            digest = hashlib.sha256(asked + request.query + b"\n" + request.body).digest()
-        verdict = await self.commit.submit(GuardRequest(outputs, request.client, key, digest, wants_scaled))
+            digest = hashlib.sha256(f"{header}\n".encode() + request.body).digest()
+        source = asked.text("client", _LONGEST_SOURCE)
+        return await self._answer(asked, self._client(request.client, source), outputs, key, digest, began, own)
+
+    async def take_event(self, request: HttpRequest) -> Reply:
+        """``POST /v1/events``: rows that another server's model gave, as KServe's inference logger sends them."""
+        began = time.perf_counter()
+        kind, id, source = (request.header(b"ce-" + name) for name in (b"type", b"id", b"source"))
+        if request.header(b"ce-specversion") != "1.0" or not (kind and id and source):
+            raise BadRequest(400, "this is no CloudEvent 1.0 in binary mode: its headers ce-... say what it is.")
+        if kind != RESPONSE:  # such as the request that the model got
+            return Reply(encode_json({"ignored": f"only events of type {RESPONSE} hold rows."}), status=202)
+        told, binary = read_body(request.body, request.header(HEADER.lower().encode()), ModelResponse)
+        arrays = read_tensors(told.outputs, binary, self.arrays, self.bounds.max_rows, others_too=True)
+        # Events are delivered at least once: of one id, source and body the rows count once.
+        digest = hashlib.sha256(f"{source}\n{id}\n".encode() + request.body).digest()
+        asked = InferRequest(inputs=[], id=id)
+        client = self._client(request.client, request.header(b"ce-inferenceservicename"))
+        return await self._answer(asked, client, _outputs(arrays), f"ce {digest.hex()}", digest, began, {})
+
+    async def _answer(
+        self,
+        asked: InferRequest,
+        client: str,
+        outputs: ModelOutputs,
+        key: str | None,
+        digest: bytes,
+        began: float,
+        own: dict[str, Any],
+    ) -> Reply:
+        verdict = await self.commit.submit(GuardRequest(outputs, client, key, digest))
+        self.count(verdict, time.perf_counter() - began)
         names = self.guards.serving.detector.class_names
-        content, content_type, headers = encode(verdict, request.header(b"accept"), names)
+        predicted: Any = verdict.predicted if names is None else [names[index] for index in verdict.predicted.tolist()]
+        given = {**own, "ood_score": verdict.scores, "is_ood": verdict.is_ood, "predicted": predicted}
+        about: Parameters = {"mode": str(verdict.mode), "taken_in": verdict.taken_in, "rows": verdict.rows}
+        about["alarms"] = ", ".join(verdict.alarms)
         if verdict.repeated:
-            headers["Idempotent-Replayed"] = "true"
-        prefix = f"/{self.name}" if self.name else ""
-        self.instruments.answered(prefix + path, len(verdict.scores), time.perf_counter() - began)
-        return Reply(content, content_type, headers)
+            about["repeated"] = True
+        return encode_answer(self.name, asked, given, about)
+
+    def count(self, verdict: Verdict, seconds: float) -> None:
+        """Count an answer for the metrics."""
+        guard = self.guards.serving
+        threshold = guard.state.threshold
+        of_rows = threshold.value if threshold.per_class is None else np.take(threshold.per_class, verdict.predicted)
+        names = guard.detector.class_names
+        self.instruments.answered(self.name, verdict, verdict.scores - of_rows, names, seconds)
+
+    def _client(self, name: str, source: str | None) -> str:
+        """A client that sends rows of several sources may name them; the first 256 names are kept apart."""
+        if source is None or (len(self._sources) >= _MOST_SOURCES and source not in self._sources):
+            return name
+        self._sources.add(source)
+        return f"{name}/{shown(source)[:_LONGEST_SOURCE]}"
 
     # -- looking -------------------------------------------------------------------------------------------------
 
@@ -224,7 +284,7 @@ class Handlers:
                 yield b"event: trouble\ndata: " + encode_json({"error": str(error)}) + b"\n\n"
                 continue
             view |= self.instruments.summary()
-            view["detector_file"], view["workers"] = self.settings.detector, self.server.workers
+            view |= {"name": self.name, "detector_file": self.settings.detector, "workers": self.server.workers}
             now = (view["entry"], view["throughput"], view["timeline"]["start"])
             if now != last:
                 yield b"event: view\ndata: " + encode_json(view) + b"\n\n"
@@ -233,15 +293,13 @@ class Handlers:
                 yield b": still here\n\n"
                 silent = 0.0
 
-    async def metrics(self, _: HttpRequest) -> Reply:
-        """``GET /metrics``: also when the store is down."""
+    async def last_state(self) -> tuple[dict[str, Any], bool]:
+        """The state, and whether the store is up; as it was last known where it is not."""
         try:
             async with asyncio.timeout(_STATE_SECONDS):
-                state, store_is_up = await self._writable_state(), True
+                return await self._writable_state(), True
         except (StoreUnavailable, FileFormatError, TimeoutError):
-            state, store_is_up = state_document(self.guards), False  # as it was last known
-        text = self.instruments.exposition(state, self.name, store_is_up=store_is_up)
-        return Reply(text, "text/plain; version=0.0.4; charset=utf-8")
+            return state_document(self.guards), False
 
     async def _refreshed(self, describe: Callable[[GuardPair], dict[str, Any]]) -> dict[str, Any]:
         def refreshed(guards: GuardPair) -> dict[str, Any]:
@@ -261,12 +319,8 @@ class Handlers:
         self.watcher.store_trouble(None)
         return state
 
-    async def health(self, _: HttpRequest) -> Reply:
-        """``GET /healthz``: the process is alive."""
-        return Reply(encode_json({"status": "alive"}))
-
     async def ready(self, _: HttpRequest) -> Reply:
-        """``GET /readyz``: rows can be taken in, for something was written just now."""
+        """``GET /v2/models/NAME/ready``: rows can be taken in, for something was written just now."""
         if not self.commit.alive:
             raise BadRequest(503, "the guard is shutting down.")
         if self.commit.is_failing or time.monotonic() - self._written > _READY_AGAIN:
@@ -276,11 +330,13 @@ class Handlers:
             except TimeoutError:
                 raise BadRequest(503, f"the store did not answer within {_READY_SECONDS:g} seconds.") from None
             self._written = time.monotonic()
-        return Reply(encode_json({"status": "ready"}))
+        return Reply(encode_json({"name": self.name, "ready": True}))
 
-    async def openapi(self, _: HttpRequest) -> Reply:
-        """``GET /openapi.json``."""
-        return Reply(encode_json(openapi_document(self.guards.widths, self.settings)))
+    async def model_metadata(self, _: HttpRequest) -> Reply:
+        """``GET /v2/models/NAME``."""
+        tensors = {"inputs": self.reads, "outputs": self.gives}
+        documents = {field: [spec.document() for spec in specs] for field, specs in tensors.items()}
+        return Reply(encode_json({"name": self.name, "versions": [], "platform": "normscale", **documents}))
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
@@ -313,4 +369,14 @@ def _read_json(request: HttpRequest, body_type: type[Wanted]) -> Wanted:
     try:
         return msgspec.json.decode(request.body or b"{}", type=body_type)
     except (msgspec.ValidationError, msgspec.DecodeError, RecursionError) as error:
-        raise BadRequest(422, f"the body is not what is expected here: {shown(str(error))}.") from error
+        raise BadRequest(422, f"the body is not what is expected here: {shown(error)}.") from error
+
+
+def _outputs(arrays: dict[str, NDArray[Any]]) -> ModelOutputs:
+    """Arrays of any type of numbers as outputs."""
+    narrow = {name: array if array.dtype.char in "fd" else _floats(array) for name, array in arrays.items()}
+    return ModelOutputs._trusted(narrow)
+
+
+def _floats(array: NDArray[Any]) -> NDArray[Any]:
+    return array.astype(np.float32 if array.dtype == np.float16 else np.float64)

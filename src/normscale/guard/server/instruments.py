@@ -1,4 +1,8 @@
-"""Throughput and latency of this process, and the metrics for Prometheus."""
+"""What the workers count, and the metrics for Prometheus.
+
+Labels take few values: paths are those of routes, classes beyond the first hundred share one, readings are a fixed
+list. Clients are no label.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,24 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
 from normscale._version import __version__
+from normscale.guard import Verdict
 
-_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+_MARGINS = (*(-step for step in reversed(_STEPS)), 0.0, *_STEPS)
+"""Scores have the scale of their detector, so these are fine near the threshold and coarse far from it."""
+_MOST_CLASSES = 100
 _RECENT_SECONDS = 10.0
-_NOBODYS = ("other", "demo")
 _JOINED: dict[str, Callable[[Iterable[float]], float]] = {"process_start_time_seconds": min, "process_max_fds": min}
 """How such a metric of several workers becomes one; all others are added."""
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
@@ -31,27 +41,56 @@ class Instruments:
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
+        histogram = partial(Histogram, registry=self._registry)
         self._requests = counter("normscale_requests", "Requests by path and status.", ["path", "status"])
-        self._seconds = Histogram(
-            "normscale_score_seconds",
-            "From a request's arrival to its answer.",
-            ["path"],
-            buckets=_BUCKETS,
-            registry=self._registry,
+        self._rows = counter("normscale_rows", "Rows answered, by what became of them.", ["guard", "fate"])
+        self._flagged = counter("normscale_flagged_rows", "Rows flagged, by class.", ["guard", "predicted"])
+        self._margins = histogram(
+            "normscale_score_margin", "Scores less the threshold; above 0 is flagged.", ["guard"], buckets=_MARGINS
+        )
+        self._seconds = histogram(
+            "normscale_infer_seconds", "From a request's arrival to its answer.", ["guard"], buckets=_SECONDS
         )
         self.alarms = counter("normscale_alarms", "Alarms that were raised.", ["guard", "reading"])
         self.freezes = counter("normscale_freezes", "Times it was frozen.", ["guard"])
         self.store_errors = counter("normscale_store_errors", "Requests that the store failed.", ["guard"])
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
 
+    def begin(self, guard: str, readings: Iterable[str]) -> None:
+        """Let counters of a guard begin at 0, so that their first increase is seen."""
+        for fate in ("taken_in", "quarantined"):
+            self._rows.labels(guard, fate)
+        for reading in readings:
+            self.alarms.labels(guard, reading)
+        for counter in (self.freezes, self.store_errors):
+            counter.labels(guard)
+
     def request(self, path: str, status: int) -> None:
         """Count a request."""
         self._requests.labels(path, str(status)).inc()
 
-    def answered(self, path: str, rows: int, seconds: float) -> None:
-        """Count rows that were answered."""
-        self._seconds.labels(path).observe(seconds)
+    def answered(
+        self, guard: str, verdict: Verdict, margins: NDArray[Any], names: Sequence[str] | None, seconds: float
+    ) -> None:
+        """Count rows that were answered; ``margins`` are their scores less their thresholds."""
+        rows = len(verdict.scores)
+        self._seconds.labels(guard).observe(seconds)
         self._recent.append((time.monotonic(), rows, seconds))
+        if verdict.repeated:
+            return
+        self._rows.labels(guard, "taken_in").inc(verdict.taken_in)
+        self._rows.labels(guard, "quarantined").inc(rows - verdict.taken_in)
+        margin = self._margins.labels(guard)
+        if rows == 1:
+            margin.observe(float(margins[0]))
+        else:  # all at once: observing ten thousand of them one by one takes longer than scoring them
+            places = np.bincount(np.searchsorted(_MARGINS, margins), minlength=len(_MARGINS) + 1)
+            for place in np.flatnonzero(places):
+                margin._buckets[place].inc(int(places[place]))
+        classes, counts = np.unique(verdict.predicted[verdict.is_ood], return_counts=True)
+        for index, count in zip(classes.tolist(), counts.tolist(), strict=True):
+            name = "other" if index >= _MOST_CLASSES else str(index) if names is None else names[index]
+            self._flagged.labels(guard, name).inc(count)
 
     def summary(self) -> dict[str, Any]:
         """Rows and requests per second, and latencies, of this worker in the last ten seconds."""
@@ -66,8 +105,8 @@ class Instruments:
             "latency": {"p50_ms": _quantile(times, 0.5), "p99_ms": _quantile(times, 0.99)},
         }
 
-    def exposition(self, state: dict[str, Any], guard: str, *, store_is_up: bool) -> bytes:
-        """All metrics of a guard in Prometheus' text format; ``state`` is that of ``/v1/state``."""
+    def exposition(self, states: Mapping[str, tuple[dict[str, Any], bool]]) -> bytes:
+        """All metrics of guards in Prometheus' text format: of each its ``/v1/state``, and whether its store is up."""
         counted = self._registry
         if MULTIPROCESS in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
@@ -76,7 +115,10 @@ class Instruments:
             MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
         about = {"version": __version__, "python": platform.python_version()}
         build = InfoMetricFamily("normscale_build", "What is running.", value=about)
-        families = [build, *_process_metrics(), *_state_metrics(state, store_is_up), *_metrics_of(counted, guard)]
+        families = [build, *_process_metrics(), *_state_metrics(states)]
+        for family in counted.collect():  # a token of one guard sees nothing of another
+            family.samples = [one for one in family.samples if one.labels.get("guard") in (None, *states)]
+            families.append(family)
         return generate_latest(_Families(families))
 
 
@@ -108,62 +150,61 @@ def _process_metrics() -> list[Metric]:
     return list(families.values())
 
 
-def _metrics_of(registry: CollectorRegistry, guard: str) -> Iterator[Metric]:
-    """What was counted for one guard; of paths that are nobody's, everything."""
-    prefix = f"/{guard}/" if guard else "/"
-    for family in registry.collect():
-        family.samples = [
-            sample
-            for sample in family.samples
-            if sample.labels.get("guard", guard) == guard
-            and sample.labels.get("path", prefix).startswith((prefix, *_NOBODYS))
-        ]
-        yield family
+_GAUGES: tuple[tuple[str, str, Callable[[dict[str, Any]], float]], ...] = (
+    ("statistics_rows", "Rows in the statistics.", lambda state: state["rows"]),
+    ("quarantined_rows", "Rows in quarantine.", lambda state: state["quarantined"]),
+    ("frozen", "1 while nothing is taken in.", lambda state: state["mode"] == "frozen"),
+    ("threshold", "Scores above are flagged.", lambda state: state["threshold"]["value"]),
+)
+_SHADOW_GAUGES: tuple[tuple[str, str, Callable[[dict[str, Any]], float]], ...] = (
+    ("shadow_frozen", "1 while the shadow is.", lambda shadow: shadow["mode"] == "frozen"),
+    ("shadow_up", "0 while the shadow's store fails.", lambda shadow: shadow["trouble"] is None),
+    ("shadow_alarms", "Alarms of the shadow that stand.", lambda shadow: len(shadow["alarms"])),
+)
 
 
-def _state_metrics(state: dict[str, Any], store_is_up: bool) -> Iterator[Metric]:
-    """The guard's state as metrics; every worker gives the same."""
-    store_up = "0 while the store cannot be read; then the rest is old."
-    yield GaugeMetricFamily("normscale_store_up", store_up, store_is_up)
-    yield GaugeMetricFamily("normscale_rows", "Rows in the statistics.", state["rows"])
-    yield CounterMetricFamily("normscale_scored_rows", "Rows answered.", value=state["scored"])
-    yield GaugeMetricFamily("normscale_quarantined_rows", "Rows answered but not taken in.", state["quarantined"])
-    yield GaugeMetricFamily("normscale_frozen", "1 while nothing is taken in.", float(state["mode"] == "frozen"))
-    yield GaugeMetricFamily("normscale_threshold", "Scores above are flagged.", state["threshold"]["value"])
-    readings = GaugeMetricFamily(
-        "normscale_drift",
-        "How far recent rows, and running statistics, are from training; NaN: not known.",
-        labels=["reading"],
-    )
-    alarms = GaugeMetricFamily("normscale_alarm", "1 while a reading is beyond its limit.", labels=["reading"])
-    alarming = {alarm["name"] for alarm in state["alarms"]}
-    for reading in state["readings"]:
-        name, value = reading["name"], reading["value"]
-        readings.add_metric([name], math.nan if value is None else value)
-        alarms.add_metric([name], float(name in alarming))
-    yield from (readings, alarms)
-    yield from _shadow_metrics(state["shadow"])
+def _state_metrics(states: Mapping[str, tuple[dict[str, Any], bool]]) -> Iterator[Metric]:
+    """The guards' states as metrics; every worker gives the same."""
 
+    def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"normscale_{name}", text, labels=["guard", *labels])
 
-def _shadow_metrics(shadow: dict[str, Any] | None) -> Iterator[Metric]:
-    """Those of a shadow; none where there is none."""
-    if shadow is None:
-        return
-    agreement = shadow["agreement"]
+    up = gauge("store_up", "0 while the store cannot be read; then the rest is old.")
+    drift = gauge("drift", "How far recent rows, and running statistics, are from training; NaN: not known.", "reading")
+    limits = gauge("drift_limit", "An alarm is raised above it.", "reading")
+    alarms = gauge("alarm", "1 while an alarm stands.", "reading")
+    plain = [(gauge(name, text), value) for name, text, value in _GAUGES]
+    of_shadow = [(gauge(name, text), value) for name, text, value in _SHADOW_GAUGES]
     compared = CounterMetricFamily(
-        "normscale_shadow_rows", "Rows scored by the shadow, too, by who flagged them.", labels=["flagged_by"]
+        "normscale_shadow_rows", "Rows scored by the shadow, too, by who flagged them.", labels=["guard", "flagged_by"]
     )
-    flagged = {"both": "both", "serving": "serving_only", "shadow": "shadow_only"}
-    for label, name in flagged.items():
-        compared.add_metric([label], agreement[name])
-    compared.add_metric(["neither"], agreement["rows"] - sum(agreement[name] for name in flagged.values()))
-    alarms = GaugeMetricFamily("normscale_shadow_alarm", "1: an alarm of the shadow.", labels=["reading"])
-    for alarm in shadow["alarms"]:
-        alarms.add_metric([alarm["name"]], 1.0)
-    yield from (compared, alarms)
-    yield GaugeMetricFamily("normscale_shadow_frozen", "1 while the shadow is.", float(shadow["mode"] == "frozen"))
-    yield GaugeMetricFamily("normscale_shadow_up", "0 while its store fails.", float(shadow["trouble"] is None))
-    yield CounterMetricFamily("normscale_shadow_missed_rows", "Rows of this worker it missed.", value=shadow["missed"])
+    missed = CounterMetricFamily("normscale_shadow_missed_rows", "Rows of this worker it missed.", labels=["guard"])
+    for guard, (state, store_is_up) in states.items():
+        up.add_metric([guard], store_is_up)
+        for family, value in plain:
+            family.add_metric([guard], float(value(state)))
+        standing = {alarm["name"] for alarm in state["alarms"]}
+        for reading in state["readings"]:
+            name, value_now = reading["name"], reading["value"]
+            drift.add_metric([guard, name], math.nan if value_now is None else value_now)
+            limits.add_metric([guard, name], float(reading["limit"]))
+            alarms.add_metric([guard, name], float(name in standing))
+        shadow = state["shadow"]
+        if shadow is not None:
+            agreement, flagged = (
+                shadow["agreement"],
+                {"serving": "serving_only", "shadow": "shadow_only", "both": "both"},
+            )
+            for label, name in flagged.items():
+                compared.add_metric([guard, label], agreement[name])
+            neither = agreement["rows"] - sum(agreement[name] for name in flagged.values())
+            compared.add_metric([guard, "neither"], neither)
+            missed.add_metric([guard], shadow["missed"])
+            for family, value in of_shadow:
+                family.add_metric([guard], float(value(shadow)))
+    yield from (up, drift, limits, alarms, *(family for family, _ in plain))
+    if compared.samples:
+        yield from (compared, missed, *(family for family, _ in of_shadow))
 
 
 def _quantile(times: list[float], share: float) -> float | None:

@@ -1,67 +1,42 @@
-"""The OpenAPI document: the routes, with schemas made of the types that read and write their bodies."""
+"""The routes, and the OpenAPI document of them, with schemas made of the types that read and write their bodies."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from normscale._version import __version__
-from normscale.guard.server.bodies import Decided, ErrorAnswer, NewThreshold, Nothing, OfClient, Reason, Scores
-from normscale.guard.server.parsing import ARROW_STREAM, JSON, NPY
+from normscale.guard.server.bodies import Decided, ErrorAnswer, NewThreshold, Nothing, OfClient, Reason
+from normscale.guard.server.request import JSON
 from normscale.guard.server.settings import GuardSettings
-from normscale.outputs import LOGITS
-from normscale.rows.format import media_types
+from normscale.guard.server.tensors import HEADER, InferAnswer, InferRequest, ModelResponse, TensorSpec
 
 DESCRIPTION = (
-    "Tells, for every row of a classifier's outputs, whether the input was one it was trained for. A row that was "
-    "answered is on disk, and in the running statistics unless the answer says otherwise."
+    "Tells, for every row of a classifier's outputs, whether the input was one it was trained for. Rows are sent by "
+    "the Open Inference Protocol. A row that was answered is on disk, and in the running statistics unless the answer "
+    "says otherwise."
 )
 _SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
-_UNKNOWN = "No answer in time. It may still be done: ask again with the same Idempotency-Key, or look at /v1/state."
+_UNKNOWN = "No answer in time. It may still be done: ask again with the same idempotency_key, or look at /v1/state."
 _LONGEST_EXAMPLE = 64
-_BINARY = {"schema": {"type": "string", "format": "binary"}}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    """An object that has all of these fields and no others."""
-    return {"type": "object", "required": list(properties), "additionalProperties": False, "properties": properties}
-
-
-_INPUTS = {"schema": _object({"inputs": {"type": "array"}}), "example": {"inputs": [[0.0, 0.5, 1.0]]}}
-_PARAMETERS = [
-    {
-        "name": "Idempotency-Key",
-        "in": "header",
-        "required": False,
-        "description": "A retry with the same key, query and bytes gets the first answer and counts once (kept 24 h).",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[ -~]+$"},
-    },
-    {
-        "name": "scaled",
-        "in": "query",
-        "required": False,
-        "description": "Also answer the scaled logits, where the detector scales them.",
-        "schema": {"type": "boolean", "default": False},
-    },
-]
 _READ_ERRORS = (400, 401, 403, 503)
 _BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
 
 
 class Route(NamedTuple):
-    """One route of a guard."""
+    """One route: of the server, or of each guard (below ``/v1`` and ``/v2/models/NAME``)."""
 
     method: str
     path: str
     handler: str
-    """A method of ``Handlers`` or, for a decision, of ``Guard``."""
+    """A method of ``GuardApp`` or ``Handlers`` or, for a decision, of ``Guard``."""
     summary: str
     role: str = ""
     """Who may: ``score``, ``read`` or ``admin``; empty: anyone."""
     body: Any = None
-    """The type of its body; ``rows`` and ``inputs`` have further forms."""
+    """The type of its body."""
     example: Any = None
     """Of the body."""
     answer: Any = None
@@ -74,14 +49,28 @@ class Route(NamedTuple):
     @property
     def is_free(self) -> bool:
         """Whether it is answered also when all others have too much to do."""
-        return self.body is None and self.path in ("/healthz", "/readyz", "/metrics", "/openapi.json")
+        return self.body is None and not self.path.startswith("/v1")
+
+    def at(self, name: str, prefix: str) -> Route:
+        """The route of a guard of that name."""
+        path = prefix + self.path if self.path.startswith("/v1") else self.path.replace("NAME", name)
+        return self._replace(path=path)
 
 
-ROUTES = (
-    Route("POST", "/v1/score", "score", "Score rows: logits, and whatever else the detector reads", "score", "rows",
-          None, Scores),
-    Route("POST", "/v1/classify", "classify", "Run the model on inputs and score its logits", "score", "inputs",
-          None, Scores, needs="model"),
+SERVER_ROUTES = (
+    Route("GET", "/v2", "server_metadata", "Which server this is"),
+    Route("GET", "/v2/health/live", "health", "The process is alive"),
+    Route("GET", "/v2/health/ready", "all_ready", "All guards can take rows in"),
+    Route("GET", "/metrics", "metrics", "For Prometheus; also when the store is down", "read",
+          content_type="text/plain"),
+)  # fmt: skip
+GUARD_ROUTES = (
+    Route("GET", "/v2/models/NAME", "model_metadata", "Which tensors the guard reads and gives"),
+    Route("GET", "/v2/models/NAME/ready", "ready", "The guard can take rows in"),
+    Route("POST", "/v2/models/NAME/infer", "infer", "Score rows: logits and whatever else the detector reads, or "
+          "inputs of the model that the server runs", "score", InferRequest, None, InferAnswer),
+    Route("POST", "/v1/events", "take_event", "What KServe's inference logger tells of another model (CloudEvents)",
+          "score", ModelResponse, None, InferAnswer),
     Route("GET", "/v1/state", "state", "What the guard knows", "read"),
     Route("GET", "/v1/live", "live", "The same and the recent past, as server-sent events", "read",
           content_type="text/event-stream"),
@@ -99,30 +88,34 @@ ROUTES = (
           {"client": "camera-7"}, Decided),
     Route("POST", "/v1/quarantine/discard", "discard", "Drop quarantined rows", "admin", OfClient,
           {"client": "camera-7"}, Decided),
-    Route("GET", "/healthz", "health", "The process is alive"),
-    Route("GET", "/readyz", "ready", "Rows can be taken in"),
-    Route("GET", "/metrics", "metrics", "For Prometheus; also when the store is down", "read",
-          content_type="text/plain"),
 )  # fmt: skip
 
 
-def routes_of(settings: GuardSettings) -> list[Route]:
+def routes_of(settings: GuardSettings, name: str, prefix: str) -> list[Route]:
     """The routes that a guard has."""
-    return [route for route in ROUTES if not route.needs or getattr(settings, route.needs) is not None]
+    has = [route for route in GUARD_ROUTES if not route.needs or getattr(settings, route.needs) is not None]
+    return [route.at(name, prefix) for route in has]
 
 
-def openapi_document(widths: Mapping[str, int], settings: GuardSettings) -> dict[str, Any]:
-    """The document of a guard that reads arrays of these widths."""
-    routes = routes_of(settings)
-    types = [
-        ErrorAnswer,
-        *{one: None for route in routes for one in (route.body, route.answer) if isinstance(one, type)},
-    ]
+def openapi_document(
+    guards: Mapping[str, tuple[Iterable[Route], list[TensorSpec], list[TensorSpec]]],
+) -> dict[str, Any]:
+    """The document of guards by name: their routes, the tensors they read, and those of events."""
+    every = [*SERVER_ROUTES, *(route for routes, *_ in guards.values() for route in routes)]
+    used = {one: None for route in every for one in (route.body, route.answer) if isinstance(one, type)}
+    types = [ErrorAnswer, *used]
     references, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     reference = dict(zip(types, references, strict=True))
     paths: dict[str, Any] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, reference, widths)
+    for route in SERVER_ROUTES:
+        paths[route.path] = {"get": _operation(route, reference)}
+    for name, (routes, read, told) in guards.items():
+        for route in routes:
+            example = {InferRequest: ("inputs", read), ModelResponse: ("outputs", told)}.get(route.body)
+            made = route if example is None else route._replace(example=_tensors(*example))
+            operation = _operation(made, reference)
+            operation["operationId"] += "" if len(guards) == 1 else f"_{name}"
+            paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
         "info": {"title": "normscale guard", "version": __version__, "description": DESCRIPTION},
@@ -131,12 +124,10 @@ def openapi_document(widths: Mapping[str, int], settings: GuardSettings) -> dict
     }
 
 
-def _operation(route: Route, reference: Mapping[Any, Any], widths: Mapping[str, int]) -> dict[str, Any]:
+def _operation(route: Route, reference: Mapping[Any, Any]) -> dict[str, Any]:
     error = {"description": ErrorAnswer.__doc__, "content": {JSON: {"schema": reference[ErrorAnswer]}}}
     good = {"schema": reference.get(route.answer, {"type": "object"} if route.content_type == JSON else {})}
     responses: dict[str, Any] = {"200": {"description": "Done.", "content": {route.content_type: good}}}
-    if route.answer is Scores:
-        responses["200"]["content"] |= {NPY: _BINARY, ARROW_STREAM: _BINARY}
     errors = _BODY_ERRORS if route.body is not None else _READ_ERRORS if route.role else (503, 507)
     responses |= {str(status): error for status in errors}
     if 504 in errors:  # nobody knows what became of it
@@ -144,29 +135,40 @@ def _operation(route: Route, reference: Mapping[Any, Any], widths: Mapping[str, 
     operation: dict[str, Any] = {"operationId": route.handler, "summary": route.summary, "responses": responses}
     if route.role:
         operation["security"] = [{}, {"bearer": []}]
-    if route.body in ("rows", "inputs"):
-        content = {JSON: _INPUTS, NPY: _BINARY}
-        if route.body == "rows":
-            one_array = list(widths) == [LOGITS]  # which is all that an .npy holds
-            binary = [kind for kind in media_types() if kind != JSON and (one_array or kind != NPY)]
-            content = {JSON: _rows(widths), **dict.fromkeys(binary, _BINARY)}
-        operation |= {"requestBody": {"required": True, "content": content}, "parameters": _PARAMETERS}
-    elif route.body is not None:
-        content = {JSON: {"schema": reference[route.body], "example": route.example}}
-        operation["requestBody"] = {"required": route.body is NewThreshold, "content": content}
+    if route.body is not None:
+        content: dict[str, Any] = {JSON: {"schema": reference[route.body]}}
+        if route.example is not None:
+            content[JSON]["example"] = route.example
+        operation["requestBody"] = {"required": route.body not in (Nothing, Reason, OfClient), "content": content}
+    if route.body is InferRequest:
+        binary = {"schema": {"type": "string", "format": "binary"}}
+        operation["requestBody"]["content"]["application/octet-stream"] = binary
+        operation["responses"]["200"]["content"]["application/octet-stream"] = binary
+        text = "Of a body with binary tensors: how many bytes its JSON has."
+        schema = {"type": "integer", "minimum": 0}
+        operation["parameters"] = [{"name": HEADER, "in": "header", "description": text, "schema": schema}]
+    elif route.body is ModelResponse:
+        operation["responses"]["202"] = {**responses["200"], "description": "Nothing in it is for the guard."}
+        names = ("ce-specversion", "ce-type", "ce-source", "ce-id")
+        operation["parameters"] = [
+            {"name": name, "in": "header", "required": True, "schema": {"type": "string", "minLength": 1}}
+            for name in names
+        ]
     return operation
 
 
-def _rows(widths: Mapping[str, int]) -> dict[str, Any]:
-    """The JSON of rows: one or many for each array. No type of ours can be both."""
-    properties: dict[str, Any] = {}
-    for name, width in widths.items():
-        row = {"type": "array", "items": {"type": "number"}, "minItems": width, "maxItems": width}
-        properties[name] = {"oneOf": [{"type": "array", "items": row, "minItems": 1}, row]}
-    made: dict[str, Any] = {"schema": _object(properties)}
-    if sum(widths.values()) <= _LONGEST_EXAMPLE:
-        first = {name: [4.2, -1.0, *(0.3,) * (width - 2)][:width] for name, width in widths.items()}
-        second = {name: [0.1, 0.2, *(0.4,) * (width - 2)][:width] for name, width in widths.items()}
-        many = {name: [first[name], second[name]] for name in widths}
-        made["examples"] = {"many": {"summary": "Many rows", "value": many}, "one": {"value": first}}
-    return made
+def _tensors(field: str, specs: list[TensorSpec]) -> dict[str, Any] | None:
+    """Two rows of each tensor; None where that would be long."""
+    made = []
+    for spec in specs:
+        shape = [2, *(1 if length is None else length for length in spec.shape[1:])]
+        size = 1
+        for length in shape:
+            size *= length
+        if size > _LONGEST_EXAMPLE:
+            return None
+        numbers: list[Any] = [[4, -1, 0, 1][k % 4] for k in range(size)]
+        if spec.datatype.startswith("FP"):
+            numbers = [number + 0.5 for number in numbers]
+        made.append({"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": numbers})
+    return {field: made}

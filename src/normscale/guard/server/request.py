@@ -1,23 +1,23 @@
-"""One HTTP request, as far as its routes need to know it, and the reply to it."""
+"""One HTTP request, as far as its routes need to know it, the reply to it, and the one error of what a client sent."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
-from urllib.parse import parse_qs
 
-from normscale.guard.server.bad_request import BadRequest, Body, shown
-from normscale.guard.server.parsing import JSON
+from normscale.errors import NormscaleError
 
+JSON = "application/json"
+Body: TypeAlias = bytes | bytearray
 Scope: TypeAlias = MutableMapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-_ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-encoding", b"idempotency-key")
+_ONCE = (b"host", b"origin", b"authorization", b"content-type", b"content-encoding", b"ce-id")
 """Headers that mean nothing when they come twice."""
-_LONGEST_KEY = 128
+_LONGEST_QUOTE = 100
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 64 << 20
 
@@ -35,6 +35,26 @@ class ClientGone(Exception):
     """The client has hung up: there is nobody to answer."""
 
 
+class BadRequest(NormscaleError):
+    """A request that is refused with this status; nothing was taken in. Quote the client only through :func:`shown`."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def shown(text: object) -> str:
+    """What a client sent, fit for an error message: plain ASCII on one line, at most 100 characters.
+
+    Examples
+    --------
+    >>> shown("x" * 5000)[-6:], len(shown("x" * 5000)), shown("caf\\u00e9\\n") == r"caf\\xe9\\n"
+    ('xxx...', 100, True)
+    """
+    line = str(text)[: _LONGEST_QUOTE + 1].encode("unicode_escape").decode("ascii")
+    return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 3] + "..."
+
+
 class HttpRequest:
     """A request whose body is still to be read.
 
@@ -48,14 +68,13 @@ class HttpRequest:
         Whose request it is, once that is known.
     """
 
-    __slots__ = ("_receive", "body", "client", "headers", "method", "path", "query", "scope", "unread")
+    __slots__ = ("_receive", "body", "client", "headers", "method", "path", "scope", "unread")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.scope = scope
         self._receive = receive
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.query: bytes = scope["query_string"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
         self.body: Body = b""
@@ -80,23 +99,6 @@ class HttpRequest:
         for name in _ONCE:
             if names.count(name) > 1:
                 raise BadRequest(400, f"the request has two headers {name.decode().title()}; send one.")
-
-    def flag(self, name: str) -> bool:
-        """Whether the query sets ``name`` to true."""
-        if not self.query:
-            return False
-        value = parse_qs(self.query.decode("latin-1"), keep_blank_values=True).get(name, ["false"])[0].lower()
-        if value not in ("true", "false"):
-            raise BadRequest(422, f"{name} must be true or false; got {shown(value)}.")
-        return value == "true"
-
-    @property
-    def key(self) -> str | None:
-        """The Idempotency-Key, if there is one."""
-        key = self.header(b"idempotency-key")
-        if key is not None and not (0 < len(key) <= _LONGEST_KEY and key.isascii() and key.isprintable()):
-            raise BadRequest(400, f"an Idempotency-Key has 1 to {_LONGEST_KEY} printable ASCII characters.")
-        return key
 
     async def read_body(self, max_body: int, take: Callable[[int], None] = lambda _: None) -> None:
         """Read the body within its bounds of size and memory; ``take`` is told of every piece and may refuse it."""

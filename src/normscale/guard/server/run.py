@@ -19,12 +19,12 @@ from uvicorn.supervisors import Multiprocess
 from normscale.errors import InvalidInput
 from normscale.guard.server.app import worker_app
 from normscale.guard.server.event_log import LogFormat, log_config, tell
+from normscale.guard.server.events import checked_webhook
 from normscale.guard.server.hosts import Hosts, checked_origin
 from normscale.guard.server.instruments import MULTIPROCESS
 from normscale.guard.server.protocol import GuardProtocol
 from normscale.guard.server.settings import ServerSettings
 from normscale.guard.server.tokens import load_tokens
-from normscale.guard.server.webhook import checked_webhook
 
 _SHUTDOWN_SECONDS = 3
 _WORKER_SECONDS = 15

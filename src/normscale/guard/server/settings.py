@@ -22,7 +22,9 @@ from normscale.guard.server.classifier import Classifier
 
 SAMPLE = "sample"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_TAKEN = ("v1", "page", "healthz", "readyz", "metrics")
+_TAKEN = ("v1", "v2", "page", "metrics")
+NAME = "guard"
+"""Of a guard that nobody named."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class ServerSettings:
     """What ``normscale serve`` was asked for."""
 
     guards: Mapping[str, GuardSettings]
-    """By name, which begins their paths; a server of one guard gives it the empty name."""
+    """By name, which begins their paths unless it is ``guard``."""
     host: str = "127.0.0.1"
     port: int = 8000
     hosts: tuple[str, ...] = ()

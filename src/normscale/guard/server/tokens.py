@@ -17,6 +17,7 @@ in the statistics, and whoever watches them must not move them.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import json
@@ -73,7 +74,7 @@ class Tokens:
         return f"Tokens({len(self)} clients)"
 
     def identify(self, authorization: str | None) -> Client | None:
-        """Whose secret a header ``Authorization: Bearer nsk_...`` holds; None when it is nobody's.
+        """Whose secret a header ``Authorization: Bearer nsk_...`` holds, or the password of ``Basic``; None: nobody's.
 
         Takes as long for the first client as for the last and for a stranger.
 
@@ -87,7 +88,12 @@ class Tokens:
         True
         """
         scheme, _, secret = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer":
+        if scheme.lower() == "basic":  # of senders that know an address with a password and nothing else
+            try:
+                secret = base64.b64decode(secret, validate=True).decode("latin-1").partition(":")[2]
+            except ValueError:
+                return None
+        elif scheme.lower() != "bearer":
             return None
         digest = hashlib.sha256(secret.strip().encode("utf-8", "surrogatepass")).digest()
         found: Client | None = None

@@ -16,6 +16,8 @@ function curlLine(view) {
   const logits = Array.from({ length: Math.min(n, 12) }, (_, k) => (k ? 0 : 5)).join(", ");
   const more = n > 12 ? `, … ${n} in all` : "";
   const bearer = token() === null ? "" : " \\\n  -H 'Authorization: Bearer TOKEN'";
-  const address = new URL("v1/score", location.href).href;
-  return `curl ${address} \\\n  -H 'Content-Type: application/json'${bearer} \\\n  -d '{"logits": [[${logits}${more}]]}'`;
+  const up = location.pathname.endsWith(`/${view.name}/`) ? "../" : ""; // one of several guards
+  const address = new URL(`${up}v2/models/${view.name}/infer`, location.href).href;
+  const tensor = `{"name": "logits", "shape": [1, ${n}], "datatype": "FP32", "data": [${logits}${more}]}`;
+  return `curl ${address} \\\n  -H 'Content-Type: application/json'${bearer} \\\n  -d '{"inputs": [${tensor}]}'`;
 }

@@ -1,6 +1,7 @@
-"""Alarms and freezes as they happen: a line in the log, a counter, and a POST of JSON to another service.
+"""Alarms, freezes and decisions as they happen: a line in the log, a counter, and a CloudEvent to another service.
 
-The POST is tried again, from a thread that nobody waits for.
+Events are sent in binary mode: attributes in headers, and as the body JSON with a sentence, which is what chat services
+show. Each is tried again, from a thread that nobody waits for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections import Counter
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -45,16 +47,33 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
+class CloudEvent(NamedTuple):
+    """One message, of CloudEvents 1.0."""
+
+    event: str
+    """The last part of its type."""
+    source: str
+    time: str
+    data: dict[str, Any]
+    id: str
+
+    def headers(self) -> dict[str, str]:
+        """Its attributes as they are sent."""
+        attributes = {"specversion": "1.0", "id": self.id, "source": self.source, "time": self.time}
+        attributes["type"] = f"normscale.guard.{self.event}"
+        return {f"ce-{name}": value for name, value in attributes.items()} | {"Content-Type": "application/json"}
+
+
 class _Waiting(NamedTuple):
     """A message that was not delivered yet."""
 
-    message: dict[str, Any]
+    message: CloudEvent
     tries: int = 0
 
     @property
     def is_urgent(self) -> bool:
-        """A freeze or a thaw does not wait behind alarms."""
-        return bool(self.message["event"] != Event.ALARM)
+        """A freeze, a thaw or a decision does not wait behind alarms."""
+        return self.message.event != Event.ALARM
 
 
 class Webhook:
@@ -77,7 +96,7 @@ class Webhook:
             self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
             self._thread.start()
 
-    def send(self, message: dict[str, Any]) -> None:
+    def send(self, message: CloudEvent) -> None:
         """Queue a message; returns at once."""
         if self._thread is None:
             return
@@ -135,11 +154,11 @@ class Webhook:
     def _must_go_on(self) -> bool:
         return self._stopping or any(one.is_urgent and not one.tries for one in self._waiting)
 
-    def _post(self, message: dict[str, Any]) -> str | None:
+    def _post(self, message: CloudEvent) -> str | None:
         """Send it once; what went wrong."""
         assert self._url is not None
-        headers = {"Content-Type": "application/json", "User-Agent": "normscale"}
-        request = urllib.request.Request(self._url, write_json(message).encode(), headers)
+        headers = {**message.headers(), "User-Agent": "normscale"}
+        request = urllib.request.Request(self._url, write_json(message.data).encode(), headers)
         try:
             with self._opener.open(request, timeout=_SECONDS):
                 return None
@@ -149,7 +168,7 @@ class Webhook:
             return type(error).__name__
 
     def _dropped(self, trouble: str, *lost: _Waiting) -> None:
-        events = Counter(str(one.message["event"]) for one in lost)
+        events = Counter(one.message.event for one in lost)
         for event, count in events.items():
             more = {"count": count} if count > 1 else {}
             tell("webhook", level=logging.ERROR, host=self._host, because=trouble, dropped=event, **more)
@@ -184,6 +203,8 @@ class Watcher:
             self._instruments.freezes.labels(self._name).inc()
         if entry.event in (Event.FREEZE, Event.THAW):
             self._send(entry, note["because"], of_shadow, by_person=bool(entry.by))
+        elif entry.event in _DECISIONS and not of_shadow:
+            self._post(entry, f"by {entry.by or 'somebody'}", by=entry.by, rows=entry.rows, **note)
 
     def store_trouble(self, sentence: str | None) -> None:
         """Log when the store goes down, and when it is back."""
@@ -197,10 +218,10 @@ class Watcher:
         event = entry.event
         level = logging.INFO if event == Event.THAW else logging.WARNING
         tell(event, level=level, guard=self._name, because=text, **fields, shadow=of_shadow or None)
-        if of_shadow:
-            return
-        label = f"guard {self._name}" if self._name else "the guard"
-        sentence = f"{event} of {label}: {text}"
-        self._webhook.send(
-            {"event": event, "time": iso_time(entry.at), "guard": self._name, "text": sentence, **fields}
-        )
+        if not of_shadow:
+            self._post(entry, text, **fields)
+
+    def _post(self, entry: Entry, text: str, **fields: Any) -> None:
+        data = {"guard": self._name, "text": f"{entry.event} of guard {self._name}: {text}", **fields}
+        source, time = f"/v2/models/{self._name}", iso_time(entry.at)
+        self._webhook.send(CloudEvent(str(entry.event), source, time, data, str(uuid.uuid4())))
