@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from normscale._validate import BoolArray, FloatArray, IntArray
+from normscale.encoding.json_text import read_json
 from normscale.guard.entries import Entry, Event
 
 SECONDS = 5
@@ -22,6 +23,8 @@ SCORES = 1000
 """Latest scores that are kept."""
 MOST_FLAGGED = 20
 """Latest flagged rows that are kept."""
+MOST_EVENTS = 30
+"""Latest alarms, freezes and decisions that are kept."""
 _RECORD = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
 """Of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
 _MOST_ROWS = 48
@@ -57,11 +60,14 @@ class View:
     def __init__(self) -> None:
         self._steps: dict[int, list[int]] = {}
         self._latest: deque[tuple[float, str, bytes]] = deque(maxlen=SCORES)
+        self._events: deque[Entry] = deque(maxlen=MOST_EVENTS)
 
     def feed(self, entries: Iterable[Entry]) -> None:
         """Add new entries."""
         for entry in entries:
             if entry.event not in (Event.ROWS, Event.QUARANTINE):
+                if entry.event != Event.COMPARED:
+                    self._events.append(entry)
                 continue
             number = int(entry.at // SECONDS)
             step = self._steps.setdefault(number, [0, 0, 0])
@@ -109,3 +115,16 @@ class View:
             if len(found) >= MOST_FLAGGED:
                 break
         return found[:MOST_FLAGGED]
+
+    def events(self) -> list[dict[str, Any]]:
+        """The latest alarms, freezes and decisions, latest first."""
+        return [
+            {
+                "at": entry.at,
+                "event": str(entry.event),
+                "by": entry.by,
+                "rows": entry.rows,
+                "note": read_json(entry.note) if entry.note else {},
+            }
+            for entry in reversed(self._events)
+        ]

@@ -245,6 +245,9 @@ def test_every_figure_is_the_streams_own(busy: Server, look: Any) -> None:
     assert column(page, "#flagged", "Predicted") == [NAMES[predicted[row]] for row in latest]
     listed = [number(text) for text in column(page, "#flagged", "Score")]
     np.testing.assert_allclose(listed, scores[latest], atol=0.006)
+    above = [number(text.removeprefix("+")) for text in column(page, "#flagged", "Above by")]
+    np.testing.assert_allclose(above, scores[latest] - busy.threshold, atol=0.006)
+    says(page, "#normal", "Normal is about 5.0\u00a0% of the rows flagged")
 
     classes = [NAMES.index(text) for text in column(page, "#classes", "Class")]
     assert sorted(classes) == list(range(8))
@@ -380,6 +383,9 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
         assert float(shown_in(gauge, ".froze").split()[3].rstrip(",")) == pytest.approx(alarm["value"], rel=0.06)
     assert page.locator("#gauges .cause").count() == len(state["frozen_by"]) > 0
     says(page, "#status-text", "It thaws by itself after 1,000 rows well below the limits: 0 so far, 1,000 to come.")
+    says(page, "#advice", "Wait until it thaws, or thaw it once the cause is known.")
+    says(page, "#happened li:first-child strong", "Frozen")
+    assert page.locator('#happened [data-event="alarm"]').count() > 0
     says(page, "#thaw-does", "New rows are taken in again.")  # before anything is pressed
     says(page, "#accept-does", f"{state['quarantined']} rows in quarantine become part of the statistics.")
     says(page, "#discard-does", f"{state['quarantined']} rows in quarantine are dropped for good.")
@@ -399,6 +405,10 @@ def test_a_frozen_guard_is_plain_to_see_and_is_thawed_after_a_second_look(start:
     page.locator("[data-action=thaw]").click()
     page.locator("#dialog-yes").click()
     says(page, "#status-title", "Running on live statistics")
+    titles = page.locator("#happened strong")
+    playwright.expect(titles.first).to_have_text("Thawed")
+    assert titles.nth(1).text_content() == "Rows discarded"
+    says(page, "#happened li:nth-child(2) span", f"{quarantined} rows. By 127.0.0.1.")
 
 
 def test_tokens_are_asked_for_and_stay_in_the_tab(start: Any, guard: Path, tmp_path: Path, look: Any) -> None:
@@ -573,7 +583,7 @@ def test_events_come_out_whole_however_the_stream_is_cut(busy: Server, look: Any
 
 
 def test_the_files_are_small_and_never_turn_data_into_markup() -> None:
-    assert sum(len(text.encode()) for text in PAGE.values()) < 64_000
+    assert sum(len(text.encode()) for text in PAGE.values()) < 70_000
     for name, text in PAGE.items():
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", text), (
             name

@@ -111,7 +111,7 @@ def _switched(guards: GuardPair) -> dict[str, Any] | None:
 def live_document(guards: GuardPair) -> dict[str, Any]:
     """What the page shows: the state, and the recent past."""
     guard = guards.serving
-    past = {"recent": guard.view.recent(), "flagged": guard.view.latest_flagged()}
+    past = {"recent": guard.view.recent(), "flagged": guard.view.latest_flagged(), "events": guard.view.events()}
     return {**state_document(guards), "timeline": guard.view.timeline(guard.now), **past}
 
 

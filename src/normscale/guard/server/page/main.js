@@ -5,6 +5,7 @@ import { Classes } from "./classes.js";
 import { byId, on, say, set } from "./dom.js";
 import { showEmpty } from "./empty.js";
 import { showFlagged } from "./flagged.js";
+import { showHappened } from "./happened.js";
 import { watch } from "./live.js";
 import { showReadings } from "./readings.js";
 import { showNumbers, showStatus } from "./status.js";
@@ -23,6 +24,7 @@ function draw() {
   showActions(view);
   showReadings(view);
   showFlagged(view);
+  showHappened(view);
   for (const part of parts) part.update(view);
 }
 

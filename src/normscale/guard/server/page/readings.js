@@ -1,11 +1,14 @@
 // What watches for drift: a gauge for each, with its limit, and the alarm's own words.
 
 import { byId, grow, make, say, set } from "./dom.js";
-import { decimal, isNumber, moment } from "./format.js";
+import { decimal, isNumber, moment, share } from "./format.js";
 
 const AT = 2 / 3; // of a gauge's width is its limit, so that all can be compared at a glance
 
 export function showReadings(view) {
+  const keep = view.threshold.keep;
+  const usual = keep ? `about ${share(1 - keep)} of the rows flagged, and ` : "";
+  say(byId("normal"), `Normal is ${usual}every reading left of its mark. A reading beyond its mark is an alarm.`);
   const gauges = grow(byId("gauges"), view.readings.length, newGauge);
   view.readings.forEach((reading, k) => {
     const named = (one) => one.name === reading.name;

@@ -41,12 +41,26 @@ function thaws({ thaw }) {
   return `It thaws by itself after ${rows(needed)} well below the limits: ${count(calm)} so far, ${count(left)} to come.`;
 }
 
+// What to do now.
+function advise(view) {
+  const first = view.alarms[0] ?? view.frozen_by?.[0];
+  const look = first ? "Look at the latest flagged rows and at the reading that raised the alarm." : "";
+  if (view.mode === "frozen") {
+    const then = view.thaw ? "Wait until it thaws, or thaw it once the cause is known." : "Thaw it when the cause is gone.";
+    return `${look} ${then}${view.quarantined ? " Accept quarantined rows only if they are as in training." : ""}`.trim();
+  }
+  if (first) return `${look} If the stream is wrong, freeze the guard; if it is right, leave it: an alarm ends by itself.`;
+  if (view.quarantined && view.mode !== "static") return "Accept the quarantined rows, or discard them.";
+  return view.scored ? "Nothing to do." : "";
+}
+
 export function showStatus(view) {
   const [state, title, text] = describe(view);
   set(byId("status"), "data-state", state);
   set(byId("status-icon"), "d", SHAPES[state]);
   say(byId("status-title"), title);
   say(byId("status-text"), text);
+  say(byId("advice"), advise(view));
   const detector = view.detector_file.split(/[\\/]/).pop();
   say(byId("guard"), detector);
   say(byId("facts"), `${view.detector.replaceAll("_", "-")}, ${view.workers} worker${view.workers === 1 ? "" : "s"}`);
