@@ -94,6 +94,7 @@ def test_half_precision_of_brains() -> None:
         (b"", 400, "not JSON"),
         (b"\xef\xbb\xbf{}", 400, "not JSON"),
         (b"\xff", 400, "not JSON"),
+        (b'{"passed over": "\xff", "inputs": []}', 400, "not JSON"),
         (b"[" * 100_000, 422, "Expected `object`"),
         (b"{}", 422, "missing required field `inputs`"),
         (b'{"inputs": []}', 422, "length >= 1"),

@@ -137,6 +137,8 @@ def read_body(body: Body, header: str | None, kind: type[Wanted] = InferRequest)
     if body.count(b'"', 0, end) > _MOST_QUOTES:
         raise BadRequest(413, f"more than {_MOST_QUOTES // 2} names and texts in one request.")
     try:
+        if not body.isascii():  # the decoder does not look into what it passes over
+            str(text, "utf-8")
         return _DECODERS[kind].decode(text), memoryview(body)[end:]
     except msgspec.ValidationError as error:
         raise BadRequest(422, f"this is not what the Open Inference Protocol sends: {shown(error)}.") from None
