@@ -159,12 +159,12 @@ class WeiPer(Detector):
         for views in self._views(train, fitting=True):
             for total, histogram, view in zip(sums, empty, views, strict=True):
                 total += histogram.of(view).sum(axis=0)
-        full = (one._replace(shares=total / len(train)) for one, total in zip(empty, sums, strict=True))
-        self._learn(self.Fitted(train.head, *full, self.lambda_2 or 0.0))
+        full = [one._replace(shares=total / len(train)) for one, total in zip(empty, sums, strict=True)]
+        self.fitted_ = self.Fitted(train.head, full[0], full[1], self.lambda_2 or 0.0)
         if self.lambda_2 is None:
             divergence, msp = self._parts(train[_sampled(train.features)])
             weight = float(divergence.std() / msp.std()) if msp.std() > 1e-9 else 0.0
-            self._learn(self.fitted_._replace(msp_weight=weight))
+            self.fitted_ = self.fitted_._replace(msp_weight=weight)
 
     def _derive(self) -> None:
         """Weights (d, repeats * n_classes) from the seed; this generator's numbers never change between versions."""
