@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "input_checks", "moments",
         "outputs", "state",
     },
-    "export.torch": {"_kernels", "_validate", "detectors", "errors", "moments"},
+    "export.torch": {"_kernels", "_validate", "detectors", "errors", "moments", "outputs"},
     "guard": {
         "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "input_checks", "moments", "outputs",
         "rows", "scaling", "state",

@@ -25,7 +25,7 @@ def step(distance: float) -> float:
 
 
 class NormScaled:
-    """Log-odds of centred logits after frozen norm-scaling of the classes that are shown."""
+    """Log-odds after frozen norm-scaling of the classes that are shown."""
 
     def __init__(self, rows: FloatArray) -> None:
         counts = np.bincount(rows.argmax(axis=1), minlength=rows.shape[1])
@@ -45,24 +45,21 @@ def spread(values: FloatArray, groups: list[NDArray[np.int64]]) -> float:
 class Training:
     """The in-distribution group of every predicted class; confidences by detectors that have not seen the row."""
 
-    def __init__(self, logits: FloatArray) -> None:
+    def __init__(self, logits: FloatArray, second: NDArray[np.bool_]) -> None:
         rows = logits - logits.mean(axis=1, keepdims=True)
         n_classes = logits.shape[1]
         predicted = logits.argmax(axis=1)
         own = {c: np.flatnonzero(predicted == c) for c in range(n_classes)}
         groups = [rows_of for rows_of in own.values() if rows_of.size]
-        ranked = sorted(groups, key=lambda places: rows[places].max(axis=1).min())
-        order = [i for places in ranked for i in places[np.argsort(rows[places].max(axis=1), kind="stable")]]
-        halves = order[0::2], order[1::2]
         odds = np.empty(len(rows))
-        for half, other in (halves, halves[::-1]):
-            unseen = NormScaled(rows[sorted(other)])
-            odds[half] = [unseen(row) for row in rows[half]]
-        largest = rows.max(axis=1)
-        self.norm_scaled = NormScaled(rows)
-        self.scales = [(float(np.median(part)), spread(part, groups)) for part in (odds, largest)]
-        both = (odds - self.scales[0][0]) / self.scales[0][1] + 2.0 * (largest - self.scales[1][0]) / self.scales[1][1]
-        self.centre, self.spread = float(np.median(both)), spread(both, groups)
+        for half in (second, ~second):
+            unseen = NormScaled(logits[~half])
+            odds[half] = [unseen(row) for row in logits[half]]
+        energy = np.log(np.exp(rows).sum(axis=1))
+        self.norm_scaled = NormScaled(logits)
+        self.scales = [(float(part.mean()), spread(part, groups)) for part in (odds, energy)]
+        both = (odds - self.scales[0][0]) / self.scales[0][1] + (energy - self.scales[1][0]) / self.scales[1][1]
+        self.centre, self.spread = float(both.mean()), spread(both, groups)
         raw = (both - self.centre) / self.spread
         scores = {c: raw[rows_of] if rows_of.size else raw for c, rows_of in own.items()}
         self.median = {c: float(np.median(s)) for c, s in scores.items()}
@@ -100,11 +97,10 @@ class Training:
         return sure * self.confidence(row) - far * self.distance(row, c) - self.like_median[c]
 
     def confidence(self, row: FloatArray) -> float:
-        """A third the log-odds, two thirds the largest logit, in deviations from the median row."""
-        row = row - row.mean()
-        parts = (self.norm_scaled(row), float(row.max()))
-        odds, largest = ((part - centre) / width for part, (centre, width) in zip(parts, self.scales, strict=True))
-        return (odds + 2.0 * largest - self.centre) / self.spread
+        """The log-odds and minus the centred Energy, each in deviations from the mean row."""
+        parts = (self.norm_scaled(row), math.log(np.exp(row - row.mean()).sum()))
+        odds, energy = ((part - centre) / width for part, (centre, width) in zip(parts, self.scales, strict=True))
+        return (odds + energy - self.centre) / self.spread
 
 
 def streamed(

@@ -1,4 +1,4 @@
-"""The choice of a detector looks at in-distribution rows alone."""
+"""The default detector: by the arrays alone, and the same everywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.cli import app
-from normscale.detectors.choosing import choose_detector
+from normscale.detectors.choosing import default_detector
 
 
 @pytest.fixture(name="train", scope="module")
@@ -20,56 +20,51 @@ def _train() -> ns.ModelOutputs:
     return ns.load_sample().train
 
 
-def members(outputs: ns.ModelOutputs) -> list[str]:
-    return [one.name for one in choose_detector(outputs).detector.scorer.members_]  # type: ignore[attr-defined]
+def members(*arrays: str, head: bool) -> list[str]:
+    return [one.name for one in default_detector(arrays, head=head).detector.scorer.members_]  # type: ignore[attr-defined]
 
 
-def test_the_arrays_decide(train: ns.ModelOutputs) -> None:
-    assert members(train) == ["present_classes", "centred", "knn", "vim"]
-    assert members(ns.ModelOutputs(train.logits, train.features)) == ["present_classes", "centred", "knn"]
-    assert choose_detector(ns.ModelOutputs(train.logits)).detector.name == "robust_norm_scaling"
-    assert choose_detector(ns.ModelOutputs(features=train.features)).detector.name == "knn"
+def test_the_arrays_decide() -> None:
+    assert members("logits", "features", head=True) == ["present_classes", "centred", "unit", "fdbd"]
+    assert members("logits", "features", head=False) == ["present_classes", "centred", "unit"]
+    assert members("logits", head=True) == ["present_classes", "centred"]
+    assert default_detector(["logits"], head=True).detector.name == "robust_norm_scaling"
+    assert default_detector(["features"], head=True).detector.name == "knn"
 
 
-def test_logits_of_a_classifier_that_is_mostly_wrong_are_left_out(train: ns.ModelOutputs) -> None:
-    wrong = np.where(np.arange(len(train)) % 10 < 6, (train.predicted + 1) % 8, train.predicted)
-    choice = choose_detector(ns.ModelOutputs(train.logits, train.features, labels=wrong, head=train.head))
-    assert [one.name for one in choice.detector.scorer.members_] == ["knn", "vim"]  # type: ignore[attr-defined]
-    assert "wrong on 60 % of the rows" in choice.reason
-    unknown = np.full(len(train), -1)
-    assert len(members(ns.ModelOutputs(train.logits, train.features, labels=unknown, head=train.head))) == 4
+def test_no_default_needs_labels_or_all_rows_at_once(train: ns.ModelOutputs) -> None:
+    for arrays in (("logits",), ("logits", "features")):
+        for head in (False, True):
+            detector = default_detector(arrays, head=head).detector
+            assert not detector.needs_labels
+            assert not detector.why_all_rows()
+    unlabelled = train.replace(labels=np.full(len(train), -1))
+    assert np.isfinite(ns.fit(unlabelled).score(train)).all()
 
 
-def test_on_the_command_line_and_in_the_file(tmp_path: Path, train: ns.ModelOutputs) -> None:
-    path = tmp_path / "d.safetensors"
-    fit = CliRunner().invoke(
-        app, ["fit", "sample:train", "-o", str(path), "-d", "auto", "--threshold-on", "sample:validation"]
-    )
+@pytest.mark.parametrize("arrays", (None, "logits"))
+def test_on_the_command_line_in_python_and_in_the_file(arrays: str | None, tmp_path: Path) -> None:
+    sample, path = ns.load_sample(), tmp_path / "d.safetensors"
+    options = [] if arrays is None else ["--arrays", arrays]
+    fit = CliRunner().invoke(app, ["fit", "sample:train", "-o", str(path), *options])
     assert fit.exit_code == 0, fit.output
-    assert "auto: stream_aware+ensemble, because there are logits, features and the head" in fit.output
+    name, reason = (
+        ("stream_aware+ensemble", "there are logits, features and the head")
+        if arrays is None
+        else ("robust_norm_scaling", "there are logits alone")
+    )
+    assert f"the detector is {name}: {reason}" in fit.output
     detector = ns.load_detector(path)
-    assert detector.choice == "chosen by auto: there are logits, features and the head"
-    expected = choose_detector(train).detector.fit(train)
-    sample = ns.load_sample()
-    np.testing.assert_allclose(
-        detector.stream(sample.test),
-        expected.set_threshold(sample.validation).stream(sample.test),
-        rtol=1e-9,
-    )
-    assert CliRunner().invoke(app, ["score", str(path), "sample:test", "--stream"]).exit_code == 0
-    plain = CliRunner().invoke(app, ["fit", "sample:train", "-o", str(path)])
-    assert "to have one chosen by the arrays of the rows: fit -d auto" in plain.output
-    assert ns.load_detector(path).choice is None
+    expected = ns.fit(sample.train if arrays is None else sample.train.logits)
+    assert (detector.name, detector.reason) == (name, f"the default: {reason}") == (expected.name, expected.reason)
+    np.testing.assert_allclose(detector.stream(sample.test), expected.stream(sample.test), rtol=1e-9)
+    auto = CliRunner().invoke(app, ["fit", "sample:train", "-o", str(path), "-d", "auto", *options])
+    assert auto.exit_code == 0, auto.output
+    assert ns.load_detector(path).pack() == detector.reset().pack()
 
 
-def test_python_has_the_same_default_and_the_same_word() -> None:
+def test_the_same_word_in_a_comparison_from_python() -> None:
     sample = ns.load_sample()
-    detector = ns.fit(sample.train)
-    assert (detector.name, detector.choice) == (
-        "stream_aware+ensemble",
-        "chosen by auto: there are logits, features and the head",
-    )
-    assert ns.fit(sample.train.logits).name == "robust_norm_scaling"
     noise = {"noise": sample.ood["uniform_noise"]}
     rows = ns.compare(sample.test, noise, train=ns.ModelOutputs(sample.train.logits), detectors=["auto"])
     assert {row.method for row in rows} == {"robust_norm_scaling"}

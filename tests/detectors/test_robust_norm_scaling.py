@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import normscale as ns
 import two_groups_oracle as oracle
 from normscale import _kernels
+from normscale.detectors.held_out import second_half
 from normscale.state import copied, load_state, save_state
 
 N_CLASSES = 6
@@ -52,11 +53,15 @@ def fitted(train: Any, **parameters: float) -> ns.RobustNormScaling:
     return ns.RobustNormScaling(**parameters).fit(train)
 
 
+def trained(rows: Any) -> oracle.Training:
+    return oracle.Training(rows, second_half(ns.ModelOutputs(rows)))
+
+
 @pytest.mark.parametrize("parameters", ({}, {"memory": 7.0, "prior_weight": 0.5, "tolerance": 1.0}))
 def test_stream_equals_the_oracle(kernels: _kernels.Backend, train: Any, mixed: Any, parameters: Any) -> None:
     detector = fitted(train, **parameters)
     names = {"memory": "memory", "prior_weight": "prior", "tolerance": "tolerance"}
-    expected, shift = oracle.streamed(oracle.Training(train), mixed, **{names[k]: v for k, v in parameters.items()})
+    expected, shift = oracle.streamed(trained(train), mixed, **{names[k]: v for k, v in parameters.items()})
     np.testing.assert_allclose(detector.stream(mixed), expected, rtol=1e-8, atol=1e-8)
     assert detector.state.covariate_shift == pytest.approx(shift, abs=1e-9)
     assert detector.n_streamed_ == 400
@@ -67,21 +72,21 @@ def test_the_covariate_shift_equals_the_oracle(kernels: _kernels.Backend, train:
     detector = fitted(train)
     rows = factor * inside(300, 4)
     detector.stream(rows)
-    _, expected = oracle.streamed(oracle.Training(train), rows)
+    _, expected = oracle.streamed(trained(train), rows)
     assert 0.1 < expected < 0.9
     assert detector.state.covariate_shift == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_class_that_training_never_predicts(kernels: _kernels.Backend, train: Any, mixed: Any) -> None:
     known = train[train.argmax(axis=1) != 2]
-    expected, _ = oracle.streamed(oracle.Training(known), mixed)
+    expected, _ = oracle.streamed(trained(known), mixed)
     np.testing.assert_allclose(fitted(known).stream(mixed), expected, rtol=1e-8, atol=1e-8)
 
 
 def test_score_is_what_stands_before_the_next_row(kernels: _kernels.Backend, train: Any, mixed: Any) -> None:
     """Fresh: confidence alone. Later: a row that changes no share scores as the stream would score it."""
     detector = fitted(train)
-    training = oracle.Training(train)
+    training = trained(train)
     confidence = [training.confidence(row) for row in mixed]
     np.testing.assert_allclose(detector.score(mixed), np.negative(confidence), rtol=1e-9, atol=1e-9)
     detector.stream(mixed)
@@ -122,12 +127,6 @@ def test_permuting_the_classes_changes_nothing(kernels: _kernels.Backend, train:
     a, b = fitted(train), fitted(train[:, order])
     np.testing.assert_allclose(a.stream(mixed), b.stream(mixed[:, order]), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(a.state.id_share[order], b.state.id_share, rtol=1e-9)
-
-
-def test_any_shift_and_scale_of_a_class_that_keeps_the_predictions_changes_nothing(train: Any, mixed: Any) -> None:
-    a = fitted(train).stream(mixed)
-    b = fitted(train * 3.0 + 7.0).stream(mixed * 3.0 + 7.0)
-    np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
 
 
 def test_a_stream_like_training_stays_near_the_frozen_scores(train: Any) -> None:
@@ -252,15 +251,6 @@ def test_rows_of_the_threshold_step_teach_how_new_rows_count(train: Any) -> None
     once = detector.fitted_.profiles
     for name, scale in detector.set_threshold(new(30)).fitted_.profiles._asdict().items():
         np.testing.assert_allclose(scale, once._asdict()[name], rtol=1e-9)
-
-
-@pytest.mark.filterwarnings("ignore:.*far outside:normscale.NumericalWarning")
-def test_a_number_added_to_all_logits_of_a_row_changes_nothing(
-    kernels: _kernels.Backend, train: Any, mixed: Any
-) -> None:
-    shifts = np.random.default_rng(40).normal(0.0, 8.0, (len(mixed), 1))
-    a, b = fitted(train), fitted(train + np.linspace(-9.0, 9.0, len(train))[:, None])
-    np.testing.assert_allclose(a.stream(mixed), b.stream(mixed + shifts), rtol=1e-8, atol=1e-8)
 
 
 def test_the_stream_is_forgotten(train: Any) -> None:

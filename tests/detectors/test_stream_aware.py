@@ -12,8 +12,8 @@ import pytest
 
 import normscale as ns
 from normscale import _kernels
-from normscale.detectors.formula import formula_of
-from normscale.detectors.held_out import halves
+from normscale.detectors.formula import BoundaryFormula, FeatureFormula, formula_of
+from normscale.detectors.held_out import second_half
 
 N_CLASSES, N_FEATURES = 5, 12
 
@@ -58,11 +58,10 @@ def test_any_detector_gains_where_ood_gathers(base: str, train: Any, mixed: Any)
     assert suspected.min() < 0.95 < others.min()
 
 
-@pytest.mark.parametrize("name", ("stream_aware+mahalanobis", "stream_aware:components", "rtl+energy"))
+@pytest.mark.parametrize("name", ("stream_aware+mahalanobis", "stream_aware+ensemble", "rtl+energy"))
 def test_any_split_saving_and_loading_give_the_same_stream(name: str, train: Any, mixed: Any, tmp_path: Path) -> None:
     rows, _ = mixed
-    name, _, option = name.partition(":")
-    detector = ns.make_detector(name, **({option: 4} if option else {})).fit(train)
+    detector = ns.make_detector(name).fit(train)
     parts = copy.copy(detector)
     expected = detector.stream(rows)
     got = []
@@ -75,14 +74,14 @@ def test_any_split_saving_and_loading_give_the_same_stream(name: str, train: Any
     assert not np.allclose(detector.reset().score(rows), parts.score(rows)), "the stream has taught nothing"
 
 
-def test_both_kernels_agree_with_further_coordinates(train: Any, mixed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_kernels_agree(train: Any, mixed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from needed_extras import compiled_kernels
     from normscale._kernels import reference
 
     results = []
     for backend in (compiled_kernels(), reference):
         monkeypatch.setattr(_kernels, "_kernels", backend)
-        detector = ns.StreamAware("energy", components=6).fit(train)
+        detector = ns.StreamAware("energy").fit(train)
         results.append((detector.stream(mixed[0]), detector.score(mixed[0]), *detector.state_))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
@@ -114,41 +113,48 @@ def test_scores_of_training_rows_come_from_copies_that_have_not_seen_them(train:
     held_out = detector._fit_held_out(train[:201])
     assert (held_out > 0.0).all()
     assert (detector.score(train.features[:201]) == 0.0).all(), "the detector itself knows them all"
-    parts = halves(train[:201], ("features",))
-    assert parts is not None
-    for half, other in (parts, parts[::-1]):
-        expected = Remembers().fit(train[other]).score(train.features[half])
+    second = second_half(train[:201])
+    for half, other in ((second, ~second), (~second, second)):
+        expected = Remembers().fit(train[:201][other]).score(train.features[:201][half])
         np.testing.assert_array_equal(held_out[half], expected)
 
 
-def test_the_formula_is_the_score(train: Any, mixed: Any) -> None:
-    from normscale._kernels.kinds import KINDS
-    from normscale._kernels.reference import frozen_scores
+def by_term(term: Any, z: Any, centred: Any, features: Any) -> Any:
+    """A term of a sum of formulas, from its own arrays."""
+    if isinstance(term, FeatureFormula):
+        unit = features / np.linalg.norm(features, axis=1, keepdims=True)
+        white = ((unit if term.unit else features) - term.centre) @ term.whitening
+        return ((white[:, None] - term.means) ** 2).sum(axis=2).min(axis=1)
+    if isinstance(term, BoundaryFormula):
+        own = z.argmax(axis=1)
+        below = ((z - z.max(axis=1, keepdims=True)) * term.closeness[own]).sum(axis=1)
+        return below / np.linalg.norm(features - term.mean, axis=1)
+    scaled = ((centred if term.centred else z) - term.shift) * term.factor
+    if term.kind == "max":
+        return -term.weight * scaled.max(axis=1)
+    if term.kind == "log_sum_exp":
+        return -term.weight * np.log(np.exp(scaled).sum(axis=1))
+    return term.weight * (np.log(np.sort(np.exp(scaled), axis=1)[:, :-1].sum(axis=1)) - scaled.max(axis=1))
 
+
+def test_the_formula_is_the_score(train: Any, mixed: Any) -> None:
     rows, _ = mixed
-    for base in ("energy", "centred+max_logit"):
+    for base in ("energy", "centred+max_logit", "ensemble"):
         detector = ns.StreamAware(base).fit(train)
         detector.stream(rows)
         formula: Any = formula_of(detector)
         z = rows.logits
         centred = z - z.mean(axis=1, keepdims=True)
-        used, own = (centred if formula.centred else z), z.argmax(axis=1)
-        kind = np.empty(len(rows))
-        width = z.shape[1]
-        frozen_scores(
-            used,
-            np.broadcast_to(formula.shift, width),
-            np.broadcast_to(formula.factor, width),
-            KINDS[formula.kind],
-            kind,
-        )
-        scores = formula.weight * kind - formula.largest_weight * used.max(axis=1) - formula.class_offset[own]
+        own = z.argmax(axis=1)
+        scores = -formula.class_offset[own]
+        for weight, term in formula.terms:
+            scores += weight * by_term(term, z, centred, rows.features)
         place = formula.ood_position
         x = np.clip((centred - place.mean[own]) * place.inverse_deviation[own], -2.5, 2.5)
         ratio = (x**2 - (x - place.ood_mean[own]) ** 2 * place.inverse_variance[own]).mean(axis=1)
         scores += np.maximum(0.0, place.trust[own] * (ratio - place.log_variance[own]))
         np.testing.assert_allclose(scores, detector.score(rows), rtol=1e-9, atol=1e-9)
-    assert ns.StreamAware("mahalanobis").fit(train).formula() is None
+    assert ns.StreamAware("knn").fit(train).formula() is None
 
 
 def test_a_bad_row_in_any_array_leaves_the_state_alone(train: Any, mixed: Any) -> None:
@@ -187,7 +193,5 @@ def test_rtl_is_ridge_regression_towards_the_training_fit(train: Any, mixed: Any
 def test_wrong_uses_are_told() -> None:
     with pytest.raises(ns.InvalidInput, match="one fit cannot serve both"):
         ns.make_detector("stream_aware+temperature_scaling").fit(network(100, 0))
-    with pytest.raises(ns.InvalidInput, match="components must be a whole number >= 1"):
-        ns.StreamAware(components=1.5)  # type: ignore[arg-type]
     with pytest.raises(ns.InvalidInput, match="centred passes logits on"):
         ns.make_detector("centred+mahalanobis")

@@ -139,7 +139,7 @@ def test_auto_chooses_by_all_files(everything: tuple[Path, ns.ModelOutputs]) -> 
     said: list[str] = []
     found = jobs.fit(folder, "auto", say=said.append).detector
     assert found.name == "stream_aware+ensemble"
-    assert any("because there are logits, features and the head" in text for text in said)
+    assert any(": there are logits, features and the head" in text for text in said)
 
 
 def test_probabilities_and_a_threshold_over_many_files(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ OVERGROWN = 1e100
 class ClassProfiles(NamedTuple):
     """The in-distribution group of every predicted class c, fixed at training.
 
-    Its rows have D = C + F coordinates: the logits less their mean over the row, and F further numbers.
+    The coordinates of a row are its logits less their mean.
     """
 
     likeness_weights: FloatArray
@@ -60,9 +60,9 @@ class ClassProfiles(NamedTuple):
     share: FloatArray
     """(C,) of training rows predicted c."""
     mean: FloatArray
-    """(C, D) row c: mean of the coordinates of rows predicted c."""
+    """(C, C) row c: mean of the coordinates of rows predicted c."""
     inverse_deviation: FloatArray
-    """(C, D) row c: 1 / their deviations."""
+    """(C, C) row c: 1 / their deviations."""
 
 
 class MixtureSettings(NamedTuple):
@@ -90,17 +90,17 @@ class Mixture(NamedTuple):
     ood_weight: FloatArray
     """(C,) the OoD responsibilities of those."""
     ood_mean: FloatArray
-    """(C, D) mean of the OoD rows predicted c, in training deviations from the training mean of class c."""
+    """(C, C) mean of the OoD rows predicted c, in training deviations from the training mean of class c."""
     ood_variance: FloatArray
-    """(C, D) their variance, in the same unit squared."""
+    """(C, C) their variance, in the same unit squared."""
 
     @classmethod
-    def empty(cls, n_classes: int, n_coordinates: int) -> Mixture:
+    def empty(cls, n_classes: int) -> Mixture:
         """Before any row."""
         totals = np.zeros(7)
         totals[GROWN] = 1.0
         vectors = (np.zeros(n_classes) for _ in range(4))
-        return cls(totals, *vectors, *(np.zeros((n_classes, n_coordinates)) for _ in range(2)))
+        return cls(totals, *vectors, *(np.zeros((n_classes, n_classes)) for _ in range(2)))
 
     def copy(self) -> Mixture:
         """A state that may go on by itself."""
@@ -112,18 +112,16 @@ class MixtureRows(NamedTuple):
 
     logits: NDArray[Any]
     """(b, C)"""
-    further: FloatArray
-    """(b, F) coordinates besides the logits; F may be 0."""
     confidence: FloatArray
     """(b,) in deviations, higher = more like training."""
 
     def at(self, members: NDArray[np.int64]) -> MixtureRows:
         """A copy of some rows."""
-        return MixtureRows(self.logits[members], self.further[members], self.confidence[members])
+        return MixtureRows(self.logits[members], self.confidence[members])
 
     def block(self, block: slice) -> MixtureRows:
         """Some of the rows, as the loops can read them."""
-        return MixtureRows(_kernels._native(self.logits[block]), self.further[block], self.confidence[block])
+        return MixtureRows(_kernels._native(self.logits[block]), self.confidence[block])
 
 
 class Loops(Protocol):

@@ -101,31 +101,29 @@ def _trust_in_stream(totals: Array) -> float:
 
 
 @compiled({**REDUCE, **INLINE})
-def _standardise(
-    rows: Array, i: int, shift: float, c: int, first: int, mean: Array, inverse_deviation: Array, x: Array
-) -> float:
-    """Row i less ``shift``, in training deviations from the mean of class c, into x from ``first``; four at once.
+def _standardise(rows: Array, i: int, shift: float, c: int, mean: Array, inverse_deviation: Array, x: Array) -> float:
+    """Row i less ``shift``, in training deviations from the mean of class c, into x; four at once.
 
     Returns the mean square of that.
     """
     squares = 0.0
     for j in range(rows.shape[1]):
-        far = (np.float64(rows[i, j]) - shift - mean[c, first + j]) * inverse_deviation[c, first + j]
+        far = (np.float64(rows[i, j]) - shift - mean[c, j]) * inverse_deviation[c, j]
         far = far if far < REACH else REACH
         far = far if far > -REACH else -REACH
-        x[first + j] = far
+        x[j] = far
         squares += far * far
     mean_square: float = squares / rows.shape[1]
     return mean_square
 
 
 @compiled({**REDUCE, **INLINE})
-def _fit_of(x: Array, first: int, last: int, trust: float, c: int, mean: Array, variance: Array) -> tuple[float, float]:
+def _fit_of(x: Array, trust: float, c: int, mean: Array, variance: Array) -> tuple[float, float]:
     """Sum of the quadratic terms of L, and the product of the blended variances; four at once."""
     rest = 1.0 - trust
     ratio = 0.0
     product = 1.0
-    for j in range(first, last):
+    for j in range(x.shape[0]):
         blended = rest + trust * variance[c, j]
         misfit = x[j] - trust * mean[c, j]
         ratio += x[j] * x[j] - misfit * misfit / blended
@@ -134,28 +132,18 @@ def _fit_of(x: Array, first: int, last: int, trust: float, c: int, mean: Array, 
 
 
 @compiled({**EXACT, **INLINE})
-def _mean_ratio(x: Array, first: int, last: int, trust: float, c: int, mean: Array, variance: Array) -> float:
-    """Mean over coordinates of twice the log-likelihood ratio of the groups."""
-    ratio, product = _fit_of(x, first, last, trust, c, mean, variance)
-    if _SMALL < product < _LARGE:
-        ratio -= np.log(product)
-    else:
-        for j in range(first, last):
-            ratio -= np.log(1.0 - trust + trust * variance[c, j])
-    mean_ratio: float = ratio / (last - first)
-    return mean_ratio
-
-
-@compiled({**EXACT, **INLINE})
-def _position(x: Array, n_logits: int, weight: float, prior: float, c: int, mean: Array, variance: Array) -> float:
+def _position(x: Array, weight: float, prior: float, c: int, mean: Array, variance: Array) -> float:
     """L: how much better the OoD group explains x than the ID group."""
     if weight == 0.0:
         return 0.0
     trust = weight / (weight + prior)
-    ratio = _mean_ratio(x, 0, n_logits, trust, c, mean, variance)
-    if x.shape[0] > n_logits:
-        ratio = 0.5 * (ratio + _mean_ratio(x, n_logits, x.shape[0], trust, c, mean, variance))
-    ratio *= trust
+    ratio, product = _fit_of(x, trust, c, mean, variance)
+    if _SMALL < product < _LARGE:
+        ratio -= np.log(product)
+    else:
+        for j in range(x.shape[0]):
+            ratio -= np.log(1.0 - trust + trust * variance[c, j])
+    ratio *= trust / x.shape[0]
     return ratio if ratio > 0.0 else 0.0
 
 
@@ -173,11 +161,11 @@ def _join(x: Array, step: float, c: int, mean: Array, variance: Array) -> None:
 def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
     """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
-    n, n_logits = rows.logits.shape
+    n = rows.logits.shape[0]
     grows = 1.0 / settings.recent_decay
     predicted, above, top = np.empty(n, np.int64), np.empty(n), np.empty(n)
     _counts(rows, profiles, predicted, above, top)
-    logits, further, confidence = rows.logits, rows.further, rows.confidence
+    logits, confidence = rows.logits, rows.confidence
     own_mean, inverse_deviation = profiles.mean, profiles.inverse_deviation
     sure, far = profiles.likeness_weights[0], profiles.likeness_weights[1]
     mean, variance = state.ood_mean, state.ood_variance
@@ -185,10 +173,7 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
     for i in range(n):
         c = predicted[i]
         shift = _mean(logits, i)
-        distance = _standardise(logits, i, shift, c, 0, own_mean, inverse_deviation, x)
-        if further.shape[1]:
-            distance += _standardise(further, i, 0.0, c, n_logits, own_mean, inverse_deviation, x)
-            distance *= 0.5
+        distance = _standardise(logits, i, shift, c, own_mean, inverse_deviation, x)
         alike = sure * confidence[i] - far * distance - profiles.likeness_median[c]
         grown = exp_nonpositive(-abs(alike) / SOFTNESS)
         count = (grown if alike < 0.0 else 1.0) / (1.0 + grown) * profiles.likeness_scale[c]
@@ -209,7 +194,7 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
         weight = state.ood_weight[c] * settings.class_decay
 
         share = _id_share(c, profiles, settings, state)
-        evidence = _position(x, n_logits, weight, settings.prior, c, mean, variance)
+        evidence = _position(x, weight, settings.prior, c, mean, variance)
         learned = evidence
         if share < 1.0:
             learned -= np.log(share)
@@ -238,9 +223,7 @@ def score(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings,
     for i in range(n):
         c = _predicted(rows.logits, i)
         shift = _mean(rows.logits, i)
-        _standardise(rows.logits, i, shift, c, 0, profiles.mean, profiles.inverse_deviation, x)
-        if rows.further.shape[1]:
-            _standardise(rows.further, i, 0.0, c, n_logits, profiles.mean, profiles.inverse_deviation, x)
+        _standardise(rows.logits, i, shift, c, profiles.mean, profiles.inverse_deviation, x)
         weight = state.ood_weight[c]
-        evidence = _position(x, n_logits, weight, settings.prior, c, state.ood_mean, state.ood_variance)
+        evidence = _position(x, weight, settings.prior, c, state.ood_mean, state.ood_variance)
         out[i] = trust * (evidence - log_shares[c]) - rows.confidence[i] + 0.0 * shift

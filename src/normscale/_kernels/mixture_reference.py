@@ -11,8 +11,7 @@ training deviations from the mean of class c (a coordinate more than 2.5 deviati
    recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
    Divided by the tolerance and cut at 1.
 3. The position L: how much better the OoD group of c explains the row's coordinates than the ID group does, both as
-   Gaussians with independent coordinates; averaged over them, because they are far from independent, half of it over
-   the logits and half over the further coordinates where there are any (as in Q); never below 0.
+   Gaussians with independent coordinates; averaged over them, because they are far from independent; never below 0.
 4. The trust w: 1, unless the most confident rows are less confident than in training; then the in-distribution inputs
    themselves have changed, the stream cannot teach what OoD is, and w falls to 0.
 5. Score: w (L - log pi_c) - B. The responsibility of the OoD group is
@@ -22,6 +21,7 @@ training deviations from the mean of class c (a coordinate more than 2.5 deviati
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,19 +59,19 @@ def soft_step(u: FloatArray, odds: FloatArray | float = 1.0) -> FloatArray:
     return step
 
 
-def distances(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
-    """Q (b,) of rows predicted c (b,)."""
+def distances(logits: NDArray[Any], c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
+    """Q (b,) of rows of logits (b, C) predicted c (b,)."""
     found = np.empty(c.size)
     for k, members in members_of_each(c):
-        x = in_deviations(coordinates(rows.at(members)), k, profiles)
-        found[members] = mean_over(np.square(x, out=x), rows.logits.shape[1])
+        x = in_deviations(coordinates(logits[members]), k, profiles)
+        found[members] = np.square(x, out=x).mean(axis=1)
     return found
 
 
 def likeness(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
     """t (b,) of rows predicted c (b,)."""
     sure, far = profiles.likeness_weights
-    t: FloatArray = sure * rows.confidence - far * distances(rows, c, profiles) - profiles.likeness_median[c]
+    t: FloatArray = sure * rows.confidence - far * distances(rows.logits, c, profiles) - profiles.likeness_median[c]
     return t
 
 
@@ -113,26 +113,20 @@ def trust_in_stream(totals: FloatArray) -> float:
     return min(1.0, max(0.0, (DISTRUSTED - covariate_shift(totals)) / (DISTRUSTED - TRUSTED)))
 
 
-def coordinates(rows: MixtureRows) -> FloatArray:
-    """(b, D) the centred logits and what else there is."""
-    logits = rows.logits.astype(np.float64)
-    return np.hstack([logits - logits.mean(axis=1, keepdims=True), rows.further])
+def coordinates(logits: NDArray[Any]) -> FloatArray:
+    """(b, C) the centred logits."""
+    places: FloatArray = logits - logits.mean(axis=1, keepdims=True, dtype=np.float64)
+    return places
 
 
 def in_deviations(places: FloatArray, c: int, profiles: ClassProfiles) -> FloatArray:
-    """x: coordinates (b, D) in training deviations from the mean of class c, cut off at the reach."""
+    """x: coordinates (b, C) in training deviations from the mean of class c, cut off at the reach."""
     x: FloatArray = np.clip((places - profiles.mean[c]) * profiles.inverse_deviation[c], -REACH, REACH)
     return x
 
 
-def mean_over(terms: FloatArray, n_logits: int) -> FloatArray:
-    """(b,) of terms (b, D): half of it over the further coordinates where there are any."""
-    mean: FloatArray = terms[:, :n_logits].mean(axis=1)
-    return mean if terms.shape[1] == n_logits else 0.5 * (mean + terms[:, n_logits:].mean(axis=1))
-
-
 def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -> FloatArray:
-    """L of rows in training deviations x (b, D) from the mean of class c."""
+    """L of rows in training deviations x (b, C) from the mean of class c."""
     weight = float(state.ood_weight[c])
     if weight == 0.0:
         return np.zeros(len(x))
@@ -140,7 +134,7 @@ def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -
     variance = 1.0 + trust * (state.ood_variance[c] - 1.0)
     misfit = x - trust * state.ood_mean[c]
     terms = x * x - misfit * misfit / variance - np.log(variance)
-    evidence: FloatArray = np.maximum(0.0, trust * mean_over(terms, state.recent.size))
+    evidence: FloatArray = np.maximum(0.0, trust * terms.mean(axis=1))
     return evidence
 
 
@@ -150,7 +144,7 @@ def stream(
     """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
     totals = state.totals
     with np.errstate(all="ignore"):
-        places, predicted = coordinates(rows), rows.logits.argmax(axis=1)
+        places, predicted = coordinates(rows.logits), rows.logits.argmax(axis=1)
         alike = likeness(rows, predicted, profiles)
         counts = np.column_stack(soft_counts(rows, alike, predicted, profiles)).tolist()
         for i, c in enumerate(predicted.tolist()):
@@ -193,7 +187,7 @@ def score(
     trust = trust_in_stream(state.totals)
     with np.errstate(all="ignore"):
         for c, members in members_of_each(predicted):
-            x = in_deviations(coordinates(rows.at(members)), c, profiles)
+            x = in_deviations(coordinates(rows.logits[members]), c, profiles)
             evidence = position(x, c, settings, state)
             learned = evidence - math.log(id_share(c, profiles, settings, state))
             out[members] = trust * learned - rows.confidence[members]

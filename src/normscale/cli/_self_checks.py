@@ -94,15 +94,19 @@ def _kernels_agree() -> bool:
 
 
 def _mixture_kernels_agree() -> bool:
-    from normscale.detectors.class_profiles import class_profiles
+    from normscale.detectors.class_profiles import ClassMoments, finished_profiles
+    from normscale.detectors.held_out import RowSample
+    from normscale.outputs import ModelOutputs
 
     for n_classes in _WIDTHS[:2]:
         rng = np.random.default_rng(n_classes)
         train = _rows(n_classes) + 6.0 * np.eye(n_classes)[rng.integers(0, n_classes, 300)]
         logits = np.vstack([train[:100], _rows(n_classes, 100)])  # rows that belong, then rows that do not
-        known, stream = (mixture.MixtureRows(z, z[:, :1] ** 2, z.max(axis=1) - 6.0) for z in (train, logits))
-        profiles = class_profiles(known)
-        state, other = (mixture.Mixture.empty(*profiles.mean.shape) for _ in range(2))
+        stream = mixture.MixtureRows(logits, logits.max(axis=1) - 6.0)
+        known = ModelOutputs(train)
+        sample = RowSample.of(known, np.column_stack([train.max(axis=1) - 6.0, train.std(axis=1)]))
+        profiles = finished_profiles(ClassMoments.of(known).profiles(), sample, *sample.values.T)
+        state, other = (mixture.Mixture.empty(n_classes) for _ in range(2))
         mine, theirs = np.empty(200), np.empty(200)
         taken_in = mixture.stream_mixture(stream, profiles, _DECAYS, state, mine)
         mixture_reference.stream(stream, profiles, _DECAYS, other, theirs)

@@ -25,8 +25,7 @@ from normscale.cli._options import (
     print_skipped,
     shown_progress,
 )
-from normscale.detectors.choosing import AUTO
-from normscale.detectors.registry import DEFAULT, list_detectors
+from normscale.detectors.registry import list_detectors
 from normscale.errors import InvalidInput
 from normscale.rows import check_folder
 
@@ -53,8 +52,16 @@ def fit(
             "-d",
             metavar="DETECTOR",
             autocompletion=complete_detector,
-            help=f"{DETECTOR_HELP} One of: {', '.join(list_detectors())}; {AUTO} chooses by the arrays of the rows.",
-            show_default=DEFAULT,
+            help=f"{DETECTOR_HELP} One of: {', '.join(list_detectors())}.",
+            show_default="by the arrays of the rows",
+        ),
+    ] = None,
+    arrays: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...",
+            help="What the default detector may read: logits leaves features out.",
+            show_default="logits,features",
         ),
     ] = None,
     threshold_on: Annotated[
@@ -111,6 +118,7 @@ def fit(
             probabilities=probabilities,
             on_invalid=on_invalid,
             memory=memory,
+            arrays=arrays.split(",") if arrays else None,
             tick=tick,
             say=note,
             **job_options(engine, workers, address, piece_rows),
@@ -121,9 +129,8 @@ def fit(
     on = "" if result.layout.n_classes is None else f" on {result.layout.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
     train = "TRAIN" if tables[0] == "-" else shlex.quote(tables[0])
-    auto = "" if detector == AUTO else f"; to have one chosen by the arrays of the rows: fit -d {AUTO}"
     compare = f"normscale eval --train {train} --id TEST --ood OOD"
-    typer.echo(f"to compare all detectors on OoD rows of your own: {compare}{auto}", err=True)
+    typer.echo(f"to compare all detectors on OoD rows of your own: {compare}", err=True)
     if model.threshold_ is None:
         typer.echo("no threshold yet: add --threshold-on VALIDATION to let it answer yes or no", err=True)
     else:

@@ -9,7 +9,6 @@ raises leaves the detector as it was.
 
 from __future__ import annotations
 
-import copy
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from normscale._validate import BoolArray, FloatArray
 from normscale.dataframes import read_dataframe
 from normscale.detectors.enough_rows import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.formula import Formula, MomentFormula
-from normscale.detectors.held_out import halves
+from normscale.detectors.held_out import HeldOut, HeldOutFit, fit_held_out
 from normscale.detectors.kept import Kept as Kept
 from normscale.detectors.kept import NoRecord as NoRecord
 from normscale.detectors.kept import Setting as Setting
@@ -86,23 +85,13 @@ class Detector(OutputsReader):
         """Why ``fit`` must see all rows at once, in words; empty where parts of them can be fitted and merged."""
         return "" if type(self)._fit is Detector._fit else "its fit takes all rows in one place"
 
-    def _fit_held_out(self, train: ModelOutputs) -> FloatArray:
-        """Fit on all rows; give the scores (n,) that each would have had from a detector which has not seen it.
+    def _held_out(self) -> HeldOut:
+        """A fit that also gives training rows the scores of copies which have not seen them."""
+        return HeldOutFit(self)
 
-        A detector that remembers its training rows finds them more familiar than any other; what is learned from their
-        scores would be wrong. So each half of the rows is scored by a copy that was fitted on the other half.
-        """
-        parts = halves(train, self.reads) if self.needs_fit else None
-        if parts is None:
-            self.fit_chunks([train])
-            return self.score(train)
-        scores = np.empty(len(train))
-        for half, other in (parts, parts[::-1]):
-            twin = copy.copy(self)
-            twin.warns_of_far_rows = False
-            scores[half] = twin.fit_chunks([train[other]]).score(train[half])
-        self.fit_chunks([train])
-        return scores
+    def _fit_held_out(self, train: ModelOutputs) -> FloatArray:
+        """Fit on all rows; give each the score (n,) of a copy that has not seen it."""
+        return fit_held_out(self, train)
 
     # -- what a subclass writes: scores ----------------------------------------------------------------------
     # One without running statistics writes _score; one with writes _start, _step and _score_at, and has STREAM

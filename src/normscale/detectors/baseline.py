@@ -72,6 +72,13 @@ class TrainingBaseline(NamedTuple):
         counts, extremes = self.predicted + other.predicted, np.array([both.min(), both.max()])
         return TrainingBaseline(counts, logits, extremes, further, _smallest_hashes(kept) if kept else {})
 
+    def of_classes(self, classes: IntArray) -> TrainingBaseline:
+        """The same rows with the logits of some classes alone; rows predicted as others count in the first."""
+        weight, mean, m2 = self.of_logits
+        predicted = self.predicted[classes].copy()
+        predicted[0] += self.predicted.sum() - predicted.sum()
+        return self._replace(predicted=predicted, of_logits=BlockState(weight, mean[classes], m2[classes]))
+
     @property
     def moments(self) -> RunningMoments:
         """Of the logits."""

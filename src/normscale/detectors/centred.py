@@ -6,7 +6,7 @@ import numpy as np
 
 from normscale import _kernels, _validate
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.formula import LogitFormula
+from normscale.detectors.formula import Formula, LogitFormula, SumFormula
 from normscale.detectors.registry import register
 from normscale.detectors.step import Step, require_logit_score
 from normscale.detectors.wrapper import Score
@@ -50,9 +50,18 @@ class Centred(Step):
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         return ModelOutputs._trusted({LOGITS: centred(outputs.logits)}, outputs.labels)
 
-    def formula(self) -> LogitFormula | None:
-        inner = self._scorer_formula()
-        return inner._replace(centred=True) if isinstance(inner, LogitFormula) else None
+    def formula(self) -> LogitFormula | SumFormula | None:
+        return _centred_formula(self._scorer_formula())
+
+
+def _centred_formula(inner: Formula | None) -> LogitFormula | SumFormula | None:
+    if isinstance(inner, LogitFormula):
+        return inner._replace(centred=True)
+    if not isinstance(inner, SumFormula):
+        return None
+    terms = [(weight, _centred_formula(term)) for weight, term in inner.terms]
+    found = tuple((weight, term) for weight, term in terms if term is not None)
+    return inner._replace(terms=found) if len(found) == len(terms) else None
 
 
 def centred(logits: Rows) -> FloatArray:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from normscale._kernels.members import members_of_each
-from normscale._kernels.mixture import SOFTNESS, ClassProfiles, MixtureRows
-from normscale._kernels.mixture_reference import coordinates, distances, soft_step
-from normscale._validate import FloatArray, IntArray
+from normscale._kernels.mixture import SOFTNESS, ClassProfiles
+from normscale._kernels.mixture_reference import soft_step
+from normscale._validate import FloatArray
 from normscale.detectors.common_scale import spread_within
-from normscale.moments import RunningMoments
-from normscale.outputs import LOGITS
+from normscale.detectors.held_out import RowSample
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
 
 _BORROWED = 5.0
 """How many rows of the average class each class's variances borrow: a class of one row has none of its own."""
 PROFILES = {
     **dict.fromkeys(ClassProfiles._fields, Numbers(LOGITS)),
-    **dict.fromkeys(("mean", "inverse_deviation"), Numbers(LOGITS, "coordinates")),
+    **dict.fromkeys(("mean", "inverse_deviation"), Numbers(LOGITS, LOGITS)),
     "likeness_weights": Numbers(2),
 }
 """What the parts of profiles in a record must be."""
@@ -26,59 +27,84 @@ _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
 
 
-def class_profiles(rows: MixtureRows) -> ClassProfiles:
-    """The in-distribution group of every predicted class, from training rows.
+class ClassMoments(NamedTuple):
+    """Moments of the centred logits of the rows of each predicted class; those of parts merge."""
 
-    A class that no training row is predicted as is described by all rows together.
-    """
-    n_classes = rows.logits.shape[1]
-    predicted: IntArray = rows.logits.argmax(axis=1)
-    counts = np.bincount(predicted, minlength=n_classes).astype(np.float64)
-    median, count_scale, top_odds, top_scale = _levels(rows.confidence, predicted, n_classes)
-    mean, deviation = _positions(rows, predicted, counts)
-    unknown = np.empty(0)
-    profiles = ClassProfiles(
-        likeness_weights=unknown,
-        likeness_median=unknown,
-        likeness_scale=unknown,
+    counts: FloatArray
+    """(C, 1)"""
+    mean: FloatArray
+    """(C, C)"""
+    m2: FloatArray
+    """(C, C) sums of squared deviations."""
+
+    @classmethod
+    def of(cls, rows: ModelOutputs) -> ClassMoments:
+        """Of rows with finite logits, at least one."""
+        logits = rows.logits.astype(np.float64)
+        logits -= logits.mean(axis=1, keepdims=True)
+        predicted = rows.predicted
+        order = np.argsort(predicted, kind="stable")
+        found, starts, sizes = np.unique(predicted[order], return_index=True, return_counts=True)
+        ordered = logits[order]
+        means = np.add.reduceat(ordered, starts) / sizes[:, None]
+        ordered -= np.repeat(means, sizes, axis=0)
+        n_classes = rows.n_classes
+        moments = cls(np.zeros((n_classes, 1)), *(np.zeros((n_classes, n_classes)) for _ in range(2)))
+        moments.counts[found, 0], moments.mean[found] = sizes, means
+        moments.m2[found] = np.add.reduceat(np.square(ordered, out=ordered), starts)
+        return moments
+
+    def merge(self, other: ClassMoments) -> ClassMoments:
+        """The moments of both sets of rows."""
+        counts = self.counts + other.counts
+        share, apart = other.counts / np.maximum(counts, 1.0), other.mean - self.mean
+        m2 = self.m2 + other.m2 + apart * apart * (self.counts * share)
+        return ClassMoments(counts, self.mean + apart * share, m2)
+
+    def profiles(self) -> ClassProfiles:
+        """The parts of profiles that need no scores; the others are empty.
+
+        A class that no training row is predicted as is described by all rows together.
+        """
+        counts, n = self.counts, self.counts.sum()
+        everywhere = (counts * self.mean).sum(axis=0) / n
+        average = self.m2.sum(axis=0) / n
+        variance = (self.m2 + _BORROWED * average) / (counts + _BORROWED)
+        floor = _SMALLEST * float(average.mean()) or 1.0
+        later = ClassProfiles(*[np.empty(0)] * len(ClassProfiles._fields))
+        return later._replace(
+            share=counts[:, 0] / n,
+            mean=np.where(counts > 0.0, self.mean, everywhere),
+            inverse_deviation=1.0 / np.sqrt(np.maximum(variance, floor)),
+        )
+
+
+def finished_profiles(
+    profiles: ClassProfiles, sample: RowSample, confidence: FloatArray, distance: FloatArray
+) -> ClassProfiles:
+    """The profiles with what a sample of training rows tells, by confidence and distance (m,) of each."""
+    median, count_scale, top_odds, top_scale = _levels(confidence, sample)
+    weights = np.array([1.0, 1.0 / spread_within(distance, sample)])
+    weights /= spread_within(confidence - weights[1] * distance, sample)
+    likeness_median, likeness_scale, _, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
+    return profiles._replace(
+        likeness_weights=weights,
+        likeness_median=likeness_median,
+        likeness_scale=likeness_scale,
         median=median,
         count_scale=count_scale,
         top_odds=top_odds,
         top_scale=top_scale,
-        share=counts / counts.sum(),
-        mean=mean,
-        inverse_deviation=1.0 / deviation,
     )
-    distance = distances(rows, predicted, profiles)
-    weights = np.array([1.0, 1.0 / spread_within(distance, predicted)])
-    weights /= spread_within(rows.confidence - weights[1] * distance, predicted)
-    median, scale, _, _ = _levels(weights[0] * rows.confidence - weights[1] * distance, predicted, n_classes)
-    return profiles._replace(likeness_weights=weights, likeness_median=median, likeness_scale=scale)
 
 
-def _levels(values: FloatArray, predicted: IntArray, n_classes: int) -> FloatArray:
+def _levels(values: FloatArray, sample: RowSample) -> FloatArray:
     """Median, what a row far above it counts as, odds that lead to the upper quartile, the count there; (4, C)."""
-    levels = np.empty((4, n_classes))
-    members = dict(members_of_each(predicted))
-    for c in range(n_classes):
-        own = values[members.get(c, slice(None))]
+    levels = np.empty((4, sample.counts.size))
+    edges = np.searchsorted(sample.classes, np.arange(sample.counts.size + 1))
+    for c in range(sample.counts.size):
+        own = values[edges[c] : edges[c + 1]] if edges[c] < edges[c + 1] else values
         median, upper = np.quantile(own, (0.5, 0.75))
         odds = np.exp(min((upper - median) / SOFTNESS, _LARGEST_EXPONENT))
         levels[:, c] = median, 1.0 / soft_step(own - median).mean(), odds, 1.0 / soft_step(own - upper).mean()
     return levels
-
-
-def _positions(rows: MixtureRows, predicted: IntArray, counts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and deviation of the coordinates of the rows of each predicted class; both (C, D)."""
-    width = counts.size + rows.further.shape[1]
-    every = RunningMoments(width)
-    mean, squares = np.empty((counts.size, width)), np.zeros((counts.size, width))
-    for c, members in members_of_each(predicted):
-        own = RunningMoments(width).update(coordinates(rows.at(members)))
-        mean[c], squares[c] = own.mean, own.m2
-        every += own
-    mean[counts == 0] = every.mean
-    average = squares.sum(axis=0) / counts.sum()
-    variance = (squares + _BORROWED * average) / (counts + _BORROWED)[:, None]
-    floor = _SMALLEST * float(average.mean()) or 1.0
-    return mean, np.sqrt(np.maximum(variance, floor))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,36 +11,34 @@ from numpy.typing import ArrayLike
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import Detector
 from normscale.detectors.common_scale import CommonScale
-from normscale.detectors.formula import LogitFormula, offered_formula
+from normscale.detectors.formula import SumFormula, offered_formula
+from normscale.detectors.held_out import RowSample, in_slices, sample_columns
 from normscale.detectors.registry import as_detector, register
 from normscale.detectors.wrapper import Score, short_spec
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 
-_COMBINE = ("sum", "ranks", "p_values")
-_MEMBERS = ("present_classes", "centred", "knn", "vim")
+MEMBERS = ("present_classes", "centred", "unit+mahalanobis:classes=predicted", "fdbd")
+"""Norm-scaling of the classes that training shows, Energy, Mahalanobis++ and fDBD."""
 
 
 @register
 class Ensemble(Detector):
     """The weighted sum of several detectors' scores, each brought to a common scale on in-distribution rows alone.
 
-    The scale of a member comes from training rows that it has not seen: every row's score is that of a copy fitted on
-    the other half of the rows. Members score as fitted; statistics that could run do not.
+    A score is measured in deviations within predicted classes, over training rows that the member has not seen: every
+    row's score is that of a copy fitted on the other half of the rows. Members score as fitted; statistics that could
+    run do not. Where a class has more than a thousand training rows, a sample of these tells the deviations.
 
     Parameters
     ----------
     detectors : detectors or their names, in a sequence or separated by commas
-        The default spans what the outputs have to tell: norm-scaling and centred Energy (logits), KNN and ViM
-        (features).
+        By default norm-scaling and centred Energy, which read logits, Mahalanobis++, which reads features, and fDBD,
+        which reads both and the head.
     weights : numbers, one a member
         1 each where nothing is said.
-    combine : {"sum", "ranks", "p_values"}
-        The common scale. ``"sum"``: deviations within predicted classes. ``"ranks"``: the share of training rows below.
-        ``"p_values"``: minus the logarithm of the conformal p-value (Fisher's sum). The last two know nothing beyond
-        the largest training score: what lies there is equal.
 
     Attributes
     ----------
@@ -49,7 +47,7 @@ class Ensemble(Detector):
 
     References
     ----------
-    docs/robust.md; Fisher, "Statistical Methods for Research Workers", 1925 (p-values).
+    docs/robust.md
 
     Examples
     --------
@@ -64,10 +62,10 @@ class Ensemble(Detector):
     title = "Ensemble"
     paper = "docs/robust.md"
     cost = "all of its members"
+    _reads_again = True
     parameters = {
         "detectors": "the members, names separated by commas",
         "weights": "a number for each member; 1 each where nothing is said",
-        "combine": "the common scale: sum (of deviations), ranks, or p_values",
     }
 
     class Fitted(NamedTuple):
@@ -77,12 +75,7 @@ class Ensemble(Detector):
 
     fitted_: Fitted
 
-    def __init__(
-        self,
-        detectors: str | Sequence[Score] = _MEMBERS,
-        weights: str | ArrayLike | None = None,
-        combine: str = "sum",
-    ) -> None:
+    def __init__(self, detectors: str | Sequence[Score] = MEMBERS, weights: str | ArrayLike | None = None) -> None:
         parts: Sequence[Score] = detectors.split(",") if isinstance(detectors, str) else detectors
         if not isinstance(parts, Sequence) or not parts:
             raise InvalidInput(
@@ -102,7 +95,6 @@ class Ensemble(Detector):
                 f"weights must be {len(self.members_)} numbers, one a member, none negative, not all 0; "
                 f"got {self.weights!r}."
             )
-        self.combine = _validate.one_of(combine, "combine", _COMBINE)
         # The scale needs predicted classes, so logits are read in fit also where no member does.
         self.reads = tuple(dict.fromkeys(name for one in self.members_ for name in one.reads))
         in_fit = (*(name for one in self.members_ for name in one.reads_in_fit), LOGITS)
@@ -111,11 +103,8 @@ class Ensemble(Detector):
         self.needs_head = any(one.needs_head for one in self.members_)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        return {
-            "detectors": [copy.deepcopy(dict(one)) if isinstance(one, Mapping) else one for one in self.detectors],
-            "weights": list(self.weights),
-            "combine": self.combine,
-        }
+        members = [copy.deepcopy(dict(one)) if isinstance(one, Mapping) else one for one in self.detectors]
+        return {"detectors": members, "weights": list(self.weights)}
 
     def _inner(self) -> dict[str, Detector]:
         return {f"member{i}": one for i, one in enumerate(self.members_)}
@@ -123,20 +112,34 @@ class Ensemble(Detector):
     def _set_inner(self, inner: dict[str, Detector]) -> None:
         self.members_ = list(inner.values())
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        self._fit_members(join(chunks))
+    def why_all_rows(self) -> str:
+        found = ((one, one.why_all_rows()) for one in self.members_)
+        return next((f"{one.name}: {why}" for one, why in found if why), "")
 
-    def _fit_held_out(self, train: ModelOutputs) -> FloatArray:
-        learner = self._learner()
-        scores = learner._fit_members(join(learner._checked([train])))
-        self._take_over(learner)
-        return scores
+    def _held_out(self) -> HeldOutSum:
+        return HeldOutSum(self)
 
-    def _fit_members(self, train: ModelOutputs) -> FloatArray:
-        """Fit on all rows; give each the score (n,) that it would have had had it not been among them."""
-        columns = [one._fit_held_out(train) for one in self.members_]
-        self._learn(self.Fitted(tuple(CommonScale.of(column, train.predicted, self.combine) for column in columns)))
-        return self._combined(columns)
+    def _fitting(self, turn: int) -> HeldOutSum:
+        """The fit of the members that is under way; a new one in the first turn."""
+        if turn == 0:
+            self._members_fit = HeldOutSum(self)
+        return self._members_fit
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+        members = self._fitting(turn)
+        return sample_columns(members, in_slices(chunks)) if members.done else members.partial(in_slices(chunks))
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        return first.merge(second) if isinstance(first, RowSample) else HeldOutSum(self).merge(first, second)
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        members = self._fitting(turn)
+        if not members.done:
+            members.finish(total)
+            return False
+        members.settle(total)
+        del self._members_fit
+        return True
 
     def _derive(self) -> None:
         if len(self.fitted_.scales) != len(self.members_):
@@ -148,33 +151,69 @@ class Ensemble(Detector):
     def _combined(self, columns: Sequence[FloatArray]) -> FloatArray:
         total = np.zeros(columns[0].size)
         for column, scale, weight in zip(columns, self.fitted_.scales, self.weights, strict=True):
-            total += weight * scale(column, self.combine)
+            total += weight * scale(column)
         return total
 
-    def formula(self) -> LogitFormula | None:
-        """Where all members are formulas on the same logits and at most one is more than a largest logit."""
-        if self.combine != "sum" or self.reads != (LOGITS,):
-            return None
-        kind: LogitFormula | None = None
-        largest, offset = 0.0, 0.0
+    def formula(self) -> SumFormula | None:
         parts = [offered_formula(one) for one in self.members_]
-        for part, scale, weight in zip(parts, self.fitted_.scales, self.weights, strict=True):
-            if not isinstance(part, LogitFormula) or part.class_offset is not None or part.ood_position is not None:
-                return None
-            if part.centred != parts[0].centred:  # type: ignore[union-attr]  # the first passed the line above
-                return None
-            times = weight / scale.spread
-            offset += times * scale.centre
-            if part.kind == "max" and part.is_plain_but_centred:
-                largest += times * (part.weight * float(part.factor[0]) + part.largest_weight)
-            elif kind is None:
-                kind = part._replace(weight=times * part.weight)
-                largest += times * part.largest_weight
-            else:
-                return None
-        if kind is None:
-            first = parts[0]
-            assert isinstance(first, LogitFormula)
-            kind = first._replace(weight=0.0)
-        assert self.widths_ is not None
-        return kind._replace(largest_weight=largest, class_offset=np.full(self.widths_[LOGITS], offset))
+        times = [weight / scale.spread for weight, scale in zip(self.weights, self.fitted_.scales, strict=True)]
+        offset = sum(time * scale.centre for time, scale in zip(times, self.fitted_.scales, strict=True))
+        terms = tuple((time, part) for time, part in zip(times, parts, strict=True) if part is not None)
+        return SumFormula(terms, np.array([offset])) if len(terms) == len(parts) else None
+
+
+class HeldOutSum:
+    """The fit of an ensemble with held-out scores: that of every member, then what their scores are worth.
+
+    A :class:`~normscale.detectors.held_out.HeldOut`.
+    """
+
+    needs_sample = True
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self.ensemble = ensemble
+        self.members = [one._held_out() for one in ensemble.members_]
+        self.n_columns = sum(one.n_columns for one in self.members)
+        self.done = False
+
+    def partial(self, chunks: Iterable[ModelOutputs]) -> list[Any]:
+        """What some rows tell each member."""
+        parts: list[Any] = [[] for _ in self.members]
+        for chunk in chunks:
+            parts = self.merge(parts, [[] if one.done else one.partial([chunk]) for one in self.members])
+        return parts
+
+    def merge(self, first: list[Any], second: list[Any]) -> list[Any]:
+        """What two parts of the rows tell each member together."""
+        return [one.merge(a, b) for one, a, b in zip(self.members, first, second, strict=True)]
+
+    def finish(self, total: list[Any]) -> bool:
+        """Learn from what all rows tell; False where they must be read again."""
+        for one, own in zip(self.members, total, strict=True):
+            if not one.done:
+                one.finish(own)
+        self.done = all(one.done for one in self.members)
+        return self.done
+
+    def columns(self, outputs: ModelOutputs) -> FloatArray:
+        """Held-out scores (n, k) of training rows by every member."""
+        return np.hstack([one.columns(outputs) for one in self.members])
+
+    def settle(self, sample: RowSample) -> None:
+        """Learn what scores are worth."""
+        scales, start = [], 0
+        for one in self.members:
+            own = sample.of_columns(slice(start, start + one.n_columns))
+            if one.needs_sample:
+                one.settle(own)
+            scales.append(CommonScale.of(one.combine(own.values), sample))
+            start += one.n_columns
+        ensemble = self.ensemble
+        ensemble.widths_ = {name: width for one in ensemble.members_ for name, width in (one.widths_ or {}).items()}
+        ensemble._learn(ensemble.Fitted(tuple(scales)))
+
+    def combine(self, columns: FloatArray) -> FloatArray:
+        """Held-out scores (n,) of rows by those of the members."""
+        edges = np.cumsum([one.n_columns for one in self.members])[:-1]
+        parts = np.split(columns, edges, axis=1)
+        return self.ensemble._combined([one.combine(part) for one, part in zip(self.members, parts, strict=True)])

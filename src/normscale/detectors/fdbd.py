@@ -6,6 +6,7 @@ import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.detectors.class_directions import ClassDirections
+from normscale.detectors.formula import BoundaryFormula
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, lengths
 from normscale.outputs import ModelOutputs
@@ -22,7 +23,7 @@ class FDBD(ClassDirections):
 
     with c the class of the largest logit, z the logits, w_k the weights of class k in the last layer, C the number of
     classes and mu the mean of the training features. Between two classes of equal weights there is no boundary, and
-    their term is left out. NoRecord is chosen, by OoD data or otherwise.
+    their term is left out. Nothing is chosen, by OoD data or otherwise.
 
     Attributes
     ----------
@@ -57,6 +58,9 @@ class FDBD(ClassDirections):
             apart = lengths(weight - weight[c])
             differ = apart > 0.0
             self._closeness[c, differ] = 1.0 / (apart[differ] * (n_classes - 1))
+
+    def formula(self) -> BoundaryFormula:
+        return BoundaryFormula(self._closeness, self.mean_, _SMALLEST)
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))

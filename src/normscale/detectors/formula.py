@@ -1,12 +1,7 @@
 """A fitted detector as plain arrays: what anyone needs who computes its scores elsewhere, in an ONNX graph or in torch.
 
-A detector offers its formula by :meth:`Detector.formula`. One that reads logits is, for a row z predicted as class c
-(its largest logit, the first of equals),
-
-    score = weight * kind((z - shift) * factor) - largest_weight * z_c - class_offset_c + ood_position_c(z)
-
-(z may be the logits less their mean), with ``kind`` as in :mod:`normscale._kernels.kinds`; most detectors need only a
-few of the terms.
+A detector offers its formula by :meth:`Detector.formula`. There is one for logits, one for features, one for both, and
+the sum of others.
 """
 
 from __future__ import annotations
@@ -19,7 +14,7 @@ from normscale._kernels import BlockState
 from normscale._kernels.mixture import REACH as REACH
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput, NotFitted
-from normscale.outputs import LOGITS
+from normscale.outputs import FEATURES, LOGITS
 
 if TYPE_CHECKING:
     from normscale.detectors.base import Detector
@@ -51,33 +46,22 @@ class OodPosition(NamedTuple):
 
 
 class LogitFormula(NamedTuple):
-    """The terms of the formula above; ``shift`` and ``factor`` have the shape (C,), or (1,) where all are the same."""
+    """``weight * kind((z - shift) * factor)`` with ``kind`` as in :mod:`normscale._kernels.kinds`.
+
+    ``shift`` and ``factor`` have the shape (C,), or (1,) where all are the same.
+    """
 
     kind: str
     shift: FloatArray
     factor: FloatArray
     weight: float = 1.0
-    largest_weight: float = 0.0
-    class_offset: FloatArray | None = None
-    ood_position: OodPosition | None = None
     centred: bool = False
     """Whether z is the row of logits less its mean."""
 
     @property
     def is_plain(self) -> bool:
         """Whether it is ``weight * kind(factor * z)`` with one factor for all classes."""
-        return not self.centred and self.is_plain_but_centred
-
-    @property
-    def is_plain_but_centred(self) -> bool:
-        """Whether it is ``weight * kind(factor * z)`` of logits as they are or less their mean."""
-        return (
-            not self.shift.any()
-            and self.factor.size == 1
-            and self.largest_weight == 0.0
-            and self.class_offset is None
-            and self.ood_position is None
-        )
+        return not self.centred and not self.shift.any() and self.factor.size == 1
 
 
 class FeatureFormula(NamedTuple):
@@ -93,6 +77,26 @@ class FeatureFormula(NamedTuple):
     """Whether f is a row of features divided by its length; a row of zeros stays one."""
 
 
+class BoundaryFormula(NamedTuple):
+    """``sum_k (z_k - z_c) closeness_ck / |f - mean|`` for a row predicted as class c."""
+
+    closeness: FloatArray
+    """(C, C)"""
+    mean: FloatArray
+    """(d,)"""
+    shortest: float
+    """Length that |f - mean| never falls below."""
+
+
+class SumFormula(NamedTuple):
+    """``sum_i weight_i formula_i - class_offset_c + ood_position_c(z)`` for a row predicted as class c."""
+
+    terms: tuple[tuple[float, Formula], ...]
+    class_offset: FloatArray
+    """(C,), or (1,) where all are the same."""
+    ood_position: OodPosition | None = None
+
+
 class RectifiedFormula(NamedTuple):
     """A formula of the logits that the last layer makes of features cut off above: min(f, limit) @ weight.T + bias."""
 
@@ -101,11 +105,29 @@ class RectifiedFormula(NamedTuple):
     """(C, d)"""
     bias: FloatArray
     """(C,)"""
-    then: LogitFormula
+    then: LogitFormula | SumFormula
 
 
-Formula = LogitFormula | FeatureFormula | RectifiedFormula
+Formula = LogitFormula | FeatureFormula | BoundaryFormula | RectifiedFormula | SumFormula
 """How a graph can compute scores."""
+
+
+def arrays_of(formula: Formula) -> set[str]:
+    """Which of logits and features a formula reads.
+
+    Examples
+    --------
+    >>> arrays_of(plain_formula("max"))
+    {'logits'}
+    """
+    if isinstance(formula, SumFormula):
+        by_class = formula.class_offset.size > 1 or formula.ood_position is not None
+        inner = set().union(*(arrays_of(term) for _, term in formula.terms))
+        return inner | ({LOGITS} if by_class else set())
+    both = isinstance(formula, BoundaryFormula)
+    return ({LOGITS} if both or isinstance(formula, LogitFormula) else set()) | (
+        {FEATURES} if both or not isinstance(formula, LogitFormula) else set()
+    )
 
 
 class MomentFormula(NamedTuple):
@@ -215,7 +237,7 @@ def limits_of(detector: Detector) -> FloatArray | None:
     formula = detector.formula()
     if isinstance(formula, RectifiedFormula):
         formula = formula.then
-    if isinstance(formula, LogitFormula) and formula.class_offset is not None:
+    if isinstance(formula, SumFormula):
         size = np.maximum(size, np.abs(formula.class_offset).max())  # the score is a difference of larger numbers
     raised: FloatArray = limits + TIE * np.maximum(1.0, size)
     return raised

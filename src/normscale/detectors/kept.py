@@ -101,7 +101,7 @@ class Kept(ABC):
     baseline_: TrainingBaseline | None = None
     """What the training rows looked like; None where their logits were not known."""
 
-    choice: str | None = None
+    reason: str | None = None
     """Why it is this detector, where it was chosen for the outputs at hand and by nobody."""
     _reads_again: bool = False
     """Whether ``fit`` reads the rows more than once."""
@@ -164,7 +164,7 @@ class Kept(ABC):
             "widths": self._all_widths(),
             "threshold": None if self.threshold_ is None else self.threshold_.to_header(),
             "class_names": self.class_names,
-            "choice": self.choice,
+            "reason": self.reason,
         }
         with self._lock:
             arrays = {name: array.copy() for name, array in self._arrays().items()}
@@ -195,7 +195,7 @@ class Kept(ABC):
             detector = cls(**header["parameters"])
             names = header["class_names"]
             detector.class_names = None if names is None else tuple(names)
-            detector.choice = None if header.get("choice") is None else str(header["choice"])
+            detector.reason = None if header.get("reason") is None else str(header["reason"])
             if header["threshold"] is not None:
                 detector.threshold_ = Threshold.from_header(header["threshold"])
             detector._restore(header["widths"], tensors)

@@ -10,7 +10,7 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, Setting
-from normscale.detectors.formula import LogitFormula, plain_formula
+from normscale.detectors.formula import SumFormula, plain_formula
 from normscale.detectors.registry import register
 from normscale.detectors.threshold import Threshold
 from normscale.metrics.thresholds import thresholds_per_class
@@ -81,5 +81,5 @@ class MultiThreshold(Detector):
         excess -= self.fitted_.thresholds[outputs.predicted]
         return excess
 
-    def formula(self) -> LogitFormula:
-        return plain_formula("log_odds")._replace(class_offset=self.fitted_.thresholds)
+    def formula(self) -> SumFormula:
+        return SumFormula(((1.0, plain_formula("log_odds")),), self.fitted_.thresholds)

@@ -57,6 +57,7 @@ class PartialFit:
         self.detector = detector
         self._learner = detector._learner()
         self._turn = 0
+        self.done = False
 
     def partial(self, chunks: Iterable[ModelOutputs]) -> Partial:
         """What these rows tell; nothing changes, so that any process may ask for any part of them, also twice."""
@@ -98,8 +99,8 @@ class PartialFit:
         learner = self._learner
         if self._turn == 0:
             learner.widths_, learner.baseline_ = dict(total.widths), total.baseline
-        done = learner._finish(total.own, self._turn)
+        self.done = learner._finish(total.own, self._turn)
         self._turn += 1
-        if done:
+        if self.done:
             self.detector._take_over(learner)
-        return done
+        return self.done

@@ -9,6 +9,7 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import BoolArray, IntArray
+from normscale.detectors.base import Detector
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import LogitFormula
 from normscale.detectors.registry import register
@@ -116,6 +117,17 @@ class PresentClasses(Step):
         self._score_by(score)
         require_logit_score(self, self.scorer)
 
+    @property
+    def _in_parts(self) -> bool:
+        """Where all that the scorer learns are moments of the logits, those of the classes that are kept serve it."""
+        scorer = self.scorer
+        learns = type(scorer)._partial not in (Detector._partial, Step._partial) or type(scorer)._fit not in (
+            Detector._fit,
+            Step._fit,
+        )
+        plain = not learns and (not isinstance(scorer, Step) or not scorer.scorer.needs_fit)
+        return plain or super()._in_parts
+
     def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> set[int]:
         """The labels that rows have."""
         labels: set[int] = set()
@@ -133,6 +145,12 @@ class PresentClasses(Step):
             missing = Missing.of(self.baseline_, shown)
             kept = shown if missing is not None and missing.left_out else np.ones_like(shown)
             self._learn(self.Fitted(np.flatnonzero(kept)))
+            if self._in_parts and self.scorer.needs_fit:
+                scorer = self.scorer._learner()
+                scorer.widths_ = {LOGITS: int(np.count_nonzero(kept))}
+                scorer.baseline_ = self.baseline_.of_classes(self.fitted_.classes)
+                scorer._learn(scorer.Fitted())
+                self.scorer._take_over(scorer)
         return True
 
     def _derive(self) -> None:
@@ -157,7 +175,7 @@ class PresentClasses(Step):
         inner = self._scorer_formula()
         if not isinstance(inner, LogitFormula) or self._all:
             return inner if isinstance(inner, LogitFormula) else None
-        if inner.centred or inner.largest_weight or inner.class_offset is not None or inner.ood_position is not None:
+        if inner.centred:
             return None
         assert self.widths_ is not None
         width = self.widths_[LOGITS]

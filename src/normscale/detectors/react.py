@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import LogitFormula, RectifiedFormula
+from normscale.detectors.formula import LogitFormula, RectifiedFormula, SumFormula, arrays_of
 from normscale.detectors.head_step import HEAD, HeadStep, all_features, percentile_of
 from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score
@@ -76,7 +76,7 @@ class ReAct(HeadStep):
 
     def formula(self) -> RectifiedFormula | None:
         inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
-        if not isinstance(inner, LogitFormula):
+        if not isinstance(inner, (LogitFormula, SumFormula)) or arrays_of(inner) != {LOGITS}:
             return None
         weight, bias = (part.astype(np.float64) for part in self.fitted_.head)
         return RectifiedFormula(self.fitted_.limit, weight, bias, inner)

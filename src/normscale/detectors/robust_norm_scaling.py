@@ -1,24 +1,21 @@
-"""Robust norm-scaling: training says what belongs, the stream says what else is about."""
+"""Robust norm-scaling: the default detector where there are logits alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from normscale.detectors.base import Detector
-from normscale.detectors.ensemble import Ensemble
+from normscale.detectors.ensemble import MEMBERS, Ensemble
 from normscale.detectors.registry import register
 from normscale.detectors.stream_aware import StreamAware
-
-_CONFIDENCE = ("centred+present_classes", "centred+max_logit")
-_WEIGHTS = (1.0, 2.0)
 
 
 @register
 class RobustNormScaling(StreamAware):
     """Norm-scaling that learns from a stream what OoD looks like, and keeps what training said about the rest.
 
-    :class:`StreamAware` around one part log-odds after frozen norm-scaling (of the classes that training shows) and two
-    parts largest logit, both of centred logits and in deviations. It needs logits alone.
+    :class:`StreamAware` around the sum of frozen norm-scaling (of the classes that training shows) and centred Energy.
+    It needs logits alone.
 
     Parameters
     ----------
@@ -37,7 +34,7 @@ class RobustNormScaling(StreamAware):
     >>> detector = RobustNormScaling().fit(train)
     >>> ood = rng.normal(size=(100, 3)) + [2.0, 0.0, 0.0]
     >>> scores = detector.stream(ood)
-    >>> detector.n_streamed_, bool(detector.state.id_share[0] < 0.3)
+    >>> detector.n_streamed_, bool(detector.state.id_share[0] < 0.4)
     (100, True)
     """
 
@@ -49,7 +46,7 @@ class RobustNormScaling(StreamAware):
     parameters = {name: StreamAware.parameters[name] for name in ("memory", "prior_weight", "tolerance")}
 
     def __init__(self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8) -> None:
-        super().__init__(Ensemble(_CONFIDENCE, _WEIGHTS), memory, prior_weight, tolerance)
+        super().__init__(Ensemble(MEMBERS[:2]), memory, prior_weight, tolerance)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return Detector.get_params(self)

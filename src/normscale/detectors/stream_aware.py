@@ -22,21 +22,28 @@ from normscale._kernels.mixture import (
     score_mixture,
     stream_mixture,
 )
-from normscale._kernels.mixture_reference import covariate_shift, id_share, likeness, soft_counts, trust_in_stream
+from normscale._kernels.mixture_reference import (
+    covariate_shift,
+    distances,
+    id_share,
+    likeness,
+    soft_counts,
+    trust_in_stream,
+)
 from normscale._validate import FloatArray
-from normscale.detectors.base import OutputsLike, Setting, join
-from normscale.detectors.class_profiles import PROFILES, class_profiles
+from normscale.detectors.base import OutputsLike, Setting
+from normscale.detectors.class_profiles import PROFILES, ClassMoments, finished_profiles
 from normscale.detectors.common_scale import CommonScale
-from normscale.detectors.formula import LogitFormula, OodPosition, offered_formula
-from normscale.detectors.principal_components import PrincipalComponents
+from normscale.detectors.formula import OodPosition, SumFormula, offered_formula
+from normscale.detectors.held_out import HeldOut, RowSample, in_slices
 from normscale.detectors.registry import register
 from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
 
-_FURTHER, _CONFIDENCE = "further", "confidence"
-"""Arrays of prepared rows."""
+_CONFIDENCE = "confidence"
+"""An array of prepared rows."""
 _RECENT = 5.0
 """The memory of the whole stream, in memories of a class."""
 _LONG = 20.0
@@ -97,9 +104,6 @@ class StreamAware(Wrapper):
     tolerance : float
         A class is above suspicion while this share of its recent rows looks in-distribution. Lower gives fewer false
         alarms, higher sees less OoD.
-    components : int, optional
-        How many principal components of the features say, beside the logits, where OoD rows lay; by default the logits
-        alone do.
 
     Attributes
     ----------
@@ -134,13 +138,13 @@ class StreamAware(Wrapper):
     default_score = "centred"
     own_reads = (LOGITS,)
     settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
+    _reads_again = True
     survives_unbalanced_stream = True
     parameters = {
         "score": "the detector that is made stream-aware",
         "memory": "how many rows of a predicted class are remembered",
         "prior_weight": "rows' worth of evidence before the stream counts as much as training; inf: it never learns",
         "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
-        "components": "principal components of the features that say where OoD lay; by default logits alone",
     }
 
     class Fitted(NamedTuple):
@@ -150,14 +154,6 @@ class StreamAware(Wrapper):
         profiles: Annotated[ClassProfiles, PROFILES]
         recounted: Annotated[FloatArray, Numbers(3, above=0.0)]
         """What counts are multiplied by since a threshold was set."""
-        components: PrincipalComponents | None
-
-        def check(self) -> None:
-            """Raise where the profiles have no coordinate for each component."""
-            classes, coordinates = self.profiles.mean.shape
-            further = 0 if self.components is None else self.components.directions.shape[1]
-            if coordinates != classes + further:
-                raise InvalidInput(f"profiles.mean must have {classes + further} columns; got {coordinates}.")
 
     fitted_: Fitted
 
@@ -167,7 +163,6 @@ class StreamAware(Wrapper):
         memory: float = 50.0,
         prior_weight: float = 5.0,
         tolerance: float = 0.8,
-        components: int | None = None,
     ) -> None:
         self._score_by(score)
         self.memory = _validate.positive(memory, "memory")
@@ -175,9 +170,6 @@ class StreamAware(Wrapper):
             raise InvalidInput(f"memory must be at least 2 rows; got {memory!r}. The default is 50.")
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self.tolerance = _validate.fraction(tolerance, "tolerance", allow_one=True)
-        self.components = None if components is None else _validate.at_least(components, "components", 1)
-        if self.components is not None:
-            self.reads = tuple(dict.fromkeys((*self.reads, FEATURES)))
         if not self._learns:
             self.settings = (Setting.FROZEN,)
 
@@ -195,29 +187,66 @@ class StreamAware(Wrapper):
     def _learns(self) -> bool:
         return not math.isinf(self.prior_weight)
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        self._require_one_fit()
-        train = join(chunks)
-        scores = self.scorer._fit_held_out(train)
-        scale = CommonScale.of(scores, train.predicted)
-        components = None if self.components is None else PrincipalComponents.of(train.features, self.components)
-        profiles = class_profiles(_mixture_rows(train, scores, scale, components))
-        self._learn(self.Fitted(scale, profiles, np.ones(3), components))
-
     def why_all_rows(self) -> str:
-        return "it needs all rows: medians and quartiles of held-out scores per class do not add up from parts"
+        why = self.scorer.why_all_rows()
+        return f"{self.scorer.name}: {why}" if why else ""
+
+    def _fitting(self, turn: int) -> HeldOut:
+        """The scorer's fit that is under way; a new one in the first turn."""
+        if turn == 0:
+            self._require_one_fit()
+            self._scorer_fit = self.scorer._held_out()
+        return self._scorer_fit
+
+    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+        """First the scorer's fit, and where the rows of each class lie; then a sample of held-out scores."""
+        inner = self._fitting(turn)
+        if inner.done:
+            found: RowSample | None = None
+            for chunk in in_slices(chunks):
+                distance = distances(chunk.logits, chunk.predicted, self._profiles)
+                own = RowSample.of(chunk, np.column_stack([inner.columns(chunk), distance]))
+                found = own if found is None else found.merge(own)
+            return found
+        total: tuple[Any, ClassMoments | None] = [], None
+        for chunk in in_slices(chunks):
+            total = self._merge(total, (inner.partial([chunk]), ClassMoments.of(chunk) if turn == 0 else None))
+        return total
+
+    def _merge(self, first: Any, second: Any) -> Any:
+        if isinstance(first, RowSample):
+            return first.merge(second)
+        inner = self.scorer._held_out().merge(first[0], second[0]) if first[0] and second[0] else first[0] or second[0]
+        return inner, first[1].merge(second[1]) if first[1] and second[1] else first[1] or second[1]
+
+    def _finish(self, total: Any, turn: int) -> bool:
+        inner = self._fitting(turn)
+        if not inner.done:
+            inner.finish(total[0])
+            if turn == 0:
+                self._profiles = total[1].profiles()
+            return False
+        distance, sample = total.values[:, -1], total.of_columns(slice(0, -1))
+        if inner.needs_sample:
+            inner.settle(sample)
+        scores = inner.combine(sample.values)
+        scale = CommonScale.of(scores, sample)
+        profiles = finished_profiles(self._profiles, sample, -scale(scores), distance)
+        del self._scorer_fit, self._profiles
+        self._learn(self.Fitted(scale, profiles, np.ones(3)))
+        return True
 
     def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
         """The rows as the kernels read them."""
         scores = self.scorer._score(outputs.only(*self.scorer.reads), threads)
-        return _mixture_rows(outputs, scores, self.fitted_.scale, self.fitted_.components)
+        return MixtureRows(outputs.logits, -self.fitted_.scale(scores))
 
     @property
     def _in_place(self) -> bool:
         return True
 
     def _start(self) -> Mixture:
-        return Mixture.empty(*self.fitted_.profiles.mean.shape)
+        return Mixture.empty(self.fitted_.profiles.median.size)
 
     def _score_at(self, state: Mixture, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
@@ -228,14 +257,12 @@ class StreamAware(Wrapper):
 
     def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         rows = self._scored(outputs, threads)
-        return ModelOutputs._trusted(
-            {LOGITS: rows.logits, _FURTHER: rows.further, _CONFIDENCE: rows.confidence[:, None]}
-        )
+        return ModelOutputs._trusted({LOGITS: rows.logits, _CONFIDENCE: rows.confidence[:, None]})
 
     def _step(self, state: Mixture, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Mixture]:
         scores = np.empty(len(prepared))
         confidence = np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0])
-        rows = MixtureRows(prepared.logits, prepared.array(_FURTHER), confidence)
+        rows = MixtureRows(prepared.logits, confidence)
         if not stream_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores):
             raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
         return scores, state
@@ -276,10 +303,14 @@ class StreamAware(Wrapper):
         profiles = profiles._replace(**{name: getattr(profiles, name) * factor for name, factor in factors})
         self._learn(self.fitted_._replace(profiles=profiles, recounted=recounted))
 
-    def formula(self) -> LogitFormula | None:
+    def formula(self) -> SumFormula | None:
         """As the stream has left it; see :mod:`normscale._kernels.mixture_reference`."""
-        inner = None if self.components is not None else offered_formula(self.scorer)
-        if not isinstance(inner, LogitFormula) or self.reads != (LOGITS,) or inner.ood_position is not None:
+        inner = offered_formula(self.scorer)
+        if inner is None:
+            return None
+        if not isinstance(inner, SumFormula):
+            inner = SumFormula(((1.0, inner),), np.zeros(1))
+        if inner.ood_position is not None:
             return None
         mixture, settings = self._current(), self._mixture_settings
         scale, profiles = self.fitted_.scale, self.fitted_.profiles
@@ -296,15 +327,9 @@ class StreamAware(Wrapper):
                 log_variance=np.log(variance).mean(axis=1),
                 trust=trusted * trust,
             )
-        offset = scale.centre / spread + trusted * np.log(self._id_shares())
-        if inner.class_offset is not None:
-            offset = offset + inner.class_offset / spread
-        return inner._replace(
-            weight=inner.weight / spread,
-            largest_weight=inner.largest_weight / spread,
-            class_offset=offset,
-            ood_position=position,
-        )
+        terms = tuple((weight / spread, term) for weight, term in inner.terms)
+        offset = (scale.centre + inner.class_offset) / spread + trusted * np.log(self._id_shares())
+        return SumFormula(terms, offset, position)
 
     def _id_shares(self) -> FloatArray:
         """(C,) the share of recent rows of each class that look in-distribution."""
@@ -324,8 +349,7 @@ class StreamAware(Wrapper):
         profiles, mixture, settings = self.fitted_.profiles, self._current(), self._mixture_settings
         totals, recent = mixture.totals, max(float(mixture.recent.sum()), float(mixture.totals[GROWN]))
         has_ood = (mixture.ood_weight > 0.0)[:, None]
-        logits = slice(0, profiles.median.size)
-        mean, deviation = profiles.mean[:, logits], 1.0 / profiles.inverse_deviation[:, logits]
+        mean, deviation = profiles.mean, 1.0 / profiles.inverse_deviation
         overall = (totals[RECENT_ID] + settings.prior) / (totals[RECENT] + settings.prior)
         return StreamState(
             rows=self.n_streamed_,
@@ -334,19 +358,11 @@ class StreamAware(Wrapper):
             id_share=self._id_shares(),
             overall_id_share=min(1.0, float(overall) / settings.tolerance),
             ood_weight=mixture.ood_weight.copy(),
-            ood_mean=mean + np.where(has_ood, mixture.ood_mean[:, logits], 0.0) * deviation,
-            ood_variance=np.where(has_ood, mixture.ood_variance[:, logits], 1.0) * deviation**2,
+            ood_mean=mean + np.where(has_ood, mixture.ood_mean, 0.0) * deviation,
+            ood_variance=np.where(has_ood, mixture.ood_variance, 1.0) * deviation**2,
             covariate_shift=covariate_shift(totals),
             trust=trust_in_stream(totals),
         )
-
-
-def _mixture_rows(
-    outputs: ModelOutputs, scores: FloatArray, scale: CommonScale, components: PrincipalComponents | None
-) -> MixtureRows:
-    """Rows as the kernels read them, by the wrapped detector's scores (n,)."""
-    further = np.empty((len(outputs), 0)) if components is None else components.of_rows(outputs.features)
-    return MixtureRows(outputs.logits, further, (scale.centre - scores) / scale.spread)
 
 
 def _recounted(counts: FloatArray) -> FloatArray:

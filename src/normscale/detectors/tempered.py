@@ -63,7 +63,7 @@ class Tempered(Step):
 
     def formula(self) -> LogitFormula | None:
         inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
-        if not isinstance(inner, LogitFormula) or inner.ood_position is not None:
+        if not isinstance(inner, LogitFormula):
             return None
         t = self.temperature
-        return inner._replace(shift=inner.shift * t, factor=inner.factor / t, largest_weight=inner.largest_weight / t)
+        return inner._replace(shift=inner.shift * t, factor=inner.factor / t)

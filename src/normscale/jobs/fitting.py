@@ -11,7 +11,7 @@ import numpy as np
 
 from normscale._validate import Rows
 from normscale.detectors.base import Detector
-from normscale.detectors.choosing import AUTO, choose_detector
+from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.enough_rows import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.partial_fit import Partial, PartialFit
 from normscale.detectors.present_classes import Missing, shown_classes
@@ -53,6 +53,7 @@ def fit(
     stream: bool = False,
     class_names: Sequence[str] | None = None,
     memory: int | str | None = None,
+    arrays: Sequence[str] | None = None,
     **options: Unpack[JobOptions],
 ) -> FitResult:
     """Fit a detector on the rows of tables; the same rows give the same bits in one file or in many.
@@ -62,8 +63,9 @@ def fit(
     paths : path, or several
         Files, folders and globs, here or in an object store; a pipe; ``sample:NAME``.
     detector : Detector, or how it is spelled, optional
-        A detector given is fitted itself. ``"auto"`` chooses by the arrays of the rows. By default robust norm-scaling.
-        One that must see all rows at once gets them gathered in this process; others are fitted piece by piece.
+        A detector given is fitted itself. By default, or as ``"auto"``, the one that
+        :func:`~normscale.detectors.choosing.default_detector` has for the arrays of the rows. One that must see all
+        rows at once gets them gathered in this process; others are fitted piece by piece.
     threshold_on : path, or several, optional
         In-distribution outputs that set the threshold; not the training set.
     keep, conformal, per_class, stream
@@ -72,18 +74,22 @@ def fit(
         Names of the classes, where the tables have none.
     memory : int or str, optional
         How much memory gathered rows may take, such as ``"8GiB"``; by default half of what is free.
+    arrays : sequence of str, optional
+        What the default detector may read; ``["logits"]`` leaves features out. By default logits and features.
     **options
         See :class:`~normscale.jobs.JobOptions`.
     """
     job = with_defaults(options)
     say, on_invalid, engine = job["say"], job["on_invalid"], job["engine"]
-    model, names, source = _source_of(paths, detector, job)
+    found, names, source = _source_of(paths, detector, job, arrays)
     _say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
+    model = found or _default(source, say)
+    names = (*model.reads, *model.reads_in_fit)
     seen = _Seen(sketches=threshold_on is not None)
     rows = PieceRows(source.chunks(), source.layout, names, on_invalid)
     pieces = source.row_pieces(job["piece_rows"])
-    if model is None or model.why_all_rows():
-        model, skipped = _fit_gathered(model, seen, rows, source, memory, engine, say)
+    if model.why_all_rows():
+        skipped = _fit_gathered(model, seen, rows, source, memory, engine, say)
     elif len(pieces) == 1 and engine in (None, "here"):
         skipped = _fit_here(model, seen, rows, source, memory, job["tick"])
     else:
@@ -123,12 +129,16 @@ def describe_fit(
 
 
 def _source_of(
-    paths: Paths, detector: str | Mapping[str, Any] | Detector | None, job: JobOptions
-) -> tuple[Detector | None, tuple[str, ...], RowSource]:
-    """The detector, None where the rows choose it; the arrays that it reads; the tables."""
-    wanted = DEFAULT if detector is None else detector
-    model = None if wanted == AUTO else wanted if isinstance(wanted, Detector) else as_detector(wanted)
-    names = (LOGITS, FEATURES) if model is None else (*model.reads, *model.reads_in_fit)
+    paths: Paths,
+    detector: str | Mapping[str, Any] | Detector | None,
+    job: JobOptions,
+    arrays: Sequence[str] | None = None,
+) -> tuple[Detector | None, Sequence[str], RowSource]:
+    """The detector, None for the default one; the arrays that it may read; the tables."""
+    model = None
+    if detector is not None and detector != AUTO:
+        model = detector if isinstance(detector, Detector) else as_detector(detector)
+    names = (arrays or (LOGITS, FEATURES)) if model is None else (*model.reads, *model.reads_in_fit)
     source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
     there = source.layout.widths
     if model is not None and (missing := [name for name in names if name not in there]):
@@ -139,31 +149,33 @@ def _source_of(
     return model, names, source
 
 
+def _default(source: RowSource, say: Say) -> Detector:
+    """The default detector for the arrays of the rows."""
+    model, reason = default_detector(source.layout.widths, head=source.has_head)
+    model.reason = f"the default: {reason}"
+    say(f"the detector is {model.name}: {reason}; docs/choosing.md says how well that does")
+    return model
+
+
 def _fit_gathered(
-    model: Detector | None,
+    model: Detector,
     seen: _Seen,
     rows: PieceRows,
     source: RowSource,
     memory: int | str | None,
     engine: str | Engine | None,
     say: Say,
-) -> tuple[Detector, Skipped]:
-    """Fit what must see all rows; what was chosen by them says why."""
-    why = "auto looks at all rows"
-    if model is not None:
-        why = f"{model.name} must see all rows at once ({model.why_all_rows()})"
+) -> Skipped:
+    """Fit what must see all rows."""
+    why = f"{model.name} must see all rows at once ({model.why_all_rows()})"
     if engine not in (None, "here"):
         say(f"{why}, so they are read by this process, without workers")
     gathered = gather_rows(seen.watch(rows), source.n_rows, memory, why)
-    if model is None:
-        model, reason = choose_detector(gathered)
-        model.choice = f"chosen by auto: {reason}"
-        say(f"auto: {model.name}, because {reason}; docs/choosing.md says how well that does")
     try:
         model.fit_chunks([gathered])
     except InvalidInput as error:
         raise rows.explain(error, gathered) from None
-    return model, rows.skipped
+    return rows.skipped
 
 
 def _fit_here(

@@ -214,6 +214,7 @@ class RowSource:
         if first is None:
             raise InvalidInput(f"{self.path} holds no rows.")
         self._begun = itertools.chain([first], chunks)
+        self.has_head = first.outputs.head is not None
         return self.notes + look_at_first_rows(
             first.outputs,
             first.origins[0][0],

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import normscale as ns
 from export.onnx_graphs.classifiers import CLASSES, logits, passing, run, taken, training, with_features
-from normscale.detectors.formula import LogitFormula, formula_of, limits_of
+from normscale.detectors.formula import LogitFormula, SumFormula, formula_of, limits_of, plain_formula
 from normscale.export.onnx import attach_detector, initial_state
 from our_detectors import OUR_DETECTORS
 
@@ -211,6 +211,32 @@ def test_a_step_that_cuts_features_off_before_the_last_layer(score: str, per_cla
     assert 5 < result["is_ood"].sum() < 55
 
 
+@pytest.mark.parametrize(("name", "per_class"), (("default", True), ("default", False), ("fdbd", False)))
+def test_the_default_reads_logits_and_a_layer_inside(name: str, per_class: bool) -> None:
+    """All four members and what the stream has taught, in one graph."""
+    model = with_features()
+    weights = onnx.numpy_helper.to_array(model.graph.initializer[0])
+
+    def outputs(n: int, seed: int) -> tuple[np.ndarray, ns.ModelOutputs]:
+        image = np.random.default_rng(seed).normal(1.0, 2.0, (n, 4)).astype(np.float32)
+        hidden = np.maximum(image, 0.0)
+        logits = np.einsum("nd,dc->nc", hidden, weights)
+        return image, ns.ModelOutputs(logits, hidden, head=(weights.T, np.zeros(CLASSES)))
+
+    train, validation = outputs(400, 0)[1], outputs(200, 1)[1]
+    detector = ns.fit(train) if name == "default" else ns.make_detector(name).fit(train)
+    detector.stream(outputs(80, 2)[1])
+    detector.set_threshold(validation, 0.7, per_class=per_class)
+    graph = attach_detector(model, detector, features="hidden").model
+    onnx.checker.check_model(graph, full_check=True)
+    image, rows = outputs(60, 3)
+    result = run(graph, image=image)
+    expected = detector.score(ns.ModelOutputs(result["logits"], rows.features))
+    same(result["ood_score"], expected, rtol=1e-9)
+    assert np.array_equal(result["is_ood"], detector.decide(expected, rows))
+    assert 5 < result["is_ood"].sum() < 55
+
+
 def test_features_too_large_to_be_squared_are_not_taken_for_normal() -> None:
     detector = ns.Mahalanobis().fit(training()).set_threshold(training(300, seed=5))
     graph = attach_detector(with_features(np.float64), detector, features="hidden").model
@@ -270,8 +296,9 @@ def test_a_formula_is_all_that_a_detector_of_somebody_else_needs() -> None:
             scores: np.ndarray = -3.0 * shifted.max(axis=1) - 0.5 * outputs.logits.max(axis=1)
             return scores
 
-        def formula(self) -> LogitFormula:
-            return LogitFormula("max", self.centre, np.ones(1), 3.0, 0.5)
+        def formula(self) -> SumFormula:
+            terms = (1.0, LogitFormula("max", self.centre, np.ones(1), 3.0)), (0.5, plain_formula("max"))
+            return SumFormula(terms, np.zeros(1))
 
     detector = Spread().fit(training()).set_threshold(training(300, seed=5), 0.7, per_class=True)
     rows = logits(50, np.float32)
@@ -307,7 +334,7 @@ def test_the_slack_of_a_threshold_is_a_rounding_error() -> None:
     detector.threshold_ = None
     assert limits_of(detector) is None
     assert "is_ood" not in attach_detector(passing(), detector).added
-    assert formula_of(detector).kind == "log_odds"  # type: ignore[union-attr]
+    assert formula_of(detector).terms[0][1].kind == "log_odds"  # type: ignore[union-attr]
 
 
 def test_rows_far_outside_of_training_are_flagged_however_sure() -> None:

@@ -366,9 +366,50 @@ def test_mistakes_are_explained() -> None:
         attach_detector(network(), ns.NormScaling())
     features = np.random.default_rng(0).normal(size=(50, 3))
     train = ns.ModelOutputs(np.eye(2)[np.arange(50) % 2], features, np.arange(50) % 2)
-    with pytest.raises(ns.InvalidInput, match="attach_detector takes a detector of logits; mahalanobis reads features"):
+    with pytest.raises(ns.InvalidInput, match="mahalanobis reads features; pass features=KEY, PLACE or a function"):
         attach_detector(network(), ns.Mahalanobis().fit(train))
     assert "stateful=False, threshold=set" in repr(attach_detector(network(), energy))
+
+
+class WithFeatures(nn.Module):
+    """The network above, which also gives what goes into its last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = network()[:-1]
+        self.last = nn.Linear(12, CLASSES).requires_grad_(False)
+        self.last.load_state_dict(network()[-1].state_dict())
+
+    def forward(self, image: Tensor) -> dict[str, Tensor]:
+        features = self.body(image)
+        return {"logits": self.last(features), "features": features}
+
+
+@pytest.mark.parametrize("name", ("default", "unit", "fdbd", "mahalanobis"))
+def test_detectors_of_features_and_the_default_with_what_its_stream_taught(name: str) -> None:
+    model = WithFeatures()
+    head = (model.last.weight.numpy(), model.last.bias.numpy())
+
+    def rows(n: int, seed: int) -> ns.ModelOutputs:
+        found = {key: value.numpy() for key, value in model(images(n, seed)).items()}
+        return ns.ModelOutputs(**found, labels=found["logits"].argmax(axis=1), head=head)
+
+    detector = ns.fit(rows(300, 2)) if name == "default" else ns.make_detector(name).fit(rows(300, 2))
+    detector.stream(rows(60, 3))
+    detector.set_threshold(rows(200, 4), 0.7, per_class=True)
+    with_detector = attach_detector(model, detector, logits="logits", features="features")
+    expected, test = detector.score(rows(60, 1)), rows(60, 1)
+    for compiled in (with_detector, torch.export.export(with_detector, (images(60),)).module()):
+        result = compiled(images(60))
+        np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-9, atol=1e-9)
+        assert np.array_equal(result.is_ood.numpy(), detector.decide(expected, test))
+        assert 3 < int(result.is_ood.sum()) < 57, "both answers must occur, or nothing was tested"
+    bad = (torch.full((1, CLASSES), 1.0), torch.full((1, 12), math.nan))
+    assert attach_detector(nn.Identity(), detector, logits=0, features=1)(bad).ood_score.isnan().all()
+    with pytest.raises(
+        ns.InvalidInput, match=r"the features must be a tensor of shape \(n, 12\); the model gave shape"
+    ):
+        attach_detector(model, detector, logits="logits", features="logits")(images(3))
 
 
 def test_rows_far_outside_of_training_are_flagged_however_sure() -> None:

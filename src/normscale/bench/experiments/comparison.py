@@ -9,7 +9,7 @@ from normscale.bench.experiments.measuring import Advance, Measured, measure
 from normscale.bench.experiments.methods import Method, default_methods, every_setting, fit_on, uniquely_named
 from normscale.dataframes import read_dataframe
 from normscale.detectors.base import Detector, OutputsLike, Setting
-from normscale.detectors.choosing import AUTO, choose_detector
+from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
 from normscale.input_checks.tables import shared_names
@@ -135,7 +135,8 @@ def _made(name: str, train: OutputsLike | None) -> Detector:
         return make_detector(name)
     if train is None:
         raise InvalidInput("auto chooses a detector for the training outputs; pass train=...")
-    return choose_detector(_Reader(None)(train)).detector
+    outputs = _Reader(None)(train)
+    return default_detector(outputs.names, head=outputs.head is not None).detector
 
 
 class _Reader:

@@ -13,7 +13,7 @@ from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.measuring import Measured, rows_to_score
 from normscale.bench.experiments.methods import Method, title_under, uniquely_named
 from normscale.detectors.base import Detector, Setting
-from normscale.detectors.choosing import AUTO, choose_detector
+from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput
 from normscale.input_checks.tables import RowSketch, shared_names
@@ -162,7 +162,7 @@ def _name(one: Detector | str) -> str:
 def _chosen(read: Mapping[str, ModelOutputs], say: Callable[[str], object]) -> Detector:
     if "train" not in read:
         raise InvalidInput("-d auto chooses a detector for the rows of --train; give --train.")
-    choice = choose_detector(read["train"])
+    choice = default_detector(read["train"].names, head=read["train"].head is not None)
     say(f"auto: {choice.detector.name}, because {choice.reason}")
     return choice.detector
 

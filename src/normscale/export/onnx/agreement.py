@@ -13,7 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import FeatureFormula, LogitFormula, formula_of, limits_of
+from normscale.detectors.formula import (
+    FeatureFormula,
+    LogitFormula,
+    RectifiedFormula,
+    SumFormula,
+    formula_of,
+    limits_of,
+)
 from normscale.errors import NormscaleError, NumericalWarning
 from normscale.export.onnx.attaching import FLAG, SCORE, GraphWithDetector, attach_detector
 from normscale.export.onnx.stream import read_state
@@ -25,7 +32,7 @@ from normscale.export.onnx.trial import (
     run_session,
     try_out,
 )
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -92,27 +99,34 @@ def _of_the_detector(graph: GraphWithDetector, detector: Detector) -> Agreement:
 
 def _random_rows(graph: GraphWithDetector, detector: Detector, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Logits and features of the size that the detector's own numbers have."""
-    formula = formula_of(detector)
+    limits = limits_of(detector)
+    per_class = 0 if limits is None or limits.size == 1 else limits.size
+    widths = detector.widths_ or {}
     rows: dict[str, NDArray[Any]] = {}
-    if graph.logits is not None:
-        limits = limits_of(detector)
-        per_class = 0 if limits is None or limits.size == 1 else limits.size
-        width = graph.logits.width or per_class or (detector.widths_ or {}).get(detector.reads[0]) or _DEFAULT_WIDTH
-        rows["logits"] = rng.normal(scale=4.0, size=(TRIAL_ROWS, width))
-    if isinstance(formula, LogitFormula):
-        rows["logits"] /= np.where(formula.factor > 0.0, formula.factor, 1.0)
-        rows["logits"] += formula.shift
-    elif isinstance(formula, FeatureFormula):
-        spread = 3.0 * rng.normal(size=(TRIAL_ROWS, formula.whitening.shape[1]))
-        rows["features"] = formula.centre + (formula.means[0] + spread) @ np.linalg.pinv(formula.whitening)
-    else:
-        rows["features"] = 2.0 * formula.limit * rng.uniform(size=(TRIAL_ROWS, formula.weight.shape[1]))
+    for name, tensor, other in ((LOGITS, graph.logits, per_class), (FEATURES, graph.features, 0)):
+        if tensor is not None:
+            width = tensor.width or widths.get(name) or other or widths.get(detector.reads[0]) or _DEFAULT_WIDTH
+            rows[name] = rng.normal(scale=4.0, size=(TRIAL_ROWS, width))
+    one = formula_of(detector)
+    while isinstance(one, SumFormula):
+        one = one.terms[0][1]
+    if isinstance(one, LogitFormula):
+        rows[LOGITS] /= np.where(one.factor > 0.0, one.factor, 1.0)
+        rows[LOGITS] += one.shift
+    elif isinstance(one, FeatureFormula) and not one.unit:
+        spread = 3.0 * rng.normal(size=(TRIAL_ROWS, one.whitening.shape[1]))
+        rows[FEATURES] = one.centre + (one.means[0] + spread) @ np.linalg.pinv(one.whitening)
+    elif isinstance(one, RectifiedFormula):
+        rows[FEATURES] = 2.0 * one.limit * rng.uniform(size=(TRIAL_ROWS, one.weight.shape[1]))
     return rows
 
 
 def _agreement(result: dict[str, NDArray[Any]], graph: GraphWithDetector, detector: Detector, of: str) -> Agreement:
     arrays = {} if graph.logits is None else {LOGITS: result[graph.logits.name]}
-    arrays[detector.reads[0]] = result[graph.sources[-1].name]
+    if graph.features is not None:
+        arrays[FEATURES] = result[graph.features.name]
+    if len(detector.reads) == 1:
+        arrays[detector.reads[0]] = result[graph.sources[-1].name]
     outputs = ModelOutputs(**arrays)
     score = copy.copy(detector).stream if graph.stateful else detector.score
     with warnings.catch_warnings():

@@ -8,9 +8,8 @@ import numpy as np
 
 from normscale.detectors.base import Detector
 from normscale.detectors.formula import (
-    FeatureFormula,
-    LogitFormula,
     MomentFormula,
+    arrays_of,
     formula_of,
     limits_of,
     logit_limits_of,
@@ -21,9 +20,10 @@ from normscale.export.onnx.nodes import Nodes
 from normscale.export.onnx.opset import opset_of, raised
 from normscale.export.onnx.packages import require
 from normscale.export.onnx.provenance import note, provenance
-from normscale.export.onnx.scores import feature_scores, flags, logit_scores, rectified_scores
+from normscale.export.onnx.scores import flags, formula_scores
 from normscale.export.onnx.stream import KEY, NEXT, STATE, state_document, stream_scores
 from normscale.export.onnx.tensors import FoundTensor, find, require_free
+from normscale.outputs import FEATURES, LOGITS
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -67,7 +67,7 @@ def attach_detector(
         Any that offers a formula, as nearly all of normscale do.
     logits, features : str, optional
         Name of the tensor, also of one inside the model; by default the only output of the right shape. A formula of
-        logits reads the one, a formula of features the other, whatever the detector calls its array.
+        one array reads it whatever the detector calls it.
     stateful : bool
         The statistics move with each row, for a detector whose statistics are moments of the logits, such as
         norm-scaling. They are the inputs ``detector_weight`` (1,), ``detector_mean`` (C,) and ``detector_m2`` (C,),
@@ -88,36 +88,36 @@ def attach_detector(
     copy = raised(model)
     require_free(copy.graph, (SCORE, FLAG, *(STATE + NEXT if stateful else ())))
     n_classes = None if limits is None or limits.size == 1 else limits.size
-    width = (detector.widths_ or {}).get(detector.reads[0])
-    found: FoundTensor | None = None
-    found_features: FoundTensor | None = None
-    if isinstance(formula, LogitFormula):
-        if features is not None:
-            raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
-        found = find(copy, "logits", width or n_classes, logits)
-    else:
-        found_features = find(copy, "features", width, features)
-        if n_classes is not None:  # thresholds by predicted class
-            found = find(copy, "logits", n_classes, logits)
+    reads, widths = arrays_of(formula), detector.widths_ or {}
+    if FEATURES not in reads and features is not None:
+        raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
+    only = widths.get(detector.reads[0]) if len(reads) == 1 else None  # one array may have any name in the detector
+    found = found_features = None
+    if LOGITS in reads or n_classes is not None:  # also for thresholds by predicted class
+        own = only if LOGITS in reads else None
+        found = find(copy, LOGITS, widths.get(LOGITS) or own or n_classes, logits)
+    if FEATURES in reads:
+        found_features = find(copy, FEATURES, widths.get(FEATURES) or only, features)
 
     nodes = Nodes(copy.graph, opset_of(copy))
-    rows = "" if found is None else nodes.cast(found.name, np.float64)
+    named = {LOGITS: found, FEATURES: found_features}
+    rows = {name: nodes.cast(item.name, np.float64) for name, item in named.items() if item is not None}
     state: list[str] = []
     if moments is not None:
-        scores, *state = stream_scores(nodes, rows, moments)
-    elif isinstance(formula, LogitFormula):
-        scores = logit_scores(nodes, rows, formula)
+        scores, *state = stream_scores(nodes, rows[LOGITS], moments)
     else:
-        assert found_features is not None
-        inner = nodes.cast(found_features.name, np.float64)
-        if isinstance(formula, FeatureFormula):
-            scores = feature_scores(nodes, inner, formula)
-        else:
-            scores = rectified_scores(nodes, inner, formula)
+        scores = formula_scores(nodes, rows, formula)
     batch = next(item.rows for item in (found_features, found) if item is not None)
     _offer(copy, nodes, SCORE, scores, np.float64, batch)
     if limits is not None:
-        _offer(copy, nodes, FLAG, flags(nodes, scores, limits, rows, logit_limits_of(detector)), np.bool_, batch)
+        _offer(
+            copy,
+            nodes,
+            FLAG,
+            flags(nodes, scores, limits, rows.get(LOGITS, ""), logit_limits_of(detector)),
+            np.bool_,
+            batch,
+        )
     if moments is not None:
         _carry(copy, nodes, state, moments)
     note(copy, provenance(detector))

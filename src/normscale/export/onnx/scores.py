@@ -3,33 +3,76 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.formula import REACH, FeatureFormula, LogitFormula, OodPosition, RectifiedFormula
+from normscale.detectors.formula import (
+    REACH,
+    BoundaryFormula,
+    FeatureFormula,
+    Formula,
+    LogitFormula,
+    OodPosition,
+    RectifiedFormula,
+    arrays_of,
+)
 from normscale.export.onnx.nodes import Nodes
+from normscale.outputs import FEATURES, LOGITS
 
 
-def logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
-    """Scores (n,) of float64 logits ``rows`` (n, C); NaN for a row that is not finite."""
-    centred = nodes("Sub", rows, nodes.reduce("ReduceMean", rows, 1, keepdims=True))
-    scaled = used = centred if formula.centred else rows
+def formula_scores(nodes: Nodes, rows: Mapping[str, str], formula: Formula) -> str:
+    """Scores (n,) of float64 arrays by name, each (n, any width); NaN for a row that is not finite.
+
+    Parameters
+    ----------
+    nodes : Nodes
+    rows : mapping
+        The tensors that hold the logits and the features, as far as the formula reads them.
+    formula : Formula
+    """
+    scores = _scores(nodes, rows, formula)
+    for name in sorted(arrays_of(formula)):
+        scores = nan_unless(nodes, flag_finite_rows(nodes, rows[name]), scores)
+    return scores
+
+
+def _scores(nodes: Nodes, rows: Mapping[str, str], formula: Formula) -> str:
+    if isinstance(formula, LogitFormula):
+        return _logit_scores(nodes, rows[LOGITS], formula)
+    if isinstance(formula, FeatureFormula):
+        return _distances(nodes, rows[FEATURES], formula)
+    if isinstance(formula, BoundaryFormula):
+        return _boundary_distances(nodes, rows[LOGITS], rows[FEATURES], formula)
+    if isinstance(formula, RectifiedFormula):
+        made = nodes("MatMul", nodes("Min", rows[FEATURES], formula.limit), formula.weight.T)
+        return formula_scores(nodes, {LOGITS: nodes("Add", made, formula.bias)}, formula.then)
+    total = ""
+    for weight, term in formula.terms:
+        part = nodes("Mul", _scores(nodes, rows, term), weight)
+        total = nodes("Add", total, part) if total else part
+    if formula.class_offset.size == 1:
+        return nodes("Sub", total, formula.class_offset)
+    own = predicted(nodes, rows[LOGITS])
+    total = nodes("Sub", total, nodes("Gather", nodes.constant(formula.class_offset), own))
+    if formula.ood_position is None:
+        return total
+    return nodes("Add", total, _ood_position(nodes, _centred(nodes, rows[LOGITS]), own, formula.ood_position))
+
+
+def _centred(nodes: Nodes, rows: str) -> str:
+    return nodes("Sub", rows, nodes.reduce("ReduceMean", rows, 1, keepdims=True))
+
+
+def _logit_scores(nodes: Nodes, rows: str, formula: LogitFormula) -> str:
+    scaled = _centred(nodes, rows) if formula.centred else rows
     if formula.shift.any():
         scaled = nodes("Sub", scaled, formula.shift)
     if (formula.factor != 1.0).any():
         scaled = nodes("Mul", scaled, formula.factor)
     scores = reduce_rows(nodes, scaled, formula.kind)
-    if formula.weight != 1.0:
-        scores = nodes("Mul", scores, formula.weight)
-    if formula.largest_weight != 0.0:
-        largest = nodes.reduce("ReduceMax", used, 1)
-        scores = nodes("Sub", scores, nodes("Mul", largest, formula.largest_weight))
-    if formula.class_offset is not None:
-        scores = nodes("Sub", scores, nodes("Gather", nodes.constant(formula.class_offset), predicted(nodes, rows)))
-    if formula.ood_position is not None:
-        scores = nodes("Add", scores, _ood_position(nodes, centred, predicted(nodes, rows), formula.ood_position))
-    return nan_unless(nodes, flag_finite_rows(nodes, rows), scores)
+    return scores if formula.weight == 1.0 else nodes("Mul", scores, formula.weight)
 
 
 def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
@@ -49,30 +92,35 @@ def reduce_rows(nodes: Nodes, scaled: str, kind: str) -> str:
     return nodes("Add", lead, nodes("Log", total))
 
 
-def feature_scores(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
-    """Squared distances (n,) of float64 features ``rows`` (n, d) to the nearest mean; NaN for a bad row."""
-    used = unit_rows(nodes, rows) if formula.unit else rows
+def _distances(nodes: Nodes, rows: str, formula: FeatureFormula) -> str:
+    """Squared distances (n,) of features (n, d) to the nearest mean."""
+    used = nodes("Div", *_scaled_and_length(nodes, rows)) if formula.unit else rows
     white = nodes("MatMul", nodes("Sub", used, formula.centre), formula.whitening)
     norms = nodes.reduce("ReduceSum", nodes("Mul", white, white), 1)
     squared_norms: FloatArray = np.einsum("ij,ij->i", formula.means, formula.means)
     to_means = nodes("Add", nodes("MatMul", white, -2.0 * formula.means.T), squared_norms)
-    distances = nodes("Add", norms, nodes.reduce("ReduceMin", to_means, 1))
-    return nan_unless(nodes, flag_finite_rows(nodes, rows), not_below_zero(nodes, distances))
+    return not_below_zero(nodes, nodes("Add", norms, nodes.reduce("ReduceMin", to_means, 1)))
 
 
-def unit_rows(nodes: Nodes, rows: str) -> str:
-    """Rows (n, d) divided by their lengths, of which no square under- or overflows; a row of zeros stays one."""
+def _boundary_distances(nodes: Nodes, logits: str, features: str, formula: BoundaryFormula) -> str:
+    """Minus the mean distance (n,) to the decision boundaries, over that of the features to their mean."""
+    below = nodes("Sub", logits, nodes.reduce("ReduceMax", logits, 1, keepdims=True))
+    closeness = nodes("Gather", nodes.constant(formula.closeness), predicted(nodes, logits))
+    to_boundaries = nodes.reduce("ReduceSum", nodes("Mul", below, closeness), 1)
+    apart = nodes("Sub", features, formula.mean)
+    length = nodes("Sqrt", nodes.reduce("ReduceSum", nodes("Mul", apart, apart), 1))
+    return nodes("Div", to_boundaries, nodes("Max", length, formula.shortest))
+
+
+def _scaled_and_length(nodes: Nodes, rows: str) -> tuple[str, str]:
+    """Rows (n, d) over their largest number, and their lengths (n, 1) then, of which no square under- or overflows.
+
+    The length of a row of zeros is 1.
+    """
     largest = nodes.reduce("ReduceMax", nodes("Abs", rows), 1, keepdims=True)
     scaled = nodes("Div", rows, nodes("Where", nodes("Greater", largest, 0.0), largest, 1.0))
     length = nodes("Sqrt", nodes.reduce("ReduceSum", nodes("Mul", scaled, scaled), 1, keepdims=True))
-    return nodes("Div", scaled, nodes("Where", nodes("Greater", length, 0.0), length, 1.0))
-
-
-def rectified_scores(nodes: Nodes, rows: str, formula: RectifiedFormula) -> str:
-    """Scores (n,) of the logits that float64 features ``rows`` (n, d) have when cut off; NaN for a bad row."""
-    made = nodes("MatMul", nodes("Min", rows, formula.limit), formula.weight.T)
-    scores = logit_scores(nodes, nodes("Add", made, formula.bias), formula.then)
-    return nan_unless(nodes, flag_finite_rows(nodes, rows), scores)
+    return scaled, nodes("Where", nodes("Greater", length, 0.0), length, 1.0)
 
 
 def flags(

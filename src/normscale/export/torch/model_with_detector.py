@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import LogitFormula, formula_of, limits_of, logit_limits_of, moment_formula_of
+from normscale.detectors.formula import formula_of, limits_of, logit_limits_of, moment_formula_of
 from normscale.errors import InvalidInput
 from normscale.export.torch.double_buffers import DoubleBuffers
-from normscale.export.torch.formula_scorer import FormulaScorer
+from normscale.export.torch.formula_scorer import FormulaScorer, reads_features
 from normscale.export.torch.moment_scorer import MomentScorer
+from normscale.outputs import FEATURES, LOGITS
 
-Logits = str | int | Callable[[Any], Tensor]
-"""Which part of a model's output the logits are: a key or attribute, a place, or a function of the output."""
+Place = str | int | Callable[[Any], Tensor]
+"""Which part of a model's output an array is: a key or attribute, a place, or a function of the output."""
 
 
 class ScoredOutput(NamedTuple):
@@ -31,7 +32,12 @@ class ScoredOutput(NamedTuple):
 
 
 def attach_detector(
-    model: nn.Module, detector: Detector, *, logits: Logits | None = None, stateful: bool = False
+    model: nn.Module,
+    detector: Detector,
+    *,
+    logits: Place | None = None,
+    features: Place | None = None,
+    stateful: bool = False,
 ) -> ModelWithDetector:
     """Put a fitted detector behind a classifier; the result is a module that can be compiled, exported and stored.
 
@@ -40,9 +46,11 @@ def attach_detector(
     model : nn.Module
         It stays what it is: shared, not copied.
     detector : Detector
-        Any that offers a formula of logits, as those of normscale that read logits do.
+        Any that offers a formula of logits and features, as the default detector does.
     logits : str, int or function, optional
         Where the logits are in the model's output, if it is no tensor: a key or attribute, a place, or a function.
+    features : str, int or function, optional
+        Where the features are in it, for a detector that reads them.
     stateful : bool
         Take each row into the statistics, then score it; for a detector whose statistics are moments of the logits,
         such as norm-scaling. By default they are frozen.
@@ -57,7 +65,7 @@ def attach_detector(
     >>> score.tolist(), is_ood.tolist()
     ([-2.0, -0.5], [False, True])
     """
-    return ModelWithDetector(model, detector, logits=logits, stateful=stateful)
+    return ModelWithDetector(model, detector, logits=logits, features=features, stateful=stateful)
 
 
 class ModelWithDetector(DoubleBuffers):
@@ -81,7 +89,13 @@ class ModelWithDetector(DoubleBuffers):
     limits: Tensor | None
 
     def __init__(
-        self, model: nn.Module, detector: Detector, *, logits: Logits | None = None, stateful: bool = False
+        self,
+        model: nn.Module,
+        detector: Detector,
+        *,
+        logits: Place | None = None,
+        features: Place | None = None,
+        stateful: bool = False,
     ) -> None:
         """Take the detector's numbers over."""
         super().__init__()
@@ -89,14 +103,22 @@ class ModelWithDetector(DoubleBuffers):
         self.scorer: nn.Module = (
             MomentScorer.from_formula(moment_formula_of(detector), check=False)
             if stateful
-            else _formula_scorer(detector)
+            else FormulaScorer(formula_of(detector))
         )
         self.stateful = stateful
-        self.logits = logits
+        self.logits, self.features = logits, features
+        if reads_features(self.scorer) and features is None:
+            raise InvalidInput(
+                f"{detector.name} reads features; pass features=KEY, PLACE or a function of the model's output, which "
+                "must hold them."
+            )
         limits = limits_of(detector)
         self.logit_limits = logit_limits_of(detector)
         per_class = None if limits is None or limits.size == 1 else limits.size
-        self.n_classes = (detector.widths_ or {}).get(detector.reads[0]) or per_class
+        widths = detector.widths_ or {}
+        one = widths.get(detector.reads[0]) if len(detector.reads) == 1 and features is None else None
+        self.n_classes = widths.get(LOGITS) or one or per_class
+        self.n_features = widths.get(FEATURES)
         self.register_buffer("limits", None if limits is None else torch.from_numpy(limits))
         self.training = model.training
 
@@ -108,8 +130,14 @@ class ModelWithDetector(DoubleBuffers):
                 "attach_detector(model, detector) with frozen ones, or the bare model and then: "
                 "normscale export --stateful."
             )
-        logits = self._pick(self.model(*inputs, **named))
-        scores = self.scorer(logits, update=True) if self.stateful else self.scorer(logits)
+        output = self.model(*inputs, **named)
+        logits = _pick(output, self.logits, LOGITS, self.n_classes)
+        if self.stateful:
+            scores = self.scorer(logits, update=True)
+        elif reads_features(self.scorer):
+            scores = self.scorer(logits, _pick(output, self.features, FEATURES, self.n_features))
+        else:
+            scores = self.scorer(logits)
         if self.limits is None:
             return ScoredOutput(logits, scores, None)
         limits = self.limits if len(self.limits) == 1 else self.limits[logits.argmax(dim=1)]
@@ -119,39 +147,30 @@ class ModelWithDetector(DoubleBuffers):
             flagged |= (logits.amax(dim=1) > high) | (logits.amin(dim=1) < low)
         return ScoredOutput(logits, scores, flagged)
 
-    def _pick(self, output: Any) -> Tensor:
-        """The logits in what the model returned."""
-        where = self.logits
-        found = output
-        try:
-            if callable(where):
-                found = where(output)
-            elif isinstance(where, str):
-                found = output[where] if isinstance(output, dict) else getattr(output, where)
-            elif where is not None:
-                found = output[where]
-        except (KeyError, AttributeError, IndexError) as error:
-            raise InvalidInput(f"the model's output, a {type(output).__name__}, has no {where!r} ({error}).") from error
-        if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[1] != (self.n_classes or found.shape[1]):
-            what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
-            raise InvalidInput(
-                f"the logits must be a tensor of shape (n, {self.n_classes or 'n_classes'}); the model gave {what}. "
-                "Pass logits=KEY, PLACE or a function of the model's output."
-            )
-        return found
-
     def extra_repr(self) -> str:
         return f"stateful={self.stateful}, threshold={'none' if self.limits is None else 'set'}"
 
 
-def _formula_scorer(detector: Detector) -> FormulaScorer:
-    formula = formula_of(detector)
-    if not isinstance(formula, LogitFormula):
+def _pick(output: Any, where: Place | None, name: str, width: int | None) -> Tensor:
+    """An array in what the model returned."""
+    found = output
+    try:
+        if callable(where):
+            found = where(output)
+        elif isinstance(where, str):
+            found = output[where] if isinstance(output, dict) else getattr(output, where)
+        elif where is not None:
+            found = output[where]
+    except (KeyError, AttributeError, IndexError) as error:
+        raise InvalidInput(f"the model's output, a {type(output).__name__}, has no {where!r} ({error}).") from error
+    if not isinstance(found, Tensor) or found.ndim != 2 or found.shape[1] != (width or found.shape[1]):
+        what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        columns = "n_classes" if name == LOGITS else "n_features"
         raise InvalidInput(
-            f"attach_detector takes a detector of logits; {detector.name} reads {' and '.join(detector.reads)}. Score "
-            "what normscale.extraction.extract gives, or use normscale export --features NAME."
+            f"the {name} must be a tensor of shape (n, {width or columns}); the model gave {what}. "
+            f"Pass {name}=KEY, PLACE or a function of the model's output."
         )
-    return FormulaScorer(formula)
+    return found
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
