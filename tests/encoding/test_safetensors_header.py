@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
-from normscale.encoding.safetensors_header import (
-    DTYPES,
-    read_safetensors_header,
-    safetensors_header_bytes,
-    safetensors_header_of,
-)
+from normscale.encoding.safetensors_header import DTYPES, read_safetensors_header, safetensors_header_of
 
 shapes = st.lists(st.integers(0, 4), min_size=0, max_size=3).map(tuple)
 kinds = st.sampled_from([dtype for name, dtype in DTYPES.items() if name != "BF16"])
@@ -25,24 +20,20 @@ metadata = st.dictionaries(st.text(max_size=5), st.sampled_from(["", "NaN", "\\N
 
 
 @given(tensors, metadata)
-def test_the_library_reads_what_is_written_and_the_other_way_round(
+def test_what_the_library_writes_is_found(
     described: dict[str, tuple[np.dtype[Any], tuple[int, ...]]], texts: dict[str, str]
 ) -> None:
     described.pop("__metadata__", None)
     arrays = {name: np.ones(shape, dtype) for name, (dtype, shape) in described.items()}
-    data = safetensors_header_bytes(described, texts) + b"".join(array.tobytes() for array in arrays.values())
-    read = load(data)
-    assert set(read) == set(arrays)
+    data = save(arrays, metadata=texts or None)
+    header = safetensors_header_of(data)
+    assert read_safetensors_header(io.BytesIO(data)) == header
+    assert header.metadata == texts
+    assert set(header.tensors) == set(arrays)
     for name, array in arrays.items():
-        np.testing.assert_array_equal(read[name], array)
-    for form in (data, save(arrays, metadata=texts or None)):
-        header = safetensors_header_of(form)
-        assert read_safetensors_header(io.BytesIO(form)) == header
-        assert header.metadata == texts
-        for name, array in arrays.items():
-            place = header.tensors[name]
-            assert (place.dtype, place.shape) == (array.dtype, array.shape)
-            assert form[place.offset : place.offset + place.n_bytes] == array.tobytes()
+        place = header.tensors[name]
+        assert (place.dtype, place.shape) == (array.dtype, array.shape)
+        assert data[place.offset : place.offset + place.n_bytes] == array.tobytes()
 
 
 @pytest.mark.parametrize("cut", [0, 5, 8, 30, -1])

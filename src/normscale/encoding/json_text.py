@@ -20,12 +20,7 @@ _NUMBERS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 def write_json(value: Any, *, indent: int | None = None) -> str:
     r"""Write numbers, texts, lists and mappings (numpy's scalars among them) as JSON, in ASCII.
 
-    Parameters
-    ----------
-    value : any
-        Tuples become lists, keys become texts.
-    indent : int, optional
-        Break lines and indent by that much; by default everything is on one line.
+    Tuples become lists, keys become texts. With ``indent`` lines are broken and indented by that much.
 
     Examples
     --------
@@ -36,18 +31,9 @@ def write_json(value: Any, *, indent: int | None = None) -> str:
 
 
 def read_json(text: str | bytes | bytearray, *, words: bool = True) -> Any:
-    """Read what :func:`write_json` wrote, or any strict JSON.
+    """Read what :func:`write_json` wrote, or any strict JSON; ``ValueError`` for anything else.
 
-    Parameters
-    ----------
-    text : str or bytes
-    words : bool
-        Take the three words for numbers; False leaves every text as it stands, for JSON of other writers.
-
-    Raises
-    ------
-    ValueError
-        When it is not JSON: ``NaN`` and ``Infinity`` without quotation marks are not, nor is nesting without end.
+    With ``words=False``, for JSON of other writers, the three words stay texts.
 
     Examples
     --------

@@ -1,13 +1,11 @@
 """The header of a .safetensors file: eight bytes of length, then JSON that says where each tensor lies.
 
-The safetensors library reads and writes whole tensors, and knows no bfloat16 in numpy; where rows are read piece by
-piece, or tensors are written part by part, this is the header they need.
+The safetensors library reads whole tensors, and knows no bfloat16 in numpy; rows are read piece by piece.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -29,8 +27,6 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     }.items()
 }  # fmt: skip
 """Names of the format for numpy's dtypes. bfloat16 is read as its bits."""
-
-_NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
 class TensorPlace(NamedTuple):
@@ -62,13 +58,7 @@ class SafetensorsHeader(NamedTuple):
 
 
 def read_safetensors_header(file: IO[bytes]) -> SafetensorsHeader:
-    """Read the header of an open file and check that every tensor lies in the file, behind the one before it.
-
-    Raises
-    ------
-    ValueError
-        When it does not.
-    """
+    """Read the header of an open file; ``ValueError`` unless every tensor lies in the file, behind the one before."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
@@ -88,21 +78,6 @@ def safetensors_header_of(data: bytes) -> SafetensorsHeader:
     ((2, 3), {'made': 'here'})
     """
     return read_safetensors_header(io.BytesIO(data))
-
-
-def safetensors_header_bytes(
-    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], metadata: Mapping[str, str]
-) -> bytes:
-    """The header of a file whose tensors follow each other in the order of ``tensors``: dtype and shape by name."""
-    document: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-    offset = 0
-    for name, (dtype, shape) in tensors.items():
-        end = offset + math.prod(shape) * dtype.itemsize
-        document[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [offset, end]}
-        offset = end
-    text = json.dumps(document).encode()  # as the format has it, without our words
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
 
 
 def widened(bits: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:

@@ -32,6 +32,7 @@ _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _JSON = "application/json"
 _formats: dict[str, type[TableReader]] = {}
+_by_media_type: dict[str, type[TableReader]] = {}
 _found = False
 
 FormatClass = TypeVar("FormatClass", bound="type[TableReader]")
@@ -49,12 +50,15 @@ def register_format(cls: FormatClass) -> FormatClass:
     if any(not suffix.startswith(".") or suffix != suffix.lower() for suffix in cls.suffixes):
         raise InvalidInput(f"suffixes begin with a point and have small letters; got {', '.join(cls.suffixes)}.")
     _formats[cls.name] = cls
+    _by_media_type.update(dict.fromkeys(cls.media_types, cls))
     return cls
 
 
 def unregister_format(name: str) -> None:
     """Forget a format, for tests."""
-    _formats.pop(name, None)
+    gone = _formats.pop(name, None)
+    for media_type in () if gone is None else gone.media_types:
+        del _by_media_type[media_type]
 
 
 def formats() -> list[type[TableReader]]:
@@ -142,7 +146,9 @@ def format_of_media_type(content_type: str | None, body: Body) -> type[TableRead
 
     ``application/octet-stream`` is whatever the body begins like.
     """
-    known = {kind: format for format in formats() for kind in format.media_types}
+    if not _found:
+        formats()
+    known = _by_media_type
     name = (_JSON if content_type is None else content_type).partition(";")[0].strip().lower()
     if name.startswith("application/") and name.endswith("+json"):
         name = _JSON

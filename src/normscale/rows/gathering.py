@@ -32,22 +32,16 @@ def gather(chunks: Iterable[ModelOutputs], *, in_memory: int = IN_MEMORY) -> Mod
     waiting: list[ModelOutputs] = []
     size, files = 0, None
     for chunk in chunks:
-        if files is None:
-            waiting.append(chunk)
-            size += sum(chunk.array(name).nbytes for name in chunk.names)
-            if size <= in_memory:
-                continue
-            files = _Files(waiting[0])
+        waiting.append(chunk)
+        size += sum(chunk.array(name).nbytes for name in chunk.names)
+        if size > in_memory:
+            files = _Files(waiting[0]) if files is None else files
             for part in waiting:
                 files.append(part)
             waiting = []
-        else:
-            files.append(chunk)
     if files is not None:
         return files.outputs()
-    if not waiting:
-        return None
-    return waiting[0] if len(waiting) == 1 else ModelOutputs.concatenate(waiting)
+    return ModelOutputs.concatenate(waiting) if len(waiting) > 1 else next(iter(waiting), None)
 
 
 class _Files:

@@ -149,11 +149,11 @@ class ScoreWriter:
         arrays: Columns = {}
         n_rows = None
         for name, kind in self.columns.items():
-            plain = isinstance(kind, np.dtype) and kind != TEXT
-            array = to_numpy(columns[name], name) if plain else np.asarray(columns[name])
-            if array.ndim != 1 or (n_rows is not None and array.shape[0] != n_rows):
+            is_number = isinstance(kind, np.dtype) and kind != TEXT
+            array = to_numpy(columns[name], name) if is_number else np.asarray(columns[name])
+            if array.ndim != 1 or len(array) != (len(array) if n_rows is None else n_rows):
                 raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
-            n_rows = array.shape[0]
+            n_rows = len(array)
             arrays[name] = array.astype(kind) if isinstance(kind, np.dtype) else array.copy()
         if n_rows:
             self._sink.write(arrays)
@@ -208,10 +208,9 @@ def open_score_writer(
     Parameters
     ----------
     path : str or path
-        Ending in .npz, .npy (which keeps the score alone), .safetensors, .parquet (needs
-        ``normscale[arrow]``), .csv, .tsv or .jsonl (also compressed: .csv.gz); or ``-`` for CSV on standard output.
-        Text and Parquet are written as the rows come; the others are gathered in memory, 8 bytes for each score,
-        until the writer is closed.
+        In any format of :func:`~normscale.rows.open_table` (.npy keeps the score alone), or ``-`` for CSV on standard
+        output. Text and Parquet are written as the rows come; the others are gathered in memory, 8 bytes for each
+        score, until the writer is closed.
     columns : sequence of str, or mapping from name to dtype
         A dtype of object stands for texts; the types in :attr:`TableReader.columns` are taken as they are. Names
         alone must be among ``score`` (float64), ``is_ood`` (bool) and ``predicted`` (int64).

@@ -66,7 +66,7 @@ class ArrowStream(ArrowReader):
         return 0 if self._limits is None else self._limits.widths.get(name, 0)
 
     def _batches(self, columns: list[str]) -> Iterator[Any]:
-        nodes = len(self._schema) + sum(map(self._is_list, self._schema.names))  # a list has one for its numbers, too
+        nodes = len(self._schema) + len(self._lists)  # a list has one for its numbers, too
         total = 0
         for number, message in enumerate(self._messages):
             if message.type != "record batch":

@@ -120,16 +120,16 @@ class ArrowReader(TableReader):
         names: list[str] = self._schema.names
         if len(set(names)) < len(names):
             raise self._layout_error("two columns have the same name; every column needs its own.")
+        self._lists = {name for name in names if self._is_list(name)}
         for name in names:
-            if self._is_list(name) and name not in self._keep:
+            if name in self._lists and name not in self._keep:
                 self._take_list(name)
-        plain = [name for name in names if not self._is_list(name)]
+        plain = [name for name in names if name not in self._lists]
         self.columns_there = tuple(plain)
         self.columns = {name: self._value_type(name) for name in self._keep if name in plain}
-        lists = set(self.widths)
         self._take_columns(plain)
-        for array in self.widths:
-            if array not in lists:
+        for array, columns in self.array_columns.items():
+            if columns[0] not in self._lists:
                 self._check_columns(array)
         if self._label is not None:
             kind, types = self._value_type(self._label), self._arrow.types
@@ -185,15 +185,15 @@ class ArrowReader(TableReader):
     def _check_columns(self, array: str) -> None:
         """Check that the columns of an array hold numbers, and note the dtype of all of them."""
         types, columns = self._arrow.types, self.array_columns[array]
-        for name in columns:
-            kind = self._schema.field(name).type
+        kinds = {name: self._schema.field(name).type for name in columns}
+        for name, kind in kinds.items():
             marked = name.startswith(LOGIT) or array == FEATURES
             if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
                 raise self._layout_error(
                     f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no logit, leave "
                     "it out or name the columns of logits logit_<class>."
                 )
-        self._dtypes[array] = np.result_type(*(_float_dtype(self._schema.field(name).type) for name in columns))
+        self._dtypes[array] = np.result_type(*map(_float_dtype, set(kinds.values())))
 
     def _blocks(self) -> Iterator[Block]:
         labels = [] if self._label is None else [self._label]
@@ -214,7 +214,7 @@ class ArrowReader(TableReader):
     def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
         """The columns of an array side by side, or its lists below each other, in memory of its own."""
         names = self.array_columns[array]
-        if self._is_list(names[0]):
+        if names[0] in self._lists:
             return self._list_rows(columns[array], array, self.widths[array], first_row)
         matrix = np.empty((len(columns[names[0]]), len(names)), self._dtypes[array])
         for j, name in enumerate(names):
