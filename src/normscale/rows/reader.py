@@ -243,17 +243,16 @@ class TableReader(ABC):
 
     # -- for formats ---------------------------------------------------------------------------------------------
 
-    def _take_columns(self, names: Sequence[str]) -> ColumnLayout:
+    def _take_columns(self, names: Sequence[str]) -> None:
         """Sort columns into logits, features and labels; arrays that are lists were taken before."""
-        are_lists = bool(self.widths) if self._limits is None else LOGITS in self.widths  # a body must have logits
-        layout = ColumnLayout(self.path, names, beside_lists=are_lists, leave_out=self._keep)
+        layout = ColumnLayout(self.path, names, beside_lists=bool(self.widths), leave_out=self._keep)
         for array, places in ((LOGITS, layout.logits), (FEATURES, layout.features)):
             if places and array not in self.widths:
                 self.widths[array], self.array_columns[array] = len(places), [names[i] for i in places]
                 self.class_names = layout.class_names if array == LOGITS else self.class_names
         self.has_labels = layout.label is not None
         self._label = None if layout.label is None else names[layout.label]
-        return layout
+        self._layout = layout
 
     def _take_head(self, weight: Any, bias: Any) -> None:
         """Take the network's head, whose numbers were read, if it fits the logits and features beside it."""

@@ -7,10 +7,11 @@ message: how large a schema is, and whether buffers are compressed, for those sa
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normscale.errors import BodyRefused, MissingExtra
+from normscale.outputs import LOGITS
 from normscale.rows.format import register_format
 from normscale.rows.formats.parquet import ArrowReader
 from normscale.rows.reader import DAMAGE
@@ -46,6 +47,12 @@ class ArrowStream(ArrowReader):
             raise BodyRefused("unknown format", "the Arrow stream is big-endian. Write it in little-endian order.")
         self._schema = pyarrow.ipc.read_schema(first)
         self._read_columns()
+
+    def _take_columns(self, names: Sequence[str]) -> None:
+        """Columns that are no lists are the classes in their order, whatever their names say."""
+        self._label = None
+        if names and LOGITS not in self.widths:
+            self.widths[LOGITS], self.array_columns[LOGITS] = len(names), list(names)
 
     def _stream(self) -> memoryview:
         return memoryview(self.source.data or b"")

@@ -98,7 +98,7 @@ class Csv(LineReader):
                 f"every line must hold at least two numbers, one per class; the first is {text[:60]!r}."
             )
         self._names = fields if self._has_header else logit_columns(len(fields))
-        self._layout = self._take_columns(self._names)
+        self._take_columns(self._names)
         self.columns = {name: TEXT for name in self._keep if name in self._names}
         self.columns_there = tuple(self._names)
 
