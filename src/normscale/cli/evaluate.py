@@ -166,6 +166,7 @@ def _write_report(folder: str, found: TableComparison, tables: ComparedTables, f
             found.measured,
             found.id_test,
             found.ood_sets,
+            train=found.train,
             id_name=jobs.input_named(tables.id_test[0])[0],
             sources=tables.ood,
             command=" ".join(["normscale", *sys.argv[1:]]),

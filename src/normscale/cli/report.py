@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from normscale.errors import InvalidInput
+
 EXAMPLE = (
     "Examples: [bold]normscale report runs/digits[/bold], then open runs/digits/report.html; [bold]normscale report "
     "runs/cifar10-small runs/svhn-small -o joint[/bold]; networks of your own as seeds of one experiment: "
@@ -42,13 +44,27 @@ def report(
     ] = False,
     figures: Annotated[bool, typer.Option(help="Draw figures (needs matplotlib).")] = True,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,
+    classes: Annotated[
+        str | None, typer.Option(metavar="2,4,9", help="Predicted classes in the figures of logits.")
+    ] = None,
 ) -> None:
     """Write a report: one HTML file that needs no network, tables (.md .tex .csv) and figures (.png .svg)."""
     from normscale.bench.paper.additions import paper_additions
     from normscale.bench.report.writing import report as write
 
+    try:
+        chosen = [int(one) for one in classes.split(",")] if classes else []
+    except ValueError:
+        raise InvalidInput(f"--classes are numbers joined by commas, such as 2,4,9; got {classes!r}.") from None
     page = write(
-        runs, output, leaderboard=leaderboard, as_seeds=as_seeds, figures=figures, pdf=pdf, additions=paper_additions()
+        runs,
+        output,
+        leaderboard=leaderboard,
+        as_seeds=as_seeds,
+        figures=figures,
+        pdf=pdf,
+        classes=chosen,
+        additions=paper_additions(),
     )
     inside = [str(page.parent / name) for name in ("tables", *(["figures"] if figures else []))]
     typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)

@@ -111,3 +111,13 @@ def test_wrong_lists_are_explained(names: list[str]) -> None:
 def test_outputs_without_a_test_set_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="test set"):
         measure_outputs(tmp_path / "run", PLAN, {"train": OUTPUTS["train"]})
+
+
+def test_noise_far_outside_of_training_is_measured_without_a_warning(tmp_path: Path) -> None:
+    far = SAMPLE.test.replace(logits=100.0 * SAMPLE.test.logits)
+    with pytest.warns(ns.NumericalWarning, match="far outside"):
+        ns.make_detector("norm_scaling").fit(SAMPLE.train).score(far.only("logits"))
+    plan = PLAN._replace(methods=("norm_scaling_frozen", "norm_scaling"), further=())
+    run = measure_outputs(tmp_path / "run", plan, {**OUTPUTS, "far": lambda: far})
+    assert {cell.ood_set for cell in run.cells()} >= {"far"}, "warnings are errors here"
+    assert not run.every_failure()

@@ -24,6 +24,7 @@ from normscale.bench.report.figures.densities import draw_densities, gaussian_kd
 from normscale.bench.report.figures.score_histograms import draw_scores
 from normscale.bench.report.figures.style import INK, inline_svg, looks, save_figure, styled
 from normscale.bench.report.figures.training import draw_training
+from normscale.errors import InvalidInput
 from normscale.metrics.temperature import EceCurve, ece_curve
 
 PAIRS = {
@@ -94,7 +95,7 @@ def test_confidence_histograms_hold_the_shares() -> None:
     plain = (np.log([0.01 / 0.99, 0.03 / 0.97]), np.log([0.5 / 0.5, 0.01 / 0.99]))
     scaled = (np.log([0.3 / 0.7] * 2), np.log([0.7 / 0.3] * 4))
     upper: Any
-    upper, lower = draw_confidences(plain, scaled, "noise", ("before", "after")).axes
+    upper, lower = draw_confidences({"before": ScoredPair(*plain), "after": ScoredPair(*scaled)}, "noise").axes
     inside, outside = steps(upper)
     heights, edges, _ = inside.get_data()
     assert heights[-1] == 1.0  # both above 0.96
@@ -140,7 +141,7 @@ def test_both_minima_are_marked() -> None:
     at = np.array([0.1, 1.0, 3.0])
     raw = EceCurve(temperatures=at, ece=np.array([0.4, 0.2, 0.1]), best_temperature=3.0, best_ece=0.1)
     scaled = EceCurve(temperatures=at, ece=np.array([0.05, 0.3, 0.5]), best_temperature=0.1, best_ece=0.05)
-    axes = only_axes(draw_ece({"temperature scaling": raw, "norm-scaling": scaled}, "digits"))
+    axes = only_axes(draw_ece({"digits": {"temperature scaling": raw, "norm-scaling": scaled}}, "digits"))
     marks = [line.get_data() for line in axes.lines if line.get_marker() == "o"]
     assert [(float(x[0]), float(y[0])) for x, y in marks] == [(3.0, 0.1), (0.1, 0.05)]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
@@ -153,7 +154,7 @@ def test_the_curve_drawn_is_the_sweep() -> None:
     assert sample.labels is not None
     at = np.geomspace(0.2, 5, 9)
     curve = ece_curve(sample.logits, sample.labels, at)
-    axes = only_axes(draw_ece({"a": curve, "b": curve}, "digits"))
+    axes = only_axes(draw_ece({"digits": {"a": curve, "b": curve}}, "digits"))
     line = next(line for line in axes.lines if len(np.atleast_1d(line.get_xdata())) == 9)
     np.testing.assert_array_equal(line.get_ydata(), curve.ece)
 
@@ -243,3 +244,23 @@ def test_inline_svg_is_safe_and_takes_the_pages_colour() -> None:
     assert all(one.startswith("roc_x-") for one in names)
     for target in re.findall(r'(?:href="#|url\(#)([^")]+)', text):
         assert target in names
+
+
+def test_the_classes_of_the_densities_can_be_chosen() -> None:
+    test = ModelOutputs(np.repeat(np.eye(4), 3, axis=0) * np.arange(1, 13)[:, None])
+    axes = only_axes(draw_densities(test, test, "noise", [3, 1]))
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["class 3", "class 1", "noise"]
+    with pytest.raises(InvalidInput, match="no input of the test set is predicted as class 7"):
+        draw_densities(test, test, "noise", [1, 7])
+
+
+def test_several_sets_share_one_plot_of_calibration_errors() -> None:
+    curve = ece_curve(np.eye(3) * 4.0, np.arange(3), [0.5, 1.0, 2.0])
+    figure = draw_ece({"a": {"raw": curve, "scaled": curve}, "b": {"raw": curve, "scaled": curve}}, "all")
+    lines = [line for line in only_axes(figure).get_lines() if len(line.get_xdata()) == 3]
+    assert [line.get_linestyle() for line in lines] == ["--", "-", "--", "-"], "raw is dashed"
+    assert lines[0].get_color() == lines[1].get_color() != lines[2].get_color() == lines[3].get_color()
+    (legend,) = figure.legends
+    assert [text.get_text().split(":")[0] for text in legend.get_texts()] == [
+        "a, raw", "a, scaled", "b, raw", "b, scaled",
+    ]  # fmt: skip

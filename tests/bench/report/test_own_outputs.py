@@ -10,6 +10,7 @@ import pytest
 
 import normscale as ns
 from bench.report.small_run import SETS, make_run
+from needed_extras import need
 from normscale.bench.experiments.comparison import compare_with
 from normscale.bench.experiments.measuring import Measured
 from normscale.bench.experiments.plan import Plan
@@ -132,3 +133,33 @@ def test_two_methods_in_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="'a b' and 'a_b' would be the same files"):
         RunFolder.create(tmp_path, plan._replace(methods=("a_b",)))
     assert RunFolder.open(tmp_path).plan.methods == ("a b",)
+
+
+def test_the_papers_figures_are_drawn_of_anybodys_outputs(tmp_path: Path) -> None:
+    """Confidences, reliability and calibration errors; of norm-scaled logits too where training rows are known."""
+    need("matplotlib")
+    kept: list[Measured] = []
+    ood: dict[str, ModelOutputs] = {"noise": SAMPLE.ood["uniform_noise"]}
+    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.Energy()], keep=kept.append)
+    report_on(tmp_path / "with", kept, SAMPLE.test, ood, train=SAMPLE.train, resamples=20)
+    report_on(tmp_path / "without", kept, SAMPLE.test, ood, resamples=20)
+    page, plain = (body(tmp_path / name / "report.html") for name in ("with", "without"))
+    both = {"confidence_noise", "density_noise", "ece", "reliability"}
+    drawn = [{path.stem for path in (tmp_path / name / "figures").iterdir()} for name in ("with", "without")]
+    assert both <= drawn[1] & drawn[0]
+    assert drawn[0] - drawn[1] == {"reliability_scaled"}
+    assert "without and with norm-scaling" in page
+    assert "norm-scaling" not in plain.partition('id="calibration"')[2].partition("</section>")[0]
+    joint = report([tmp_path / "with", tmp_path / "without"], tmp_path / "joint", resamples=20)
+    assert "on every in-distribution set, one network of each" in body(joint)
+    named = report(tmp_path / "with", tmp_path / "classes", classes=[2, 4], resamples=20)
+    assert "--classes 2,4" in body(named)
+    with pytest.raises(InvalidInput, match="is predicted as class 99"):
+        report(tmp_path / "with", tmp_path / "classes", classes=[99], resamples=20)
+
+
+def test_code_in_notes_is_shown_as_code(tmp_path: Path) -> None:
+    page = written(tmp_path, "unseen_digits")
+    assert "as <code>fit</code> and <code>score</code> do" in page
+    assert "as `fit` and `score` do" in (tmp_path / "tables" / "comparison.md").read_text()
+    assert r"as \texttt{fit} and \texttt{score} do" in (tmp_path / "tables" / "comparison.tex").read_text()

@@ -77,7 +77,7 @@ def _measured(source: NetworkOutputs, method: Method, names: Sequence[str]) -> t
     chosen = {"epsilon": extra["epsilon"]} if extra else {}
     try:
         fitted = method.fitted_on(train, validation)
-        found = list(measure([fitted], test, sets, in_set=run.plan.in_set, seed=seed))
+        found = list(measure([fitted], test, sets, in_set=run.plan.in_set, seed=seed, quiet=True))
     except NormscaleError as error:
         return [], str(error)
     except Exception as error:  # whatever a detector does must not take the others with it

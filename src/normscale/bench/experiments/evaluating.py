@@ -40,6 +40,7 @@ class TableComparison(NamedTuple):
     """The same with the scores behind them."""
     id_test: ModelOutputs
     ood_sets: dict[str, ModelOutputs]
+    train: ModelOutputs | None
 
 
 class ComparisonProgress(NamedTuple):
@@ -110,7 +111,7 @@ def compare_tables(
         advance=progress.advance,
         keep=measured.append,
     )
-    return TableComparison(rows, measured, read["id"], ood_sets)
+    return TableComparison(rows, measured, read["id"], ood_sets, read.get("train"))
 
 
 def compare_in_pieces(

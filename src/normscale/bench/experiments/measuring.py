@@ -7,6 +7,7 @@ Rows are taken block by block, so outputs that are mapped from a file stay there
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,7 @@ def measure(
     in_set: str = "",
     seed: int = 0,
     threads: int = 1,
+    quiet: bool = False,
     tick: Callable[[str], None] = lambda _: None,
     advance: Advance = lambda rows, what: None,
 ) -> Iterator[Measured]:
@@ -70,8 +72,10 @@ def measure(
         Order of shuffled streams.
     threads : int
         How many threads share the streams; the numbers do not depend on it.
+    quiet : bool
+        Do not warn of rows far outside of training: noise is meant to be there.
     tick : callable
-        Told after each OoD set and each of the streams what has been done.
+        Called after each OoD set and each of the streams with what has been done.
     advance : callable
         Told after each block of rows; :func:`rows_to_score` says how many there will be.
 
@@ -87,6 +91,9 @@ def measure(
         raise InvalidInput("methods is empty; at least one method is needed to compare.")
     reads = dict.fromkeys(name for method in methods for name in method.detector.reads)
     require_one_network({"the ID set": id_test, **ood_sets}, reads)
+    if quiet:
+        silent = {id(method.detector): _silenced(method.detector) for method in methods}
+        methods = [method._replace(detector=silent[id(method.detector)]) for method in methods]
     groups: Sequence[Streams] = [Streams(len(id_test), seed=seed)] if streams is None else streams
     frozen = FrozenScores(id_test, advance)
     with ThreadPoolExecutor(_validate.at_least(threads, "threads", 1)) as pool:
@@ -102,6 +109,12 @@ def measure(
             for group, found in zip(groups, pool.map(work, groups), strict=True):
                 yield from found
                 tick(f"{name}: {group}" if str(group) else name)
+
+
+def _silenced(detector: Detector) -> Detector:
+    twin = copy.copy(detector)
+    twin.warns_of_far_rows = False
+    return twin
 
 
 def rows_to_score(methods: Sequence[Method], n_id: int, n_ood: Sequence[int]) -> int:

@@ -94,9 +94,8 @@ def stress(
         Streams(len(id_test), share, balances[balance], grid.orders, seed)
         for share, balance in product(grid.shares, grid.balances)
     ]
-    found = measure(
-        methods_of(methods, titles), id_test, ood_sets, streams=streams, seed=seed, threads=threads, tick=tick
-    )
+    options: dict[str, Any] = {"streams": streams, "seed": seed, "threads": threads, "quiet": True, "tick": tick}
+    found = measure(methods_of(methods, titles), id_test, ood_sets, **options)
     rows = [one.record._replace(version="", commit=None) for one in found]  # the file says it once
     settings = {
         "seed": seed,

@@ -1,16 +1,20 @@
-"""Which figures a run's report has: per OoD set, of training, the stress map, and what others add."""
+"""Which figures a run's report has: per OoD set, of calibration and training, and the stress map."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
 
+from normscale._validate import IntArray, Rows
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.scored_pair import ScoredPair
+from normscale.bench.experiments.scored_pair import ScoredPair, score_shuffled
 from normscale.bench.experiments.stress_result import StressResult
+from normscale.bench.report.figures.calibration import BINS, TEMPERATURES, at_one, draw_ece, draw_reliability
+from normscale.bench.report.figures.confidences import draw_confidences
 from normscale.bench.report.figures.curves import draw_precision_recall, draw_roc
 from normscale.bench.report.figures.densities import draw_densities
 from normscale.bench.report.figures.score_histograms import draw_scores
@@ -18,7 +22,10 @@ from normscale.bench.report.figures.style import styled
 from normscale.bench.report.figures.training import draw_training
 from normscale.bench.report.scoreboard import Scoreboard
 from normscale.bench.report.stress_map import draw_stress
+from normscale.detectors.norm_scaling import NormScaling
+from normscale.metrics.temperature import EceCurve, ece_curve
 from normscale.outputs import LOGITS
+from normscale.scores import msp_score
 
 CALIBRATION, TRAINING, STRESS = "calibration", "training", "stress"
 
@@ -33,6 +40,8 @@ class Drawn(NamedTuple):
     """``calibration``, ``training``, ``stress``, or :func:`group_of` an OoD set."""
 
 
+_SHOWN_AT = ((0.5, 1.0, 2.0, 4.0), (0.25, 0.5, 1.0, 2.0))
+"""Temperatures of reliability diagrams: of raw logits, and of norm-scaled ones."""
 _MOST_METHODS = 12
 """In the figures of one OoD set: the best of them by AUROC."""
 
@@ -48,17 +57,17 @@ def group_of(ood_set: str) -> str:
 
 
 def draw_all(
-    run: RunFolder,
-    board: Scoreboard,
-    stress: StressResult | None,
-    further: Callable[[RunFolder, Scoreboard], Iterator[Drawn]],
+    run: RunFolder, board: Scoreboard, stress: StressResult | None, classes: Sequence[int] = ()
 ) -> Iterator[Drawn]:
-    """Draw every figure for which the numbers are there; networks are shown by the first finished seed."""
+    """Draw every figure for which the numbers are there; networks are shown by the first finished seed.
+
+    ``classes`` are those of the densities of logits.
+    """
     for name, slug in slugs(board.ood_sets).items():
         with styled():
-            yield from _of_set(run, board, name, slug)
+            yield from _of_set(run, board, name, slug, classes)
     with styled():
-        yield from further(run, board)
+        yield from _calibration(run, board.seeds[0])
         yield from _training(run)
     if stress is not None and stress.means():
         caption = (
@@ -88,7 +97,7 @@ def network_of(run: RunFolder, seed: int) -> str:
     return f"; network of seed {seed}" if run.plan.network else ""
 
 
-def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str) -> Iterator[Drawn]:
+def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str, classes: Sequence[int]) -> Iterator[Drawn]:
     seed = first_seed(board, name)
     there = [method for method in board.methods if (method, name, seed) in board.cells]
     n_all = len(there)
@@ -106,13 +115,81 @@ def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str) -> Iterator
         yield Drawn(f"precision_recall_{slug}", caption, draw_precision_recall(pairs, name, board.subject), group)
         caption = f"Scores of {whose} on {name}, each on a scale of its own{network}."
         yield Drawn(f"scores_{slug}", caption, draw_scores(pairs, name), group)
-    if all(run.has_outputs(seed, one, [LOGITS]) for one in ("test", name)):
+    if not all(run.has_outputs(seed, one, [LOGITS]) for one in ("test", name)):
+        return
+    test, ood = (run.outputs(seed, one).only(LOGITS) for one in ("test", name))
+    which = "these classes" if classes else "three classes (those with the lowest, middle and highest mean)"
+    caption = (
+        f"Largest logit of the inputs predicted as one of {which}, and of {name}: density (line) and histogram "
+        f"(steps){network}."
+    )
+    yield Drawn(f"density_{slug}", caption, draw_densities(test, ood, name, classes), group)
+    panels = {"raw logits": ScoredPair(msp_score(test.logits), msp_score(ood.logits))}
+    if (detector := _norm_scaling(run, seed)) is not None:
+        panels["norm-scaled logits"] = score_shuffled(test.logits, ood.logits, detector.stream, seed)
+    caption = f"Softmax confidence on {name}{network}."
+    if len(panels) > 1:
+        caption = f"Softmax confidence on {name} without and with norm-scaling, which runs along the stream{network}."
+    yield Drawn(f"confidence_{slug}", caption, draw_confidences(panels, name), group)
+
+
+def _norm_scaling(run: RunFolder, seed: int) -> NormScaling | None:
+    """Fitted on the training outputs of a network; None where they are not there."""
+    there = run.has_outputs(seed, "train", [LOGITS])
+    return NormScaling().fit(run.outputs(seed, "train").only(LOGITS)) if there else None
+
+
+def labelled_logits(run: RunFolder, seed: int) -> tuple[IntArray, dict[str, Rows]] | None:
+    """Labels of the test set and its logits, as they are and norm-scaled; None without labels or outputs."""
+    test = run.outputs(seed, "test") if run.has_outputs(seed, "test", [LOGITS]) else None
+    if test is None or test.labels is None or not (test.labels >= 0).any():
+        return None
+    test = test[test.labels >= 0]
+    kinds: dict[str, Rows] = {"temperature scaling": test.logits}
+    if (detector := _norm_scaling(run, seed)) is not None:
+        kinds["norm-scaling"] = detector.scale(test.logits)
+    return np.asarray(test.labels), kinds
+
+
+def ece_curves(run: RunFolder, seed: int) -> dict[str, EceCurve]:
+    """Calibration error against temperature by kind of logits; empty without labels."""
+    found = labelled_logits(run, seed)
+    if found is None:
+        return {}
+    labels, kinds = found
+    return {kind: ece_curve(logits, labels, TEMPERATURES, BINS) for kind, logits in kinds.items()}
+
+
+def draw_joint_ece(runs: Mapping[str, tuple[RunFolder, int]]) -> Iterator[Drawn]:
+    """Calibration error against temperature of several runs in one plot, by title, a network of each."""
+    curves = {title: found for title, (run, seed) in runs.items() if (found := ece_curves(run, seed))}
+    if len(curves) > 1:
         caption = (
-            f"Largest logit of the inputs predicted as one of three classes (those with the lowest, middle and highest "
-            f"mean), and of {name}: density (line) and histogram (steps){network}."
+            f"Expected calibration error against temperature ({BINS} bins) on every in-distribution set, one network "
+            "of each. Dashed: raw logits (temperature scaling); solid: norm-scaled logits."
         )
-        figure = draw_densities(run.outputs(seed, "test"), run.outputs(seed, name), name)
-        yield Drawn(f"density_{slug}", caption, figure, group)
+        with styled():
+            yield Drawn("ece", caption, draw_ece(curves, "Calibration error against temperature"), CALIBRATION)
+
+
+def _calibration(run: RunFolder, seed: int) -> Iterator[Drawn]:
+    found, curves, network = labelled_logits(run, seed), ece_curves(run, seed), network_of(run, seed)
+    if found is None:
+        return
+    words = [
+        f"{kind} {curve.best_ece:.3f} at {curve.best_temperature:.2g} and {at_one(curve):.3f} at 1"
+        for kind, curve in curves.items()
+    ]
+    caption = f"Expected calibration error against temperature ({BINS} bins): {'; '.join(words)}{network}."
+    title = f"Calibration error against temperature, {run.plan.in_set}"
+    yield Drawn("ece", caption, draw_ece({run.plan.in_set: curves}, title), CALIBRATION)
+    labels, kinds = found
+    for name, title, logits, temperatures in zip(
+        ("reliability", "reliability_scaled"), ("Raw logits", "Norm-scaled logits"), kinds.values(), _SHOWN_AT,
+        strict=False,
+    ):  # fmt: skip
+        caption = f"{title}: accuracy by softmax confidence at four temperatures; dashed: perfect{network}."
+        yield Drawn(name, caption, draw_reliability(logits, labels, temperatures, title), CALIBRATION)
 
 
 def _training(run: RunFolder) -> Iterator[Drawn]:

@@ -38,6 +38,7 @@ def report_on(
     id_test: ModelOutputs,
     ood_sets: Mapping[str, ModelOutputs],
     *,
+    train: ModelOutputs | None = None,
     id_name: str = "test",
     sources: Mapping[str, str] | None = None,
     command: str = "",
@@ -54,6 +55,8 @@ def report_on(
     measured : sequence of Measured
         What :func:`normscale.compare` gave to ``keep``. A record without numbers is left out.
     id_test, ood_sets : ModelOutputs, mapping of name to ModelOutputs
+    train : ModelOutputs, optional
+        With it, confidences and calibration are also drawn of norm-scaled logits.
     id_name : str
         What the in-distribution set is called.
     sources : mapping of str to str, optional
@@ -76,7 +79,7 @@ def report_on(
     run = _make_run(Path(folder), [record for record, _ in found], id_name, ood_sets, sources or {}, command)
     for record, scores in found:
         run.save_cell(record._replace(in_set=run.plan.in_set), scores)
-    _keep_some_rows(run, id_test, ood_sets)
+    _keep_some_rows(run, {"test": id_test, **ood_sets} | ({} if train is None else {"train": train}))
     if resamples is None:
         rows = max(len(id_test) + len(ood) for ood in ood_sets.values()) * len(found)
         resamples = int(np.clip(WORK // rows, 100, 1000))
@@ -180,16 +183,17 @@ def _make_run(
     return RunFolder.create(folder, plan, command)
 
 
-def _keep_some_rows(run: RunFolder, id_test: ModelOutputs, ood_sets: Mapping[str, ModelOutputs]) -> None:
+def _keep_some_rows(run: RunFolder, sets: Mapping[str, ModelOutputs]) -> None:
     """The accuracy, and rows for the figures of logits: the page needs no more of what may be large tables."""
     network = run.network(0)
     network.make()
-    accuracy = None
+    network.outputs("train").unlink(missing_ok=True)
+    accuracy, id_test = None, sets["test"]
     if id_test.labels is not None and (id_test.labels >= 0).any() and id_test.get(LOGITS) is not None:
         accuracy = id_test.accuracy
     write_document(network.result, {"test_accuracy": accuracy, "log": []})
     rng = np.random.default_rng(0)
-    for name, outputs in {"test": id_test, **ood_sets}.items():
+    for name, outputs in sets.items():
         if outputs.get(LOGITS) is not None:
             rows = np.sort(rng.permutation(len(outputs))[:DRAWN_ROWS])
             write_table(network.outputs(name), outputs.only(LOGITS).replace(head=None)[rows])

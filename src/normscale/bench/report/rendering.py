@@ -91,7 +91,7 @@ def _templates() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"latex": latex_text, "markdown": markdown_text, "label": _label}
+    made.filters |= {"latex": latex_text, "markdown": markdown_text, "label": _label, "spans": _html_spans}
     made.globals |= {"version": __version__, "verdict_class": lambda text: _CLASSES.get(text, ""), "file": _file}
     return made
 
@@ -112,12 +112,33 @@ def latex_text(text: str) -> str:
 
     Examples
     --------
-    >>> print(latex_text("50 % of my_set ± 1"))
-    50 \% of my\_set $\pm$ 1
+    >>> print(latex_text("50 % of my_set ± 1, as `fit` does"))
+    50 \% of my\_set $\pm$ 1, as \texttt{fit} does
     """
-    return "".join(_LATEX.get(character, character) for character in text)
+    return _with_code(
+        text,
+        lambda part: "".join(_LATEX.get(character, character) for character in part),
+        lambda code: rf"\texttt{{{code}}}",
+    )
 
 
 def markdown_text(text: str) -> str:
-    """Text that Markdown prints as it stands, on one line."""
-    return re.sub(r"([\\`*_{}\[\]<>|])", r"\\\1", text.replace("\n", " "))
+    """Text that Markdown prints as it stands, on one line; `code` stays code."""
+    escaped = re.compile(r"([\\`*_{}\[\]<>|])")
+    one_line = text.replace("\n", " ")
+    return "".join(
+        part if number % 2 and "|" not in part else escaped.sub(r"\\\1", part)
+        for number, part in enumerate(re.split("(`[^`]+`)", one_line))
+    )
+
+
+def _html_spans(text: str) -> str:
+    from markupsafe import Markup, escape
+
+    return Markup(_with_code(text, lambda part: str(escape(part)), lambda code: f"<code>{code}</code>"))
+
+
+def _with_code(text: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
+    """Text whose parts between backticks are shown as code."""
+    parts = re.split("`([^`]+)`", text)
+    return "".join(code(plain(part)) if number % 2 else plain(part) for number, part in enumerate(parts))

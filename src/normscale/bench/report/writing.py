@@ -34,10 +34,6 @@ _MOST_RANKED = 14
 """Methods of one kind in the opening picture: the best of them."""
 
 
-def _no_figures(run: RunFolder, board: Scoreboard) -> Iterator[Drawn]:
-    return iter(())
-
-
 class Additions(NamedTuple):
     """Parts of a report that are not about every classifier."""
 
@@ -46,7 +42,6 @@ class Additions(NamedTuple):
     groups: OodGroupReference | None = None
     """Titles of sets and, for a leaderboard, near and far OoD sets."""
     tables: Callable[[Sequence[ReportedRun]], list[ReportTable]] = lambda _: []
-    figures: Callable[[RunFolder, Scoreboard], Iterator[Drawn]] = _no_figures
 
 
 class Picture(NamedTuple):
@@ -89,6 +84,7 @@ def report(
     as_seeds: bool = False,
     figures: bool = True,
     pdf: bool = False,
+    classes: Sequence[int] = (),
     resamples: int = 1000,
     additions: Additions = Additions(),  # noqa: B008 - a tuple
 ) -> Path:
@@ -110,10 +106,12 @@ def report(
         False leaves them out; then matplotlib is not needed.
     pdf : bool
         Write the figures as .pdf too.
+    classes : sequence of int
+        Predicted classes in the figures of logits; by default three, with a low, a middle and a high mean.
     resamples : int
         Of rows, for intervals.
     additions : Additions
-        Published numbers to stand beside the runs', further tables and figures.
+        Published numbers to stand beside the runs', and further tables.
 
     Returns
     -------
@@ -159,13 +157,14 @@ def report(
     write_tables(page.parent / "tables", tables)
     pictures: list[Picture] = []
     if figures:
-        pictures = _pictures(read, page.parent / "figures", stress, additions, pdf, all_of_run=not leaderboard)
+        pictures = _pictures(read, page.parent / "figures", stress, classes, pdf, all_of_run=not leaderboard)
     command = shlex.join(
         [
             "normscale",
             "leaderboard" if leaderboard else "report",
             *(os.fspath(folder) for folder in folders),
             *["--as-seeds"] * as_seeds,
+            *(["--classes", ",".join(map(str, classes))] if classes else []),
         ]
     )
     parts = _parts(read, tables, pictures, notes, command, leaderboard=leaderboard)
@@ -406,7 +405,7 @@ def _pictures(
     runs: Sequence[ReportedRun],
     folder: Path,
     stress: StressResult | None,
-    additions: Additions,
+    classes: Sequence[int],
     pdf: bool,
     *,
     all_of_run: bool,
@@ -415,7 +414,7 @@ def _pictures(
     from markupsafe import Markup
 
     from normscale.bench.report.figures.style import inline_svg, save_figure
-    from normscale.bench.report.gallery import draw_all, n_figures
+    from normscale.bench.report.gallery import draw_all, draw_joint_ece, n_figures
 
     folder.mkdir(exist_ok=True)
     pictures = []
@@ -425,7 +424,9 @@ def _pictures(
             yield from _ranking(one, len(runs))
         own = Scoreboard.of(runs[0].run)  # with its own seeds; what was kept of a run may have no scores to draw
         if len(runs) == 1 and all_of_run and own.cells:
-            yield from draw_all(runs[0].run, own, stress, additions.figures)
+            yield from draw_all(runs[0].run, own, stress, classes)
+        elif len(runs) > 1 and all_of_run:
+            yield from draw_joint_ece({one.title: one.networks[one.board.seeds[0]] for one in runs})
 
     with bar("drawing", len(runs) + n_figures(runs[0].board, stress) * all_of_run) as line:
         for one in drawn():

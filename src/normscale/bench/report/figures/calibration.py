@@ -16,6 +16,7 @@ from normscale.scores import confidence, msp_score
 TEMPERATURES = np.geomspace(0.05, 20.0, 105)
 """For the curve; 1 is among them."""
 BINS = 15
+_SET_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7b61c4", "#b8860b", "#cc79a7")
 
 
 def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[float], title: str) -> Figure:
@@ -50,21 +51,35 @@ def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[floa
     return figure
 
 
-def draw_ece(curves: Mapping[str, EceCurve], in_set: str) -> Figure:
-    """Draw ECE against temperature for one or two kinds of logits by name, their minima marked."""
-    figure, axes = one_axes(f"Calibration error against temperature, {in_set}")
+def draw_ece(curves: Mapping[str, Mapping[str, EceCurve]], title: str) -> Figure:
+    """Draw ECE against temperature, minima marked: a colour for every data set, a line for every kind of logits.
+
+    Parameters
+    ----------
+    curves : mapping of data set to kind of logits to EceCurve
+    title : str
+    """
+    several = len(curves) > 1
+    figure, axes = one_axes(title, height=3.4 + 0.36 * len(curves) if several else 3.3)
     axes.axvline(1.0, color=GRID, linewidth=1.0, linestyle=":")
-    for (name, curve), (colour, style) in zip(curves.items(), ((INSIDE, "--"), (OUTSIDE, "-")), strict=False):
-        label = f"{name}: {curve.best_ece:.3f} at {curve.best_temperature:.2g}"
-        axes.plot(curve.temperatures, curve.ece, color=colour, linestyle=style, linewidth=1.7, label=label)
-        axes.plot([curve.best_temperature], [curve.best_ece], "o", color=colour, markersize=7, markeredgecolor=INK)
+    for number, (name, kinds) in enumerate(curves.items()):
+        for place, (kind, curve) in enumerate(kinds.items()):
+            colour = _SET_COLOURS[number % len(_SET_COLOURS)] if several else (INSIDE, OUTSIDE)[place % 2]
+            label = f"{f'{name}, ' if several else ''}{kind}: {curve.best_ece:.3f} at {curve.best_temperature:.2g}"
+            style = "--" if place == 0 else "-"
+            axes.plot(curve.temperatures, curve.ece, color=colour, linestyle=style, linewidth=1.6, label=label)
+            axes.plot([curve.best_temperature], [curve.best_ece], "o", color=colour, markersize=6, markeredgecolor=INK)
     axes.set_xscale("log")
     axes.set_xlabel("temperature")
     axes.set_ylabel("expected calibration error")
-    axes.set_ylim(0, 1.35 * max(curve.ece.max() for curve in curves.values()))
+    highest = max(curve.ece.max() for kinds in curves.values() for curve in kinds.values())
+    axes.set_ylim(0, (1.05 if several else 1.35) * highest)
     axes.set_xticks([0.1, 0.3, 1.0, 3.0, 10.0], ["0.1", "0.3", "1", "3", "10"])
     axes.set_xticks([], minor=True)
-    axes.legend(loc="upper left", title="smallest error", title_fontsize=7.5)
+    if several:
+        figure.legend(loc="outside lower center", title="smallest error", title_fontsize=7.5)
+    else:
+        axes.legend(loc="upper left", title="smallest error", title_fontsize=7.5)
     return figure
 
 

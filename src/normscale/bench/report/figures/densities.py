@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,9 +12,10 @@ from numpy.typing import ArrayLike
 
 from normscale._validate import FloatArray, as_finite_vector
 from normscale.bench.report.figures.style import OUTSIDE, one_axes
+from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 
-_CLASS_COLOURS = ("#0072b2", "#009e73", "#7b61c4")
+_CLASS_COLOURS = ("#0072b2", "#009e73", "#7b61c4", "#b8860b", "#cc79a7", "#56b4e9")
 _POINTS = 160
 
 
@@ -62,13 +65,21 @@ def three_classes(test: ModelOutputs) -> list[int]:
     return list(dict.fromkeys([order[0], order[len(order) // 2], order[-1]])) if order else []
 
 
-def draw_densities(test: ModelOutputs, ood: ModelOutputs, ood_set: str) -> Figure:
-    """Draw the density (line) and histogram (steps) of the predicted logit of three classes and of the OoD inputs."""
+def draw_densities(test: ModelOutputs, ood: ModelOutputs, ood_set: str, classes: Sequence[int] = ()) -> Figure:
+    """Draw the density (line) and histogram (steps) of the predicted logit of some classes and of the OoD inputs.
+
+    ``classes`` are predicted classes; none: :func:`three_classes`. One that is never predicted is an error.
+    """
+    chosen = list(classes) or three_classes(test)
+    if absent := [label for label in chosen if not (test.predicted == label).any()]:
+        raise InvalidInput(
+            f"no input of the test set is predicted as class {absent[0]}; name others of the {test.n_classes} classes."
+        )
     figure, axes = one_axes(f"Predicted logit by class, against {ood_set}")
     predicted, top = test.predicted, np.asarray(test.logits, dtype=np.float64).max(axis=1)
     groups = [
         (f"class {label}", top[predicted == label], colour)
-        for label, colour in zip(three_classes(test), _CLASS_COLOURS, strict=False)
+        for label, colour in zip(chosen, cycle(_CLASS_COLOURS), strict=False)
     ]
     groups.append((ood_set, np.asarray(ood.logits, dtype=np.float64).max(axis=1), OUTSIDE))
     everything = np.concatenate([values for _, values, _ in groups])
