@@ -358,3 +358,36 @@ def test_a_text_without_rows_has_a_part_without_rows(
     tables = [pq.read_table(part) for part in sorted((tmp_path / "out").glob("part-*"))]
     assert [table.num_rows for table in tables] == [20, 0]
     assert tables[0].schema.equals(tables[1].schema)
+
+
+@pytest.mark.parametrize("on_invalid", ["raise", "skip"])
+@pytest.mark.parametrize("name", ["norm_scaling", "stream_aware+energy"])
+def test_a_stream_for_every_source(tmp_path: Path, local: Engine, name: str, on_invalid: str) -> None:
+    rows = logits_of(600)
+    if on_invalid == "skip":
+        rows[[3, 400], 1] = np.nan
+    ids = np.array([f"camera {number}" for number in np.random.default_rng(0).integers(0, 9, 600)])
+    for number, part in enumerate((slice(0, 250), slice(250, 600))):
+        write_logits(tmp_path / f"{number}.parquet", rows[part], camera=ids[part])
+    detector = ns.make_detector(name).fit(logits_of(500, 9))
+    wanted = copy.copy(detector).stream(rows, by=ids, on_invalid=on_invalid)
+    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+    options: Any = {"stream": True, "by": "camera", "on_invalid": on_invalid}
+    jobs.score(files, detector, tmp_path / "all.parquet", **options)
+    table = pq.read_table(tmp_path / "all.parquet")
+    np.testing.assert_allclose(table.column("score").to_numpy(), wanted, rtol=1e-12, atol=1e-12)
+    assert table.column("camera").to_pylist() == ids.tolist()
+    first = jobs.score(files[:1], detector, tmp_path / "first", engine=local, piece_rows=100, **options)
+    first.detector.save(tmp_path / "moved.safetensors")
+    moved = ns.load_detector(tmp_path / "moved.safetensors")
+    jobs.score(files[1:], moved, tmp_path / "second", engine=local, piece_rows=100, **options)
+    found = np.concatenate([scores_of(tmp_path / "first"), scores_of(tmp_path / "second")])
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_sources_need_a_stream_and_their_column(tmp_path: Path, fitted: ns.NormScaling) -> None:
+    write_logits(tmp_path / "a.parquet", logits_of(5))
+    with pytest.raises(ns.InvalidInput, match="gives every source a stream; pass stream=True"):
+        jobs.score(tmp_path / "a.parquet", fitted, tmp_path / "b.csv", by="camera")
+    with pytest.raises(ns.InvalidInput, match="camera"):
+        jobs.score(tmp_path / "a.parquet", fitted, tmp_path / "b.csv", by="camera", stream=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -94,7 +95,10 @@ def note(text: str) -> None:
 
 @contextmanager
 def shown_progress() -> Iterator[Any]:
-    """A tick that shows a bar with rows per second and the time left."""
+    """A tick that shows a bar with rows per second and the time left; None where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
     with bar("starting", 1.0, unit="share") as line:
 
         def tick(progress: jobs.Progress) -> None:

@@ -50,6 +50,10 @@ def score(
     stream: Annotated[
         bool, typer.Option("--stream/--frozen", help="Let running statistics take each row in before it is scored.")
     ] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --stream: every value of this column has a stream of its own."),
+    ] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Flag scores above this, whatever threshold the detector carries.")
     ] = None,
@@ -91,6 +95,7 @@ def score(
             loaded,
             output,
             stream=stream,
+            by=by,
             threshold=threshold,
             keep_columns=keep_columns.split(",") if keep_columns else (),
             probabilities=probabilities,

@@ -45,7 +45,7 @@ def score_to_folder(
     folder = JobFolder(output)
     need_arrow("pyarrow.parquet", folder.path)
     job = job._replace(output=folder.path)
-    in_order = job.stream and not running.streams_in_pieces(job.detector)
+    in_order = job.stream and (bool(job.by) or not running.streams_in_pieces(job.detector))
     engine, workers = ("here", None) if in_order else (given["engine"], given["workers"])
     with (
         folder.working(_plan_document(job, pieces)),
@@ -167,7 +167,7 @@ def _plan_document(job: ScoreJob, pieces: list[Piece]) -> dict[str, Any]:
     return {
         "version": __version__,
         "detector": f"{job.detector.name} {hashlib.sha256(job.detector.pack()).hexdigest()}",
-        "setting": "stream" if job.stream else "frozen",
+        "setting": f"stream by {job.by}" if job.by else "stream" if job.stream else "frozen",
         "threshold": "none" if limit is None else limit.value,
         "threshold_per_class": None if limit is None or limit.per_class is None else list(limit.per_class),
         "on_invalid": job.on_invalid,

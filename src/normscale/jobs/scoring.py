@@ -50,6 +50,8 @@ class ScoreJob(NamedTuple):
     stream: bool
     on_invalid: str
     with_file: bool
+    by: str = ""
+    """The column that names the source of a row, where each has a stream of its own."""
     threads: int = 1
     output: str = ""
 
@@ -64,13 +66,15 @@ class ScoreJob(NamedTuple):
         """What is written of every chunk."""
         for chunk, good in rows.with_masks():
             outputs = chunk.outputs
+            more = {"by": chunk.columns[self.by]} if self.by else {}
             try:
                 if good is None or good.all():
-                    scores = scorer(outputs, threads=self.threads)
+                    scores = scorer(outputs, threads=self.threads, **more)
                 else:
                     scores = np.full(len(outputs), np.nan)
                     if good.any():
-                        scores[good] = scorer(outputs[good], threads=self.threads)
+                        own = {name: column[good] for name, column in more.items()}
+                        scores[good] = scorer(outputs[good], threads=self.threads, **own)
             except InvalidInput as error:
                 raise rows.explain(error) from None
             columns: Columns = {**chunk.columns, "score": scores}
@@ -90,6 +94,7 @@ def score(
     output: str | os.PathLike[str],
     *,
     stream: bool = False,
+    by: str | None = None,
     threshold: float | None = None,
     keep_columns: Sequence[str] = (),
     threads: int = 1,
@@ -114,6 +119,9 @@ def score(
     stream : bool
         Let running statistics take each row in before it is scored, in the order of the files. Where the statistics
         of pieces can be merged, exactly and side by side, in two passes; else one piece after the other.
+    by : str, optional
+        With ``stream``: a column, such as a camera's id, whose every value has a stream of its own, made by this
+        process. The column is written beside the scores. The result's detector keeps all streams.
     threshold : float, optional
         Flag scores above this, whatever threshold the detector carries.
     keep_columns : sequence of str
@@ -126,6 +134,10 @@ def score(
     given = with_defaults(options)
     detector._require_fitted()
     limit = detector.threshold_ if threshold is None else Threshold(_validate.real(threshold, "threshold"))
+    moves = stream and detector.has_running_statistics
+    if by is not None and not moves:
+        raise InvalidInput(f"by={by!r} gives every source a stream; pass stream=True, and a detector that streams.")
+    keep_columns = [*keep_columns, *([by] if by is not None and by not in keep_columns else [])]
     source = _source_of(paths, detector, given, keep_columns)
     layout = source.layout
     if limit is not None and limit.per_class is not None and not layout.has_logits:
@@ -137,8 +149,7 @@ def score(
         raise InvalidInput(
             f"the column {taken[0]!r} of {source.path} cannot be kept: the scores have one of that name."
         )
-    moves = stream and detector.has_running_statistics
-    job = ScoreJob(detector, limit, layout, moves, given["on_invalid"], not source.is_one_table, threads)
+    job = ScoreJob(detector, limit, layout, moves, given["on_invalid"], not source.is_one_table, by or "", threads)
     for text in dict.fromkeys(source.look(reads_logits=LOGITS in detector.reads)):
         given["say"](text)
     if is_folder(os.fspath(output)):
