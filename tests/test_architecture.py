@@ -45,7 +45,9 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scores", "state",
     },
     "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors"},
-    "extraction": {"_progress", "_validate", "encoding", "errors", "export.onnx", "outputs", "rows", "sklearn"},
+    "extraction": {
+        "_progress", "_validate", "encoding", "errors", "export.onnx", "jobs", "outputs", "rows", "sklearn",
+    },
     "export.onnx": {
         "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "input_checks", "moments",
         "outputs", "state",
@@ -85,7 +87,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.paper",
-        "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "guard", "guard.server",
+        "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
+        "guard.server",
         "input_checks", "jobs", "metrics", "outputs", "rows", "sample",
     },
     "__main__": {"cli"},

@@ -84,9 +84,8 @@ def test_a_network_in_double_precision(network: Any) -> None:
     with torch.no_grad():
         logits, queries = (model.classifier(torch.from_numpy(ours[part]["features"])).numpy() for part in ours)
     expected = mahalanobis(logits, LABELS.numpy(), queries)
-    np.testing.assert_allclose(
-        ns.Mahalanobis(["classifier"], shrinkage=0.0).fit(train).score(test), expected, rtol=1e-5
-    )
+    detector = ns.Mahalanobis(["classifier"], shrinkage=0.0).fit(train)
+    np.testing.assert_allclose(detector.score(test), expected, rtol=1e-5)
 
 
 # -- attacks -------------------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as built
 
 COMMANDS = {
+    "extract": "extract:extract_outputs",
     "fit": "fit:fit",
     "score": "score:score",
     "eval": "evaluate:evaluate",
+    "compare": "compare:compare",
     "audit": "audit:audit_claims",
     "bench": "bench:bench",
     "stress": "stress:command",

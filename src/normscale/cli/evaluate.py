@@ -137,12 +137,27 @@ def evaluate(
                 print_skipped(skipped)
         _show(rows, format, output)
         return
+    compare_in_memory(tables, detectors, seed, format, output, report, figures, options)
+
+
+def compare_in_memory(
+    tables: ComparedTables,
+    detectors: dict[str, Any],
+    seed: int,
+    format: Format,
+    output: str | None,
+    report: str | None,
+    figures: bool,
+    options: dict[str, Any],
+) -> list[Measurement]:
+    """Compare in every setting, print, and write what was asked for."""
     with bar("comparing", None) as line_of:
         progress = ComparisonProgress(line_of.total, lambda n, what: line_of.advance(n, doing=f"comparing on {what}"))
         found = compare_tables(tables, detectors, seed=seed, progress=progress, **options)
     _show(found.rows, format, output)
     if report is not None:
         _write_report(report, found, tables, figures)
+    return found.rows
 
 
 def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
