@@ -95,7 +95,7 @@ def test_half_precision_tables_and_what_is_wrong_leave_nothing_behind(place: Pat
         with pytest.raises(ns.InvalidInput, match=message):
             extract_to(**{"model": model, "data": data, "output": str(tmp_path / output), **given})  # type: ignore[arg-type]
     with pytest.raises(ns.FileFormatError, match="suffix"):
-        extract_to(model, data, str(tmp_path / "f.pkl"))
+        extract_to(model, data, str(tmp_path / "f.xyz"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npz", "large.py"]
 
 

@@ -29,7 +29,7 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
-class Kept(StrEnum):
+class TablePrecision(StrEnum):
     """What tables are written in."""
 
     FLOAT32 = "float32"
@@ -64,7 +64,7 @@ DeviceOption = Annotated[str | None, typer.Option(help="Where to run, such as cu
 PrecisionOption = Annotated[
     Precision, typer.Option("--dtype", help="What to run in; a lower one is compared with float32.")
 ]
-KeepOption = Annotated[Kept, typer.Option("--keep", help="What the tables are written in.")]
+KeepOption = Annotated[TablePrecision, typer.Option("--keep", help="What the tables are written in.")]
 ThreadsOption = Annotated[
     int, typer.Option("--workers", min=1, help="Threads that read pictures; with --engine, processes.")
 ]
@@ -93,7 +93,7 @@ def extract_outputs(
     batch_size: BatchOption = 128,
     device: DeviceOption = None,
     dtype: PrecisionOption = Precision.FLOAT32,
-    keep: KeepOption = Kept.FLOAT32,
+    keep: KeepOption = TablePrecision.FLOAT32,
     workers: ThreadsOption = 4,
     on_invalid: InvalidOption = OnInvalid.RAISE,
     piece_rows: Annotated[int, typer.Option(min=1, help="Rows of a piece; a finished piece is not made again.")] = 8192,
