@@ -13,9 +13,9 @@ from guard.guards import detector, digits, guard, moments_of, one_class, sample,
 from normscale._kernels import BlockState
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
-from normscale.guard.block import block_moments
 from normscale.guard.drift import DriftMonitor, RecentRows
 from normscale.guard.guard_state import MinuteCounts
+from normscale.guard.judge import block_moments
 from normscale.guard.stored_state import Clock
 from normscale.moments import RunningMoments
 
@@ -270,7 +270,7 @@ def test_readings_equal_their_definitions() -> None:
     of_answers = ["flagged", "stream_only_flags"]
     assert [reading.name for reading in DriftMonitor(None, policy).readings(monitor)] == of_answers
     moved = RunningMoments.from_state(50.0, reference.moments.mean + 0.3 * reference.moments.std, reference.moments.m2)
-    *_, shift, spread = drift.readings(monitor, moved)
+    *_, shift, spread = drift.readings(monitor, moved.state)
     assert shift.value == pytest.approx(0.3)
     assert spread.value == pytest.approx(math.sqrt(reference.moments.weight / 50.0) - 1.0)
     assert (shift.alarming, shift.freezing, spread.freezing) == (True, False, True)

@@ -266,8 +266,7 @@ def _notes(guards: GuardPair) -> list[str]:
             "fit it again with this version."
         )
     if guard.adopted is not None:
-        carried = f"{guard.state.rows} rows were carried over" if guard.adopted["carried"] else "it begins anew"
-        notes.append(f"the store was another detector's; {carried}.")
+        notes.append("the store was another detector's; its statistics begin anew.")
     if guards.shadow is not None:
         notes.append(f"{guards.shadow.detector!r} on {guards.shadow.store.name} is its shadow.")
     if guards.former is not None:

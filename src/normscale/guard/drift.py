@@ -166,8 +166,12 @@ class RecentRows(NamedTuple):
     @property
     def std(self) -> FloatArray:
         """(C,) of the logits."""
-        std: FloatArray = np.sqrt(self.m2 / self.weight)
-        return std
+        return _std(self)
+
+
+def _std(moments: BlockState | RecentRows) -> FloatArray:
+    std: FloatArray = np.sqrt(moments.m2 / moments.weight)
+    return std
 
 
 def _fading(rows: float, window: float) -> tuple[float, float]:
@@ -225,7 +229,7 @@ class DriftMonitor:
             arrays = {LOGITS: baseline.moments, **baseline.others}
             self._ranges = {name: _TrainingRange(moments, self.far) for name, moments in arrays.items()}
 
-    def readings(self, recent: RecentRows, running: RunningMoments | None = None) -> tuple[Reading, ...]:
+    def readings(self, recent: RecentRows, running: BlockState | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
         readings = []
         if self.baseline is not None and recent.weight >= self._enough:
@@ -237,7 +241,7 @@ class DriftMonitor:
         if recent.reference >= 0.0:
             readings.append(self._reading(Drift.REFERENCE, recent.reference, recent.reference_class))
         if self.baseline is not None and running is not None:
-            readings += self._moved(running.mean, running.std, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
+            readings += self._moved(running.mean, _std(running), Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
         return tuple(readings)
 
     def _balance(self, recent: RecentRows) -> Reading:
@@ -269,14 +273,14 @@ class DriftMonitor:
         return np.maximum.reduce(found) if found else None
 
     def explain(
-        self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
+        self, reading: Reading, recent: RecentRows, running: BlockState | None, names: tuple[str, ...] | None
     ) -> str:
         """Say a reading in plain words, and what is normal."""
         said = self._words(reading, recent, running, names)
         return f"{said} ({reading.value:.2g}; normal: {NORMAL[reading.name]}.)"
 
     def _words(
-        self, reading: Reading, recent: RecentRows, running: RunningMoments | None, names: tuple[str, ...] | None
+        self, reading: Reading, recent: RecentRows, running: BlockState | None, names: tuple[str, ...] | None
     ) -> str:
         worst, share = reading.worst, f"{100 * reading.value:.0f} % of the recent rows are flagged"
         name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
@@ -291,7 +295,7 @@ class DriftMonitor:
             now, then = recent.predicted[worst] / recent.weight, self.share[worst]
             return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
         recent_rows = reading.name in (Drift.SHIFT, Drift.SPREAD) or running is None
-        mean, std = (recent.mean, recent.std) if recent_rows else (running.mean, running.std)  # type: ignore[union-attr]
+        mean, std = (recent.mean, recent.std) if recent_rows else (running.mean, _std(running))  # type: ignore
         if reading.name in (Drift.SHIFT, Drift.RUNNING_SHIFT):
             direction = "above" if mean[worst] > self.mean[worst] else "below"
             distance = f"{reading.value:.1f} training deviations {direction}"

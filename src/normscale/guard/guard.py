@@ -16,7 +16,7 @@ from normscale._validate import BoolArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.guard.block import checked_outputs, require_logits, require_numbers, required_widths
+from normscale.guard.acceptable import checked_outputs, require_numbers, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
@@ -156,12 +156,9 @@ class Guard(StoredState):
         return [answers[i] for i in range(len(requests))]
 
     def acceptable(self, outputs: ModelOutputs | Any) -> ModelOutputs:
-        """Choose the arrays that the guard reads, or refuse them; the numbers of logits are looked at later."""
+        """Choose the arrays that the guard reads, or refuse them (:class:`InvalidInput`)."""
         outputs = checked_outputs(outputs, self.widths, self.detector.name)
-        if not self._fitted_on_probabilities:
-            require_logits(outputs.logits)
-        for name in outputs.names[1:]:  # logits come first, and are looked at with their moments
-            require_numbers(outputs.array(name), name)
+        require_numbers(outputs, are_logits=not self._fitted_on_probabilities)
         return outputs
 
     def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
@@ -179,7 +176,7 @@ class Guard(StoredState):
 
     def preview(self, outputs: ModelOutputs | Any) -> Verdict:
         """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
-        return self.judge.preview(self.state, checked_outputs(outputs, self.widths, self.detector.name))
+        return self.judge.preview(self.state, self.acceptable(outputs))
 
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
         """Score one client's rows, and write what becomes of them."""
@@ -199,7 +196,7 @@ class Guard(StoredState):
             note = {} if part.cause is None else {"cause": part.cause}
             counts = {"rows": part.rows, "flagged": part.flagged, "display_sample": part.display_sample}
             entry = session.append(event, note, client=client, **counts)
-            if part.cause is not None:
+            if part.cause is not None and part.moments is not None:
                 session.quarantine(entry, part.cause, part.moments, part.packed_rows)
         given = [request.given for request in requests if request.given is not None]
         self._compare(session, given, ruling.verdict.is_ood)
@@ -304,7 +301,7 @@ class Guard(StoredState):
     def readings(self) -> tuple[Reading, ...]:
         """The drift readings, and those of the running statistics."""
         state = self.state
-        return self.drift.readings(state.recent, None if state.frozen is not None else state.statistics.moments)
+        return self.drift.readings(state.recent, self.judge.running_moments(state, state.statistics))
 
     def quarantine(self) -> list[Quarantined]:
         """List quarantined rows by client and minute, without the rows themselves."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._validate import BoolArray
 from normscale.detectors.threshold import Threshold
@@ -15,9 +17,7 @@ from normscale.guard.statistics import Statistics, Tensors
 from normscale.state import Kind, pack_state, unpack_state
 
 STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
-_PLAIN = ("seq", "at", "rows", "scored", "quarantined", "alarms_raised", "largest_score")
-_TUPLES = ("frozen", "alarms", "this_minute", "successor", "agreement")
-_RECENT = ("predicted", "mean", "m2")
+_STATISTICS = "statistics."
 
 
 class Alarm(NamedTuple):
@@ -42,12 +42,6 @@ class Frozen(NamedTuple):
     """Then only a person ends it."""
     alarms: tuple[Alarm, ...] = ()
     """Those that stood when it froze."""
-
-    @classmethod
-    def from_list(cls, values: Sequence[Any]) -> Frozen:
-        """Read it from the list that a stored header holds."""
-        since, because, by_person, alarms = values
-        return cls(since, because, by_person, tuple(Alarm(*alarm) for alarm in alarms))
 
 
 class MinuteCounts(NamedTuple):
@@ -142,39 +136,50 @@ class GuardState(NamedTuple):
 
     def pack(self) -> bytes:
         """Write the state as bytes."""
-        recent = self.recent
-        header = {
-            **{name: getattr(self, name) for name in (*_PLAIN, *_TUPLES, "counted")},  # tuples are lists there
-            "threshold": self.threshold.to_header() if self.threshold_decided else None,
-            "recent": {name: value for name, value in recent._asdict().items() if name not in _RECENT},
-        }
-        tensors = {f"statistics.{name}": array for name, array in self.statistics.tensors().items()}
-        tensors |= {f"recent.{name}": getattr(recent, name) for name in _RECENT}
-        return pack_state(header, tensors, STORED)
+        tensors = {_STATISTICS + name: array for name, array in self.statistics.tensors().items()}
+        parts = {name: _split(value, name, tensors) for name, value in self._asdict().items() if name != "statistics"}
+        return pack_state(parts, tensors, STORED)
 
-    def unpacked(self, data: bytes) -> GuardState:
-        """Read a state of the same guard from bytes; ``self`` is the state of an empty store."""
-        header, tensors = unpack_state(data, STORED)
+    def unpacked(self, data: bytes, *, of_detector: bool = True) -> GuardState:
+        """Read a state from bytes; ``self`` is that of an empty store.
+
+        With ``of_detector`` the running statistics are read, too, which only those of the same detector can be.
+        """
+        parts, tensors = unpack_state(data, STORED)
+        own = {name[len(_STATISTICS) :]: array for name, array in tensors.items() if name.startswith(_STATISTICS)}
         try:
-            decided = header["threshold"] is not None
-            return GuardState(
-                statistics=self.statistics.restored(statistics_tensors(tensors)),
-                recent=RecentRows(**{**header["recent"], **{name: tensors[f"recent.{name}"] for name in _RECENT}}),
-                threshold=Threshold.from_header(header["threshold"]) if decided else self.threshold,
-                frozen=None if header["frozen"] is None else Frozen.from_list(header["frozen"]),
-                alarms=tuple(Alarm(*alarm) for alarm in header["alarms"]),
-                this_minute=MinuteCounts(*header["this_minute"]),
-                threshold_decided=decided,
-                successor=None if header.get("successor") is None else Successor(*header["successor"]),
-                agreement=ShadowAgreement(*header.get("agreement", ())),
-                counted=header.get("counted", 0),
-                **{name: header[name] for name in _PLAIN},
-            )
+            fields = {name: _joined(hint, parts[name], name, tensors) for name, hint in _hints(GuardState)}
+            if not fields["threshold_decided"]:
+                fields["threshold"] = self.threshold
+            return GuardState(statistics=self.statistics.restored(own) if of_detector else self.statistics, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"the state of the guard is damaged ({error!r}); {STORED.when_damaged}") from error
 
 
-def statistics_tensors(tensors: Mapping[str, Any]) -> Tensors:
-    """Those of the running statistics among the arrays of a stored state."""
-    prefix = "statistics."
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+@cache
+def _hints(record: type) -> list[tuple[str, Any]]:
+    return [(name, hint) for name, hint in get_type_hints(record).items() if hint is not Statistics]
+
+
+def _split(value: Any, name: str, tensors: Tensors) -> Any:
+    """A record as plain values; its arrays are put among ``tensors`` by their dotted names."""
+    if isinstance(value, np.ndarray):
+        tensors[name] = value
+        return None
+    if isinstance(value, tuple):
+        fields = getattr(value, "_fields", range(len(value)))
+        return [_split(part, f"{name}.{field}", tensors) for field, part in zip(fields, value, strict=True)]
+    return value
+
+
+def _joined(hint: Any, value: Any, name: str, tensors: Mapping[str, NDArray[Any]]) -> Any:
+    """What :func:`_split` was given, of a declared type."""
+    if value is None:
+        return tensors.get(name)
+    wanted = next((one for one in (hint, *get_args(hint)) if hasattr(one, "_fields")), None)
+    if get_origin(hint) is tuple:
+        return tuple(_joined(get_args(hint)[0], part, f"{name}.{i}", tensors) for i, part in enumerate(value))
+    if wanted is not None:
+        pairs = zip(_hints(wanted), value, strict=True)
+        return wanted(*(_joined(inner, part, f"{name}.{field}", tensors) for (field, inner), part in pairs))
+    return tuple(value) if isinstance(value, list) else value

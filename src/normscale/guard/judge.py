@@ -17,23 +17,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normscale import _kernels, _validate
 from normscale._kernels import BlockState
-from normscale._validate import BoolArray, FloatArray, IntArray
-from normscale.guard.block import Block
+from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.entries import Event
 from normscale.guard.guard_state import Alarm, GuardState
 from normscale.guard.policy import OnDrift
 from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
-from normscale.guard.view import sample_for_display
-from normscale.moments import RunningMoments
 from normscale.outputs import LOGITS, ModelOutputs
 
 _LOOK_EVERY = 50
 """Rows that are taken in between two looks at what has become of the training rows."""
 _FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
 """Training rows that may be flagged before their share counts, and how many of a class there must be."""
+
+
+SHOWN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
+"""What the log keeps of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
+_MOST_SHOWN, _MOST_FLAGGED = 48, 8
+"""Rows of a part that the log keeps, and how many flagged ones besides."""
+_LARGEST_SINGLE = 3e38
 
 
 class Cause(StrEnum):
@@ -45,6 +50,40 @@ class Cause(StrEnum):
     CAP = "cap"
 
 
+class Block(NamedTuple):
+    """Some rows, and what is known of them before they are scored."""
+
+    outputs: ModelOutputs
+    predicted: IntArray
+    far: BoolArray
+    """(n,) too far from training to be taken in ..."""
+    outliers: BoolArray
+    """(n,) ... or so far that they are flagged, whatever their score."""
+
+    @classmethod
+    def of(cls, outputs: ModelOutputs, drift: DriftMonitor) -> Block:
+        """Look at rows that were checked."""
+        distances = drift.distances(outputs)
+        if distances is None:
+            distances = np.zeros(len(outputs))
+        far, outliers = distances > drift.far, distances > drift.policy.outlier
+        return cls(outputs, _kernels.predicted(outputs.logits), far, outliers)
+
+    def part(self, mask: BoolArray) -> Block:
+        """Some of the rows."""
+        if mask.all():
+            return self
+        return Block(self.outputs[mask], self.predicted[mask], self.far[mask], self.outliers[mask])
+
+
+def block_moments(logits: Rows) -> BlockState:
+    """Moments of some rows of logits that were checked."""
+    state = _kernels.absorb(logits, 0.0, *np.zeros((2, logits.shape[1])))
+    if state is None:
+        raise _validate.invalid_row_error(logits, "logits")
+    return state
+
+
 class Part(NamedTuple):
     """Rows of a block that share a fate."""
 
@@ -53,10 +92,10 @@ class Part(NamedTuple):
     rows: int
     flagged: int
     display_sample: bytes
-    moments: BlockState
-    """Of the rows' logits."""
+    moments: BlockState | None
+    """Of the logits of quarantined rows ..."""
     packed_rows: bytes
-    """What must be kept of quarantined rows to accept them some day."""
+    """... and what else must be kept of them to accept them some day."""
 
 
 class Ruling(NamedTuple):
@@ -88,11 +127,14 @@ class Judge:
         self.start = start
         self.drift = drift
         self.policy = drift.policy
+        self._trusting = drift.policy.trusting
         self.class_names = class_names
         self.mode = Mode.RUNNING if start.statistics.running else Mode.STATIC
         kept = {} if drift.baseline is None else drift.baseline.kept
+        self._capped = self.policy.client_cap is not None or self.policy.minute_cap is not None
+        self._has_moments = start.statistics.moments is not None
         self._reference: Block | None = None
-        if self.mode == Mode.RUNNING and not self.policy.trusting and len(kept.get(LOGITS, ())):
+        if self.mode == Mode.RUNNING and not self._trusting and len(kept.get(LOGITS, ())):
             self._reference = Block.of(ModelOutputs._trusted(dict(kept)), drift)
             self._reference_scores = start.statistics.score(self._reference.outputs)
 
@@ -113,14 +155,16 @@ class Judge:
             state = state._replace(frozen=None)
             events.append((Event.THAW, {"because": why}))
         block = Block.of(outputs, self.drift)
-        room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
-        may = block.may_be_taken_in(room)
+        may = ~block.far
+        if self._capped:
+            room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
+            may[np.flatnonzero(may)[room:]] = False
         scored = self._score(state, block, may)
         recent = self._counted(state, block, may, scored)
         if (state.rows + np.count_nonzero(scored.taken)) // _LOOK_EVERY != state.rows // _LOOK_EVERY:
             recent = self._with_reference(state, recent, scored.statistics)
-        running = None if state.frozen is not None else scored.statistics.moments
-        readings = () if self.policy.trusting else self.drift.readings(recent, running)
+        running = self.running_moments(state, scored.statistics)
+        readings = () if self._trusting else self.drift.readings(recent, running)
         alarms = tuple(self._alarms(state, readings, len(outputs), recent, running))
         known = {alarm.name for alarm in state.alarms}
         if new := [alarm for alarm in alarms if alarm.name not in known]:
@@ -143,6 +187,10 @@ class Judge:
         """What would be said of rows by the statistics as they are."""
         block = Block.of(outputs, self.drift)
         return self._verdict(state, block, self._score(state, block, np.zeros(len(outputs), np.bool_)))
+
+    def running_moments(self, state: GuardState, statistics: Statistics) -> BlockState | None:
+        """The moments that are held against training, where statistics are moments and not frozen."""
+        return statistics.block_state() if self._has_moments and state.frozen is None else None
 
     def mode_of(self, state: GuardState) -> Mode:
         """How rows are scored in a state."""
@@ -178,7 +226,7 @@ class Judge:
         readings: tuple[Reading, ...],
         rows: int,
         recent: RecentRows,
-        running: RunningMoments | None,
+        running: BlockState | None,
     ) -> Iterator[Alarm]:
         """The alarms that stand after some rows: new ones, and earlier ones that have not been calm for long."""
         earlier = {alarm.name: alarm for alarm in state.alarms}
@@ -200,7 +248,7 @@ class Judge:
             scores = file.score(block.outputs)
             return _Scored(scores, self._flags(state, scores, block), none, none, state.statistics)
         scores, statistics = _stepped(state.statistics, block.outputs, may)
-        if self.policy.trusting or self.mode == Mode.STATIC:
+        if self._trusting or self.mode == Mode.STATIC:
             return _Scored(scores, self._flags(state, scores, block), none, may, statistics)
         by_file = file.score(block.outputs)
         scores = np.maximum(by_file, scores)
@@ -223,7 +271,8 @@ class Judge:
         if not may.any():
             return recent
         part = block.part(may)
-        return recent.after(part.moments, np.bincount(part.predicted, minlength=n_classes), window)
+        moments = block_moments(part.outputs.logits)
+        return recent.after(moments, np.bincount(part.predicted, minlength=n_classes), window)
 
     def _with_reference(self, state: GuardState, recent: RecentRows, statistics: Statistics) -> RecentRows:
         """Look which of the training rows that are kept the running statistics alone would flag."""
@@ -244,12 +293,12 @@ class Judge:
     def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
         n, taken = may.size, int(np.count_nonzero(scored.taken))
         this_minute = state.this_minute
-        if self.policy.client_cap is not None or self.policy.minute_cap is not None:
+        if self._capped:
             this_minute = this_minute.after(state.at, client, int(np.count_nonzero(may)))
         return state._replace(
             statistics=scored.statistics,
             rows=state.rows + taken,
-            counted=state.counted + (0 if self.policy.trusting else taken),
+            counted=state.counted + (0 if self._trusting else taken),
             scored=state.scored + n,
             quarantined=state.quarantined + n - taken,
             largest_score=max(state.largest_score, float(scored.scores.max())),
@@ -263,10 +312,11 @@ class Judge:
             if not mask.any():
                 continue
             part, flags, places = block.part(mask), scored.flags[mask], np.flatnonzero(mask)
-            sample = sample_for_display(scored.scores[mask], part.predicted, flags, request_starts, places)
+            sample = _sample_for_display(scored.scores[mask], part.predicted, flags, request_starts, places)
             kept = cause in (Cause.FROZEN, Cause.CAP)
             packed = self.start.statistics.pack_rows(part.outputs) if kept else b""
-            yield Part(cause, len(part.outputs), int(np.count_nonzero(flags)), sample, part.moments, packed)
+            moments = None if cause is None else block_moments(part.outputs.logits)
+            yield Part(cause, len(part.outputs), int(np.count_nonzero(flags)), sample, moments, packed)
 
     def _scaled(self, state: GuardState, outputs: ModelOutputs, scored: _Scored) -> FloatArray:
         """The scaled logits behind the scores."""
@@ -290,6 +340,25 @@ def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) ->
         scores[taken], statistics = statistics.step(outputs[taken])
     scores[~taken] = statistics.score(outputs[~taken])
     return scores, statistics
+
+
+def _sample_for_display(
+    scores: FloatArray, predicted: IntArray, flagged: BoolArray, request_starts: IntArray, places: IntArray
+) -> bytes:
+    """Choose evenly spread rows and the first flagged ones; all rows of a small block.
+
+    ``request_starts`` says where in the block each request begins, ``places`` which of the block's rows these are.
+    """
+    n, even = scores.size, min(scores.size, _MOST_SHOWN)
+    chosen = np.arange(even)
+    if n > even:
+        chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_MOST_FLAGGED]])
+    records, place = np.zeros(chosen.size, SHOWN), places[chosen]
+    records["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
+    records["predicted"], records["flagged"] = predicted[chosen], flagged[chosen]
+    records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
+    records["sampled"][:even] = True
+    return records.tobytes()
 
 
 class _Scored(NamedTuple):

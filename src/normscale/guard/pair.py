@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from normscale.errors import InvalidInput
-from normscale.guard.block import checked_outputs
+from normscale.guard.acceptable import checked_outputs
 from normscale.guard.guard import Guard
 from normscale.guard.request import Request, Verdict
 from normscale.guard.stored_state import Switched

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.guard.block import require_numbers
 from normscale.guard.guard import Guard
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.rows.format import format_of_content
@@ -78,17 +77,15 @@ def _trouble(guard: Guard, lines: list[_Line]) -> str:
     good = [line for line in lines if not line.error]
     try:
         if good:
-            _stacked(guard, good)
+            guard.acceptable(_stacked(guard, good))
     except ValueError as error:
         return str(error)
     return ""
 
 
 def _stacked(guard: Guard, lines: list[_Line]) -> ModelOutputs:
-    """Rows as outputs that the guard takes; ``ValueError`` when one of them is wrong."""
-    outputs = guard.acceptable({name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
-    require_numbers(outputs.logits, LOGITS)
-    return outputs
+    """Rows as outputs; ``ValueError`` where their widths differ."""
+    return ModelOutputs(**{name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
 
 
 def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:

@@ -1,7 +1,7 @@
 """The running statistics of a guard: a detector, and a state that is never changed. A block of rows makes a new one.
 
-So a transaction that fails is undone by forgetting what it made. Nothing here knows a detector: statistics are what
-:meth:`~normscale.detectors.base.Detector.start` and :meth:`~normscale.detectors.base.Detector.step` give.
+So a transaction that fails is undone by forgetting what it made. Nothing here knows a detector: statistics are what its
+``_start`` and ``_step`` give, for rows that the guard has checked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from normscale.guard.policy import Policy
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 from normscale.scaling import norm_scale, norm_scale_stream
-from normscale.state import record_arrays
+from normscale.state import copied, record_arrays
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -40,50 +40,59 @@ class Statistics:
 
     detector: Detector
     widths: Mapping[str, int]
+    running: bool = False
+    """Whether they change with the stream."""
+    in_place: bool = False
+    """Whether the detector changes the arrays of a state that it is given."""
     state: Any = None
     prior: float = math.inf
     probation: float = 0.0
     """How many rows the stream must have taught before its scores are answered; until then they are only counted."""
 
-    @property
-    def running(self) -> bool:
-        """Whether they change with the stream."""
-        return self.detector.has_running_statistics
-
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
         """Scores of rows as they are taken in one by one, and the statistics after them."""
-        rows = outputs.only(*self.widths)
-        if math.isinf(self.prior):
-            scores, state = self.detector.step(self.state, rows)
-            return scores, replace(self, state=state)
-        scores, state = np.empty(len(rows)), self.state
+        rows, state, scores = outputs.only(*self.widths), self.state, []
         for part in self._parts(len(rows)):
-            scores[part], state = self.detector.step(state, rows[part])
+            own = copied(state) if self.in_place else state
+            prepared = self.detector._prepare(rows if part is None else rows[part], 1)
+            some, state = self.detector._step(own, prepared, 1)
+            scores.append(some)
             state = self._halved(state)
-        return scores, replace(self, state=state)
+        return scores[0] if len(scores) == 1 else np.concatenate(scores), replace(self, state=state)
 
-    def _parts(self, n_rows: int) -> Iterator[slice]:
-        """Rows up to each one that makes it due to forget, so that any split of a stream gives the same."""
-        weight, first = self._moments(self.state).weight, 0
+    def _parts(self, n_rows: int) -> Iterator[slice | None]:
+        """Rows up to each one that makes it due to forget, so that any split of a stream gives the same; None: all."""
+        if math.isinf(self.prior):
+            yield None
+            return
+        weight, first = self.block_state().weight, 0
         while first < n_rows:
             room = 2.0 * self.prior - weight
             last = n_rows if room >= n_rows - first else first + max(1, math.ceil(room))
-            yield slice(first, last)
+            yield None if last - first == n_rows else slice(first, last)
             weight, first = self.prior if last - first >= room else weight + last - first, last
 
     def _halved(self, state: Any) -> Any:
-        moments = RunningMoments.wrap(self._moments(state))
-        heavy = moments.weight >= 2.0 * self.prior
-        return self.detector._of_moments(moments.reweighted(self.prior).state) if heavy else state
-
-    def _moments(self, state: Any) -> BlockState:
-        moments = self.detector._moments(state)
-        assert moments is not None  # a prior is given to no other detector
-        return moments
+        if math.isinf(self.prior) or self.block_state(state).weight < 2.0 * self.prior:
+            return state
+        return self.detector._of_moments(RunningMoments.wrap(self.block_state(state)).reweighted(self.prior).state)
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
         """Score rows by the statistics as they are."""
-        return self.detector.score(outputs.only(*self.widths), state=self.state)
+        rows = outputs.only(*self.widths)
+        return self.detector._score_at(self.state, rows, 1) if self.running else self.detector._score(rows, 1)
+
+    def block_state(self, state: Any = None) -> BlockState:
+        """The moments that a state is, by default that at this moment; only where :attr:`moments` are known."""
+        moments = self.detector._moments(self.state if state is None else state)
+        assert moments is not None
+        return moments
+
+    @property
+    def moments(self) -> RunningMoments | None:
+        """Running moments of the logits, where these are what is kept."""
+        moments = self.detector._moments(self.state) if self.running else None
+        return None if moments is None else RunningMoments.wrap(moments)
 
     def pack_rows(self, outputs: ModelOutputs) -> bytes:
         """What must be kept of quarantined rows, besides their moments, to accept them some day."""
@@ -109,43 +118,30 @@ class Statistics:
         formula = offered_moments(self.detector)
         if formula is None:
             raise InvalidInput("this detector does not scale logits; ask without scaled=true.")
-        moments = self.moments or RunningMoments.wrap(formula.state)
         if not taking_in:
-            return norm_scale(logits, moments, formula.temperature)
-        scaled, state = np.empty(logits.shape), self.state
-        for part in self._parts(len(logits)) if self.prior < math.inf else (slice(None),):
-            now = RunningMoments.wrap(self._moments(state))
-            scaled[part] = norm_scale_stream(logits[part], now, formula.temperature)
-            state = self._halved(self.detector.step(state, ModelOutputs(logits[part]))[1])
+            return norm_scale(logits, self.moments or RunningMoments.wrap(formula.state), formula.temperature)
+        scaled, now = np.empty(logits.shape), self
+        for part in self._parts(len(logits)):
+            rows = slice(None) if part is None else part
+            moments = RunningMoments.wrap(now.block_state())
+            scaled[rows] = norm_scale_stream(logits[rows], moments, formula.temperature)
+            now = now.step(ModelOutputs(logits[rows]))[1]
         return scaled
-
-    @property
-    def moments(self) -> RunningMoments | None:
-        """Running moments of the logits, where these are what is kept."""
-        moments = self.detector._moments(self.state) if self.running else None
-        return None if moments is None else RunningMoments.wrap(moments)
-
-    def of_moments(self, moments: BlockState) -> Statistics:
-        """The same with other moments, where these are what is kept."""
-        return replace(self, state=self.detector._of_moments(moments))
 
     def tensors(self) -> Tensors:
         """What the store keeps."""
         return record_arrays(self.state) if self.running else {}
 
     def restored(self, tensors: Tensors) -> Statistics:
-        """Read them back."""
+        """Read them back; where training counted as fewer rows then, it gets the rest."""
         if not self.running:
             return self
-        return replace(self, state=self._of_prior(self.detector._read_state(tensors, "")))
-
-    def _of_prior(self, state: Any) -> Any:
-        """A state that was written where training may have counted as fewer rows."""
-        missing = 0.0 if math.isinf(self.prior) else self.prior - self._moments(state).weight
-        if missing <= 0.0:
-            return state
-        training = RunningMoments.wrap(self._moments(self.state)).reweighted(missing)
-        return self.detector._of_moments(training.merge(RunningMoments.wrap(self._moments(state))).state)
+        state = self.detector._read_state(tensors, "")
+        missing = 0.0 if math.isinf(self.prior) else self.prior - self.block_state(state).weight
+        if missing > 0.0:
+            training = RunningMoments.wrap(self.block_state()).reweighted(missing)
+            state = self.detector._of_moments(training.merge(RunningMoments.wrap(self.block_state(state))).state)
+        return replace(self, state=state)
 
 
 def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy) -> Statistics:
@@ -154,12 +150,12 @@ def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy)
     The detector itself is left alone.
     """
     own = copy.copy(detector)
-    own.warns_of_far_rows = False  # a guard has its own readings of outliers
     if not own.has_running_statistics:
         return Statistics(own, widths)
-    state = own._current()
-    moments = own._moments(state)
-    if policy.trusting or moments is None:
-        return Statistics(own, widths, state, probation=0.0 if policy.trusting else policy.evidence)
-    training = RunningMoments.wrap(moments).reweighted(policy.prior).state
-    return Statistics(own, widths, own._of_moments(training), policy.prior)
+    at_start = Statistics(own, widths, True, own._in_place, own._current())
+    if policy.trusting:
+        return at_start
+    if at_start.moments is None:
+        return replace(at_start, probation=policy.evidence)
+    training = at_start.moments.reweighted(policy.prior).state
+    return replace(at_start, state=own._of_moments(training), prior=policy.prior)

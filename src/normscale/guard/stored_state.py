@@ -14,7 +14,7 @@ from normscale.errors import StoreUnavailable
 from normscale.guard.entries import Entry, Event
 from normscale.guard.guard_state import GuardState, Successor
 from normscale.guard.stores import Quarantined, Store, Transaction
-from normscale.guard.succession import fingerprint, profile_of, succeed
+from normscale.guard.succession import fingerprint, succeed
 from normscale.guard.view import View
 
 KEEP = 2000
@@ -92,8 +92,7 @@ class StoredState:
         """What the state took when it was last written here."""
         self.fingerprint = fingerprint(detector)
         with store.transaction() as transaction:
-            profile = profile_of(detector)
-            note = succeed(transaction, start, self.fingerprint, profile, adopt=adopt, store_name=store.name)
+            note = succeed(transaction, start, detector, self.fingerprint, adopt=adopt, store_name=store.name)
             self.head = transaction.head()
             self.state = self.loaded(transaction)
             entries = transaction.entries_after(self.state.seq - KEEP)
@@ -102,7 +101,7 @@ class StoredState:
         """The last one that this process has seen in the log."""
         self.clock.catch_up(self.state.at)
         self.adopted = note
-        """What was carried over from the detector that the store belonged to; None: it was this one's."""
+        """What the detector had learned that the store belonged to; None: it was this one's."""
         if note is not None:
             with self.session() as session:
                 session.append(Event.ADOPT, note=note)

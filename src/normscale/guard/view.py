@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.encoding.json_text import read_json
 from normscale.guard.entries import Entry, Event
+from normscale.guard.judge import SHOWN
 
 SECONDS = 5
 """One step of the timeline."""
@@ -25,33 +25,6 @@ MOST_FLAGGED = 20
 """Latest flagged rows that are kept."""
 MOST_EVENTS = 30
 """Latest alarms, freezes and decisions that are kept."""
-_RECORD = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
-"""Of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
-_MOST_ROWS = 48
-_MOST_FLAGGED = 8  # of a large block: flagged rows that are kept besides
-_LARGEST_SINGLE = 3e38  # what single precision holds
-
-
-def sample_for_display(
-    scores: FloatArray, predicted: IntArray, flagged: BoolArray, request_starts: IntArray, places: IntArray
-) -> bytes:
-    """Choose evenly spread rows and the first flagged ones; all rows of a small block.
-
-    ``request_starts`` says where in the block each request begins, ``places`` which of the block's rows these are.
-    """
-    n = scores.size
-    chosen, even = np.arange(min(n, _MOST_ROWS)), min(n, _MOST_ROWS)
-    if n > _MOST_ROWS:
-        chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_MOST_FLAGGED]])
-    records = np.empty(chosen.size, _RECORD)
-    records["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
-    records["predicted"] = predicted[chosen]
-    place = places[chosen]
-    records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
-    records["flagged"] = flagged[chosen]
-    records["sampled"] = False
-    records["sampled"][:even] = True
-    return records.tobytes()
 
 
 class View:
@@ -83,21 +56,15 @@ class View:
         """Rows, flagged rows and quarantined rows in each step of the last ten minutes, oldest first."""
         first = int(now // SECONDS) - STEPS + 1
         steps = [self._steps.get(number, (0, 0, 0)) for number in range(first, first + STEPS)]
-        rows, flagged, quarantined = (list(column) for column in zip(*steps, strict=True))
-        return {
-            "seconds": SECONDS,
-            "start": first * SECONDS,
-            "rows": rows,
-            "flagged": flagged,
-            "quarantined": quarantined,
-        }
+        columns = zip(("rows", "flagged", "quarantined"), zip(*steps, strict=True), strict=True)
+        return {"seconds": SECONDS, "start": first * SECONDS, **{name: list(column) for name, column in columns}}
 
     def recent(self) -> dict[str, list[Any]]:
         """The latest scores, oldest first, and the classes they were predicted as."""
         scores: list[float] = []
         classes: list[int] = []
         for _, _, sample in reversed(self._latest):
-            shown = np.frombuffer(sample, _RECORD)
+            shown = np.frombuffer(sample, SHOWN)
             shown = shown[shown["sampled"]][::-1]
             scores += shown["score"].tolist()
             classes += shown["predicted"].tolist()
@@ -109,7 +76,7 @@ class View:
         """The latest flagged rows, latest first; ``row`` is a row's place in its request."""
         found: list[dict[str, Any]] = []
         for at, client, sample in reversed(self._latest):
-            shown = np.frombuffer(sample, _RECORD)
+            shown = np.frombuffer(sample, SHOWN)
             for score, predicted, row, *_ in reversed(shown[shown["flagged"]].tolist()):
                 found.append({"at": at, "score": score, "predicted": predicted, "client": client, "row": row})
             if len(found) >= MOST_FLAGGED:
