@@ -1,7 +1,8 @@
 """Attack a guard with all that its file and its code tell, and report the worst that was reached.
 
     python tools/attack_guard.py                                        # the embedded sample
-    python tools/attack_guard.py --outputs ../shared/data/outputs_resnet20   # and a CIFAR-10 ResNet-20
+    python tools/attack_guard.py --outputs FOLDER --save                # and a CIFAR-10 ResNet-20; keep the record
+    python tools/attack_guard.py --tables                               # the record as the tables of docs/guard.md
 
 The attacker has the detector file, the code, rows like the honest ones and rows like the OoD ones, and sends a share of
 the traffic; the rest is honest. Two goals: *hide* (fewer OoD inputs are flagged) and *cry* (more in-distribution ones
@@ -649,13 +650,61 @@ def besides(record: Record, case: Case, name: str, detector: Detector, rows: int
         keep(f"benign: {kind}", lambda kind=kind: benign(fresh, kind))
 
 
+def tables(document: dict[str, Any]) -> Iterator[str]:
+    """The record as Markdown, worse of a fresh guard and one that has learned."""
+    cases = [(data, name) for data in ("sample", "resnet20") for name in DETECTORS]
+    short = {"norm_scaling": "plain", "robust_norm_scaling": "robust"}
+    yield f"| data | detector | goal | file alone | {' | '.join(f'{100 * share:.0f} %' for share in SHARES)} | after |"
+    yield "|" + "---|" * (5 + len(SHARES))
+    for goal, (data, name) in itertools.product(("hide", "cry"), cases):
+        lines = [
+            line for line in document["attacks"] if (line["data"], line["detector"], line["goal"]) == (data, name, goal)
+        ]
+        worse = min if goal == "hide" else max
+        cells = []
+        for share in SHARES:
+            mine = [line for line in lines if line["share"] == share]
+            silent, worst = (100 * worse(line[key] for line in mine) for key in ("without_alarm", "worst"))
+            cells.append(f"**{silent:.1f}** ({worst:.0f})")
+        file, after = 100 * lines[0]["frozen"], 100 * worse(line["after"] for line in lines)
+        yield f"| {data} | {short[name]} | {goal} | {file:.1f} | {' | '.join(cells)} | {after:.1f} |"
+    yield ""
+    found = {(line["data"], line["detector"], line["what"]): line for line in document["besides"]}
+    for kind, shown in (
+        (False, lambda line: ", ".join(_besides_cell(key, line[key]) for key in line)),
+        (True, lambda line: f"{100 * line['frozen']:.0f} %, {line['messages']}, {100 * line['more_flagged']:+.1f}"),
+    ):
+        first = "benign stream: frozen, messages, points above the file" if kind else "attack"
+        yield f"| {first} | {' | '.join(f'{data}, {short[name]}' for data, name in cases)} |"
+        yield "|" + "---|" * (1 + len(cases))
+        for what in dict.fromkeys(line["what"] for line in document["besides"]):
+            if what.startswith("benign: ") == kind:
+                cells = [
+                    shown({key: found[(*case, what)][key] for key in list(found[(*case, what)])[3:]}) for case in cases
+                ]
+                yield f"| {what.removeprefix('benign: ')} | {' | '.join(cells)} |"
+        yield ""
+
+
+def _besides_cell(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "alarm" if value else "no alarm"
+    if isinstance(value, float):
+        return f"{name.replace('_', ' ')} {100 * value:.1f} %"
+    return "more than tried" if value is None else f"{value} {name}" if name != "victim" else f"class {value}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outputs", type=Path, help="a folder of cifar10_train.npz, cifar10_test.npz, svhn.npz, ...")
     parser.add_argument("--rows", type=int, default=4000, help="of each attack, the honest ones too")
     parser.add_argument("--detector", choices=DETECTORS, action="append")
     parser.add_argument("--save", action="store_true", help=f"write {TARGET.relative_to(ROOT)}")
+    parser.add_argument("--tables", action="store_true", help="print what is recorded as Markdown, and attack nothing")
     chosen = parser.parse_args()
+    if chosen.tables:
+        print("\n".join(tables(json.loads(TARGET.read_text()))))
+        return 0
     cases = [sample_case()] + ([resnet_case(chosen.outputs)] if chosen.outputs else [])
     outputs = " --outputs outputs_resnet20" if chosen.outputs else ""
     record = Record(f"python tools/attack_guard.py --rows {chosen.rows}{outputs}", chosen.save)

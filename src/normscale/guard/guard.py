@@ -106,13 +106,6 @@ class Guard(StoredState):
             Whose rows they are; caps and quarantine go by client.
         scaled : bool
             Whether the scaled logits are wanted too.
-
-        Raises
-        ------
-        InvalidInput
-            An array is missing, or holds NaN, infinity or numbers beyond 1e100; nothing was taken in.
-        StoreUnavailable
-            As :meth:`process` does.
         """
         (answer,) = self.process([Request(as_outputs(outputs), client, scaled=scaled)])
         if isinstance(answer, InvalidInput):
@@ -359,15 +352,10 @@ def _joined(requests: Sequence[Request]) -> ModelOutputs:
 
 def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
     """The verdict on a request, whose rows begin at ``start``, out of that on all."""
-    verdict, rows = ruling.verdict, slice(start, start + len(request.outputs))
-    return dataclasses.replace(
-        verdict,
-        scores=verdict.scores[rows],
-        is_ood=verdict.is_ood[rows],
-        predicted=verdict.predicted[rows],
-        scaled=verdict.scaled[rows] if verdict.scaled is not None and request.scaled else None,
-        taken_in=int(np.count_nonzero(ruling.taken[rows])),
-    )
+    all_rows, rows = ruling.verdict, slice(start, start + len(request.outputs))
+    arrays = {name: getattr(all_rows, name)[rows] for name in ("scores", "is_ood", "predicted")}
+    scaled = all_rows.scaled[rows] if all_rows.scaled is not None and request.scaled else None
+    return dataclasses.replace(all_rows, **arrays, scaled=scaled, taken_in=int(np.count_nonzero(ruling.taken[rows])))
 
 
 def open_guard(

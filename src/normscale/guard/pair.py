@@ -23,17 +23,6 @@ class GuardPair:
     The shadow is a guard on a store of its own. It scores and takes in what the serving guard answered, and keeps count
     of how far both agree; nobody sees its answers. :meth:`switch` writes to the serving guard's store that the
     shadow serves from now on: no process takes rows into that store any more, and all of them go over to the other.
-
-    Attributes
-    ----------
-    serving : Guard
-    shadow : Guard or None
-    former : Guard or None
-        The one that served before a switch.
-    missed : int
-        Rows that this process could not give to the shadow.
-    trouble : str or None
-        Why, as long as it lasts.
     """
 
     def __init__(self, serving: Guard, shadow: Guard | None = None) -> None:
@@ -41,8 +30,11 @@ class GuardPair:
         self.serving = serving
         self.shadow = shadow
         self.former: Guard | None = None
+        """The one that served before a switch."""
         self.missed = 0
+        """Rows that this process could not give to the shadow ..."""
         self.trouble: str | None = None
+        """... and why, as long as it lasts."""
         self.widths: Mapping[str, int] = serving.widths
         if shadow is not None:
             for name in set(serving.widths) & set(shadow.widths):

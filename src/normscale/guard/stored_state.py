@@ -34,18 +34,7 @@ LOOK_EVERY = 50
 class Clock:
     """Seconds since 1970 as they were at the start, counted on by the monotonic clock.
 
-    Setting the machine's clock while a guard runs moves nothing. A guard that starts with a clock behind the last
-    entry of its log goes on from that entry.
-
-    Examples
-    --------
-    >>> ticks = iter([5.0, 7.0, 7.0, 9.0])
-    >>> clock = Clock(lambda: 1000.0, lambda: next(ticks))
-    >>> clock.now()
-    1002.0
-    >>> clock.catch_up(2000.0)
-    >>> clock.now()
-    2002.0
+    Setting the machine's clock while a guard runs moves nothing.
     """
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -58,33 +47,20 @@ class Clock:
 
     def catch_up(self, at: float) -> None:
         """Go on from ``at`` if that is later: another process on the same store has a clock ahead of this one."""
-        behind = at - self.now()
-        if behind > 0.0:
-            self._offset += behind
+        self._offset += max(0.0, at - self.now())
 
 
 class StoredState:
-    """What a guard keeps in its store.
-
-    Attributes
-    ----------
-    store : Store
-    start : GuardState
-        That of an empty store: what the detector file says.
-    state : GuardState
-        As of the last transaction that succeeded.
-    view : View
-        The recent past, for people.
-    listeners : list of callables
-        Each is called with every :class:`~normscale.guard.entries.Entry` that this process wrote, once it is on disk.
-    """
+    """What a guard keeps in its store."""
 
     def __init__(self, store: Store, start: GuardState, detector: Detector, *, adopt: bool = False) -> None:
         """Read the state and the log; with ``adopt`` also those of another detector (a store belongs to one)."""
         self.store = store
         self.start = start
+        """The state of an empty store: what the detector file says."""
         self.view = View()
         self.listeners: list[Callable[[Entry], None]] = []
+        """Each is called with every entry that this process wrote, once it is on disk."""
         self.clock = Clock()
         self.went_back = ""
         """Why the store is none that rows may be acknowledged on any more, if so."""
@@ -95,6 +71,7 @@ class StoredState:
             note = succeed(transaction, start, detector, self.fingerprint, adopt=adopt, store_name=store.name)
             self.head = transaction.head()
             self.state = self.loaded(transaction)
+            """As of the last transaction that succeeded."""
             entries = transaction.entries_after(self.state.seq - KEEP)
         self.view.feed(entries)
         self.last_entry = entries[-1] if entries else None
