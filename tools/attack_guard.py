@@ -679,9 +679,8 @@ def tables(document: dict[str, Any]) -> Iterator[str]:
         yield "|" + "---|" * (1 + len(cases))
         for what in dict.fromkeys(line["what"] for line in document["besides"]):
             if what.startswith("benign: ") == kind:
-                cells = [
-                    shown({key: found[(*case, what)][key] for key in list(found[(*case, what)])[3:]}) for case in cases
-                ]
+                lines = [found.get((*case, what), {}) for case in cases]
+                cells = [shown(dict(list(line.items())[3:])) if line else "not recorded" for line in lines]
                 yield f"| {what.removeprefix('benign: ')} | {' | '.join(cells)} |"
         yield ""
 
