@@ -39,10 +39,10 @@ def why_little_is_learned(detector: Detector) -> str | None:
     baseline = detector.baseline_
     if baseline is None or not detector.needs_labels:
         return None
-    n, shown = int(baseline.moments.weight), int((baseline.predicted > 0).sum())
-    if n >= _FEWEST_PER_CLASS * shown:
+    n, present = int(baseline.moments.weight), int((baseline.predicted > 0).sum())
+    if n >= _FEWEST_PER_CLASS * present:
         return None
     return (
-        f"{detector.name} was fitted on {n} rows of {shown} classes, {n / shown:.2g} a class: its scores will say "
+        f"{detector.name} was fitted on {n} rows of {present} classes, {n / present:.2g} a class: its scores will say "
         f"little. Pass {_FEWEST_PER_CLASS:.0f} a class or more."
     )

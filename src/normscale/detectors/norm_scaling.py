@@ -23,8 +23,8 @@ from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import norm_scale, norm_scale_stream, norm_scaled_scores, scale_factor
 from normscale.state import Numbers
 
-_FEWEST_STEADY_ROWS = 30.0
-_STEADY_ROWS_PER_CLASS = 10.0
+_LEAST_TRAINING_WEIGHT = 30.0
+_TRAINING_WEIGHT_PER_CLASS = 10.0
 """A row's own class lies up to sqrt(C - 1) deviations out, so a first row among as many rows of training adds at most a
 tenth to that class's variance; measured, :meth:`NormScaling.set_threshold` then holds from the first row."""
 
@@ -165,7 +165,7 @@ class NormScaling(Step):
         return self.State(moments.weight, moments, self.scorer._start() if self.scorer._runs else None)
 
     def _calmed(self, state: State) -> State:
-        rows = max(_FEWEST_STEADY_ROWS, _STEADY_ROWS_PER_CLASS * state.moments.mean.size)
+        rows = max(_LEAST_TRAINING_WEIGHT, _TRAINING_WEIGHT_PER_CLASS * state.moments.mean.size)
         if state.training < rows and self._learns and not self._as_printed:
             more = self.training_.reweighted(rows - state.training).state
             state = state._replace(training=rows, moments=combine(more, state.moments))

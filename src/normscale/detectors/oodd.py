@@ -18,8 +18,8 @@ from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.scores import msp_score
 from normscale.state import Numbers
 
-_LIKENESS = "likeness"
-"""The array of prepared rows that says how like training each is."""
+_SIMILARITY = "similarity"
+"""The array of prepared rows that says how similar to training each is."""
 
 
 @register
@@ -83,8 +83,8 @@ class OODD(Detector):
         """How many rows it holds."""
         suspects: Annotated[FloatArray, Numbers("size", FEATURES)]
         """Their features, of length one; 0 where there is room."""
-        likeness: Annotated[FloatArray, Numbers("size")]
-        """How like training each is."""
+        similarity: Annotated[FloatArray, Numbers("size")]
+        """How similar to training each is."""
 
         def check(self) -> None:
             """Raise where more rows are held than there is room for."""
@@ -124,7 +124,7 @@ class OODD(Detector):
     def _start(self) -> State:
         return self.State(0, np.zeros((self.size, self.fitted_.bank.shape[1])), np.zeros(self.size))
 
-    def _likeness(self, block: FloatArray) -> FloatArray:
+    def _similarity(self, block: FloatArray) -> FloatArray:
         """The k-th largest cosine of rows of length one to the training features."""
         return self.bank_.largest_products(block, min(self.k, len(self.bank_)))[:, -1]
 
@@ -132,28 +132,28 @@ class OODD(Detector):
         scores = np.empty(len(outputs))
         for where, block in float_blocks(outputs.features, FEATURES, self.size):
             rows = unit_rows(block)
-            scores[where] = -self._likeness(rows)
+            scores[where] = -self._similarity(rows)
             if state.held:
                 scores[where] += _kth_largest(rows @ state.suspects[: state.held].T, self.k_dictionary)
         return scores
 
     def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
-        rows, likes = np.empty(outputs.features.shape), np.empty((len(outputs), 1))
+        rows, similarities = np.empty(outputs.features.shape), np.empty((len(outputs), 1))
         for where, block in float_blocks(outputs.features, FEATURES):
             rows[where] = unit_rows(block)
-            likes[where, 0] = self._likeness(rows[where])
-        return ModelOutputs._trusted({FEATURES: rows, _LIKENESS: likes})
+            similarities[where, 0] = self._similarity(rows[where])
+        return ModelOutputs._trusted({FEATURES: rows, _SIMILARITY: similarities})
 
     def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
         scores = np.empty(len(prepared))
-        held, suspects, likeness = state
-        likes = prepared.array(_LIKENESS)[:, 0].tolist()
-        for i, (row, like) in enumerate(zip(prepared.features, likes, strict=True)):
-            place = held if held < self.size else int(likeness.argmax())
-            if held < self.size or like < likeness[place]:
-                suspects[place], likeness[place] = row, like
+        held, suspects, similarity = state
+        similarities = prepared.array(_SIMILARITY)[:, 0].tolist()
+        for i, (row, similar) in enumerate(zip(prepared.features, similarities, strict=True)):
+            place = held if held < self.size else int(similarity.argmax())
+            if held < self.size or similar < similarity[place]:
+                suspects[place], similarity[place] = row, similar
                 held = min(held + 1, self.size)
-            scores[i] = _kth_largest((suspects[:held] @ row)[None], self.k_dictionary)[0] - like
+            scores[i] = _kth_largest((suspects[:held] @ row)[None], self.k_dictionary)[0] - similar
         return scores, state._replace(held=held)
 
 

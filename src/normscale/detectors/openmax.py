@@ -98,11 +98,11 @@ class OpenMax(Detector):
                 "logits?"
             )
         predicted = train.predicted
-        shown = np.unique(predicted).size
-        if len(train) < _FEWEST_PER_CLASS * shown:
+        found = np.unique(predicted).size
+        if len(train) < _FEWEST_PER_CLASS * found:
             raise InvalidInput(
                 f"openmax describes how far the rows of a class lie from its mean. It needs {_FEWEST_PER_CLASS} rows "
-                f"a class on average that are predicted as their label; got {len(train)} such rows of {shown} classes. "
+                f"a class on average that are predicted as their label; got {len(train)} such rows of {found} classes. "
                 "Pass more training rows, or choose another detector."
             )
         means = np.zeros((n_classes, n_classes))

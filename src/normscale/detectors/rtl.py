@@ -17,7 +17,7 @@ from normscale.outputs import FEATURES, ModelOutputs
 from normscale.state import Numbers
 
 _BLOCK = 4096
-_STEADY_ROWS_PER_WEIGHT = 3.0
+_TRAINING_ROWS_PER_WEIGHT = 3.0
 _TARGETS = "targets"
 """The array of prepared rows that the scorer's scores are in."""
 
@@ -108,7 +108,7 @@ class RTL(Wrapper):
 
     def _calmed(self, state: State) -> State:
         start, products = self.fitted_
-        rows = _STEADY_ROWS_PER_WEIGHT * start.size
+        rows = _TRAINING_ROWS_PER_WEIGHT * start.size
         if state.training >= rows:
             return state
         information = np.linalg.inv(state.covariance)  # what w rests on: the ridge and the rows of the stream
