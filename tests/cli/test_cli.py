@@ -134,7 +134,6 @@ def test_eval_prints_what_the_library_computes(tmp_path: Path) -> None:
     assert row["ood_set"] == "near"
     assert {("norm_scaling", "stream"), ("norm_scaling", "frozen"), ("mahalanobis", "frozen")} <= set(rows)
     assert rows["norm_scaling", "stream"]["seed"] == 0
-    assert "rank" in result.stderr, "a covariance without full rank is worth a note"
     assert "Traceback" not in result.stderr
 
     table = normscale(*arguments)
