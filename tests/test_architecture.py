@@ -79,7 +79,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "bench.report": {
         "_atomic", "_progress", "_validate", "_version", "bench.experiments", "detectors", "errors", "metrics",
-        "outputs", "rows", "scores",
+        "moments", "outputs", "rows", "scaling", "scores",
     },
     "bench.paper": {
         "_validate", "bench.experiments", "bench.report", "detectors", "errors", "metrics", "outputs", "sample",

@@ -22,9 +22,10 @@ from normscale.bench.report.figures.style import styled
 from normscale.bench.report.figures.training import draw_training
 from normscale.bench.report.scoreboard import Scoreboard
 from normscale.bench.report.stress_map import draw_stress
-from normscale.detectors.norm_scaling import NormScaling
 from normscale.metrics.temperature import EceCurve, ece_curve
+from normscale.moments import RunningMoments
 from normscale.outputs import LOGITS
+from normscale.scaling import norm_scale, norm_scale_stream
 from normscale.scores import msp_score
 
 CALIBRATION, TRAINING, STRESS = "calibration", "training", "stress"
@@ -125,18 +126,23 @@ def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str, classes: Se
     )
     yield Drawn(f"density_{slug}", caption, draw_densities(test, ood, name, classes), group)
     panels = {"raw logits": ScoredPair(msp_score(test.logits), msp_score(ood.logits))}
-    if (detector := _norm_scaling(run, seed)) is not None:
-        panels["norm-scaled logits"] = score_shuffled(test.logits, ood.logits, detector.stream, seed)
+    if (training := _training_moments(run, seed)) is not None:
+        first = training.reweighted(1.0)  # the training statistics count as one row, as in the paper
+        panels["norm-scaled logits"] = score_shuffled(
+            test.logits, ood.logits, lambda rows: msp_score(norm_scale_stream(rows, first)), seed
+        )
     caption = f"Softmax confidence on {name}{network}."
     if len(panels) > 1:
         caption = f"Softmax confidence on {name} without and with norm-scaling, which runs along the stream{network}."
     yield Drawn(f"confidence_{slug}", caption, draw_confidences(panels, name), group)
 
 
-def _norm_scaling(run: RunFolder, seed: int) -> NormScaling | None:
-    """Fitted on the training outputs of a network; None where they are not there."""
-    there = run.has_outputs(seed, "train", [LOGITS])
-    return NormScaling().fit(run.outputs(seed, "train").only(LOGITS)) if there else None
+def _training_moments(run: RunFolder, seed: int) -> RunningMoments | None:
+    """Of the training logits of a network; None where they are not there."""
+    if not run.has_outputs(seed, "train", [LOGITS]):
+        return None
+    logits = run.outputs(seed, "train").logits
+    return RunningMoments(logits.shape[1]).update(logits)
 
 
 def labelled_logits(run: RunFolder, seed: int) -> tuple[IntArray, dict[str, Rows]] | None:
@@ -146,8 +152,8 @@ def labelled_logits(run: RunFolder, seed: int) -> tuple[IntArray, dict[str, Rows
         return None
     test = test[test.labels >= 0]
     kinds: dict[str, Rows] = {"temperature scaling": test.logits}
-    if (detector := _norm_scaling(run, seed)) is not None:
-        kinds["norm-scaling"] = detector.scale(test.logits)
+    if (training := _training_moments(run, seed)) is not None:
+        kinds["norm-scaling"] = norm_scale(test.logits, training)
     return np.asarray(test.labels), kinds
 
 
