@@ -132,7 +132,9 @@ def test_files_and_page(folders: list[Path], tmp_path: Path) -> None:
     for words in ("CIFAR-100", "Norm-Scaling", "Beside the paper", "What the paper claims", "no mirror answered"):
         assert words in text, words
     names = {path.name for path in (page.parent / "figures").iterdir()}
-    assert names == {f"ranking_{one}.{suffix}" for one in ("cifar_10", "cifar_100") for suffix in ("png", "svg")}
+    drawn = ("ranking_cifar_10", "ranking_cifar_100", "ece")
+    assert names == {f"{one}.{suffix}" for one in drawn for suffix in ("png", "svg")}
+    assert "on every in-distribution set, one network of each" in text
     rows = list(csv.DictReader((page.parent / "tables" / "averages.csv").read_text().splitlines()))
     assert {row["statistics"] for row in rows} == {"Static", "Streamed", "Ranked per predicted class"}
 
