@@ -1,40 +1,28 @@
-"""Rows in JSON: lines of objects in a .jsonl file or a pipe, or one object of arrays in the body of a request.
+""".jsonl: one JSON object, or list of logits, per line, from a file or a pipe.
 
-.jsonl: the keys of the first line tell what the table holds. A list of numbers is an array by its name (``logits``,
+The keys of the first line tell what the table holds. A list of numbers is an array by its name (``logits``,
 ``features``, ...), a number is a column as :mod:`normscale.rows.columns` says (``logit_<class>``, ``label``). A null
 is NaN, or -1 for a label. The JSON is strict: NaN and infinity are texts (:mod:`normscale.encoding.json_text`).
-
-A body, ``{"logits": [[...], ...], ...}``, is decoded straight into the one type it may have. A typed decode refuses by
-itself what JSON or the type does not know: NaN, 1e400, null, strings, booleans, other fields, lists nested deeper than
-the array has axes, a byte order mark, invalid UTF-8. Two things are left to do. A repeated key would win over the first
-silently; where only numbers are allowed, quotes come from keys alone, so two of them for each array mean that each key
-came once. And a list of numbers takes sixteen times the memory of its text: the commas say how many there will be
-before one is made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from normscale._validate import Rows
 from normscale.encoding.json_text import number_in_json, read_json, write_json
-from normscale.errors import BodyRefused, FileFormatError
+from normscale.errors import FileFormatError
 from normscale.outputs import LOGITS
 from normscale.rows.arrays import RESERVED, can_be_name
 from normscale.rows.columns import LABELS, TEXT
-from normscale.rows.format import Body, quoted, register_format
-from normscale.rows.reader import KEPT, Block, TableReader
+from normscale.rows.format import register_format
+from normscale.rows.reader import KEPT, Block
 from normscale.rows.text_lines import LineReader, LineSink
 from normscale.rows.writing import Columns, texts_of
-
-if TYPE_CHECKING:
-    import msgspec
 
 
 class JsonlSink(LineSink):
@@ -182,99 +170,3 @@ def _as_column(values: Sequence[Any], dtype: np.dtype[Any] | None = None) -> NDA
     except (ValueError, OverflowError, TypeError):
         pass
     raise ValueError("these are not all numbers of one kind")
-
-
-@register_format
-class JsonBody(TableReader):
-    """One object with a list of rows, or one row, for each array."""
-
-    name, described, media_types = "json", "a JSON body", ("application/json",)
-
-    def _read_head(self) -> None:
-        assert self._limits is not None and self.source.data is not None  # noqa: PT018 - it has no suffix
-        widths, rows = self._limits
-        document = _decoded(_rows_decoder(tuple(widths)), self.source.data, tuple(widths), rows * sum(widths.values()))
-        self._arrays = {name: _matrix(getattr(document, name), name, width) for name, width in widths.items()}
-        self.widths, self.n_rows = dict(widths), len(next(iter(self._arrays.values())))
-
-    def _blocks(self) -> Iterator[Block]:
-        yield dict(self._arrays)
-
-
-def _matrix(numbers: list[Any], name: str, width: int) -> Rows:
-    """The rows of an array, or its only row, as (n, width)."""
-    is_row = bool(numbers) and type(numbers[0]) is float
-    rows = [numbers] if is_row else numbers
-    if not rows:
-        raise BodyRefused("rule", f'"{name}" holds no rows; at least one is needed.')
-    try:
-        if set(map(len, rows)) == {width}:
-            return np.fromiter(chain.from_iterable(rows), np.float64, len(rows) * width).reshape(-1, width)
-        bad = next(index for index, row in enumerate(rows) if len(row) != width)
-    except (TypeError, ValueError):
-        raise BodyRefused(
-            "rule", f'"{name}" must be one row of {width} numbers or a list of such rows, not a mix.'
-        ) from None
-    where, each = "" if is_row else f" row {bad}", ", one for each class" if name == LOGITS else ""
-    raise BodyRefused("rule", f'"{name}"{where} must hold {width} numbers{each}; got {len(rows[bad])}.')
-
-
-def parse_nested(body: Body, axes: int, dtype: DTypeLike, max_elements: int) -> NDArray[Any]:
-    """``{"inputs": ...}`` with lists nested ``axes`` deep, or one level less for a single input.
-
-    Examples
-    --------
-    >>> parse_nested(b'{"inputs": [[1, 2], [3, 4]]}', 2, "float32", 10)
-    array([[1., 2.],
-           [3., 4.]], dtype=float32)
-    """
-    number_type = float if np.dtype(dtype).kind == "f" else int
-    # The text itself says how deep it is; a decoder for any depth would have to look at every number for its type.
-    start = body.find(b"[")
-    opening = body[start : start + 64 * axes].translate(None, b" \t\r\n") if start >= 0 else b""
-    depth = axes - 1 if axes > 1 and len(opening) - len(opening.lstrip(b"[")) == axes - 1 else axes
-    inputs = _decoded(_inputs_decoder(depth, number_type), body, ("inputs",), max_elements).inputs
-    try:
-        with np.errstate(over="ignore"):  # too large for the model's type: infinite, and refused as such
-            array = np.array(inputs, dtype=dtype)
-    except ValueError:
-        raise BodyRefused("rule", '"inputs" holds lists of unequal length; all must have the same shape.') from None
-    except OverflowError:
-        raise BodyRefused("rule", f'"inputs" holds a number outside {np.dtype(dtype)}.') from None
-    return array if depth == axes else array[None]
-
-
-def _decoded(decoder: msgspec.json.Decoder[Any], body: Body, names: tuple[str, ...], max_elements: int) -> Any:
-    import msgspec
-
-    if body.count(b",") >= max_elements + len(names) - 1:
-        raise BodyRefused("too large", f"more than {max_elements} numbers in one request. Send them in parts.")
-    try:
-        document = decoder.decode(body)
-    except msgspec.ValidationError as error:
-        wanted = ", ".join(f'"{name}": [numbers]' for name in names)
-        raise BodyRefused("rule", f"the body must be {{{wanted}}}: {quoted(error)}.") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise BodyRefused("damaged", f"the body is not JSON: {quoted(error)}.") from None
-    if body.count(b'"') != 2 * len(names):
-        keys = " or ".join(f'"{name}"' for name in names)
-        raise BodyRefused("rule", f"the body names {keys} more than once; name it once.")
-    return document
-
-
-@lru_cache(maxsize=8)
-def _rows_decoder(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    import msgspec
-
-    fields: list[Any] = [(name, list[float | list[float]]) for name in names]
-    return msgspec.json.Decoder(msgspec.defstruct("Outputs", fields, forbid_unknown_fields=True))
-
-
-@lru_cache(maxsize=64)
-def _inputs_decoder(depth: int, number_type: type) -> msgspec.json.Decoder[Any]:
-    import msgspec
-
-    nested: Any = number_type
-    for _ in range(depth):
-        nested = list[nested]
-    return msgspec.json.Decoder(msgspec.defstruct("Inputs", [("inputs", nested)], forbid_unknown_fields=True))
