@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import normscale as ns
-from normscale.detectors.choosing import choose_detector
+from normscale.detectors.choosing import default_detector
 from normscale.jobs import read, read_named
 from recorders.provenance import commit, rounded, short
 
@@ -144,7 +144,7 @@ def main() -> None:
             "halves": auroc(held_out, known.score(made_up)),
         }
         print(options.name, name, candidates[name], file=sys.stderr, flush=True)
-    choice = choose_detector(train)
+    choice = default_detector(train.names, head=train.head is not None)
     alone = ns.ModelOutputs(train.logits, labels=train.labels)
     entry = {
         "command": "python tools/record.py choice " + " ".join(map(short, sys.argv[1:])),
@@ -152,7 +152,7 @@ def main() -> None:
         "date": date.today().isoformat(),
         "wrong_on_test": rounded(float(wrong.mean())),
         "auto": {"why": choice.reason, **numbers(choice.detector.fit(train), plain, ood)},
-        "auto_logits_alone": numbers(choose_detector(alone).detector.fit(alone), plain, ood),
+        "auto_logits_alone": numbers(default_detector(alone.names, head=False).detector.fit(alone), plain, ood),
         "candidates": candidates,
     }
     record = json.loads(options.target.read_text()) if options.target.exists() else {}
