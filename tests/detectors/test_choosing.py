@@ -53,7 +53,7 @@ def test_on_the_command_line_in_python_and_in_the_file(arrays: str | None, tmp_p
         if arrays is None
         else ("robust_norm_scaling", "there are logits alone")
     )
-    assert f"the detector is {name}: {reason}" in fit.output
+    assert f"{name} is the default: {reason}" in fit.output
     detector = ns.load_detector(path)
     expected = ns.fit(sample.train if arrays is None else sample.train.logits)
     assert (detector.name, detector.reason) == (name, f"the default: {reason}") == (expected.name, expected.reason)

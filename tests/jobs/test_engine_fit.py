@@ -136,10 +136,9 @@ def test_a_file_is_opened_once_by_a_job(
 
 def test_auto_chooses_by_all_files(everything: tuple[Path, ns.ModelOutputs]) -> None:
     folder, _ = everything
-    said: list[str] = []
-    found = jobs.fit(folder, "auto", say=said.append).detector
+    found = jobs.fit(folder, "auto").detector
     assert found.name == "stream_aware+ensemble"
-    assert any(": there are logits, features and the head" in text for text in said)
+    assert found.reason == "the default: there are logits, features and the head"
 
 
 def test_probabilities_and_a_threshold_over_many_files(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def fit(
     model.save(output)
     on = "" if result.layout.n_classes is None else f" on {result.layout.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
+    if model.reason is not None:
+        typer.echo(f"{model.name} is {model.reason}; docs/choosing.md says how well it does", err=True)
     train = "TRAIN" if tables[0] == "-" else shlex.quote(tables[0])
     compare = f"normscale eval --train {train} --id TEST --ood OOD"
     typer.echo(f"to compare all detectors on OoD rows of your own: {compare}", err=True)

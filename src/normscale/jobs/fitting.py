@@ -83,7 +83,7 @@ def fit(
     say, on_invalid, engine = job["say"], job["on_invalid"], job["engine"]
     found, names, source = _source_of(paths, detector, job, arrays)
     _say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
-    model = found or _default(source, say)
+    model = found or _default(source)
     names = (*model.reads, *model.reads_in_fit)
     seen = _Seen(sketches=threshold_on is not None)
     rows = PieceRows(source.chunks(), source.layout, names, on_invalid)
@@ -149,11 +149,10 @@ def _source_of(
     return model, names, source
 
 
-def _default(source: RowSource, say: Say) -> Detector:
+def _default(source: RowSource) -> Detector:
     """The default detector for the arrays of the rows."""
     model, reason = default_detector(source.layout.widths, head=source.has_head)
     model.reason = f"the default: {reason}"
-    say(f"the detector is {model.name}: {reason}; docs/choosing.md says how well that does")
     return model
 
 
