@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.formula import formula_of
+from normscale.detectors.formula import SumFormula, formula_of
 
 SAMPLE = ns.load_sample()
 
@@ -28,14 +28,12 @@ def test_the_formula_is_the_score(score: str) -> None:
     detector = ns.make_detector(f"tempered+{score}").fit(SAMPLE.train.logits)
     formula: Any = formula_of(detector)
     z = SAMPLE.test.logits.astype(np.float64)
-    scaled = (z - formula.shift) * formula.factor
-    kinds = {
-        "log_odds": lambda: ns.msp_score(scaled),
-        "log_sum_exp": lambda: ns.energy_score(scaled),
-    }
-    expected = float(formula.weight) * kinds[formula.kind]()
-    if formula.class_offset is not None:
-        expected = expected - formula.class_offset[z.argmax(axis=1)]
+    kinds = {"log_odds": ns.msp_score, "log_sum_exp": ns.energy_score}
+    expected = np.zeros(len(z))
+    for weight, term in formula.terms if isinstance(formula, SumFormula) else [(1.0, formula)]:
+        expected += weight * term.weight * kinds[term.kind]((z - term.shift) * term.factor)
+    if isinstance(formula, SumFormula):
+        expected -= formula.class_offset[z.argmax(axis=1)]
     np.testing.assert_allclose(detector.score(z), expected, rtol=1e-9, atol=1e-12)
 
 

@@ -18,14 +18,16 @@ class CommonScale(NamedTuple):
     """What a score is worth: deviations within predicted classes."""
 
     centre: float
-    """Mean of the training scores."""
+    """Mean of the training scores; 0 where it is rounding alone."""
     spread: Annotated[float, Numbers(above=0.0)]
     """Root mean square deviation of the training scores from the mean of their predicted class; 1 where it is 0."""
 
     @classmethod
     def of(cls, scores: FloatArray, sample: RowSample) -> Self:
         """Learn it from held-out scores (m,) of a sample of the training rows."""
-        return cls(float(np.average(scores, weights=sample.weights)), spread_within(scores, sample))
+        centre = float(np.average(scores, weights=sample.weights))
+        largest = np.abs(scores).max(initial=0.0)
+        return cls(centre if abs(centre) > ROUNDING * largest else 0.0, spread_within(scores, sample))
 
     def __call__(self, scores: FloatArray) -> FloatArray:
         """Scores (n,) on the common scale; higher = more OoD."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from normscale import _validate
-from normscale.detectors.formula import LogitFormula
+from normscale.detectors.formula import LogitFormula, SumFormula
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.detectors.step import Step
@@ -61,9 +61,15 @@ class Tempered(Step):
         arrays = {name: logits if name == LOGITS else outputs.array(name) for name in outputs.names}
         return ModelOutputs._trusted(arrays, outputs.labels, outputs.head)
 
-    def formula(self) -> LogitFormula | None:
+    def formula(self) -> LogitFormula | SumFormula | None:
         inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
-        if not isinstance(inner, LogitFormula):
+        if isinstance(inner, LogitFormula):
+            return self._tempered(inner)
+        if not isinstance(inner, SumFormula) or inner.ood_position is not None:
             return None
+        terms = [(weight, self._tempered(term)) for weight, term in inner.terms if isinstance(term, LogitFormula)]
+        return inner._replace(terms=tuple(terms)) if len(terms) == len(inner.terms) else None
+
+    def _tempered(self, formula: LogitFormula) -> LogitFormula:
         t = self.temperature
-        return inner._replace(shift=inner.shift * t, factor=inner.factor / t)
+        return formula._replace(shift=formula.shift * t, factor=formula.factor / t)
