@@ -32,7 +32,7 @@ class CORE(Detector):
         score = -(E(z) - mean E) / std E - (cos(r, r_c) - mean cos) / std cos,    E(z) = log sum exp(z)
 
     A residual of 0 has the cosine 0. Where the weights span all of the features, the energy alone remains. A class
-    that was never predicted has the mean residual of all rows.
+    that was never predicted has the mean residual of all rows. Made from the paper's description, not its code.
 
     References
     ----------

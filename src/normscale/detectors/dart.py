@@ -34,8 +34,9 @@ class DART(Detector):
     p_in of the others. Every row of the stream moves one of them a small step towards itself, chosen by its Energy in
     the same way, and is then scored. ``score`` uses the prototypes as they are.
 
-    The paper works on batches, joins several layers, and turns the axis round where it was flipped. Here rows follow
-    one another, on one layer; the prototypes begin with training, so that the axis has a direction from the start.
+    This is the paper's idea in a form of our own, made from its abstract: how rows choose a prototype, the step and the
+    distance are ours. The paper works on batches, joins several layers, and turns the axis round where it was flipped.
+    Do not take its results for the authors'.
 
     Parameters
     ----------

@@ -24,7 +24,7 @@ class VRA(HeadStep):
 
         f -> 0 where f < lower,    min(f, upper) elsewhere
 
-    The percentiles are the authors' for ImageNet; no OoD data chooses them here.
+    The default percentiles are ours to vary: check them against the paper before you compare with its figures.
 
     Parameters
     ----------
