@@ -42,15 +42,6 @@ class EmptyTable(FileFormatError):
     """A file holds no rows, and does not say what its rows would be."""
 
 
-class BodyRefused(NormscaleError, ValueError):
-    """Rows that a stranger sent are not read; nothing was taken in."""
-
-    def __init__(self, reason: str, sentence: str) -> None:
-        """Say why: ``damaged``, ``too large``, ``unknown format``, or against a ``rule``."""
-        super().__init__(sentence)
-        self.reason = reason
-
-
 class FolderInUse(NormscaleError, OSError):
     """Another process is at work in that folder."""
 

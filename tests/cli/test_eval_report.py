@@ -16,8 +16,8 @@ from normscale.bench.experiments.comparison import compare_with
 from normscale.bench.experiments.measuring import Measured, rows_to_score
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
+from normscale.jobs.gathering import gather
 from normscale.outputs import ModelOutputs
-from normscale.rows.gathering import gather
 from program import python
 
 SAMPLE = ns.load_sample()

@@ -18,7 +18,6 @@ from normscale.rows.reader import Block
 from normscale.rows.writing import Columns, GatheringSink
 
 MAGIC = b"HALVES1\n"
-MEDIA_TYPE = "application/x-halves"
 
 
 class HalvesSink(GatheringSink):
@@ -33,8 +32,7 @@ class Halves(TableReader):
     """A magic word, the number of columns as four bytes, then rows of half floats."""
 
     name, described, suffixes = "halves", "an .f16 file (rows of half floats)", (".f16",)
-    media_types, magic, sink = (MEDIA_TYPE,), (MAGIC,), HalvesSink
-    keeps = frozenset()
+    magic, sink, keeps = (MAGIC,), HalvesSink, frozenset()
 
     def _read_head(self) -> None:
         with self.source.open() as file:
@@ -98,7 +96,7 @@ def test_a_foreign_format_comes_through_a_pipe(tmp_path: Path, monkeypatch: pyte
 
 def test_names_are_taken_once(halves: type[TableReader]) -> None:
     class Other(Halves):
-        name, suffixes, media_types = "other", (".csv",), ("application/x-other",)
+        name, suffixes = "other", (".csv",)
 
     with pytest.raises(ns.InvalidInput, match=r"the format csv is called \.csv already"):
         register_format(Other)

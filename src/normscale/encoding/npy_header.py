@@ -1,4 +1,4 @@
-"""The header of numpy's .npy, read from bytes or a stream that a stranger sent, and written.
+"""The header of numpy's .npy, read from a file, a zip member or a pipe.
 
 The header is a Python dictionary as text. numpy hands it to Python's parser; here three patterns read it, so that
 nothing in it is ever evaluated. What writers of the format really write is understood: any order of keys, either kind
@@ -7,10 +7,8 @@ of quotation mark, any spacing, versions 1 to 3.
 
 from __future__ import annotations
 
-import io
 import math
 import re
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -65,11 +63,6 @@ class NpyHeader(NamedTuple):
         return self.row_bytes * self.shape[0] if self.shape else self.row_bytes
 
 
-def npy_header_of(data: bytes | bytearray) -> NpyHeader:
-    """Read the header at the beginning of ``data``."""
-    return take_npy_header(io.BytesIO(data[: 12 + LONGEST_HEADER]))
-
-
 def take_npy_header(stream: ByteStream) -> NpyHeader:
     """Take the header off a stream, which is left at the first number."""
     head = stream.read(8)
@@ -88,26 +81,6 @@ def take_npy_header(stream: ByteStream) -> NpyHeader:
     return NpyHeader(*_parsed(text), 8 + size + length)
 
 
-def npy_header_bytes(descr: str, shape: tuple[int, ...]) -> bytes:
-    """The header of an array in C order, with what stands before it; the numbers begin at a multiple of 64.
-
-    Parameters
-    ----------
-    descr : str
-        As it is to stand in the header: ``"'<f8'"``, or a list of fields.
-    shape : tuple of int
-
-    Examples
-    --------
-    >>> npy_header_of(npy_header_bytes("'<f8'", (2, 3)))
-    NpyHeader(dtype=dtype('float64'), fortran_order=False, shape=(2, 3), offset=128)
-    """
-    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}"
-    length = -(-(10 + len(text) + 1) // 64) * 64 - 10
-    return MAGIC + b"\x01\x00" + length.to_bytes(2, "little") + text.ljust(length - 1).encode() + b"\n"
-
-
-@lru_cache(maxsize=64)  # a client sends the same header again and again
 def _parsed(text: bytes) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     found = _fields(text.strip(b" \t\n"))
     if found is None:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from normscale.rows.columns import TEXT
 from normscale.rows.format import format_of, is_remote, register_format
-from normscale.rows.gathering import gather
 from normscale.rows.reader import (
     CHUNK_ELEMENTS,
-    BodyLimits,
     ReadOptions,
     TablePart,
     TableReader,
@@ -24,7 +22,6 @@ __all__ = [
     "CHUNK_ELEMENTS",
     "SCORE_COLUMNS",
     "TEXT",
-    "BodyLimits",
     "ReadOptions",
     "ScoreWriter",
     "SourceFile",
@@ -34,7 +31,6 @@ __all__ = [
     "file_system",
     "find_files",
     "format_of",
-    "gather",
     "is_pipe",
     "is_remote",
     "need_arrow",

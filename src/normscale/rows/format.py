@@ -1,4 +1,4 @@
-"""Which formats there are, and which one a name, a beginning or a content type means.
+"""Which formats there are, and which one a name or a beginning means.
 
 A format is one class, a :class:`~normscale.rows.reader.TableReader`, in a file of ``formats/`` or anywhere else::
 
@@ -18,47 +18,39 @@ import re
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from normscale.errors import BodyRefused, FileFormatError, InvalidInput
+from normscale.errors import FileFormatError, InvalidInput
 
 if TYPE_CHECKING:
     from normscale.rows.reader import TableReader
-
-Body = bytes | bytearray
-"""What a client sent."""
 
 HEAD_BYTES = 9
 """How many first bytes tell a format."""
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
-_JSON = "application/json"
 _formats: dict[str, type[TableReader]] = {}
-_by_media_type: dict[str, type[TableReader]] = {}
 _found = False
 
 FormatClass = TypeVar("FormatClass", bound="type[TableReader]")
 
 
 def register_format(cls: FormatClass) -> FormatClass:
-    """Make a format known by its name, its suffixes and its media types; none of them may be taken.
+    """Make a format known by its name and its suffixes; none of them may be taken.
 
     One from outside the package must be registered before a table is opened.
     """
     for other in _formats.values():
-        same = {cls.name, *cls.suffixes, *cls.media_types} & {other.name, *other.suffixes, *other.media_types}
+        same = {cls.name, *cls.suffixes} & {other.name, *other.suffixes}
         if same and other.__qualname__ != cls.__qualname__:
             raise InvalidInput(f"the format {other.name} is called {min(same)} already; choose another name.")
     if any(not suffix.startswith(".") or suffix != suffix.lower() for suffix in cls.suffixes):
         raise InvalidInput(f"suffixes begin with a point and have small letters; got {', '.join(cls.suffixes)}.")
     _formats[cls.name] = cls
-    _by_media_type.update(dict.fromkeys(cls.media_types, cls))
     return cls
 
 
 def unregister_format(name: str) -> None:
     """Forget a format, for tests."""
-    gone = _formats.pop(name, None)
-    for media_type in () if gone is None else gone.media_types:
-        del _by_media_type[media_type]
+    _formats.pop(name, None)
 
 
 def formats() -> list[type[TableReader]]:
@@ -75,11 +67,6 @@ def formats() -> list[type[TableReader]]:
 def known_suffixes() -> list[str]:
     """How names of tables end."""
     return [suffix for format in formats() for suffix in format.suffixes]
-
-
-def media_types() -> list[str]:
-    """The content types of bodies that are read."""
-    return [kind for format in formats() for kind in format.media_types]
 
 
 def is_remote(path: str) -> bool:
@@ -139,41 +126,3 @@ def names_a_table(path: str) -> bool:
 def format_of_content(head: bytes) -> type[TableReader]:
     """The format that the first nine bytes of a file or pipe show; any other text is taken for CSV."""
     return next((format for format in formats() if format.suffixes and format.begins(head)), _formats["csv"])
-
-
-def format_of_media_type(content_type: str | None, body: Body) -> type[TableReader]:
-    """The format that a header Content-Type names; JSON where there is none.
-
-    ``application/octet-stream`` is whatever the body begins like.
-    """
-    if not _found:
-        formats()
-    known = _by_media_type
-    name = (_JSON if content_type is None else content_type).partition(";")[0].strip().lower()
-    if name.startswith("application/") and name.endswith("+json"):
-        name = _JSON
-    found = known.get(name)
-    if name == "application/octet-stream":
-        found = next((one for one in known.values() if one.begins(bytes(body[:HEAD_BYTES]))), None)
-    if found is None:
-        others = ", ".join([_JSON, *sorted(kind for kind in known if kind != _JSON)])
-        raise BodyRefused(
-            "unknown format",
-            f"content type {quoted(name) or 'of no name'} is not known; send {others}, and say which in the header "
-            "Content-Type.",
-        )
-    return found
-
-
-def quoted(text: object, longest: int = 100) -> str:
-    """What a stranger sent, fit for an error message: plain ASCII on one line, at most ``longest`` characters.
-
-    Examples
-    --------
-    >>> quoted("x" * 5000)[-6:], len(quoted("x" * 5000))
-    ('xxx...', 100)
-    >>> print(quoted("caf\\u00e9\\n"))
-    caf\\xe9\\n
-    """
-    line = str(text)[: longest + 1].encode("unicode_escape").decode("ascii")
-    return line if len(line) <= longest else line[: longest - 3] + "..."

@@ -1,4 +1,4 @@
-"""The one way to read rows of any format from a file, a pipe or a body: its head, then its rows chunk by chunk."""
+"""The one way to read rows of any format from a file or a pipe: its head, then its rows chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale._validate import IntArray, Rows, as_labels, as_rows, at_least
-from normscale.errors import BodyRefused, FileFormatError, InvalidInput, MissingOutput, NormscaleError
+from normscale.errors import FileFormatError, InvalidInput, MissingOutput, NormscaleError
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.rows.columns import LABELS, ColumnLayout, label_numbers
-from normscale.rows.format import Body, format_of, format_of_content, quoted
+from normscale.rows.format import format_of, format_of_content
 from normscale.rows.source import ByteSource, is_pipe, source_of
 
 if TYPE_CHECKING:
@@ -32,24 +32,14 @@ DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, 
 """What reading a damaged file may raise, to become :class:`FileFormatError`; false sizes exhaust memory."""
 
 
-class BodyLimits(NamedTuple):
-    """What rows that a stranger sent may be; looked at before memory is taken for them."""
-
-    widths: Mapping[str, int]
-    """The arrays that must come, and no others, with their columns."""
-    rows: int
-    """The most."""
-
-
 class ReadOptions(NamedTuple):
-    """What is wanted of a table; see :func:`open_table`. ``limits`` are those of a request's body."""
+    """What is wanted of a table; see :func:`open_table`."""
 
     chunk_rows: int | None = None
     names: Sequence[str] | None = None
     keep: Sequence[str] = ()
     class_names: Sequence[str] | None = None
     parts: range | None = None
-    limits: BodyLimits | None = None
 
 
 class TablePart(NamedTuple):
@@ -62,7 +52,7 @@ class TablePart(NamedTuple):
 
 
 class TableReader(ABC):
-    """A table of outputs in a file, a pipe or a body; made by :func:`open_table`. Each format is a subclass.
+    """A table of outputs in a file or a pipe; made by :func:`open_table`. Each format is a subclass.
 
     Opening reads only the head. A format says what it is in class attributes, and has two methods:
     :meth:`_read_head`, which fills the attributes below, and :meth:`_blocks`, which gives the rows.
@@ -95,8 +85,6 @@ class TableReader(ABC):
     described: ClassVar[str]
     """With its article: ``an .npy file (one numpy array)``."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    media_types: ClassVar[tuple[str, ...]] = ()
-    """Content types of a request's body; empty: a guard does not take it."""
     magic: ClassVar[tuple[bytes, ...]] = ()
     """How its bytes begin; a pipe is recognised by these."""
     sink: ClassVar[type[Sink] | None] = None
@@ -117,8 +105,7 @@ class TableReader(ABC):
         """Read the head of ``source``."""
         self.format = self.name
         self.source, self.path = source, source.shown
-        self._wanted, self._limits = options.names, options.limits
-        self._keep = list(dict.fromkeys(options.keep))
+        self._wanted, self._keep = options.names, list(dict.fromkeys(options.keep))
         self._class_names, self._chosen_parts = options.class_names, options.parts
         self._started = False
         self.columns: dict[str, Any] = {}
@@ -271,13 +258,11 @@ class TableReader(ABC):
         """The error for a file that is whole but holds something else than a table of outputs."""
         return FileFormatError(f"{self.path}: {rule}")
 
-    def _damaged(self, reason: str) -> NormscaleError:
+    def _damaged(self, reason: str) -> FileFormatError:
         """The error for bytes that are not what their name says, or not whole."""
         reason = reason.strip().rstrip(".")
-        whole = f"{self.path} is not a whole {self.described.partition(' ')[2]}"
-        if self._limits is not None:
-            return BodyRefused("damaged", f"{whole}: {quoted(reason)}. Make it again.")
         if self.source.once:
+            whole = f"{self.path} is not a whole {self.described.partition(' ')[2]}"
             return FileFormatError(f"{whole}: {reason}. Did the program that writes it fail?")
         advice, head = "Was it copied or written in full? Make it again.", self.source.head()
         if head == b"":
@@ -303,9 +288,7 @@ class TableReader(ABC):
     # -- in every format -----------------------------------------------------------------------------------------
 
     def _check_wishes(self) -> None:
-        """Check that what is wanted is there: arrays by name, columns to keep, and no more than a body may hold."""
-        if self._limits is not None:
-            self._check_body(self._limits)
+        """Check that what is wanted is there: arrays by name, and columns to keep."""
         if self._wanted is not None:
             chosen = {name: width for name, width in self.widths.items() if name in self._wanted}
             if not chosen:
@@ -315,27 +298,6 @@ class TableReader(ABC):
         if lost := [name for name in self._keep if name not in self.columns]:
             there = ", ".join(map(repr, self.columns_there)) or "none that can be kept"
             raise InvalidInput(f"{self.path} has no column {lost[0]!r} to keep; it has {there}.")
-
-    def _check_body(self, limits: BodyLimits) -> None:
-        if self.widths != dict(limits.widths):
-            wanted, got = (
-                " and ".join(f"{quoted(name)} of {width} columns" for name, width in widths.items()) or "nothing"
-                for widths in (limits.widths, self.widths)
-            )
-            raise BodyRefused("rule", f"the body must hold {wanted}; got {quoted(got, 200)}.")
-        read = {column for columns in self.array_columns.values() for column in columns}
-        others = [*self.left_out, *(name for name in self.columns_there if name not in read)]
-        if others or self.head is not None:
-            raise BodyRefused("rule", f"the body also holds {quoted(', '.join(others) or 'a head')}; leave it out.")
-        for name, dtype in self._dtypes.items():
-            if dtype.kind not in "fiu" or dtype.itemsize > 8:
-                raise BodyRefused("rule", f"{name} must hold float16 to float64 or integers; it holds {dtype.str}.")
-        if self.n_rows == 0:
-            raise BodyRefused("rule", "the body holds no rows; at least one is needed.")
-        if self.n_rows is not None and self.n_rows > limits.rows:
-            raise BodyRefused(
-                "too large", f"{self.n_rows} rows in one request; at most {limits.rows} are taken. Send them in parts."
-            )
 
     def _outputs(self, block: Block, n_rows: int) -> ModelOutputs:
         """A chunk. Shapes were checked with the head of the file, and the network's head once for all chunks."""
@@ -471,17 +433,3 @@ def read_table(path: str | os.PathLike[str], *, names: Sequence[str] | None = No
     """
     with open_table(path, names=names) as table:
         return table.read()
-
-
-def parse_body(format: type[TableReader], body: Body, limits: BodyLimits) -> dict[str, Rows]:
-    """The arrays in the body of a request, by name; :class:`~normscale.errors.BodyRefused` for anything else."""
-    try:
-        with format(ByteSource.of_bytes(body, "the body"), ReadOptions(limits.rows + 1, limits=limits)) as table:
-            first = next(table.chunks(), None)
-    except (InvalidInput, FileFormatError) as error:
-        raise BodyRefused("rule", quoted(error, 300)) from None
-    if first is None:
-        raise BodyRefused("rule", "the body holds no rows; at least one is needed.")
-    if len(first) > limits.rows:
-        raise BodyRefused("too large", f"more than {limits.rows} rows in one request. Send them in parts.")
-    return {name: first.array(name) for name in limits.widths}

@@ -18,22 +18,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, cast
 
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
-from normscale.rows.format import HEAD_BYTES, Body, is_remote, known_suffixes, names_a_table
+from normscale.rows.format import HEAD_BYTES, is_remote, known_suffixes, names_a_table
 
 
 class ByteSource:
-    """The bytes of a file here or in an object store, or of a request's body; they can be read again and again."""
+    """The bytes of a file here or in an object store, or in memory; they can be read again and again."""
 
     once = False
     """Whether it can be read once only: :class:`~normscale.rows.pipe.Pipe`."""
     release: Callable[[], object] | None = None
     """Called by :meth:`close`."""
 
-    def __init__(
-        self, shown: str, opener: Callable[[], Any] | None, *, path: str | None = None, data: Body | None = None
-    ) -> None:
-        """Messages call it ``shown``; ``path`` is that of a file on this machine, ``data`` bytes in memory."""
-        self.shown, self.path, self.data = shown, path, data
+    def __init__(self, shown: str, opener: Callable[[], Any] | None, *, path: str | None = None) -> None:
+        """Messages call it ``shown``; ``path`` is that of a file on this machine."""
+        self.shown, self.path = shown, path
         self._opener = opener
 
     @classmethod
@@ -42,9 +40,9 @@ class ByteSource:
         return cls(path if shown is None else shown, lambda: open(path, "rb"), path=path)
 
     @classmethod
-    def of_bytes(cls, data: Body, shown: str) -> ByteSource:
+    def of_bytes(cls, data: bytes, shown: str) -> ByteSource:
         """Bytes in memory."""
-        return cls(shown, lambda: io.BytesIO(data), data=data)
+        return cls(shown, lambda: io.BytesIO(data))
 
     def open(self) -> io.BufferedReader:
         """The bytes from the first on; use it in a ``with`` statement."""

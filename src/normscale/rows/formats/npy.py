@@ -1,8 +1,7 @@
-"""numpy's .npy: one array with a short header, as a file, a zip member, a pipe or the body of a request."""
+"""numpy's .npy: one array with a short header, as a file, a zip member or a pipe."""
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale.encoding.npy_header import MAGIC, ByteStream, NpyHeader, NpyHeaderError, npy_header_of, take_npy_header
-from normscale.errors import BodyRefused
+from normscale.encoding.npy_header import MAGIC, ByteStream, NpyHeader, take_npy_header
 from normscale.outputs import LOGITS
 from normscale.rows.arrays import ArraysReader, Stored, native
-from normscale.rows.format import Body, quoted, register_format
+from normscale.rows.format import register_format
 from normscale.rows.reader import Block
 from normscale.rows.writing import Columns, GatheringSink
 
@@ -36,24 +34,20 @@ class Npy(ArraysReader):
     """One matrix of logits; one in a file here is mapped into memory piece by piece, so that nothing is copied."""
 
     name, described, suffixes = "npy", "an .npy file (one numpy array)", (".npy",)
-    media_types, magic, sink = ("application/x-npy",), (MAGIC,), NpySink
-    streams, keeps = True, frozenset()
+    magic, sink, streams, keeps = (MAGIC,), NpySink, True, frozenset()
 
     def _read_head(self) -> None:
         with self.source.open() as stream:
-            header = take_npy_header(stream)
-            self._header = header if self._limits is None else one_row(header)
-            self._take_array(LOGITS, Stored(self._header.shape, header.dtype))
-            if self.source.once or self.source.data is not None:
-                return  # the rows are counted as they come, or in numbers_in
+            header = self._header = take_npy_header(stream)
+            self._take_array(LOGITS, Stored(header.shape, header.dtype))
+            if self.source.once:
+                return  # the rows are counted as they come
             if (there := stream.seek(0, os.SEEK_END) - header.offset) != header.n_bytes:
                 raise ValueError(f"its header says {header.n_bytes} bytes of numbers, and there are {there}")
 
     def _blocks(self) -> Iterator[Block]:
         header, n_rows, path = self._header, self._header.shape[0], self.source.path
-        if self.source.data is not None:
-            yield {LOGITS: numbers_in(self.source.data, header)}
-        elif path is None:
+        if path is None:
             with self.source.open() as stream:
                 stream.read(header.offset)
                 rows = NpyStream(stream, header)
@@ -64,11 +58,6 @@ class Npy(ArraysReader):
         else:
             for start in range(0, n_rows, self.chunk_rows):
                 yield {LOGITS: _mapped(path, header, start, min(start + self.chunk_rows, n_rows))}
-
-
-def one_row(header: NpyHeader) -> NpyHeader:
-    """The same numbers with an axis of rows: a request may send one row without it."""
-    return header._replace(shape=(1, *header.shape)) if len(header.shape) == 1 else header
 
 
 def _mapped(path: str, header: NpyHeader, start: int, stop: int) -> NDArray[Any]:
@@ -149,32 +138,3 @@ def rows_as_they_come(pipe: Any, header: NpyHeader) -> Iterator[NDArray[Any]]:
         n = min(len(rest) // header.row_bytes, missing)
         yield np.frombuffer(rest, header.dtype, n * header.shape[1]).reshape(n, -1)
         rest, missing = rest[n * header.row_bytes :], missing - n
-
-
-def parse_header(body: Body) -> NpyHeader:
-    """The header of an .npy of floats or integers in the body of a request; anything else is refused."""
-    try:
-        header = npy_header_of(body)
-    except NpyHeaderError as error:
-        raise BodyRefused("damaged", f"the body is not a whole .npy file: {error}. Make it again.") from None
-    if header.dtype.kind not in "fiu" or header.dtype.itemsize > 8:
-        what = quoted(header.dtype.str)
-        raise BodyRefused("rule", f"the .npy must hold float16 to float64 or integers; it holds {what}.")
-    return header
-
-
-def numbers_in(body: Body, header: NpyHeader) -> NDArray[Any]:
-    """The numbers behind the header, in this machine's byte order and in C order.
-
-    Little-endian numbers in C order are not copied when ``body`` can be written to (a ``bytearray``). From ``bytes``
-    they are copied once: numpy would give a read-only array, which is another type to compiled kernels.
-    """
-    there = len(body) - header.offset
-    if header.n_bytes != there:
-        says = f"its header says {quoted(header.n_bytes)} bytes of numbers, and there are {there}"
-        raise BodyRefused("damaged", f"the body is not a whole .npy file: {says}. Make it again.")
-    flat = np.frombuffer(body, header.dtype, math.prod(header.shape), header.offset)
-    array = flat.reshape(header.shape, order="F" if header.fortran_order else "C")
-    flags = array.flags
-    ready = flags.c_contiguous and flags.writeable and flags.aligned and header.dtype.isnative
-    return array if ready else np.array(array, dtype=header.dtype.newbyteorder("="), order="C")

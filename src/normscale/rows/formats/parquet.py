@@ -9,7 +9,6 @@ metadata. Kept columns keep their types.
 from __future__ import annotations
 
 import base64
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -100,20 +99,51 @@ class ParquetSink(Sink):
         self._writer.close()
 
 
-class ArrowReader(TableReader):
-    """Batches of Arrow's columns, turned into matrices; a subclass says where schema and batches come from."""
+@register_format
+class Parquet(TableReader):
+    """Columns, compressed, in row groups that can be read on their own. The file is opened once."""
 
-    by_columns = True
-    _arrow: Any
-    _schema: Any
+    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
+    magic, sink, by_columns = (b"PAR1",), ParquetSink, True
 
-    @abstractmethod
-    def _batches(self, columns: list[str]) -> Iterator[Any]:
-        """Record batches of these columns."""
+    def close(self) -> None:
+        """Close the file."""
+        self._parquet_file.close()
+        super().close()
 
-    @abstractmethod
-    def _first_length(self, name: str) -> int:
-        """The length of the first list of a column."""
+    def _read_head(self) -> None:
+        self._arrow = need_arrow("pyarrow", self.path)
+        self._damage = (*DAMAGE, self._arrow.ArrowException)
+        file = self._parquet_file = open_parquet(self.source)
+        self._schema = file.schema_arrow
+        self.n_rows = file.metadata.num_rows
+        if self._chosen_parts is not None:
+            self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
+        try:
+            self._read_columns()
+        except FileFormatError as error:
+            if file.metadata.num_rows:
+                raise
+            raise EmptyTable(str(error)) from None
+        metadata = self._schema.metadata or {}
+        if _HEAD in metadata:
+            self._take_head(*_head_of(self.path, metadata[_HEAD]))
+        if CLASS_NAMES.encode() in metadata and self.class_names is None:
+            try:
+                names = read_json(metadata[CLASS_NAMES.encode()])
+            except ValueError:
+                return  # somebody else's key of the same name
+            self.class_names = tuple(map(str, names)) if isinstance(names, list) else None
+
+    @property
+    def parts(self) -> list[TablePart]:
+        """The row groups, as the footer tells."""
+        metadata = self._parquet_file.metadata
+        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+        return [
+            TablePart(group.num_rows, sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
+            for group in groups
+        ]
 
     def _read_columns(self) -> None:
         """Choose among the columns of the schema."""
@@ -251,6 +281,17 @@ class ArrowReader(TableReader):
         objects[:] = column.to_pylist()
         return objects
 
+    def _first_length(self, name: str) -> int:
+        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
+            known = batch.column(0).drop_null()
+            if len(known):
+                return len(known[0].as_py())
+        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
+
+    def _batches(self, columns: list[str]) -> Iterator[Any]:
+        rows, groups = min(self.chunk_rows, _BATCH_ROWS), self._chosen_parts
+        yield from self._parquet_file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False)
+
 
 def _numbers(column: Any) -> NDArray[Any]:
     """A column of numbers; a null is NaN."""
@@ -264,64 +305,6 @@ def _float_dtype(kind: Any) -> np.dtype[Any]:
     """The dtype to read a column of numbers as; whole numbers become float64."""
     dtype = np.dtype(kind.to_pandas_dtype())
     return dtype if dtype.kind == "f" else np.dtype(np.float64)
-
-
-@register_format
-class Parquet(ArrowReader):
-    """Columns, compressed, in row groups that can be read on their own. The file is opened once."""
-
-    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
-    magic, sink = (b"PAR1",), ParquetSink
-
-    def close(self) -> None:
-        """Close the file."""
-        self._parquet_file.close()
-        super().close()
-
-    def _read_head(self) -> None:
-        self._arrow = need_arrow("pyarrow", self.path)
-        self._damage = (*DAMAGE, self._arrow.ArrowException)
-        file = self._parquet_file = open_parquet(self.source)
-        self._schema = file.schema_arrow
-        self.n_rows = file.metadata.num_rows
-        if self._chosen_parts is not None:
-            self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
-        try:
-            self._read_columns()
-        except FileFormatError as error:
-            if file.metadata.num_rows:
-                raise
-            raise EmptyTable(str(error)) from None
-        metadata = self._schema.metadata or {}
-        if _HEAD in metadata:
-            self._take_head(*_head_of(self.path, metadata[_HEAD]))
-        if CLASS_NAMES.encode() in metadata and self.class_names is None:
-            try:
-                names = read_json(metadata[CLASS_NAMES.encode()])
-            except ValueError:
-                return  # somebody else's key of the same name
-            self.class_names = tuple(map(str, names)) if isinstance(names, list) else None
-
-    @property
-    def parts(self) -> list[TablePart]:
-        """The row groups, as the footer tells."""
-        metadata = self._parquet_file.metadata
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        return [
-            TablePart(group.num_rows, sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
-            for group in groups
-        ]
-
-    def _first_length(self, name: str) -> int:
-        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
-            known = batch.column(0).drop_null()
-            if len(known):
-                return len(known[0].as_py())
-        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
-
-    def _batches(self, columns: list[str]) -> Iterator[Any]:
-        rows, groups = min(self.chunk_rows, _BATCH_ROWS), self._chosen_parts
-        yield from self._parquet_file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False)
 
 
 def open_parquet(source: ByteSource) -> Any:
