@@ -2,7 +2,7 @@
 
     python tools/attack_guard.py                                        # the embedded sample
     python tools/attack_guard.py --outputs FOLDER --save                # and a CIFAR-10 ResNet-20; keep the record
-    python tools/attack_guard.py --tables                               # the record as the tables of docs/guard-attacks.md
+    python tools/attack_guard.py --tables                     # the record as the tables of docs/guard-attacks.md
 
 The attacker has the detector file, the code, rows like the honest ones and rows like the OoD ones, and sends a share of
 the traffic; the rest is honest. Two goals: *hide* (fewer OoD inputs are flagged) and *cry* (more in-distribution ones
