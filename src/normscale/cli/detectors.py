@@ -44,7 +44,7 @@ def _print_table(cards: list[DetectorCard]) -> None:
     wide = console.width >= _WIDE
     table = Table(box=None, padding=(0, 1))
     table.add_column("detector", no_wrap=True)
-    room = {"paper": 15, "reads": 16, **({"parameters": 22} if wide else {}), "cost of a score": 14}
+    room = {"paper": 15, "reads": 18, **({"parameters": 22} if wide else {}), "cost of a score": 14}
     for title, least in room.items():
         table.add_column(title, overflow="fold", min_width=least)  # no word of it is broken
     for card in cards:
@@ -82,7 +82,14 @@ def _print_card(card: DetectorCard) -> None:
 
 def _written(value: Any) -> str:
     """A value as the command line takes it."""
-    return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    from normscale.detectors.registry import detector_class
+
+    if isinstance(value, dict):
+        given, usual = dict(value["parameters"]), detector_class(value["detector"])().get_params()
+        then = f"+{_written(given.pop('score'))}" if "score" in given else ""
+        own = [f":{name}={_written(one)}" for name, one in given.items() if one != usual[name]]
+        return "".join([value["detector"], *own, then])
+    return ",".join(map(_written, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _example(card: DetectorCard) -> list[str]:
