@@ -30,7 +30,8 @@ def test_the_formula_is_the_score(score: str) -> None:
     z = SAMPLE.test.logits.astype(np.float64)
     kinds = {"log_odds": ns.msp_score, "log_sum_exp": ns.energy_score}
     expected = np.zeros(len(z))
-    for weight, term in formula.terms if isinstance(formula, SumFormula) else [(1.0, formula)]:
+    terms: Any = formula.terms if isinstance(formula, SumFormula) else [(1.0, formula)]
+    for weight, term in terms:
         expected += weight * term.weight * kinds[term.kind]((z - term.shift) * term.factor)
     if isinstance(formula, SumFormula):
         expected -= formula.class_offset[z.argmax(axis=1)]
