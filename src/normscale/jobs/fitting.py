@@ -53,7 +53,7 @@ def fit(
     stream: bool = False,
     class_names: Sequence[str] | None = None,
     memory: int | str | None = None,
-    arrays: Sequence[str] | None = None,
+    arrays: str | Sequence[str] | None = None,
     **options: Unpack[JobOptions],
 ) -> FitResult:
     """Fit a detector on the rows of tables; the same rows give the same bits in one file or in many.
@@ -74,7 +74,7 @@ def fit(
         Names of the classes, where the tables have none.
     memory : int or str, optional
         How much memory gathered rows may take, such as ``"8GiB"``; by default half of what is free.
-    arrays : sequence of str, optional
+    arrays : str or sequence of str, optional
         What the default detector may read; ``["logits"]`` leaves features out. By default logits and features.
     **options
         See :class:`~normscale.jobs.JobOptions`.
@@ -114,6 +114,12 @@ def fit(
             reads_logits=LOGITS in names,
             say=say,
         )
+        if missing := [name for name in model.reads if name not in held_out.names]:
+            raise MissingOutput(
+                f"{model.name} reads {' and '.join(missing)}; the rows for the threshold have "
+                f"{', '.join(held_out.names)}. Give rows that have them, or "
+                "pass arrays='logits' to fit on logits alone."
+            )
         model.set_threshold(held_out, keep, conformal=conformal, per_class=per_class, stream=stream)
         _say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
     return FitResult(model, seen.n_rows, skipped, source.layout)
@@ -132,12 +138,13 @@ def _source_of(
     paths: Paths,
     detector: str | Mapping[str, Any] | Detector | None,
     job: JobOptions,
-    arrays: Sequence[str] | None = None,
+    arrays: str | Sequence[str] | None = None,
 ) -> tuple[Detector | None, Sequence[str], RowSource]:
     """The detector, None for the default one; the arrays that it may read; the tables."""
     model = None
     if detector is not None and detector != AUTO:
         model = detector if isinstance(detector, Detector) else as_detector(detector)
+    arrays = [arrays] if isinstance(arrays, str) else arrays
     names = (arrays or (LOGITS, FEATURES)) if model is None else (*model.reads, *model.reads_in_fit)
     source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
     there = source.layout.widths
