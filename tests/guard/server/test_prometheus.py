@@ -113,6 +113,7 @@ def test_an_alert_fires_when_the_guard_freezes_and_ends_when_it_thaws(scraped: t
 def test_what_the_dashboard_and_the_alerts_ask_for_is_there(scraped: tuple[Client, Prometheus]) -> None:
     client, prometheus = scraped
     assert client.score(SAMPLE.ood["unseen_digits"].logits[:20]).status == 200  # some of them are flagged
+    assert eventually(lambda: "resultType" in prometheus.ask("query", query="up"))  # it is ready
     metrics = client.ask("GET", "/metrics").body.decode()
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=metrics, text=True, capture_output=True, check=False
