@@ -206,7 +206,7 @@ def test_a_cluster_of_several_machines_needs_a_place_for_scores(
         (("score", "{saved}", "sample:test", "--engine", "local", "-o", "{folder}/out"), "cannot be read in pieces"),
         (("score", "{saved}", "{folder}/0.parquet", "--address", "auto", "-o", "{folder}/out"), "of a Ray cluster"),
         (("fit", "{folder}", "-o", "{saved}", "-d", "react+energy", "--memory", "1kB"), "reads features"),
-        (("fit", "{folder}", "-o", "{saved}", "--memory", "1kB"), "robust_norm_scaling must see all rows at once"),
+        (("fit", "{folder}", "-o", "{saved}", "--memory", "1kB"), "robust_norm_scaling reads the rows more than once"),
         (("fit", "{folder}", "-o", "{saved}", "--memory", "much"), "such as 500MB or 8GiB; got 'much'"),
         (("fit", "sample:train", "-o", "{saved}", "-d", "energy", "--engine", "local"), "sample:train cannot be read"),
         (("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "msp", "--address", "auto"), "of a Ray cluster"),
