@@ -212,3 +212,19 @@ def test_stores_of_one_detector_fitted_on_other_rows_are_told_apart(tmp_path: Pa
     other = ns.Energy().fit(SAMPLE.train.logits[:, :5]).set_threshold(SAMPLE.validation.logits[:, :5])
     with pytest.raises(InvalidInput, match="another detector"):
         open_guard(other, tmp_path / "s.sqlite")
+
+
+def test_the_default_stands_guard_through_a_restart(tmp_path: Path) -> None:
+    """Logits, features and the head: all four members, made stream-aware, as `normscale fit` gives them."""
+    made = ns.fit(SAMPLE.train).set_threshold(SAMPLE.validation)
+    assert made.reads == ("logits", "features")
+    rows = SAMPLE.test.only("logits", "features")
+    first = guard(tmp_path / "s", IGNORE, made)
+    given = np.concatenate([first.score(rows[:100]).scores, first.score(rows[100:200]).scores])
+    first.store.close()
+    again = guard(tmp_path / "s", IGNORE, made)
+    assert again.state.rows == 200
+    given = np.concatenate([given, again.score(rows[200:300]).scores])
+    np.testing.assert_allclose(given, made.reset().stream(rows[:300]), rtol=1e-12)
+    with pytest.raises(MissingOutput, match="features is missing"):
+        again.score(rows.logits[:1])
