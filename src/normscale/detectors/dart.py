@@ -36,7 +36,8 @@ class DART(Detector):
 
     This is the paper's idea in a form of our own, made from its abstract: how rows choose a prototype, the step and the
     distance are ours. The paper works on batches, joins several layers, and turns the axis round where it was flipped.
-    Do not take its results for the authors'.
+    Its constants were set after looking at eight OoD sets of a CIFAR-10 ResNet-20, so figures on that network flatter
+    it. Do not take its results for the authors'.
 
     Parameters
     ----------

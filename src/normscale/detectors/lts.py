@@ -29,7 +29,8 @@ class LTS(Step):
     score : str or Detector
         What scores the new logits; the paper uses Energy.
     percentile : float in (0, 100)
-        Of each row's features: those above are its largest. 95 keeps the largest 5 %; no OoD data chooses it here.
+        Of each row's features: those above are its largest. 95 keeps the largest 5 %. It was not checked
+        against the authors' code.
 
     References
     ----------
