@@ -33,21 +33,14 @@ class FarFromMean(Detector):
     def __init__(self, power=1.0):
         self.power = power
 
-    def _partial(self, chunks, turn):
-        n, total = 0, 0.0
-        for chunk in chunks:
-            n, total = n + len(chunk), total + np.asarray(chunk.logits, float).sum(axis=0)
-        return Sums(n, total)
-
-    def _merge(self, first, second):
-        return Sums(first.n + second.n, first.total + second.total)
+    def _partial(self, rows, turn):
+        return Sums(len(rows), np.asarray(rows.logits, float).sum(axis=0))
 
     class Fitted(NamedTuple):
         mean: np.ndarray
 
     def _finish(self, total, turn):
-        self._learn(self.Fitted(total.total / total.n))
-        return True
+        return self.Fitted(total.total / total.n)
 
     def _score(self, outputs, threads):
         return (np.linalg.norm(outputs.logits - self.fitted_.mean, axis=1)) ** self.power

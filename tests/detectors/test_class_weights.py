@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.fdbd import FDBD
-from normscale.detectors.nci import NCI
+from normscale.detectors.class_directions import FDBD, NCI
 
 _fixed = np.random.default_rng(3)
 HEAD = (_fixed.normal(size=(5, 8)), _fixed.normal(size=5))

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.common_scale import CommonScale
-from normscale.detectors.held_out import RowSample
-from normscale.detectors.partial_fit import PartialFit
+from normscale.detectors.partial_fit import CommonScale, PartialFit, RowSample
 
 
 def rows(n: int, seed: int) -> Any:

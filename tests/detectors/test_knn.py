@@ -11,7 +11,7 @@ import pytest
 
 import normscale as ns
 from normscale.detectors import feature_bank
-from normscale.detectors.knn import KNN
+from normscale.detectors.neighbours import KNN
 
 
 def rows(n: int, d: int = 16, seed: int = 0) -> np.ndarray:

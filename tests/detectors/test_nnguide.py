@@ -9,7 +9,7 @@ import pytest
 
 import normscale as ns
 from normscale.detectors import feature_bank
-from normscale.detectors.nnguide import NNGuide
+from normscale.detectors.neighbours import NNGuide
 
 
 def outputs(n: int, seed: int = 0, d: int = 10) -> ns.ModelOutputs:

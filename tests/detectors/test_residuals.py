@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.residual import Residual
-from normscale.detectors.vim import ViM
+from normscale.detectors.residual import Residual, ViM
 
 D, CLASSES = 12, 3
 _fixed = np.random.default_rng(5)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import normscale as ns
 import two_groups_oracle as oracle
 from normscale import _kernels
-from normscale.detectors.held_out import second_half
+from normscale.detectors.partial_fit import second_half
 from normscale.state import copied, load_state, save_state
 
 N_CLASSES = 6

@@ -8,7 +8,7 @@ import pytest
 
 import normscale as ns
 from normscale.bench.experiments.methods import find_method
-from normscale.detectors.spelling import read_spelling
+from normscale.detectors.registry import read_spelling
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 import normscale as ns
 from normscale._validate import FloatArray
 from normscale.conformance import check_detector
-from normscale.detectors.held_out import second_half
+from normscale.detectors.partial_fit import second_half
 from normscale.state import Numbers, load_state, record_arrays, record_of, same_records, save_state
 from running_norm import RunningNorm, Shifted
 

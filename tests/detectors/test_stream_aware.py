@@ -13,7 +13,7 @@ import pytest
 import normscale as ns
 from normscale import _kernels
 from normscale.detectors.formula import BoundaryFormula, FeatureFormula, formula_of
-from normscale.detectors.held_out import second_half
+from normscale.detectors.partial_fit import fit_held_out, second_half
 
 N_CLASSES, N_FEATURES = 5, 12
 
@@ -110,7 +110,7 @@ def test_scores_of_training_rows_come_from_copies_that_have_not_seen_them(train:
             return np.array([np.abs(self.known - row).sum(axis=1).min() for row in outputs.features])
 
     detector = Remembers()
-    held_out = detector._fit_held_out(train[:201])
+    held_out = fit_held_out(detector, train[:201])
     assert (held_out > 0.0).all()
     assert (detector.score(train.features[:201]) == 0.0).all(), "the detector itself knows them all"
     second = second_half(train[:201])

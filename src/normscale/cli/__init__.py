@@ -12,7 +12,7 @@ from normscale._kernels import announce_compilation
 from normscale._version import __version__
 from normscale.cli._lazy_commands import LazyGroup
 from normscale.cli._sentences import as_options
-from normscale.detectors.plugins import add_plugins
+from normscale.detectors.registry import add_plugins
 from normscale.errors import NormscaleError, NumericalWarning
 
 app = typer.Typer(

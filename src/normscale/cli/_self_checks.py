@@ -95,7 +95,7 @@ def _kernels_agree() -> bool:
 
 def _mixture_kernels_agree() -> bool:
     from normscale.detectors.class_profiles import ClassMoments, finished_profiles
-    from normscale.detectors.held_out import RowSample
+    from normscale.detectors.partial_fit import RowSample
     from normscale.outputs import ModelOutputs
 
     for n_classes in _WIDTHS[:2]:

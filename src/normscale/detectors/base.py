@@ -21,19 +21,19 @@ from normscale import _validate
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray
 from normscale.dataframes import read_dataframe
-from normscale.detectors.enough_rows import why_little_is_learned, why_nothing_is_learned
+from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.formula import Formula, MomentFormula
-from normscale.detectors.held_out import HeldOut, HeldOutFit, fit_held_out
 from normscale.detectors.kept import Kept as Kept
 from normscale.detectors.kept import NoRecord as NoRecord
 from normscale.detectors.kept import Setting as Setting
+from normscale.detectors.partial_fit import HeldOutFit, merged
 from normscale.detectors.reading import OutputsLike as OutputsLike
 from normscale.detectors.reading import OutputsReader
+from normscale.detectors.row_blocks import row_slices
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, NotFitted, NumericalWarning
 from normscale.input_checks.logits import (
     Squashed,
-    are_log_probabilities,
     constant_on_log_probabilities,
     sentence,
     squashed,
@@ -58,40 +58,51 @@ class Detector(OutputsReader):
         """Learn from checked chunks; every chunk must be consumed.
 
         A detector whose fit can be put together from parts of the rows leaves this as it is and writes
-        :meth:`_partial`, :meth:`_merge` and :meth:`_finish`; one that must see all rows writes this.
+        :meth:`_partial` and :meth:`_finish`; one that must see all rows writes this, and ends with :meth:`_learn`.
         """
         rows = [join(chunks)] if self._reads_again else chunks
-        turn = 0
-        while not self._finish(self._partial(iter(rows), turn), turn):
-            turn += 1
+        found, turn = None, 0
+        while found is None:
+            total, n = self._told_by(rows, turn)
+            if not n:
+                return  # fit_chunks says so
+            found, turn = self._finish(total, turn), turn + 1
+        self._learn(found)
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
-        """What some of the rows tell: numbers that :meth:`_merge` can add up. ``turn`` counts readings from 0."""
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
+        """What some of the rows tell: numbers, arrays, or tuples and dicts of them, that add up; else with ``merge``.
+
+        ``turn`` counts readings of all rows from 0.
+        """
+        for name in self.reads:
+            if not np.isfinite(rows.array(name)).all():
+                raise _validate.invalid_row_error(rows.array(name), name)
+
+    def _finish(self, total: Any, turn: int) -> Any:
+        """The record that all rows tell; None asks for another reading (:attr:`_reads_again`)."""
+        return self.Fitted()
+
+    def _told_by(self, chunks: Iterable[ModelOutputs], turn: int) -> tuple[Any, int]:
+        """What all rows of checked chunks tell together, and how many there are."""
+        total, n = None, 0
         for chunk in chunks:
-            for name in self.reads:
-                if not np.isfinite(chunk.array(name)).all():
-                    raise _validate.invalid_row_error(chunk.array(name), name)
-
-    def _merge(self, first: Any, second: Any) -> Any:
-        """What two parts of the rows tell together; neither is changed."""
-        return None
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        """Learn (:meth:`_learn`) from what all rows tell; False asks for another reading (:attr:`_reads_again`)."""
-        self._learn(self.Fitted())
-        return True
+            for rows in row_slices(chunk):
+                try:
+                    own = self._partial(rows, turn)
+                except InvalidInput:
+                    if rows is not chunk:
+                        self._partial(chunk, turn)  # names the row as its place among all
+                    raise
+                total, n = merged(total, own), n + len(rows)
+        return total, n
 
     def why_all_rows(self) -> str:
         """Why ``fit`` must see all rows at once, in words; empty where parts of them can be fitted and merged."""
         return "" if type(self)._fit is Detector._fit else "its fit takes all rows in one place"
 
-    def _held_out(self) -> HeldOut:
+    def _held_out(self) -> HeldOutFit:
         """A fit that also gives training rows the scores of copies which have not seen them."""
         return HeldOutFit(self)
-
-    def _fit_held_out(self, train: ModelOutputs) -> FloatArray:
-        """Fit on all rows; give each the score (n,) of a copy that has not seen it."""
-        return fit_held_out(self, train)
 
     # -- what a subclass writes: scores ----------------------------------------------------------------------
     # One without running statistics writes _score; one with writes _start, _step and _score_at, and has STREAM
@@ -171,10 +182,13 @@ class Detector(OutputsReader):
             record = as_outputs(outputs) if isinstance(outputs, Mapping) else self._as_outputs(outputs)
             names = record.columns.get(LOGITS)
             names = None if names is None or names == tuple(map(str, range(len(names)))) else names
-        if LOGITS in self.reads:
-            _warn_of_probabilities(record.get(LOGITS))
+        some = record[:_LOOKED_AT]
+        found = squashed(some.logits) if LOGITS in self.reads and len(record) >= _FEWEST_TO_WARN else None
+        if found is not None and found.kind is Squashed.PROBABILITIES:
+            warnings.warn(sentence(found, "the training array"), NumericalWarning, stacklevel=2)
         self.fit_chunks([record])
-        self._warn_of_constant_scores(record[:_LOOKED_AT])
+        if found is not None and found.kind is Squashed.LOG_PROBABILITIES:
+            self._warn_of_constant_scores(some, self.score(some))
         if len(record) >= _FEWEST_TO_WARN and (why := why_nothing_is_learned(self) or why_little_is_learned(self)):
             warnings.warn(why, NumericalWarning, stacklevel=2)
         self.class_names = names
@@ -330,21 +344,17 @@ class Detector(OutputsReader):
         predicted, n_classes = (record.predicted, record.n_classes) if per_class else (None, None)
         threshold = Threshold.at(scores, predicted, n_classes, keep=keep, conformal=conformal)
         with self._lock:
-            if self._runs:
+            if self.has_running_statistics:
                 self.state_ = self._calmed(self._current())
             self.threshold_ = threshold
         return self
 
-    def _warn_of_constant_scores(self, rows: ModelOutputs, scores: FloatArray | None = None) -> None:
+    def _warn_of_constant_scores(self, rows: ModelOutputs, scores: FloatArray) -> None:
         """Warn where the rows are log-probabilities and this detector gives all of them one score."""
-        logits = rows.get(LOGITS)
-        if self.reads != (LOGITS,) or logits is None or len(logits) < _FEWEST_TO_WARN:
-            return
-        if scores is None and not are_log_probabilities(logits):  # most rows are not: no need to score them
-            return
-        said = constant_on_log_probabilities(self.name, self.score(rows) if scores is None else scores, logits)
-        if said is not None:
-            warnings.warn(said, NumericalWarning, stacklevel=3)
+        if self.reads == (LOGITS,) and len(rows) >= _FEWEST_TO_WARN:
+            said = constant_on_log_probabilities(self.name, scores, rows.logits)
+            if said is not None:
+                warnings.warn(said, NumericalWarning, stacklevel=3)
 
     def predict(self, outputs: OutputsLike, *, threads: int = 1) -> BoolArray:
         """True where an input is out-of-distribution; shape (n,). Needs :meth:`set_threshold` first."""
@@ -393,12 +403,6 @@ def _naming_the_row(error: InvalidInput, record: ModelOutputs) -> InvalidInput:
         if bad is None or re.search(r"\brow \d", str(error))
         else _validate.invalid_row_error(record.array(bad), bad)
     )
-
-
-def _warn_of_probabilities(logits: NDArray[Any] | None) -> None:
-    found = None if logits is None or len(logits) < _FEWEST_TO_WARN else squashed(logits[:_LOOKED_AT])
-    if found is not None and found.kind is Squashed.PROBABILITIES:
-        warnings.warn(sentence(found, "the training array"), NumericalWarning, stacklevel=3)
 
 
 def join(chunks: Iterable[ModelOutputs]) -> ModelOutputs:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.class_means import PredictedSums
-from normscale.detectors.head_step import SharedHead, same_head
+from normscale.detectors.class_sums import PredictedSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
@@ -55,34 +53,20 @@ class CADRef(Detector):
     needs_head = True
 
     class Fitted(NamedTuple):
-        """The signs of the weights, the classes' mean features, and the mean energy."""
-
         signs: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
+        """Of the weights."""
         means: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
         energy: float
+        """The mean one."""
 
     fitted_: Fitted
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[Any, PredictedSums | None, float]:
-        shared, energy = SharedHead(), 0.0
+    def _partial(self, rows: ModelOutputs, turn: int) -> tuple[Any, PredictedSums, float]:
+        return rows.head, PredictedSums.of(rows), -float(energy_score(rows.logits).sum())
 
-        def counted() -> Iterator[ModelOutputs]:
-            nonlocal energy
-            for chunk in shared.checked(chunks):
-                energy -= float(energy_score(chunk.logits).sum())
-                yield chunk
-
-        sums = PredictedSums.of(counted())
-        return shared.head, sums, energy
-
-    def _merge(self, first: Any, second: Any) -> tuple[Any, PredictedSums, float]:
-        return same_head(first[0], second[0]), first[1].merge(second[1]), first[2] + second[2]
-
-    def _finish(self, total: Any, turn: int) -> bool:
+    def _finish(self, total: Any, turn: int) -> Fitted:
         head, sums, energy = total
-        if sums is not None:
-            self._learn(self.Fitted(np.sign(head.weight).astype(np.float64), sums.means, energy / sums.counts.sum()))
-        return True
+        return self.Fitted(np.sign(head.weight).astype(np.float64), sums.means, energy / sums.counts.sum())
 
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:

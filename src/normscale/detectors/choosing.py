@@ -1,14 +1,14 @@
-"""The default detector: what outputs are scored by where nobody chose."""
+"""The default detector."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normscale.dataframes import read_dataframe
 from normscale.detectors.base import Detector, OutputsLike
 from normscale.detectors.ensemble import MEMBERS, Ensemble
-from normscale.detectors.registry import DEFAULT, make_detector
+from normscale.detectors.registry import DEFAULT, make_detector, register
 from normscale.detectors.stream_aware import StreamAware
 from normscale.outputs import FEATURES, LOGITS, as_outputs, is_dataframe
 
@@ -76,3 +76,40 @@ def fit(outputs: OutputsLike) -> Detector:
     detector.reason = f"the default: {reason}"
     detector.class_names = names
     return detector
+
+
+@register
+class RobustNormScaling(StreamAware):
+    """Norm-scaling that learns from a stream what OoD looks like, and keeps what training said about the rest.
+
+    :class:`StreamAware` around the sum of frozen norm-scaling (of the classes that training shows) and centred Energy.
+    It needs logits alone.
+
+    References
+    ----------
+    Ravikumar & Roy, "Norm-Scaling for Out-of-Distribution Detection"; docs/robust.md.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> train = rng.normal(size=(600, 3)) + 6.0 * np.eye(3)[rng.integers(0, 3, 600)]
+    >>> detector = RobustNormScaling().fit(train)
+    >>> ood = rng.normal(size=(100, 3)) + [2.0, 0.0, 0.0]
+    >>> scores = detector.stream(ood)
+    >>> detector.n_streamed_, bool(detector.state.id_share[0] < 0.4)
+    (100, True)
+    """
+
+    name = "robust_norm_scaling"
+    title = "Robust Norm-Scaling"
+    paper = "docs/robust.md, after Ravikumar & Roy"
+    cost = "two passes over the logits; in a stream one row after the other"
+    default_score = Ensemble.name
+    parameters = {name: StreamAware.parameters[name] for name in ("memory", "prior_weight", "tolerance")}
+
+    def __init__(self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8) -> None:
+        super().__init__(Ensemble(MEMBERS[:2]), memory, prior_weight, tolerance)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        return Detector.get_params(self)

@@ -9,8 +9,7 @@ import numpy as np
 from normscale._kernels.mixture import SOFTNESS, ClassProfiles
 from normscale._kernels.mixture_reference import soft_step
 from normscale._validate import FloatArray
-from normscale.detectors.common_scale import spread_within
-from normscale.detectors.held_out import RowSample
+from normscale.detectors.partial_fit import RowSample
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
 
@@ -84,8 +83,8 @@ def finished_profiles(
 ) -> ClassProfiles:
     """The profiles with what a sample of training rows tells, by confidence and distance (m,) of each."""
     median, count_scale, top_odds, top_scale = _levels(confidence, sample)
-    weights = np.array([1.0, 1.0 / spread_within(distance, sample)])
-    weights /= spread_within(confidence - weights[1] * distance, sample)
+    weights = np.array([1.0, 1.0 / sample.spread_within(distance)])
+    weights /= sample.spread_within(confidence - weights[1] * distance)
     likeness_median, likeness_scale, _, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
     return profiles._replace(
         likeness_weights=weights,

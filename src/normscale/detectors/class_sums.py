@@ -1,13 +1,17 @@
-"""Counts, sums and scatter of features by class: what every distance to class means is made of."""
+"""Counts, sums and scatter of features by class, which add up over parts of the rows."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray, Rows
+from normscale.detectors.row_blocks import blocks_of
 from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _BLOCK_ROWS = 4096
 
@@ -19,7 +23,7 @@ class ClassSums:
     all" loses no digits to a common offset.
     """
 
-    def __init__(self, name: str = "features") -> None:
+    def __init__(self, name: str = FEATURES) -> None:
         self.name = name
         self.n = 0
         self.classes: IntArray = np.zeros(0, dtype=np.int64)
@@ -27,8 +31,8 @@ class ClassSums:
         self.counts: FloatArray = np.zeros(0)
         """How many rows each of them has."""
 
-    def add(self, features: Rows, labels: IntArray) -> None:
-        """Take features (b, d) and their classes (b,) in."""
+    def add(self, features: Rows, labels: IntArray) -> ClassSums:
+        """Take features (b, d) and their classes (b,) in; returns self."""
         if labels.size and labels.min() < 0:
             raise InvalidInput(
                 f"labels[{int(np.argmin(labels))}] is -1 (unknown); the class of every training row is needed."
@@ -48,6 +52,7 @@ class ClassSums:
                 raise _validate.invalid_row_error(features, self.name)
             self._join(*class_totals(block, labels[a : a + _BLOCK_ROWS]))
             self.n += block.shape[0]
+        return self
 
     def merge(self, other: ClassSums) -> ClassSums:
         """The sums over both sets of rows, about this one's origin; neither is changed.
@@ -100,3 +105,32 @@ def class_totals(rows: FloatArray, classes: IntArray) -> tuple[IntArray, FloatAr
         np.add.reduce(rows[own], axis=0, out=total)
     counts = np.array([own.size for own in members.values()], dtype=np.float64)
     return np.array(list(members), dtype=np.int64), counts, sums
+
+
+class PredictedSums(NamedTuple):
+    """How many rows were predicted as each class, (C,), and the sums of their features, (C, d); parts add up."""
+
+    counts: FloatArray
+    sums: FloatArray
+
+    @classmethod
+    def of(cls, rows: ModelOutputs, *, only_right: bool = False) -> PredictedSums:
+        """Of all rows, or of those whose label is the predicted class."""
+        total = cls(np.zeros(rows.n_classes), np.zeros((rows.n_classes, rows.features.shape[1])))
+        for where, logits, features in blocks_of(rows, (LOGITS, FEATURES), fitting=True):
+            predicted = logits.argmax(axis=1)
+            if only_right:
+                assert rows.labels is not None  # the contract checked it
+                right = predicted == rows.labels[where]
+                predicted, features = predicted[right], features[right]
+            classes, counts, sums = class_totals(features, predicted)
+            total.counts[classes] += counts
+            total.sums[classes] += sums
+        return total
+
+    @property
+    def means(self) -> FloatArray:
+        """The mean features of every class; of all rows for a class without any."""
+        means: FloatArray = self.sums / np.maximum(self.counts, 1.0)[:, None]
+        means[self.counts == 0.0] = self.sums.sum(axis=0) / self.counts.sum()
+        return means

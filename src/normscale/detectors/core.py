@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.class_means import PredictedSums
-from normscale.detectors.head_step import SharedHead, same_head
+from normscale.detectors.class_sums import PredictedSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, lengths, unit_rows
 from normscale.moments import RunningMoments
@@ -55,47 +53,33 @@ class CORE(Detector):
     reads = (LOGITS, FEATURES)
     needs_head = True
     _reads_again = True
-    _learned: tuple[FloatArray, FloatArray]
-    """Of the fit that is under way: the basis and the directions."""
 
     class Fitted(NamedTuple):
-        """The span of the weights, the direction of every class's mean residual, and how training rows score."""
-
         basis: Annotated[FloatArray, Numbers(FEATURES, "span")]
+        """Of the span of the weights."""
         directions: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
+        """Of every class's mean residual."""
         centre: Annotated[FloatArray, Numbers(2)]
         scale: Annotated[FloatArray, Numbers(2, above=0.0)]
 
     fitted_: Fitted
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         if turn == 0:
-            shared = SharedHead()
-            sums = PredictedSums.of(shared.checked(chunks))
-            return shared.head, sums
+            return rows.head, PredictedSums.of(rows)
         moments = RunningMoments(2)
-        for chunk in chunks:
-            for _, logits, features in blocks_of(chunk, self.reads, fitting=True):
-                moments.update(_parts(logits, features, *self._learned))
+        for _, logits, features in blocks_of(rows, self.reads, fitting=True):
+            moments.update(_parts(logits, features, *self._fitting))
         return moments
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        if isinstance(first, RunningMoments):
-            return first.merge(second)
-        return same_head(first[0], second[0]), first[1].merge(second[1])
-
-    def _finish(self, total: Any, turn: int) -> bool:
+    def _finish(self, total: Any, turn: int) -> Fitted | None:
         if turn == 0:
-            head, sums = total
-            if sums is None:
-                return True
-            basis = _span(head)
-            self._learned = basis, unit_rows(_residuals(sums.means, basis))
-            return False
+            basis = _span(total[0])
+            self._fitting = basis, unit_rows(_residuals(total[1].means, basis))
+            return None
         scale = np.where(total.std > 1e-12 * np.maximum(1.0, np.abs(total.mean)), total.std, 1.0)
-        self._learn(self.Fitted(*self._learned, total.mean, scale))
-        del self._learned
-        return True
+        basis, directions = self._fitting
+        return self.Fitted(basis, directions, total.mean, scale)
 
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:

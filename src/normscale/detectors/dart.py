@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -38,11 +37,6 @@ class DART(Detector):
     distance are ours. The paper works on batches, joins several layers, and turns the axis round where it was flipped.
     Its constants were set after looking at eight OoD sets of a CIFAR-10 ResNet-20, so figures on that network flatter
     it. Do not take its results for the authors'.
-
-    Parameters
-    ----------
-    memory : float, at least 1
-        Rows of one kind after which a prototype has moved two thirds of the way.
 
     References
     ----------
@@ -84,47 +78,31 @@ class DART(Detector):
         outside: Annotated[FloatArray, Numbers(FEATURES)]
 
     fitted_: Fitted
-    _limit: float
-    """Of the fit that is under way."""
 
     def __init__(self, memory: float = 1000.0) -> None:
         self.memory = _validate.positive(memory, "memory")
         if self.memory < 1.0:
             raise InvalidInput(f"memory must be at least 1; got {memory!r}.")
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         if turn == 0:
-            moments = RunningMoments(1)
-            for chunk in chunks:
-                moments.update(energy_score(chunk.logits)[:, None])
-            return moments
-        found: list[RunningMoments] = []
-        for chunk in chunks:
-            found = found or [RunningMoments(chunk.features.shape[1])] * 2
-            for _, logits, features in blocks_of(chunk, self.reads, fitting=True):
-                is_ood = energy_score(logits) > self._limit
-                own = [RunningMoments(features.shape[1]).update(features[is_ood == side]) for side in (False, True)]
-                found = [old.merge(new) for old, new in zip(found, own, strict=True)]
+            return RunningMoments(1).update(energy_score(rows.logits)[:, None])
+        found = [RunningMoments(rows.features.shape[1]) for _ in range(2)]
+        for _, logits, features in blocks_of(rows, self.reads, fitting=True):
+            is_ood = energy_score(logits) > self._fitting
+            for side, moments in enumerate(found):
+                moments.update(features[is_ood == side])
         return found
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        if isinstance(first, RunningMoments):
-            return first.merge(second)
-        return [one.merge(other) for one, other in zip(first, second, strict=True)]
-
-    def _finish(self, total: Any, turn: int) -> bool:
+    def _finish(self, total: Any, turn: int) -> Fitted | None:
         if turn == 0:
-            if total.weight == 0.0:
-                return True
-            self._limit = float(total.mean[0] + total.std[0])
-            return False
+            self._fitting = float(total.mean[0] + total.std[0])  # the Energy above which a row counts as OoD
+            return None
         assert self.baseline_ is not None  # fit reads logits
         moments = self.baseline_.others[FEATURES]
         factor = scale_factor(moments)
         inside, outside = ((one.mean - moments.mean) * factor for one in total)
-        self._learn(self.Fitted(self._limit, moments.mean, factor, inside, outside))
-        del self._limit
-        return True
+        return self.Fitted(self._fitting, moments.mean, factor, inside, outside)
 
     def _standardised(self, features: FloatArray) -> FloatArray:
         features -= self.fitted_.mean

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,10 @@ from numpy.typing import ArrayLike
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.common_scale import CommonScale
 from normscale.detectors.formula import SumFormula, offered_formula
-from normscale.detectors.held_out import RowSample, in_slices, sample_columns
+from normscale.detectors.partial_fit import CommonScale, HeldOutFit, RowSample
 from normscale.detectors.registry import as_detector, register
-from normscale.detectors.wrapper import Score, short_spec
+from normscale.detectors.step import Score, short_spec
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 
@@ -31,19 +30,6 @@ class Ensemble(Detector):
     A score is measured in deviations within predicted classes, over training rows that the member has not seen: every
     row's score is that of a copy fitted on the other half of the rows. Members score as fitted; statistics that could
     run do not. Where a class has more than a thousand training rows, a sample of these tells the deviations.
-
-    Parameters
-    ----------
-    detectors : detectors or their names, in a sequence or separated by commas
-        By default norm-scaling and centred Energy, which read logits, Mahalanobis++, which reads features, and fDBD,
-        which reads both and the head.
-    weights : numbers, one a member
-        1 each where nothing is said.
-
-    Attributes
-    ----------
-    members_ : list of Detector
-    scales_ : list of CommonScale
 
     References
     ----------
@@ -69,8 +55,6 @@ class Ensemble(Detector):
     }
 
     class Fitted(NamedTuple):
-        """What the scores of each member are worth."""
-
         scales: tuple[CommonScale, ...]
 
     fitted_: Fitted
@@ -119,27 +103,19 @@ class Ensemble(Detector):
     def _held_out(self) -> HeldOutSum:
         return HeldOutSum(self)
 
-    def _fitting(self, turn: int) -> HeldOutSum:
-        """The fit of the members that is under way; a new one in the first turn."""
-        if turn == 0:
-            self._members_fit = HeldOutSum(self)
-        return self._members_fit
+    def _begin(self) -> HeldOutSum:
+        return HeldOutSum(self)
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
-        members = self._fitting(turn)
-        return sample_columns(members, in_slices(chunks)) if members.done else members.partial(in_slices(chunks))
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
+        members = self._fitting
+        return RowSample.of(rows, members.columns(rows)) if members.done else members.partial(rows)
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        return first.merge(second) if isinstance(first, RowSample) else HeldOutSum(self).merge(first, second)
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        members = self._fitting(turn)
-        if not members.done:
-            members.finish(total)
-            return False
-        members.settle(total)
-        del self._members_fit
-        return True
+    def _finish(self, total: Any, turn: int) -> Fitted | None:
+        if not self._fitting.done:
+            self._fitting.finish(total)
+            return None
+        self._fitting.settle(total)
+        return self.fitted_
 
     def _derive(self) -> None:
         if len(self.fitted_.scales) != len(self.members_):
@@ -162,11 +138,8 @@ class Ensemble(Detector):
         return SumFormula(terms, np.array([offset])) if len(terms) == len(parts) else None
 
 
-class HeldOutSum:
-    """The fit of an ensemble with held-out scores: that of every member, then what their scores are worth.
-
-    A :class:`~normscale.detectors.held_out.HeldOut`.
-    """
+class HeldOutSum(HeldOutFit):
+    """The fit of an ensemble with held-out scores: that of every member, then what their scores are worth."""
 
     needs_sample = True
 
@@ -176,24 +149,16 @@ class HeldOutSum:
         self.n_columns = sum(one.n_columns for one in self.members)
         self.done = False
 
-    def partial(self, chunks: Iterable[ModelOutputs]) -> list[Any]:
+    def partial(self, rows: ModelOutputs) -> list[Any]:
         """What some rows tell each member."""
-        parts: list[Any] = [[] for _ in self.members]
-        for chunk in chunks:
-            parts = self.merge(parts, [[] if one.done else one.partial([chunk]) for one in self.members])
-        return parts
+        return [None if one.done else one.partial(rows) for one in self.members]
 
-    def merge(self, first: list[Any], second: list[Any]) -> list[Any]:
-        """What two parts of the rows tell each member together."""
-        return [one.merge(a, b) for one, a, b in zip(self.members, first, second, strict=True)]
-
-    def finish(self, total: list[Any]) -> bool:
-        """Learn from what all rows tell; False where they must be read again."""
+    def finish(self, total: list[Any]) -> None:
+        """Learn from what all rows tell."""
         for one, own in zip(self.members, total, strict=True):
             if not one.done:
                 one.finish(own)
         self.done = all(one.done for one in self.members)
-        return self.done
 
     def columns(self, outputs: ModelOutputs) -> FloatArray:
         """Held-out scores (n, k) of training rows by every member."""

@@ -23,11 +23,6 @@ class GradNorm(Detector):
 
     which is what a backward pass would find.
 
-    Parameters
-    ----------
-    temperature : float
-        T; the paper's default is 1. No data chooses it.
-
     References
     ----------
     Huang, Geng & Li, "On the Importance of Gradients for Detecting Distributional Shifts in the Wild", 2021.

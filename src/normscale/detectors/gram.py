@@ -51,13 +51,6 @@ class Gram(Detector):
     when they are extracted, so the matrix here is that of a map with one position: it has rank one, and sees which
     channels are strong together, not where. For a network without maps both are the same.
 
-    Parameters
-    ----------
-    layers : names of arrays
-        ``features`` is the penultimate layer.
-    powers : int
-        p = 1, 2, ... up to this; the paper's is 10.
-
     References
     ----------
     Sastry & Oore, "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices", 2020.

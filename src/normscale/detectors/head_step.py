@@ -11,9 +11,8 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import join
-from normscale.detectors.row_blocks import float_blocks
+from normscale.detectors.row_blocks import blocks_of
 from normscale.detectors.step import Step
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.state import Numbers
 
@@ -33,81 +32,54 @@ class HeadStep(Step):
     needs_head = True
 
     class Fitted(NamedTuple):
-        """The last layer; a subclass that learns more has a record of its own, with the head in it."""
+        """The last layer; a subclass that learns more has a record of its own, with the head first."""
 
         head: Annotated[Head, HEAD]
 
     fitted_: Any
 
     @abstractmethod
-    def _logits(self, features: FloatArray) -> FloatArray:
-        """The new logits (n, C) of finite features (n, d), which may be overwritten."""
+    def _logits(self, *blocks: FloatArray) -> FloatArray:
+        """The new logits (n, C) of finite rows of :attr:`own_reads`, features (n, d) first; they may be overwritten."""
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[Head | None, Any]:
-        shared = SharedHead()
-        own = self._partial_features(shared.checked(chunks))
-        return shared.head, own
+    def _told_features(self, rows: ModelOutputs) -> Any:
+        """What the features of some rows tell, besides the head."""
+        Step._partial(self, rows, 0)  # looks for rows that are not finite
 
-    def _partial_features(self, chunks: Iterator[ModelOutputs]) -> Any:
-        """What the features of some rows tell, besides the head; every chunk must be consumed."""
-        for chunk in chunks:
-            for _ in float_blocks(chunk.features, FEATURES):
-                pass
-
-    def _merge_features(self, first: Any, second: Any) -> Any:
-        """What the features of two parts of the rows tell together."""
-        return None
-
-    def _finish_features(self, head: Head, total: Any) -> Any:
+    def _learned(self, head: Head, told: Any) -> Any:
         """The record :attr:`fitted_`, by the head and what the features of all rows tell."""
         return self.Fitted(head)
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        return same_head(first[0], second[0]), self._merge_features(first[1], second[1])
+    def _partial(self, rows: ModelOutputs, turn: int) -> tuple[Head | None, Any]:
+        return rows.head, self._told_features(rows)
 
-    def _finish(self, total: Any, turn: int) -> bool:
-        if total[0] is not None:
-            self._learn(self._finish_features(*total))
-        return True
+    def _finish(self, total: Any, turn: int) -> Any:
+        return self._learned(*total)
 
     @property
     def _width(self) -> int:
         return int(self.fitted_.head.n_classes)
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
-        rows = outputs.features
         logits = np.empty((len(outputs), self._width))
-        for place, block in float_blocks(rows, FEATURES, self._width):
-            logits[place] = self._logits(block)
-        others = {name: outputs.array(name) for name in outputs.names if name not in (FEATURES, LOGITS)}
+        for place, *blocks in blocks_of(outputs, self.own_reads, self._width):
+            logits[place] = self._logits(*blocks)
+        others = {name: outputs.array(name) for name in outputs.names if name not in (*self.removes, LOGITS)}
         return ModelOutputs._trusted({LOGITS: logits, **others}, outputs.labels)
 
 
-class SharedHead:
-    """The last layer that all chunks have in common."""
+class PercentileStep(HeadStep):
+    """Base class of those that learn percentiles of all training activations together."""
 
-    head: Head | None = None
+    def _fit_step(self, chunks: Iterator[ModelOutputs]) -> None:
+        train = join(chunks)
+        assert train.head is not None  # the contract checked it
+        if not np.isfinite(train.features).all():
+            raise _validate.invalid_row_error(train.features, FEATURES)
+        self._learn(self._learned(train.head, train.features.astype(np.float64, copy=False)))
 
-    def checked(self, chunks: Iterator[ModelOutputs]) -> Iterator[ModelOutputs]:
-        """Pass chunks on; one with another last layer is an error."""
-        for chunk in chunks:
-            self.head = chunk.head if self.head is None else same_head(self.head, chunk.head)
-            yield chunk
-
-
-def same_head(first: Head, second: Head | None) -> Head:
-    """The last layer of two parts of the training rows, which must be one."""
-    if not first.equals(second):
-        raise InvalidInput("all training outputs must have the same head; they come from different networks.")
-    return first
-
-
-def all_features(chunks: Iterator[ModelOutputs]) -> FloatArray:
-    """The features of all rows in one array, for percentiles of them."""
-    features = join(chunks).features
-    if not np.isfinite(features).all():
-        raise _validate.invalid_row_error(features, FEATURES)
-    return features.astype(np.float64, copy=False)
+    def why_all_rows(self) -> str:
+        return "it learns percentiles of all training activations"
 
 
 def percentile_of(value: float) -> float:

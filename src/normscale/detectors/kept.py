@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import os
+import re
 import threading
 from abc import ABC
 from collections.abc import Mapping
@@ -48,6 +50,13 @@ class NoRecord(NamedTuple):
     """A record of a detector that learns nothing."""
 
 
+def _with_parameters(doc: str, parameters: Mapping[str, str]) -> str:
+    """A docstring with a section Parameters, which comes before the other sections."""
+    lines = "\n".join(f"{name}\n    {meaning[:1].upper()}{meaning[1:]}." for name, meaning in parameters.items())
+    before, *others = re.split(r"^(?=(?:References|Examples)\n---)", inspect.cleandoc(doc), flags=re.MULTILINE)
+    return "\n\n".join([before.rstrip(), f"Parameters\n----------\n{lines}", *(part.rstrip() for part in others)])
+
+
 class Kept(ABC):
     """What a detector says of itself, keeps and stores; :class:`~normscale.detectors.base.Detector` works with it."""
 
@@ -78,7 +87,7 @@ class Kept(ABC):
     survives_unbalanced_stream: bool = False
     """Whether its running statistics flag no more in-distribution rows where one class dominates the stream."""
     parameters: ClassVar[Mapping[str, str]] = {}
-    """The constructor's arguments and what each means; each is an attribute of the same name."""
+    """The constructor's arguments and what each means, for the docstring and the card; most are attributes."""
 
     Fitted: ClassVar[type[Any]] = NoRecord
     """The type of :attr:`fitted_`: a NamedTuple of arrays, numbers, None and other records, whose fields say what they
@@ -105,9 +114,18 @@ class Kept(ABC):
     """Why it is this detector, where it was chosen for the outputs at hand and by nobody."""
     _reads_again: bool = False
     """Whether ``fit`` reads the rows more than once."""
+    _fitting: Any = None
+    """What a fit that is under way keeps between its readings; see :meth:`_begin`."""
     _lock = _Lock()
 
-    # -- what a subclass writes -----------------------------------------------------------------------------
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.parameters and (doc := cls.__dict__.get("__doc__")) and "Parameters\n" not in doc:
+            cls.__doc__ = _with_parameters(doc, cls.parameters)
+
+    def _begin(self) -> Any:
+        """What a fit keeps between its readings, where it begins with anything: :attr:`_fitting`."""
+        return None
 
     def _learn(self, fitted: Any) -> None:
         """Keep what was learned; every fit and every file ends here."""
@@ -132,8 +150,6 @@ class Kept(ABC):
     def _set_inner(self, inner: dict[str, Any]) -> None:  # noqa: B027
         """Replace them."""
 
-    # -- the stream ------------------------------------------------------------------------------------------
-
     def _current(self) -> Any:
         """The state that is kept; where no fit began one, that of a new stream."""
         return self.start() if self.state_ is None else self.state_
@@ -146,8 +162,6 @@ class Kept(ABC):
     def _require_fitted(self) -> None:
         if not self.is_fitted:
             raise NotFitted(f"{type(self).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
-
-    # -- storing ---------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the detector to a .safetensors file; :func:`normscale.load_detector` reads it back."""
@@ -223,7 +237,7 @@ class Kept(ABC):
         if self.widths_ is None:
             return
         self._learn(record_of(self.Fitted, arrays, f"{dot}fitted", self._size_of))
-        if self._runs:
+        if self.has_running_statistics:
             self.state_ = self.start()
             if moving:
                 self.state_ = copied(self._read_state(arrays, f"{dot}state"))  # a stream may change it in place
@@ -272,10 +286,6 @@ class Kept(ABC):
         return self.widths_ is not None or not self.needs_fit
 
     @property
-    def _runs(self) -> bool:
-        return _STREAM in self.settings
-
-    @property
     def has_running_statistics(self) -> bool:
         """Whether it changes with its stream."""
         return _STREAM in self.settings
@@ -318,10 +328,12 @@ class Kept(ABC):
         learner = copy.copy(self)
         learner.threshold_ = learner.widths_ = learner.baseline_ = learner.class_names = None
         learner.fitted_ = learner.state_ = learner.sources_ = None
+        learner._fitting = learner._begin()
         return learner
 
     def _take_over(self, learner: Self) -> None:
         """Become what a copy of self has learned; a new stream begins."""
-        learner.state_ = learner.start() if learner._runs else None
+        learner._fitting = None
+        learner.state_ = learner.start() if learner.has_running_statistics else None
         with self._lock:
             self.__dict__.update(learner.__getstate__())

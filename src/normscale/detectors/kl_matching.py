@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
+from normscale.detectors.partial_fit import merged
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, log_softmax
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
+
+
+class _LogSum(NamedTuple):
+    """How many rows there are, and the logarithm of the sum of their softmax."""
+
+    n: int
+    log_sum: FloatArray
+
+    def merge(self, other: _LogSum) -> _LogSum:
+        return _LogSum(self.n + other.n, np.logaddexp(self.log_sum, other.log_sum))
 
 
 @register
@@ -44,37 +54,23 @@ class KLMatching(Detector):
     fitted_on = "validation"
 
     class Fitted(NamedTuple):
-        """The classes that were predicted, and what is typical of each."""
-
         classes: Annotated[IntArray, Numbers("typical")]
+        """Those that were predicted."""
         log_typical: Annotated[FloatArray, Numbers("typical", LOGITS)]
 
     fitted_: Fitted
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> tuple[dict[int, int], dict[int, FloatArray]]:
-        """How many rows are predicted as each class, and the logarithm of the sum of their softmax."""
-        found: tuple[dict[int, int], dict[int, FloatArray]] = {}, {}
-        for chunk in chunks:
-            for _, block in blocks_of(chunk, self.reads, fitting=True):
-                predicted, log_p = block.argmax(axis=1), log_softmax(block)
-                own = {c: log_p[members] for c, members in members_of_each(predicted)}
-                sums = {c: np.logaddexp.reduce(rows, axis=0) for c, rows in own.items()}
-                found = self._merge(found, ({c: len(rows) for c, rows in own.items()}, sums))
+    def _partial(self, rows: ModelOutputs, turn: int) -> dict[int, _LogSum]:
+        found: dict[int, _LogSum] = {}
+        for _, block in blocks_of(rows, self.reads, fitting=True):
+            predicted, log_p = block.argmax(axis=1), log_softmax(block)
+            own = members_of_each(predicted)
+            found = merged(found, {c: _LogSum(len(rows), np.logaddexp.reduce(log_p[rows], axis=0)) for c, rows in own})
         return found
 
-    def _merge(self, first: Any, second: Any) -> tuple[dict[int, int], dict[int, FloatArray]]:
-        counts, sums = dict(first[0]), dict(first[1])
-        for c, total in second[1].items():
-            sums[c] = np.logaddexp(sums[c], total) if c in sums else total
-            counts[c] = counts.get(c, 0) + second[0][c]
-        return counts, sums
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        counts, sums = total
-        if counts:
-            classes = np.array(sorted(counts), dtype=np.int64)
-            self._learn(self.Fitted(classes, np.stack([sums[c] - np.log(counts[c]) for c in classes.tolist()])))
-        return True
+    def _finish(self, total: dict[int, _LogSum], turn: int) -> Fitted:
+        classes = sorted(total)
+        return self.Fitted(np.array(classes), np.stack([total[c].log_sum - np.log(total[c].n) for c in classes]))
 
     @by_blocks
     def _score(self, logits: FloatArray) -> FloatArray:

@@ -25,27 +25,6 @@ from normscale.outputs import ATTACKED, FEATURES, LOGITS, ModelOutputs, check_na
 class Mahalanobis(Detector):
     """Squared distance to the nearest class mean under the classes' common covariance.
 
-    Parameters
-    ----------
-    layers : names of arrays
-        The spaces in which distances are measured: ``features`` is the penultimate layer.
-    shrinkage : float in [0, 1], or "oas"
-        Move the covariance towards the identity of equal trace: ``(1 - a) S + a tr(S)/d I``. ``"oas"`` chooses a
-        by Chen et al. (2010): next to 0 with many rows. With 0 and fewer independent directions than features,
-        distances are measured in those directions only, and a :class:`~normscale.errors.NumericalWarning` names the
-        rank.
-    weights : "uniform", "attacks", or numbers
-        How the distances of several layers become one score. ``"uniform"``: each in deviations over the training rows,
-        and averaged. ``"attacks"``: by logistic regression of the training inputs against attacks on them, whose
-        activations are the arrays ``attacked_<layer>`` of the outputs that ``fit`` gets (Lee et al.).
-    classes : {"labels", "predicted"}
-        Which class a training row belongs to. With ``"predicted"`` no labels are needed.
-
-    Attributes
-    ----------
-    distances_ : list of ClassDistance, one for each layer
-    weights_ : array (n_layers,)
-
     References
     ----------
     Lee et al., "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks", 2018.
@@ -65,8 +44,6 @@ class Mahalanobis(Detector):
     }
 
     class Fitted(NamedTuple):
-        """The distance in each layer, and how they are weighed."""
-
         layer_weights: FloatArray
         gaussians: tuple[ClassGaussian, ...]
 
@@ -111,7 +88,7 @@ class Mahalanobis(Detector):
             super()._fit(chunks)
             return
         train = join(chunks)
-        self._finish(self._partial(iter([train]), 0), 0)
+        self._learn(self._finish(self._told_by([train], 0)[0], 0))
         clean, attacked = self._all_distances(train), self._all_distances(train, ATTACKED)
         both = np.concatenate([clean, attacked])
         weights = logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
@@ -120,35 +97,23 @@ class Mahalanobis(Detector):
     def why_all_rows(self) -> str:
         return "its weights are regressed on all rows" if self.weights == "attacks" and len(self.layers) > 1 else ""
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> list[ClassSums] | RunningMoments:
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         if turn == 1:  # the distances are known: how far do they vary?
-            spread = RunningMoments(len(self.layers))
-            for chunk in chunks:
-                spread.update(self._all_distances(chunk))
-            return spread
-        sums = [ClassSums(name) for name in self.layers]
-        for chunk in chunks:
-            classes = chunk.labels if self.needs_labels else chunk.predicted
-            assert classes is not None  # the contract checked it
-            for total in sums:
-                total.add(chunk.array(total.name), classes)
-        return sums
+            return RunningMoments(len(self.layers)).update(self._all_distances(rows))
+        classes = rows.labels if self.needs_labels else rows.predicted
+        assert classes is not None  # the contract checked it
+        return [ClassSums(name).add(rows.array(name), classes) for name in self.layers]
 
-    def _merge(self, first: Any, second: Any) -> list[ClassSums] | RunningMoments:
-        if isinstance(first, RunningMoments):
-            return first.merge(second)
-        return [one.merge(other) for one, other in zip(first, second, strict=True)]
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        if isinstance(total, RunningMoments):
+    def _finish(self, total: Any, turn: int) -> Fitted | None:
+        if turn == 1:
             deviations: FloatArray = np.maximum(total.std, np.finfo(np.float64).tiny)
-            self._learn(self.fitted_._replace(layer_weights=1.0 / (len(self.layers) * deviations)))
-            return True
-        found = tuple(ClassDistance.of(sums, self.shrinkage, self.name).record for sums in total if sums.n)
-        if found:
-            weights = np.ones(len(found)) if isinstance(self.weights, str) else np.array(self.weights)
-            self._learn(self.Fitted(weights, found))
-        return not self._reads_again or not found
+            return self.fitted_._replace(layer_weights=1.0 / (len(self.layers) * deviations))
+        found = tuple(ClassDistance.of(sums, self.shrinkage, self.name).record for sums in total)
+        weights = np.ones(len(found)) if isinstance(self.weights, str) else np.array(self.weights)
+        fitted = self.Fitted(weights, found)
+        if self._reads_again:
+            self._learn(fitted)
+        return None if self._reads_again else fitted
 
     def _all_distances(self, outputs: ModelOutputs, prefix: str = "") -> FloatArray:
         """Squared distances in every layer; (n, n_layers)."""

@@ -28,11 +28,6 @@ class MultiThreshold(Detector):
     threshold, so 0 is the natural place to decide. The paper's numbers average one AUROC per predicted class
     (:func:`normscale.evaluate_per_class`), within which the thresholds make no difference.
 
-    Parameters
-    ----------
-    keep : float in (0, 1]
-        Share of in-distribution rows of each class to accept.
-
     Examples
     --------
     >>> detector = MultiThreshold(keep=0.5).fit([[2.0, 0.0], [4.0, 0.0], [0.0, 9.0]])

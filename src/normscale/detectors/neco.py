@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -30,11 +29,6 @@ class NECO(Detector):
     is 0. The authors choose the number of components on OoD data; here it is that of the classes less one, the
     dimensions that collapsed features span.
 
-    Parameters
-    ----------
-    components : int, optional
-        How many principal components make the space; by default the number of classes less one.
-
     References
     ----------
     Ben Ammar, Belkhir, Popescu, Manzanera & Franchi, "NECO: Neural Collapse Based Out-of-distribution detection", 2024.
@@ -55,10 +49,9 @@ class NECO(Detector):
     parameters = {"components": "principal components of the features; by default the number of classes less one"}
 
     class Fitted(NamedTuple):
-        """Mean and inverse standard deviation of the features, and their principal components."""
-
         mean: Annotated[FloatArray, Numbers(FEATURES)]
         factor: Annotated[FloatArray, Numbers(FEATURES, least=0.0)]
+        """One over the standard deviation."""
         directions: Annotated[FloatArray, Numbers(FEATURES, "kept")]
 
     fitted_: Fitted
@@ -66,26 +59,17 @@ class NECO(Detector):
     def __init__(self, components: int | None = None) -> None:
         self.components = None if components is None else _validate.at_least(components, "components", 1)
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> ClassSums | None:
-        sums = ClassSums()
-        for chunk in chunks:
-            sums.add(chunk.features, np.zeros(len(chunk), dtype=np.int64))  # all rows are one class
-        return sums if sums.n else None
+    def _partial(self, rows: ModelOutputs, turn: int) -> ClassSums:
+        return ClassSums().add(rows.features, np.zeros(len(rows), dtype=np.int64))  # all rows are one class
 
-    def _merge(self, first: ClassSums, second: ClassSums) -> ClassSums:
-        return first.merge(second)
-
-    def _finish(self, total: ClassSums | None, turn: int) -> bool:
-        if total is None or self.widths_ is None:
-            return True
+    def _finish(self, total: ClassSums, turn: int) -> Fitted:
         _, means, covariance, error = total.result()
         variance = np.diagonal(covariance)
         varies = variance > error
         factor = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
         _, vectors = np.linalg.eigh(covariance * np.outer(factor, factor))
-        k = self.components or self.widths_[LOGITS] - 1
-        self._learn(self.Fitted(means[0], factor, np.ascontiguousarray(vectors[:, ::-1][:, :k])))
-        return True
+        k = self.components or (self.widths_ or {})[LOGITS] - 1
+        return self.Fitted(means[0], factor, np.ascontiguousarray(vectors[:, ::-1][:, :k]))
 
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:

@@ -15,8 +15,7 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, Setting
 from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
 from normscale.detectors.registry import register
-from normscale.detectors.step import Step, require_logit_score
-from normscale.detectors.wrapper import Score
+from normscale.detectors.step import Score, Step
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments, declared_moments
 from normscale.outputs import LOGITS, ModelOutputs
@@ -36,32 +35,6 @@ class NormScaling(Step):
     ``fit`` takes the mean and deviation of every logit over all training rows. ``stream`` takes each row into the
     running statistics, scales it by them, and scores it: what the paper does at test time. ``score`` scales by the
     statistics as they are.
-
-    Parameters
-    ----------
-    score : str or Detector
-        What scores the scaled logits: any detector that reads logits. ``"msp"`` is the paper.
-    prior_weight : float
-        How many streamed rows the training statistics count as. 1.0 is the paper: the stream soon speaks for
-        itself. The size of the training set gives a cautious form; ``inf`` never moves. Once a threshold is set, they
-        count as 30 rows or more, and 10 a class or more: against one row of training, the first rows of any stream look
-        strange.
-    temperature : float
-        tau: divides the scaled logits. It does not change a ranking by ``"max_logit"``; for probabilities fit it with
-        :func:`normscale.fit_temperature` on ``scale(validation_logits)``.
-    update : {"running_mean", "as_printed"}
-        How ``stream`` moves the statistics. ``"as_printed"``: equations 4 to 7 of the paper to the letter, which divide
-        all that came before by t + 1 at every row and so forget it. It is there to be seen failing: it needs
-        ``prior_weight=1``, depends on the order of the rows, and cannot be merged.
-
-    Attributes
-    ----------
-    training_ : RunningMoments
-        Of the training rows.
-    running_ : RunningMoments
-        Of the prior and every streamed row.
-    training_weight_ : float
-        How many streamed rows the training statistics count as now.
 
     References
     ----------
@@ -92,6 +65,7 @@ class NormScaling(Step):
     cost = "one pass over the logits with a logit score; else the scaling, and the score"
     default_score = "msp"
     own_reads = (LOGITS,)
+    logits_alone = True
     parameters = {
         "score": "the detector that scores the scaled logits",
         "prior_weight": "how many streamed rows the training statistics count as; inf: they never move",
@@ -119,7 +93,6 @@ class NormScaling(Step):
         self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0, update: str = "running_mean"
     ) -> None:
         self._score_by(score)
-        require_logit_score(self, self.scorer)
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self.temperature = _validate.positive(temperature, "temperature")
         self.update = _validate.one_of(update, "update", ("running_mean", "as_printed"))
@@ -162,7 +135,7 @@ class NormScaling(Step):
 
     def _start(self) -> State:
         moments = self.training_.reweighted(self.prior_weight).state if self._learns else self.training_.state
-        return self.State(moments.weight, moments, self.scorer._start() if self.scorer._runs else None)
+        return self.State(moments.weight, moments, self.scorer._start() if self.scorer.has_running_statistics else None)
 
     def _calmed(self, state: State) -> State:
         rows = max(_LEAST_TRAINING_WEIGHT, _TRAINING_WEIGHT_PER_CLASS * state.moments.mean.size)
@@ -177,7 +150,7 @@ class NormScaling(Step):
     def _merge_states(self, first: State, second: State) -> State:
         if self._as_printed:
             Detector._merge_states(self, first, second)  # refuses
-        if self.scorer._runs:
+        if self.scorer.has_running_statistics:
             self.scorer._merge_states(first.scorer, second.scorer)  # refuses
         rows = second.moments
         if second.training > 0.0:

@@ -33,17 +33,6 @@ class OODD(Detector):
     by batches of 512 and may begin with made-up outliers; here rows follow one another, and the dictionary begins
     empty.
 
-    Parameters
-    ----------
-    k : int
-        Which neighbour counts among the training features.
-    k_dictionary : int
-        Which neighbour counts in the dictionary; its last while it holds fewer.
-    size : int
-        Rows in the dictionary.
-    share : float in (0, 1]
-        Of the training rows, the most confident first.
-
     References
     ----------
     Yang et al., "OODD: Test-time Out-of-Distribution Detection with Dynamic Dictionary", CVPR 2025; its defaults.

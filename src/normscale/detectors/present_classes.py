@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -13,8 +13,7 @@ from normscale.detectors.base import Detector
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import LogitFormula
 from normscale.detectors.registry import register
-from normscale.detectors.step import Step, require_logit_score
-from normscale.detectors.wrapper import Score
+from normscale.detectors.step import Score, Step
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
@@ -80,16 +79,6 @@ class PresentClasses(Step):
     A class is shown when a training row has its label; without labels, when it is predicted at least a fifth as often
     as it would be if all classes were equally frequent, because mistakes are predicted, too.
 
-    Parameters
-    ----------
-    score : str or Detector
-        What scores the logits that are left: any detector that reads logits alone.
-
-    Attributes
-    ----------
-    classes_ : array (K,)
-        The columns that are kept.
-
     Examples
     --------
     >>> train = np.tile([[4.0, 0.0, -3.0], [0.0, 8.0, -3.1], [2.0, 4.0, -3.2]], (10, 1))
@@ -104,18 +93,17 @@ class PresentClasses(Step):
     cost = "one more pass over the logits"
     default_score = "norm_scaling"
     own_reads = (LOGITS,)
+    logits_alone = True
     parameters = {"score": "the detector that scores the logits that are left"}
 
     class Fitted(NamedTuple):
-        """The columns that are kept."""
-
         classes: Annotated[IntArray, Numbers("kept", least=0.0)]
+        """The columns that are kept."""
 
     fitted_: Fitted
 
     def __init__(self, score: Score = "norm_scaling") -> None:
         self._score_by(score)
-        require_logit_score(self, self.scorer)
 
     @property
     def _in_parts(self) -> bool:
@@ -128,30 +116,21 @@ class PresentClasses(Step):
         plain = not learns and (not isinstance(scorer, Step) or not scorer.scorer.needs_fit)
         return plain or super()._in_parts
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> set[int]:
+    def _partial(self, rows: ModelOutputs, turn: int) -> set[int]:
         """The labels that rows have."""
-        labels: set[int] = set()
-        for chunk in chunks:
-            if chunk.labels is not None:
-                labels.update(np.unique(chunk.labels).tolist())
-        return labels
+        return set() if rows.labels is None else set(np.unique(rows.labels).tolist())
 
-    def _merge(self, first: set[int], second: set[int]) -> set[int]:
-        return first | second
-
-    def _finish(self, total: set[int], turn: int) -> bool:
-        if self.baseline_ is not None:
-            shown = shown_classes(self.baseline_, total)
-            missing = Missing.of(self.baseline_, shown)
-            kept = shown if missing is not None and missing.left_out else np.ones_like(shown)
-            self._learn(self.Fitted(np.flatnonzero(kept)))
-            if self._in_parts and self.scorer.needs_fit:
-                scorer = self.scorer._learner()
-                scorer.widths_ = {LOGITS: int(np.count_nonzero(kept))}
-                scorer.baseline_ = self.baseline_.of_classes(self.fitted_.classes)
-                scorer._learn(scorer.Fitted())
-                self.scorer._take_over(scorer)
-        return True
+    def _finish(self, total: set[int], turn: int) -> Fitted:
+        assert self.baseline_ is not None  # fit reads logits
+        shown = shown_classes(self.baseline_, total)
+        missing = Missing.of(self.baseline_, shown)
+        kept = np.flatnonzero(shown if missing is not None and missing.left_out else np.ones_like(shown))
+        if self._in_parts and self.scorer.needs_fit:
+            scorer = self.scorer._learner()
+            scorer.widths_, scorer.baseline_ = {LOGITS: kept.size}, self.baseline_.of_classes(kept)
+            scorer._learn(scorer.Fitted())
+            self.scorer._take_over(scorer)
+        return self.Fitted(kept)
 
     def _derive(self) -> None:
         classes, last = self.fitted_.classes, (self.widths_ or {})[LOGITS]

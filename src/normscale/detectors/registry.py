@@ -1,30 +1,144 @@
-"""Detectors by name: the ones in this folder, and those that other packages register.
-
-A class joins by the decorator :func:`register`. Every module of this folder is looked at by itself; another package
-names its modules under the entry-point group ``normscale.detectors``::
-
-    [project.entry-points."normscale.detectors"]
-    my_package = "my_package.detectors"
-"""
+"""Detectors by name."""
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from normscale.detectors.plugins import load_plugins
-from normscale.detectors.spelling import JOIN as JOIN
-from normscale.detectors.spelling import SpelledDetector, read_spelling
 from normscale.errors import FileFormatError, InvalidInput, UnknownDetector
 from normscale.state import load_state
 
 if TYPE_CHECKING:
     from normscale.detectors.base import Detector
+
+
+JOIN, BEFORE_PARAMETER, EQUALS, BETWEEN_VALUES = "+", ":", "=", ","
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+class SpelledDetector(NamedTuple):
+    """One detector of a spelling."""
+
+    name: str
+    parameters: dict[str, Any]
+
+
+def read_spelling(text: str) -> list[SpelledDetector]:
+    """The detectors that a text names, the first step first.
+
+    Values that look like numbers are numbers (``inf`` too); ``true``, ``false`` and ``none`` are what Python has for
+    them; several values with commas between them are a list; all else is a word.
+
+    Parameters
+    ----------
+    text : str
+
+    Raises
+    ------
+    InvalidInput
+        Where something between two ``:`` is not ``parameter=value``.
+
+    Examples
+    --------
+    >>> read_spelling("react:percentile=90+energy")
+    [SpelledDetector(name='react', parameters={'percentile': 90}), SpelledDetector(name='energy', parameters={})]
+    >>> read_spelling("mahalanobis:layers=stage1,features:shrinkage=1e-3")[0].parameters
+    {'layers': ['stage1', 'features'], 'shrinkage': 0.001}
+    """
+    parts = []
+    for typed in str(text).split(JOIN):
+        name, *pairs = typed.split(BEFORE_PARAMETER)
+        if not name.strip():
+            raise InvalidInput(f"a detector's name is missing in {text!r}; write NAME, NAME:parameter=value or A+B.")
+        parts.append(SpelledDetector(name.strip(), dict(_read_pair(pair, text) for pair in pairs)))
+    return parts
+
+
+def _read_pair(pair: str, text: str) -> tuple[str, Any]:
+    name, equals, value = pair.partition(EQUALS)
+    if not name or not equals or not value:
+        raise InvalidInput(
+            f"parameters of a detector look like NAME:parameter=value; got {pair!r} in {text!r}. For example knn:k=20."
+        )
+    values = [_read_value(one) for one in value.split(BETWEEN_VALUES)]
+    return name, values if len(values) > 1 else values[0]
+
+
+def _read_value(text: str) -> Any:
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return _WORDS.get(text.lower(), text)
+
+
+VARIABLE = "NORMSCALE_PLUGINS"
+
+
+def add_plugins(paths: Iterable[str]) -> None:
+    """Load Python files that register detectors, here and in the processes that are started later.
+
+    Raises
+    ------
+    InvalidInput
+        Where there is no such file, or running it fails.
+    """
+    for path in map(os.path.abspath, paths):
+        _load(path)
+        if path not in (known := plugin_paths()):
+            os.environ[VARIABLE] = os.pathsep.join([*known, path])
+
+
+def load_plugins() -> None:
+    """Load the files that this process was told of by its environment."""
+    for path in plugin_paths():
+        _load(path)
+
+
+def plugin_paths() -> list[str]:
+    """The absolute paths of all plugins."""
+    return [path for path in os.environ.get(VARIABLE, "").split(os.pathsep) if path]
+
+
+def plugin_modules() -> list[ModuleType]:
+    """The modules that the files became."""
+    return [sys.modules[name] for name in map(_module_name, plugin_paths()) if name in sys.modules]
+
+
+def _module_name(path: str) -> str:
+    """The name of a file's module, the same in every process."""
+    stem = os.path.splitext(os.path.basename(path))[0]
+    return f"normscale_plugin_{stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+
+
+def _load(path: str) -> None:
+    """Run a file, once."""
+    name = _module_name(path)
+    if name in sys.modules:
+        return
+    if not os.path.isfile(path):
+        raise InvalidInput(f"no such plugin: {path}; --plugin takes a Python file that registers a detector.")
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} is no Python file; a plugin's name ends in .py.")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever a stranger's file raises
+        del sys.modules[name]
+        raise InvalidInput(f"the plugin {path} could not be loaded: {type(error).__name__}: {error}") from error
+
 
 GROUP = "normscale.detectors"
 DEFAULT = "robust_norm_scaling"

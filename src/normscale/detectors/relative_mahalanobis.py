@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.class_distance import ClassDistance, checked_shrinkage
 from normscale.detectors.class_sums import ClassSums
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import float_blocks
+from normscale.detectors.row_blocks import by_blocks
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, ModelOutputs
 from normscale.state import Numbers
@@ -35,18 +33,6 @@ class RelativeMahalanobis(Detector):
 
     With one class every score is 0, as the formula says.
 
-    Parameters
-    ----------
-    shrinkage : float in [0, 1], or "oas"
-        Of S towards the identity, as in :class:`~normscale.detectors.mahalanobis.Mahalanobis`.
-
-    Attributes
-    ----------
-    centre_ : array (d,), the mean of all rows
-    projection_ : array (d, q), to the coordinates y
-    means_ : array (n_classes_present, q), m_k
-    variances_ : array (q,), s_j
-
     References
     ----------
     Ren et al., "A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection", 2021.
@@ -67,8 +53,6 @@ class RelativeMahalanobis(Detector):
     parameters = {"shrinkage": "of the covariance within classes towards the identity, 0 to 1, or oas"}
 
     class Fitted(NamedTuple):
-        """The directions in which class means differ, and where they lie."""
-
         centre: Annotated[FloatArray, Numbers(FEATURES)]
         projection: Annotated[FloatArray, Numbers(FEATURES, "directions")]
         means: Annotated[FloatArray, Numbers("means", "directions")]
@@ -84,44 +68,25 @@ class RelativeMahalanobis(Detector):
     def __init__(self, shrinkage: float | str = "oas") -> None:
         self.shrinkage = checked_shrinkage(shrinkage)
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> ClassSums:
-        sums = ClassSums(FEATURES)
-        for chunk in chunks:
-            assert chunk.labels is not None  # the contract checked it
-            sums.add(chunk.features, chunk.labels)
-        return sums
+    def _partial(self, rows: ModelOutputs, turn: int) -> ClassSums:
+        assert rows.labels is not None  # the contract checked it
+        return ClassSums().add(rows.features, rows.labels)
 
-    def _merge(self, first: ClassSums, second: ClassSums) -> ClassSums:
-        return first.merge(second)
-
-    def _finish(self, total: ClassSums, turn: int) -> bool:
-        if total.n:
-            self._learn_from(total)
-        return True
-
-    def _learn_from(self, sums: ClassSums) -> None:
-        distance = ClassDistance.of(sums, self.shrinkage, self.name)
-        shares = sums.counts / sums.n
+    def _finish(self, total: ClassSums, turn: int) -> Fitted:
+        distance = ClassDistance.of(total, self.shrinkage, self.name)
+        shares = total.counts / total.n
         centre = shares @ distance.means
         white = (distance.means - centre) @ distance.whitening
         _, sizes, directions = np.linalg.svd(np.sqrt(shares)[:, None] * white, full_matrices=False)
         differ = sizes > np.finfo(np.float64).eps * max(white.shape) * sizes.max(initial=0.0)
         differ[shares.size - 1 :] = False  # k means span k - 1 directions; a further one is rounding error
         axes = directions[differ].T
-        self._learn(self.Fitted(centre, distance.whitening @ axes, white @ axes, 1.0 + sizes[differ] ** 2))
+        return self.Fitted(centre, distance.whitening @ axes, white @ axes, 1.0 + sizes[differ] ** 2)
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
+    @by_blocks
+    def _score(self, features: FloatArray) -> FloatArray:
         centre, projection, means, variances = self.fitted_
-        squared_norms = np.einsum("ij,ij->i", means, means)
-        relative = 1.0 - 1.0 / variances
-        for where, block in float_blocks(outputs.features, FEATURES):
-            with np.errstate(over="ignore", invalid="ignore"):
-                block -= centre
-                y = block @ projection
-                to_means = y @ (-2.0 * means.T)
-                to_means += squared_norms
-                scores[where] = to_means.min(axis=1) + np.square(y) @ relative
-        if not np.isfinite(scores).all():
-            raise _validate.invalid_row_error(outputs.features, FEATURES, can_skip=True)
+        y = (features - centre) @ projection
+        to_means = y @ (-2.0 * means.T) + np.einsum("ij,ij->i", means, means)
+        scores: FloatArray = to_means.min(axis=1) + np.square(y) @ (1.0 - 1.0 / variances)
         return scores

@@ -1,9 +1,8 @@
-"""Residual: how far features leave the principal space of the training features."""
+"""The part of the features outside the principal space of the training features: Residual and ViM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -11,9 +10,107 @@ from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import register
-from normscale.detectors.residual_space import ResidualSpace, SecondMoment
-from normscale.detectors.row_blocks import float_blocks
-from normscale.outputs import FEATURES, ModelOutputs
+from normscale.detectors.row_blocks import by_blocks, float_blocks, lengths
+from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.scores import energy_score
+from normscale.state import Numbers
+
+_CANCELS = 1e-6
+"""Share of the squared length below which a residual is not taken as a difference of squares."""
+_DIMENSIONS = {"dimensions": "of the principal space; by default 1000, 512 or half, by the number of features"}
+
+
+class SecondMoment(NamedTuple):
+    """Sum of outer products of features around the origin of the last layer; those of parts add up.
+
+    The origin is ``-pinv(W) b``: there the logits of the layer are 0, or as small as can be.
+    """
+
+    head: Head
+    n: int
+    products: FloatArray
+
+    @classmethod
+    def of(cls, rows: ModelOutputs) -> SecondMoment:
+        """Of the features of rows that come with the head."""
+        assert rows.head is not None  # the contract checked it
+        origin, total = origin_of(rows.head), np.zeros((rows.features.shape[1], rows.features.shape[1]))
+        for _, block in float_blocks(rows.features, FEATURES, fitting=True):
+            with np.errstate(over="ignore", invalid="ignore"):
+                block -= origin
+                total += block.T @ block
+            if not np.isfinite(total).all():
+                raise _validate.invalid_row_error(rows.features, FEATURES)
+        return cls(rows.head, len(rows), total)
+
+    def space(self, dimensions: int | None) -> ResidualSpace:
+        """The residual space beside ``dimensions`` principal directions; None: as many as :func:`usual_dimensions`."""
+        values, vectors = np.linalg.eigh(self.products / self.n)
+        d = values.size
+        rank = int((values > max(values[-1], 0.0) * np.finfo(np.float64).eps * d * 4.0).sum())
+        if rank == 0:
+            raise InvalidInput("all features lie in the origin of the last layer; there is no principal space.")
+        kept = usual_dimensions(rank) if dimensions is None else dimensions
+        if kept >= rank:
+            raise InvalidInput(
+                f"dimensions must be below the rank of the training features, {rank} (of {d} columns, {self.n} rows), "
+                f"so that something is left outside; got {kept}."
+            )
+        residual, principal = vectors[:, : d - kept], vectors[:, d - kept :]
+        return ResidualSpace(origin_of(self.head), np.ascontiguousarray(residual), np.ascontiguousarray(principal))
+
+
+def origin_of(head: Head) -> FloatArray:
+    """Where the logits of the last layer are 0, or as small as can be; (d,)."""
+    weight, bias = (part.astype(np.float64) for part in head)
+    digits = np.float64 if head.weight.dtype == np.float64 else np.float32  # what lies below is rounding error
+    origin: FloatArray = -np.linalg.pinv(weight, rcond=float(np.finfo(digits).eps) * max(weight.shape)) @ bias
+    return origin
+
+
+def usual_dimensions(rank: int) -> int:
+    """The size of the principal space that the authors of ViM use, by the number of features that vary.
+
+    Examples
+    --------
+    >>> [usual_dimensions(n) for n in (2048, 768, 512, 64, 1)]
+    [1000, 512, 256, 32, 0]
+    """
+    return 1000 if rank >= 2048 else 512 if rank >= 768 else rank // 2
+
+
+class ResidualSpace(NamedTuple):
+    """The directions in which training features hardly reach, and the rest; both orthonormal."""
+
+    origin: Annotated[FloatArray, Numbers(FEATURES)]
+    residual: Annotated[FloatArray, Numbers(FEATURES, "outside")]
+    principal: Annotated[FloatArray, Numbers(FEATURES, "inside")]
+
+    def norms(self, block: FloatArray) -> FloatArray:
+        """Length of the part of every row (n, d) in the residual space; the rows are moved to the origin in place.
+
+        The narrower of the two spaces is multiplied by. Where that is the principal one, Pythagoras tells the rest,
+        except for rows that lie nearly inside it, where a difference of squares would be rounding error, and for rows
+        whose squares overflow.
+        """
+        block -= self.origin
+        if self.residual.shape[1] <= self.principal.shape[1]:
+            return lengths(block @ self.residual)
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = block @ self.principal
+            whole = np.einsum("ij,ij->i", block, block)
+            squares = whole - np.einsum("ij,ij->i", inside, inside)
+        near = np.flatnonzero((squares < _CANCELS * whole) | (whole < 1e-280) | ~np.isfinite(whole))
+        found: FloatArray = np.sqrt(np.maximum(squares, 0.0))
+        if near.size:
+            found[near] = lengths(block[near] @ self.residual)
+        return found
+
+    def check(self) -> None:
+        """Raise where the two spaces are not the whole."""
+        if self.residual.shape[1] + self.principal.shape[1] != self.origin.size:
+            raise InvalidInput(f"residual and principal must belong to {self.origin.size} features.")
 
 
 @register
@@ -23,17 +120,8 @@ class Residual(Detector):
         score = |N' (f - o)|,    o = -pinv(W) b
 
     with N the directions of the smallest eigenvalues of the training features' second moment around o, where the last
-    layer (W, b) gives no logits.
-
-    Parameters
-    ----------
-    dimensions : int, optional
-        Of the principal space. By default the rule of the authors' code: 1000 from 2048 features on, 512 from 768 on,
-        otherwise half; only features that vary independently are counted. No data chooses it.
-
-    Attributes
-    ----------
-    space_ : ResidualSpace
+    layer (W, b) gives no logits. The principal space has the dimensions of the authors' code: 1000 from 2048 features
+    on, 512 from 768 on, otherwise half; only features that vary independently are counted. No data chooses it.
 
     References
     ----------
@@ -50,38 +138,74 @@ class Residual(Detector):
     title = "Residual"
     paper = "Wang et al. 2022"
     cost = "a matrix product with the features"
-    reads = (FEATURES,)
+    reads: tuple[str, ...] = (FEATURES,)
     needs_head = True
-    parameters = {"dimensions": "of the principal space; by default 1000, 512 or half, by the number of features"}
+    parameters = _DIMENSIONS
 
     class Fitted(NamedTuple):
-        """The residual space."""
-
         space: ResidualSpace
 
-    fitted_: Fitted
+    fitted_: Any
 
     def __init__(self, dimensions: int | None = None) -> None:
         self.dimensions = None if dimensions is None else _validate.at_least(dimensions, "dimensions", 1)
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> SecondMoment | None:
-        moment: SecondMoment | None = None
-        for chunk in chunks:
-            assert chunk.head is not None  # the contract checked it
-            moment = moment or SecondMoment(chunk.head)
-            moment.add(chunk.features)
-        return moment
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
+        return SecondMoment.of(rows)
 
-    def _merge(self, first: SecondMoment, second: SecondMoment) -> SecondMoment:
-        return first.merge(second)
+    def _finish(self, total: Any, turn: int) -> Any:
+        return self.Fitted(total.space(self.dimensions))
 
-    def _finish(self, total: SecondMoment | None, turn: int) -> bool:
-        if total is not None:
-            self._learn(self.Fitted(total.space(self.dimensions)))
-        return True
+    @by_blocks
+    def _score(self, features: FloatArray) -> FloatArray:
+        norms: FloatArray = self.fitted_.space.norms(features)
+        return norms
 
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        scores = np.empty(len(outputs))
-        for where, block in float_blocks(outputs.features, FEATURES):
-            scores[where] = self.fitted_.space.norms(block)
+
+@register
+class ViM(Residual):
+    """Virtual-logit matching: the residual of the features, in the size of logits, less their log-sum-exp.
+
+        score = alpha |N' (f - o)| - log sum exp(z),    alpha = mean(max z) / mean(|N' (f - o)|)
+
+    with N and o as in :class:`Residual` and the means over the training rows.
+
+    References
+    ----------
+    Wang, Li, Feng & Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", 2022.
+
+    Examples
+    --------
+    >>> train = ModelOutputs(np.eye(2), features=[[9.0, 1.0], [8.0, -1.0]], head=(np.eye(2), np.zeros(2)))
+    >>> detector = ViM().fit(train)
+    >>> detector.score(ModelOutputs(np.zeros((2, 2)), features=[[5.0, 0.0], [0.0, 5.0]])).round(2).tolist()
+    [-0.66, 4.32]
+    """
+
+    name = "vim"
+    title = "ViM"
+    cost = "a matrix product with the features, one pass over the logits"
+    reads = (LOGITS, FEATURES)
+    _reads_again = True
+
+    class Fitted(NamedTuple):
+        space: ResidualSpace
+        alpha: float
+
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
+        if turn == 0:
+            return SecondMoment.of(rows)
+        norms = (self._fitting.norms(block) for _, block in float_blocks(rows.features, FEATURES))
+        return np.array([rows.logits.max(axis=1).sum(dtype=np.float64), sum(float(own.sum()) for own in norms)])
+
+    def _finish(self, total: Any, turn: int) -> Any:
+        if turn == 0:  # alpha is a mean of lengths in a space that only all rows tell
+            self._fitting = total.space(self.dimensions)
+            return None
+        return self.Fitted(self._fitting, float(total[0] / total[1]))
+
+    @by_blocks
+    def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
+        space, alpha = self.fitted_
+        scores: FloatArray = energy_score(logits) + alpha * space.norms(features)
         return scores

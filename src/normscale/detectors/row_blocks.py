@@ -23,17 +23,10 @@ def row_slices(outputs: ModelOutputs) -> Iterator[ModelOutputs]:
 
 
 def float_blocks(rows: Rows, name: str, width: int = 0, *, fitting: bool = False) -> Iterator[tuple[slice, FloatArray]]:
-    """Every block of rows as (where it stands, a float64 copy); a row that is not finite raises.
+    """Every block of rows (n, d) as (where it is, a float64 copy); a row that is not finite raises.
 
-    Parameters
-    ----------
-    rows : array of shape (n, d)
-    name : str
-        What the rows are called in the error.
-    width : int
-        Numbers per row that the caller makes of a block, where that is more than d.
-    fitting : bool
-        Whether they are training rows; those cannot be skipped.
+    ``name`` is what the rows are called in the error, ``width`` how many numbers per row the caller makes of a block
+    where that is more than d, ``fitting`` whether they are training rows, which cannot be skipped.
 
     Examples
     --------
@@ -49,9 +42,11 @@ def float_blocks(rows: Rows, name: str, width: int = 0, *, fitting: bool = False
         yield where, block
 
 
-def blocks_of(outputs: ModelOutputs, names: Sequence[str], *, fitting: bool = False) -> Iterator[tuple[Any, ...]]:
+def blocks_of(
+    outputs: ModelOutputs, names: Sequence[str], width: int = 0, *, fitting: bool = False
+) -> Iterator[tuple[Any, ...]]:
     """Blocks of several arrays side by side, as (where they are, block of the first, block of the second, ...)."""
-    width = max(outputs.array(name).shape[1] for name in names)
+    width = max(width, *(outputs.array(name).shape[1] for name in names))
     every = (float_blocks(outputs.array(name), name, width, fitting=fitting) for name in names)
     for blocks in zip(*every, strict=True):
         yield blocks[0][0], *(block for _, block in blocks)
@@ -63,8 +58,11 @@ def by_blocks(score_block: Callable[..., FloatArray]) -> Callable[[Any, ModelOut
     @wraps(score_block)
     def score(self: Any, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
-        for where, *blocks in blocks_of(outputs, self.reads):
-            scores[where] = score_block(self, *blocks)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for where, *blocks in blocks_of(outputs, self.reads):
+                scores[where] = score_block(self, *blocks)
+        if not np.isfinite(scores).all():
+            raise _validate.invalid_row_error(outputs.array(self.reads[-1]), self.reads[-1], can_skip=True)
         return scores
 
     return score

@@ -10,8 +10,9 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.detectors.base import Setting, join
+from normscale.detectors.partial_fit import fit_held_out
 from normscale.detectors.registry import register
-from normscale.detectors.wrapper import Score, Wrapper
+from normscale.detectors.step import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, ModelOutputs
 from normscale.state import Numbers
@@ -33,13 +34,6 @@ class RTL(Wrapper):
 
     With the ridge alone the first rows of a stream move w far: of the first ten known rows a fifth was flagged at a
     threshold for 5 %. So once a threshold is set, the training rows count as three rows for every number in w.
-
-    Parameters
-    ----------
-    score : str or Detector
-        The detector whose scores are regressed; as fitted, its own statistics do not run.
-    ridge : float
-        How strongly w is held to the training rows' fit.
 
     References
     ----------
@@ -92,7 +86,7 @@ class RTL(Wrapper):
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         self._require_one_fit()
         train = join(chunks)
-        scores = self.scorer._fit_held_out(train)
+        scores = fit_held_out(self.scorer, train)
         width = train.features.shape[1] + 1
         gram, right = np.zeros((width, width)), np.zeros(width)
         for a in range(0, len(train), _BLOCK):

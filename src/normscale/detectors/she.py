@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.class_means import PredictedSums
+from normscale.detectors.class_sums import PredictedSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks
 from normscale.errors import InvalidInput
@@ -47,28 +46,20 @@ class SHE(Detector):
     needs_labels = True
 
     class Fitted(NamedTuple):
-        """The pattern of every class."""
-
         patterns: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
 
     fitted_: Fitted
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> PredictedSums | None:
-        return PredictedSums.of(chunks, only_right=True)
+    def _partial(self, rows: ModelOutputs, turn: int) -> PredictedSums:
+        return PredictedSums.of(rows, only_right=True)
 
-    def _merge(self, first: PredictedSums, second: PredictedSums) -> PredictedSums:
-        return first.merge(second)
-
-    def _finish(self, total: PredictedSums | None, turn: int) -> bool:
-        if total is None:
-            return True
+    def _finish(self, total: PredictedSums, turn: int) -> Fitted:
         if not total.counts.any():
             raise InvalidInput(
                 "no training row is predicted as its label, so there is no pattern to store. Do the labels belong to "
                 "these logits?"
             )
-        self._learn(self.Fitted(total.sums / np.maximum(total.counts, 1.0)[:, None]))
-        return True
+        return self.Fitted(total.sums / np.maximum(total.counts, 1.0)[:, None])
 
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:

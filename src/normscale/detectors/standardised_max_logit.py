@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import reduce
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.common_scale import ROUNDING
+from normscale.detectors.partial_fit import ROUNDING
 from normscale.detectors.registry import register
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scores import max_logit_score
@@ -79,36 +78,24 @@ class StandardisedMaxLogit(Detector):
     cost = "two passes over the logits"
 
     class Fitted(NamedTuple):
-        """Mean and deviation of the largest logit of every predicted class."""
-
         means: Annotated[FloatArray, Numbers(LOGITS)]
         deviations: Annotated[FloatArray, Numbers(LOGITS, above=0.0)]
 
     fitted_: Fitted
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> dict[int, LargestLogits]:
+    def _partial(self, rows: ModelOutputs, turn: int) -> dict[int, LargestLogits]:
         """Moments of the largest logit of the rows predicted as each class."""
-        found: dict[int, LargestLogits] = {}
-        for chunk in chunks:
-            top = -max_logit_score(chunk.logits)
-            found = self._merge(found, {c: LargestLogits.of(top[own]) for c, own in members_of_each(chunk.predicted)})
-        return found
+        top = -max_logit_score(rows.logits)
+        return {c: LargestLogits.of(top[own]) for c, own in members_of_each(rows.predicted)}
 
-    def _merge(self, first: Any, second: Any) -> dict[int, LargestLogits]:
-        both = {c: first[c].merge(second[c]) for c in first.keys() & second.keys()}
-        return {**first, **second, **both}
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        if not total or self.widths_ is None:
-            return True
+    def _finish(self, total: dict[int, LargestLogits], turn: int) -> Fitted:
         every = reduce(LargestLogits.merge, (total[c] for c in sorted(total)))
-        means = np.full(self.widths_[LOGITS], every.mean)
-        deviations = np.full(self.widths_[LOGITS], every.deviation or 1.0)
+        width = (self.widths_ or {})[LOGITS]
+        means, deviations = np.full(width, every.mean), np.full(width, every.deviation or 1.0)
         for c, own in total.items():
             if own.deviation > 0.0:
                 means[c], deviations[c] = own.mean, own.deviation
-        self._learn(self.Fitted(means, deviations))
-        return True
+        return self.Fitted(means, deviations)
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         score: FloatArray = max_logit_score(outputs.logits, threads=threads)

@@ -1,10 +1,10 @@
-"""A step: a detector that changes the outputs and lets another detector score them."""
+"""Wrappers, which build on the score of another detector, and steps, which change the outputs that it scores."""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,17 +14,71 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Detector, join
 from normscale.detectors.formula import Formula, offered_formula
 from normscale.detectors.partial_fit import PartialFit
-from normscale.detectors.registry import JOIN
+from normscale.detectors.registry import JOIN, as_detector, detector_class
 from normscale.detectors.row_blocks import block_rows, row_slices
-from normscale.detectors.wrapper import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
+
+Score = str | Mapping[str, Any] | Detector
+"""What ``score`` may be: a detector's name, its :meth:`Detector.spec`, or a detector."""
+
+
+class Wrapper(Detector):
+    """Base class of detectors with the parameter ``score``; a subclass calls :meth:`_score_by` in its constructor.
+
+    They are detectors like any other: fitted, saved, loaded, served and named on the command line, where ``a+b`` is the
+    wrapper ``a`` around the scorer ``b``, which may be a wrapper again.
+    """
+
+    default_score: ClassVar[str]
+    """Which detector scores where nothing else is said."""
+    own_reads: ClassVar[tuple[str, ...]]
+    """What the wrapper itself reads, besides its scorer."""
+
+    scorer: Detector
+
+    def _score_by(self, score: Score) -> None:
+        """Keep the detector that scores; name, arrays and needs follow from it."""
+        self.scorer = scorer = as_detector(score)
+        cls = type(self)
+        if scorer.name != cls.default_score:
+            self.name = f"{cls.name}{JOIN}{scorer.name}"
+            self.title = f"{cls.title} + {scorer.title or scorer.name}"
+        self.reads = tuple(dict.fromkeys((*self.own_reads, *scorer.reads)))
+        self.needs_labels = cls.needs_labels or scorer.needs_labels
+        self.needs_head = cls.needs_head or scorer.needs_head
+        self.reads_in_fit = scorer.reads_in_fit
+
+    def _require_one_fit(self) -> None:
+        """Refuse a scorer that is fitted on other rows than the wrapper."""
+        if self.scorer.needs_fit and self.scorer.fitted_on != self.fitted_on:
+            raise InvalidInput(
+                f"{self.name}: {type(self).name} is fitted on {self.fitted_on} outputs and {self.scorer.name} on "
+                f"{self.scorer.fitted_on} outputs, so one fit cannot serve both. Choose another score."
+            )
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in self.parameters if name != "score"}
+        return {"score": short_spec(self.scorer), **own}
+
+    def _inner(self) -> dict[str, Detector]:
+        return {"scorer": self.scorer}
+
+    def _set_inner(self, inner: dict[str, Detector]) -> None:
+        self.scorer = inner["scorer"]
+
+
+def short_spec(detector: Detector) -> str | dict[str, Any]:
+    """What makes the same, unfitted detector again: its name where that is enough, else its spec."""
+    spec = detector.spec()
+    plain = spec["parameters"] == detector_class(spec["detector"])().get_params()
+    return detector.name if plain else spec
 
 
 class Step(Wrapper):
     """Base class of the steps; a subclass says how outputs are changed (:meth:`_transform`).
 
-    ``react+energy`` is the step ``react`` whose outputs ``energy`` scores.
+    ``react+energy`` is the step ``react`` whose outputs ``energy`` scores. A step's state is that of its scorer.
     """
 
     writes: ClassVar[tuple[str, ...]] = (LOGITS,)
@@ -33,6 +87,8 @@ class Step(Wrapper):
     """The arrays that are not there any more after it."""
     learns_nothing: ClassVar[bool] = False
     """Whether training rows say nothing to the step itself; its scorer is then fitted as by itself."""
+    logits_alone: ClassVar[bool] = False
+    """Whether the scorer must read logits and nothing else."""
 
     def _score_by(self, score: Score) -> None:
         super()._score_by(score)
@@ -41,19 +97,22 @@ class Step(Wrapper):
         self.reads = tuple(dict.fromkeys((*self.own_reads, *passed)))
         self.settings = scorer.settings
         self._reads_again = self.learns_nothing and scorer._reads_again
+        if self.learns_nothing:
+            self.needs_fit = scorer.needs_fit
         if not set(self.writes) & set(scorer.reads) or set(self.removes) & set(scorer.reads):
             raise InvalidInput(
                 f"{cls.name} passes {' and '.join(self.writes)} on, so its score must read that; {scorer.name} reads "
                 f"{' and '.join(scorer.reads)}. Try {cls.name}{JOIN}{cls.default_score}."
             )
-
-    # -- what a subclass writes ------------------------------------------------------------------------------
+        if self.logits_alone and scorer.reads != (LOGITS,):
+            raise InvalidInput(
+                f"{cls.__name__} passes scaled logits on, so its score must read logits alone; {scorer.name} reads "
+                f"{' and '.join(scorer.reads)}."
+            )
 
     @abstractmethod
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         """The outputs that the scorer reads; must raise on rows that are not finite."""
-
-    # -- the contract: a step's state is that of its scorer --------------------------------------------------
 
     @property
     def _in_parts(self) -> bool:
@@ -62,13 +121,17 @@ class Step(Wrapper):
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         if self._in_parts:
-            super()._fit(chunks)
+            self._fit_step(chunks)
             return
         self._require_one_fit()
         train = join(chunks)
         if not self.learns_nothing:
-            super()._fit(iter([train]))
-        self.scorer.fit_chunks(self._transformed([train]))
+            self._fit_step(iter([train]))
+        self.scorer.fit_chunks(self._transform(rows, 1) for rows in row_slices(train))
+
+    def _fit_step(self, chunks: Iterator[ModelOutputs]) -> None:
+        """The fit of the step itself, and of its scorer where parts of the rows tell all."""
+        super()._fit(chunks)
 
     def why_all_rows(self) -> str:
         if self._in_parts:
@@ -76,37 +139,19 @@ class Step(Wrapper):
         said = f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows"
         return self.scorer.why_all_rows() if self.learns_nothing else said
 
-    def _transformed(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
-        for chunk in chunks:
-            for part in row_slices(chunk):
-                try:
-                    yield self._transform(part, 1)
-                except InvalidInput:
-                    self._transform(chunk, 1)  # names the row as its place among all
-                    raise
+    def _begin(self) -> PartialFit | None:
+        learns = self.learns_nothing and self.scorer.needs_fit and self._in_parts
+        return PartialFit(self.scorer) if learns else None
 
-    def _scorer_fit(self, turn: int) -> PartialFit:
-        if turn == 0:
-            self._require_one_fit()
-            self._fitting = PartialFit(self.scorer)
-        return self._fitting
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
+        if not isinstance(self._fitting, PartialFit):
+            return super()._partial(rows, turn)
+        self._require_one_fit()
+        return self._fitting.partial([self._transform(rows, 1)])
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
-        if not (self.learns_nothing and self.scorer.needs_fit):
-            return super()._partial(chunks, turn)
-        return self._scorer_fit(turn).partial(self._transformed(chunks))
-
-    def _merge(self, first: Any, second: Any) -> Any:
-        return first if first is None else PartialFit(self.scorer).merge(first, second)
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        if total is None:
-            return super()._finish(total, turn)
-        done = self._scorer_fit(turn).finish(total)
-        if done:
-            del self._fitting
-            self._learn(self.Fitted())
-        return done
+    def _finish(self, total: Any, turn: int) -> Any:
+        done = not isinstance(self._fitting, PartialFit) or self._fitting.finish(total)
+        return self.Fitted() if done else None
 
     @property
     def _in_place(self) -> bool:
@@ -155,16 +200,13 @@ class Step(Wrapper):
     def _scorer_formula(self) -> Formula | None:
         """The formula that the scorer offers, by the running statistics that this step keeps for it."""
         scorer = self.scorer
-        if self._runs:
+        if self.has_running_statistics:
             scorer = copy.copy(scorer)
             scorer.state_ = self._current()
         return offered_formula(scorer)
 
 
-def require_logit_score(step: Detector, scorer: Detector) -> None:
-    """Refuse a scorer that reads anything but logits."""
-    if scorer.reads != (LOGITS,):
-        raise InvalidInput(
-            f"{type(step).__name__} passes scaled logits on, so its score must read logits alone; "
-            f"{scorer.name} reads {' and '.join(scorer.reads)}."
-        )
+def replaced(outputs: ModelOutputs, name: str, rows: NDArray[Any]) -> ModelOutputs:
+    """Outputs with other rows in the place of one array."""
+    arrays = {one: outputs.array(one) for one in outputs.names}
+    return ModelOutputs._trusted(arrays | {name: rows}, outputs.labels, outputs.head)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
@@ -33,11 +32,10 @@ from normscale._kernels.mixture_reference import (
 from normscale._validate import FloatArray
 from normscale.detectors.base import OutputsLike, Setting
 from normscale.detectors.class_profiles import PROFILES, ClassMoments, finished_profiles
-from normscale.detectors.common_scale import CommonScale
 from normscale.detectors.formula import OodPosition, SumFormula, offered_formula
-from normscale.detectors.held_out import HeldOut, RowSample, in_slices
+from normscale.detectors.partial_fit import CommonScale, HeldOutFit, RowSample
 from normscale.detectors.registry import register
-from normscale.detectors.wrapper import Score, Wrapper
+from normscale.detectors.step import Score, Wrapper
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Numbers
@@ -90,28 +88,6 @@ class StreamAware(Wrapper):
     class lay. Where the in-distribution
     inputs themselves have changed, the stream cannot tell what is OoD: the wrapped score is left alone then.
     ``docs/robust.md`` derives it.
-
-    Parameters
-    ----------
-    score : str or Detector
-        The detector that is made stream-aware.
-    memory : float
-        How many rows of a predicted class are remembered; older ones fade. The whole stream is remembered five times
-        as long.
-    prior_weight : float
-        How many rows' worth of evidence the stream must bring before it counts as much as the training. ``inf`` never
-        learns: the wrapped score alone, in deviations.
-    tolerance : float
-        A class is above suspicion while this share of its recent rows looks in-distribution. Lower gives fewer false
-        alarms, higher sees less OoD.
-
-    Attributes
-    ----------
-    profiles_ : ClassProfiles
-        The in-distribution group of every predicted class.
-    n_streamed_ : int
-    state : StreamState
-        What the stream has taught.
 
     References
     ----------
@@ -191,50 +167,33 @@ class StreamAware(Wrapper):
         why = self.scorer.why_all_rows()
         return f"{self.scorer.name}: {why}" if why else ""
 
-    def _fitting(self, turn: int) -> HeldOut:
-        """The scorer's fit that is under way; a new one in the first turn."""
-        if turn == 0:
-            self._require_one_fit()
-            self._scorer_fit = self.scorer._held_out()
-        return self._scorer_fit
+    def _begin(self) -> HeldOutFit:
+        self._require_one_fit()
+        return self.scorer._held_out()
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Any:
+    def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         """First the scorer's fit, and where the rows of each class lie; then a sample of held-out scores."""
-        inner = self._fitting(turn)
-        if inner.done:
-            found: RowSample | None = None
-            for chunk in in_slices(chunks):
-                distance = distances(chunk.logits, chunk.predicted, self._profiles)
-                own = RowSample.of(chunk, np.column_stack([inner.columns(chunk), distance]))
-                found = own if found is None else found.merge(own)
-            return found
-        total: tuple[Any, ClassMoments | None] = [], None
-        for chunk in in_slices(chunks):
-            total = self._merge(total, (inner.partial([chunk]), ClassMoments.of(chunk) if turn == 0 else None))
-        return total
+        inner: HeldOutFit = self._fitting
+        if not inner.done:
+            return inner.partial(rows), ClassMoments.of(rows) if turn == 0 else None
+        distance = distances(rows.logits, rows.predicted, self._profiles)
+        return RowSample.of(rows, np.column_stack([inner.columns(rows), distance]))
 
-    def _merge(self, first: Any, second: Any) -> Any:
-        if isinstance(first, RowSample):
-            return first.merge(second)
-        inner = self.scorer._held_out().merge(first[0], second[0]) if first[0] and second[0] else first[0] or second[0]
-        return inner, first[1].merge(second[1]) if first[1] and second[1] else first[1] or second[1]
-
-    def _finish(self, total: Any, turn: int) -> bool:
-        inner = self._fitting(turn)
+    def _finish(self, total: Any, turn: int) -> Fitted | None:
+        inner: HeldOutFit = self._fitting
         if not inner.done:
             inner.finish(total[0])
             if turn == 0:
                 self._profiles = total[1].profiles()
-            return False
+            return None
         distance, sample = total.values[:, -1], total.of_columns(slice(0, -1))
         if inner.needs_sample:
             inner.settle(sample)
         scores = inner.combine(sample.values)
         scale = CommonScale.of(scores, sample)
         profiles = finished_profiles(self._profiles, sample, -scale(scores), distance)
-        del self._scorer_fit, self._profiles
-        self._learn(self.Fitted(scale, profiles, np.ones(3)))
-        return True
+        del self._profiles
+        return self.Fitted(scale, profiles, np.ones(3))
 
     def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
         """The rows as the kernels read them."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, NamedTuple
 
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
@@ -42,39 +41,22 @@ class TemperatureScaling(Detector):
     needs_labels = True
 
     class Fitted(NamedTuple):
-        """The temperature."""
-
         temperature: Annotated[float, Numbers(above=0.0)]
 
     fitted_: Fitted
-
     _reads_again = True
-    _search: TemperatureSearch
-    """Of the fit that is under way."""
 
-    def _learner(self) -> Self:
-        learner = super()._learner()
-        learner._search = TemperatureSearch()
-        return learner
+    def _begin(self) -> TemperatureSearch:
+        return TemperatureSearch()
 
-    def _partial(self, chunks: Iterator[ModelOutputs], turn: int) -> Slopes:
-        total = slopes([], [], self._search.asks)
-        for chunk in chunks:
-            assert chunk.labels is not None  # the contract checked it
-            known = chunk.labels >= 0
-            total = total.merge(slopes(chunk.logits[known], chunk.labels[known], self._search.asks))
-        return total
+    def _partial(self, rows: ModelOutputs, turn: int) -> Slopes:
+        assert rows.labels is not None  # the contract checked it
+        known = rows.labels >= 0
+        return slopes(rows.logits[known], rows.labels[known], self._fitting.asks)
 
-    def _merge(self, first: Slopes, second: Slopes) -> Slopes:
-        return first.merge(second)
-
-    def _finish(self, total: Slopes, turn: int) -> bool:
-        self._search.tell(total)
-        if self._search.temperature is None:
-            return False
-        self._learn(self.Fitted(self._search.temperature))
-        del self._search
-        return True
+    def _finish(self, total: Slopes, turn: int) -> Fitted | None:
+        self._fitting.tell(total)
+        return None if self._fitting.temperature is None else self.Fitted(self._fitting.temperature)
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return msp_score(outputs.logits, self.fitted_.temperature, threads=threads)

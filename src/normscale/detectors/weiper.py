@@ -77,23 +77,6 @@ class WeiPer(Detector):
     as much over the training rows as both divergences together do; of two such rules the one that did better on a
     ResNet-20's OoD sets.
 
-    Parameters
-    ----------
-    repeats : int
-        How often the weights are disturbed.
-    distance : float
-        Length of the disturbance, relative to the weights' own.
-    bins : int
-        Of the histograms.
-    lambda_1 : float
-        Weight of the logits' divergence.
-    lambda_2 : float, optional
-        Weight of MSP; by default it follows from the training rows.
-    smoothing, logit_smoothing : int
-        Neighbouring bins that are averaged, in the histograms of features and of logits.
-    seed : int
-        Of the disturbances.
-
     References
     ----------
     Granz, Heurich & Landgraf, "WeiPer: OOD Detection using Weight Perturbations of Class Projections", 2024.

@@ -11,8 +11,8 @@ import numpy as np
 
 from normscale._validate import Rows
 from normscale.detectors.base import Detector
+from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.choosing import AUTO, default_detector
-from normscale.detectors.enough_rows import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.partial_fit import Partial, PartialFit
 from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector

@@ -13,7 +13,7 @@ from typing import Any
 
 from normscale._processes import end_with_parent
 from normscale._version import __version__
-from normscale.detectors.plugins import load_plugins
+from normscale.detectors.registry import load_plugins
 from normscale.jobs.spreading import RETRIES, EngineFailed, Work, run_task
 
 _RUNS_THE_SCRIPT_AGAIN = 77

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from normscale._version import __version__
-from normscale.detectors.plugins import plugin_modules
+from normscale.detectors.registry import plugin_modules
 from normscale.errors import MissingExtra
 from normscale.jobs.spreading import RETRIES, EngineFailed, Work, run_task
 

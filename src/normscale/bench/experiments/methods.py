@@ -8,8 +8,7 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from normscale.detectors.base import Detector, Setting
-from normscale.detectors.registry import list_detectors, make_detector
-from normscale.detectors.spelling import BEFORE_PARAMETER, read_spelling
+from normscale.detectors.registry import BEFORE_PARAMETER, list_detectors, make_detector, read_spelling
 from normscale.errors import InvalidInput, UnknownDetector
 from normscale.outputs import ModelOutputs
 
@@ -35,7 +34,7 @@ def find_method(name: str) -> Method:
     """Make a method as it is spelled: a detector, or ``NAME_frozen`` for one whose statistics could run.
 
     A detector with running statistics is measured on the shuffled stream of both sets, one that can be ranked per
-    predicted class in that way, every other one as fitted. See :mod:`normscale.detectors.spelling`.
+    predicted class in that way, every other one as fitted. See :mod:`normscale.detectors.registry`.
 
     Examples
     --------

@@ -17,8 +17,7 @@ from normscale.bench.experiments.stress import Grid, stress
 from normscale.bench.paper.audit.claim import SIZE, UNCHECKED, Claim, verdict_of
 from normscale.bench.paper.published import IN_SETS, paper_value
 from normscale.detectors.base import Detector
-from normscale.detectors.energy import Energy
-from normscale.detectors.msp import MSP
+from normscale.detectors.logit_scores import MSP, Energy
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.errors import InvalidInput
 from normscale.metrics.ranking import RankingResult, evaluate
