@@ -48,11 +48,12 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "extraction": {
         "_progress", "_validate", "encoding", "errors", "export.onnx", "jobs", "outputs", "rows", "sklearn",
     },
+    "export": {"_kernels", "detectors", "outputs"},
     "export.onnx": {
-        "_atomic", "_kernels", "_validate", "_version", "detectors", "encoding", "errors", "input_checks", "moments",
+        "_atomic", "_validate", "_version", "detectors", "encoding", "errors", "export", "input_checks", "moments",
         "outputs", "state",
     },
-    "export.torch": {"_kernels", "_validate", "detectors", "errors", "moments", "outputs"},
+    "export.torch": {"detectors", "errors", "export", "moments", "outputs"},
     "guard": {
         "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "input_checks", "moments", "outputs",
         "rows", "scaling", "state",

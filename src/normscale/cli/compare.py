@@ -13,32 +13,9 @@ from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.run_folder import OWN_SETS
 from normscale.cli._eval_printing import Format, check_output
-from normscale.cli._options import DETECTOR_HELP, OnInvalid, complete_detector, note
+from normscale.cli._options import DETECTOR_HELP, complete_detector, note
 from normscale.cli.evaluate import compare_in_memory
-from normscale.cli.extract import (
-    DATA_HELP,
-    MODEL_HELP,
-    BatchOption,
-    ClassesOption,
-    ColumnOption,
-    DeviceOption,
-    FeatureLayerOption,
-    InterpolationOption,
-    InvalidOption,
-    KeepOption,
-    LabelOption,
-    LayersOption,
-    MeanOption,
-    Precision,
-    PrecisionOption,
-    ResizeOption,
-    SizeOption,
-    StdOption,
-    TablePrecision,
-    ThreadsOption,
-    WeightsOption,
-    model_options,
-)
+from normscale.cli.extract import DATA_HELP, MODEL_HELP, model_options, with_model_options
 from normscale.detectors.base import Setting
 from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
@@ -50,7 +27,9 @@ EXAMPLE = (
 )
 
 
+@with_model_options
 def compare(
+    *,
     model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)],
     id_data: Annotated[str, typer.Option("--id", metavar="DATA", help=f"In-distribution test inputs. {DATA_HELP}")],
     ood_data: Annotated[
@@ -88,23 +67,7 @@ def compare(
     format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
     figures: Annotated[bool, typer.Option(help="With --report: draw figures (needs matplotlib).")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
-    layers: LayersOption = None,
-    feature_layer: FeatureLayerOption = None,
-    weights: WeightsOption = None,
-    classes: ClassesOption = None,
-    column: ColumnOption = None,
-    label: LabelOption = None,
-    size: SizeOption = None,
-    resize: ResizeOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    interpolation: InterpolationOption = "bilinear",
-    batch_size: BatchOption = 128,
-    device: DeviceOption = None,
-    dtype: PrecisionOption = Precision.FLOAT32,
-    keep: KeepOption = TablePrecision.FLOAT32,
-    workers: ThreadsOption = 4,
-    on_invalid: InvalidOption = OnInvalid.RAISE,
+    **given: Any,
 ) -> None:
     """Run a model over its data, compare all detectors on the outputs, write a report, save the best.
 
@@ -125,10 +88,7 @@ def compare(
         named[name] = path
     own = {"train": train, "validation": validation, "test": id_data}
     sets = {name: path for name, path in own.items() if path is not None} | named
-    options: dict[str, Any] = model_options(
-        weights, classes, size, resize, mean, std, interpolation, batch_size, dtype, workers, on_invalid, column, label
-    )
-    options |= {"layers": layers or None, "feature_layer": feature_layer, "keep": keep.value, "device": device}
+    options = model_options(**given)
     os.makedirs(outputs, exist_ok=True)
     tables = {}
     for name, path in sets.items():
@@ -142,8 +102,8 @@ def compare(
         [tables["validation"]] if validation else [],
     )
     chosen = named_detectors([], detector or [])
-    given: dict[str, Any] = {"probabilities": False, "on_invalid": "raise", "say": note}
-    rows = compare_in_memory(compared, chosen, seed, format, output, report, figures, given)
+    reading: dict[str, Any] = {"probabilities": False, "on_invalid": "raise", "say": note}
+    rows = compare_in_memory(compared, chosen, seed, format, output, report, figures, reading)
     if save is not None:
         _save_best(save, rows, tables, chosen)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -19,86 +21,64 @@ MODEL_HELP = (
 DATA_HELP = (
     "A folder of pictures, .parquet files with a column of pictures or texts, pixels in an .npz file, or a .txt file."
 )
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+_TEXTS = {
+    "feature_layer": ("NAME", "The layer whose output are the features; default: found."),
+    "weights": ("FILE", "A state dictionary for the model, instead of fetching one."),
+    "classes": ("FILE", "The model's classes, a name in each line, to match folders with."),
+    "column": ("NAME", "The column of a .parquet file that holds the inputs."),
+    "label": ("NAME", "The column of a .parquet file that holds class numbers."),
+    "device": ("NAME", "Where to run, such as cuda; several with commas take turns."),
+    "size": ("N|HxW", "Preprocessing by hand: size of the input."),
+    "resize": ("N|HxW", "With --size: shorter side, or size, before the middle is cut out."),
+    "mean": ("R,G,B", "With --size: mean of the pixels, from 0 to 1."),
+    "std": ("R,G,B", "With --size: standard deviation of the pixels."),
+}
+MODEL_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
+    "layers": (list[str] | None, None, typer.Option(metavar="NAME", help="A further layer to keep; may be repeated.")),
+    **{name: (str | None, None, typer.Option(metavar=kind, help=text)) for name, (kind, text) in _TEXTS.items()},
+    "interpolation": (str, "bilinear", typer.Option(help="With --size: nearest, bilinear, bicubic or lanczos.")),
+    "batch_size": (int, 128, typer.Option(min=1, help="Inputs at a time.")),
+    "dtype": (
+        Literal["float32", "bfloat16", "float16"],
+        "float32",
+        typer.Option(help="What to run in; a lower one is compared with float32."),
+    ),
+    "keep": (Literal["float32", "float16"], "float32", typer.Option(help="What the tables are written in.")),
+    "workers": (int, 4, typer.Option(min=1, help="Threads that read pictures; with --engine, processes.")),
+    "on_invalid": (OnInvalid, "raise", typer.Option(help="A picture that cannot be read: stop, or leave it out.")),
+}
+"""What the commands that run a model share: type, default, and what typer shows."""
 
 
-class Precision(StrEnum):
-    """What a network is run in."""
-
-    FLOAT32 = "float32"
-    BF16 = "bf16"
-    FP16 = "fp16"
-
-
-class TablePrecision(StrEnum):
-    """What tables are written in."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
+def with_model_options(command: _Command) -> _Command:
+    """Give a command the options of :data:`MODEL_OPTIONS`, which it takes as ``**given``."""
+    own = inspect.signature(command, eval_str=True)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+        for name, (kind, default, option) in MODEL_OPTIONS.items()
+    ]
+    parameters = [*[one for one in own.parameters.values() if one.name != "given"], *shared]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return command
 
 
-_TYPES = {Precision.FLOAT32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
-
-LayersOption = Annotated[
-    list[str] | None, typer.Option("--layers", metavar="NAME", help="A further layer to keep; may be repeated.")
-]
-FeatureLayerOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="The layer whose output are the features; default: found.")
-]
-WeightsOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="A state dictionary for the model, instead of fetching one.")
-]
-ClassesOption = Annotated[
-    str | None, typer.Option(metavar="FILE", help="The model's classes, a name in each line, to match folders with.")
-]
-ColumnOption = Annotated[str | None, typer.Option(help="The column of a .parquet file that holds the inputs.")]
-LabelOption = Annotated[str | None, typer.Option(help="The column of a .parquet file that holds class numbers.")]
-SizeOption = Annotated[str | None, typer.Option(metavar="N|HxW", help="Preprocessing by hand: size of the input.")]
-ResizeOption = Annotated[
-    str | None, typer.Option(metavar="N|HxW", help="With --size: shorter side, or size, before the middle is cut out.")
-]
-MeanOption = Annotated[str | None, typer.Option(metavar="R,G,B", help="With --size: mean of the pixels, from 0 to 1.")]
-StdOption = Annotated[str | None, typer.Option(metavar="R,G,B", help="With --size: standard deviation of the pixels.")]
-InterpolationOption = Annotated[str, typer.Option(help="With --size: nearest, bilinear, bicubic or lanczos.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Inputs at a time.")]
-DeviceOption = Annotated[str | None, typer.Option(help="Where to run, such as cuda; several with commas take turns.")]
-PrecisionOption = Annotated[
-    Precision, typer.Option("--dtype", help="What to run in; a lower one is compared with float32.")
-]
-KeepOption = Annotated[TablePrecision, typer.Option("--keep", help="What the tables are written in.")]
-ThreadsOption = Annotated[
-    int, typer.Option("--workers", min=1, help="Threads that read pictures; with --engine, processes.")
-]
-InvalidOption = Annotated[OnInvalid, typer.Option(help="A picture that cannot be read: stop, or leave it out.")]
-
-
+@with_model_options
 def extract_outputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     data: Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)],
+    *,
     output: Annotated[
         str, typer.Option("--output", "-o", help="A file (.parquet .npz .safetensors), or a folder for many rows.")
     ],
     ood: Annotated[bool, typer.Option("--ood", help="The inputs are OoD: their labels are not the model's.")] = False,
-    layers: LayersOption = None,
-    feature_layer: FeatureLayerOption = None,
     features: Annotated[bool, typer.Option(help="Keep the penultimate layer.")] = True,
-    weights: WeightsOption = None,
-    classes: ClassesOption = None,
-    column: ColumnOption = None,
-    label: LabelOption = None,
-    size: SizeOption = None,
-    resize: ResizeOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    interpolation: InterpolationOption = "bilinear",
-    batch_size: BatchOption = 128,
-    device: DeviceOption = None,
-    dtype: PrecisionOption = Precision.FLOAT32,
-    keep: KeepOption = TablePrecision.FLOAT32,
-    workers: ThreadsOption = 4,
-    on_invalid: InvalidOption = OnInvalid.RAISE,
     piece_rows: Annotated[int, typer.Option(min=1, help="Rows of a piece; a finished piece is not made again.")] = 8192,
     engine: EngineOption = None,
     address: AddressOption = None,
+    **given: Any,
 ) -> None:
     """Run a model over pictures or texts: logits, features and head, for every detector.
 
@@ -106,48 +86,28 @@ def extract_outputs(
     """
     from normscale.extraction.to_tables import extract_to
 
-    options = model_options(
-        weights, classes, size, resize, mean, std, interpolation, batch_size, dtype, workers, on_invalid, column, label
-    )
-    done = extract_to(
-        model,
-        data,
-        output,
-        keep=keep.value,
-        piece_rows=piece_rows,
-        device=device,
-        engine=None if engine is None else engine.value,
-        processes=None if engine is None else workers,
-        address=address,
-        say=note,
-        ood=ood,
-        layers=layers or None,
-        feature_layer=feature_layer,
-        features=features,
-        **options,
-    )
+    options = model_options(**given) | {"ood": ood, "features": features, "piece_rows": piece_rows}
+    if engine is not None:
+        options |= {"engine": engine.value, "processes": given["workers"], "address": address}
+    done = extract_to(model, data, output, say=note, **options)
     typer.echo(f"{done.n_rows} rows in {done.path}", err=True)
 
 
 def model_options(
-    weights: str | None,
+    *,
     classes: str | None,
     size: str | None,
     resize: str | None,
     mean: str | None,
     std: str | None,
     interpolation: str,
-    batch_size: int,
-    dtype: Precision,
-    workers: int,
-    on_invalid: OnInvalid,
-    column: str | None = None,
-    label: str | None = None,
+    layers: list[str] | None,
+    **given: Any,
 ) -> dict[str, Any]:
-    """What :func:`normscale.extraction.extract` takes of the options that the commands share."""
+    """What :func:`normscale.extraction.to_tables.extract_to` takes of the options that the commands share."""
     from normscale.extraction import preprocessing
 
-    prepare = None
+    prepare = names = None
     if size is not None:
         try:
             prepare = preprocessing(
@@ -156,31 +116,19 @@ def model_options(
                 mean=[float(value) for value in (mean or "0").split(",")],
                 std=[float(value) for value in (std or "1").split(",")],
                 interpolation=interpolation,
-                source="by options",
             )
         except ValueError as error:
             raise InvalidInput(
                 f"--size, --resize, --mean and --std are numbers, such as 224 and .5,.5,.5: {error}"
             ) from None
-        note(f"preprocessing: {prepare}")
+        note(f"preprocessing by options: {prepare}")
     elif resize or mean or std:
         raise InvalidInput("--resize, --mean and --std need --size, the size of the model's input.")
-    names = None
     if classes is not None:
         with open(classes, encoding="utf-8") as file:
-            names = file.read().split("\n")
-        names = names[:-1] if names and not names[-1] else names
-    return {
-        "preprocess": prepare,
-        "weights": weights,
-        "class_names": names,
-        "batch_size": batch_size,
-        "dtype": _TYPES[dtype],
-        "workers": workers,
-        "on_invalid": on_invalid.value,
-        "column": column,
-        "label": label,
-    }
+            names = file.read().removesuffix("\n").split("\n")
+    plain = {name: value.value if isinstance(value, StrEnum) else value for name, value in given.items()}
+    return {**plain, "layers": layers or None, "preprocess": prepare, "class_names": names}
 
 
 def _size(text: str) -> int | list[int]:

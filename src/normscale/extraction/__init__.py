@@ -1,5 +1,6 @@
 """A classifier's named outputs: torch, transformers, timm, torchvision, ONNX and scikit-learn."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from normscale.errors import MissingExtra
@@ -8,13 +9,15 @@ from normscale.extraction.models import open_model
 from normscale.extraction.preprocessing import Preprocessing, preprocessing
 
 if TYPE_CHECKING:
-    from normscale.extraction.attacks import attacked_layers
-    from normscale.extraction.perturbation import EpsilonChoice, choose_epsilon, perturbed_features, perturbed_logits
+    from normscale.extraction.perturbing import (
+        EpsilonChoice,
+        attacked_layers,
+        choose_epsilon,
+        perturbed_features,
+        perturbed_logits,
+    )
 
-_OF_TORCH = {
-    "attacked_layers": "attacks",
-    **dict.fromkeys(("EpsilonChoice", "choose_epsilon", "perturbed_features", "perturbed_logits"), "perturbation"),
-}
+_OF_TORCH = ("EpsilonChoice", "attacked_layers", "choose_epsilon", "perturbed_features", "perturbed_logits")
 
 __all__ = [
     "EpsilonChoice",
@@ -34,9 +37,7 @@ def __getattr__(name: str) -> Any:
     """Load what needs torch when it is asked for."""
     if name not in _OF_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
     try:
-        return getattr(import_module(f"{__name__}.{_OF_TORCH[name]}"), name)
+        return getattr(import_module(f"{__name__}.perturbing"), name)
     except ImportError as error:
         raise MissingExtra(f"{name} needs torch ({error}). Run: pip install 'normscale[torch]'") from error

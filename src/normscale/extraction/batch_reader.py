@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._progress import QUIET_SECONDS, bar
 from normscale.errors import InvalidInput
+from normscale.outputs import FEATURES, LOGITS, check_name
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,9 +24,6 @@ InputData: TypeAlias = "Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any] |
 
 Inputs: TypeAlias = "Tensor | NDArray[Any] | dict[str, Tensor | NDArray[Any]]"
 """What a network is called with: one array, or several by the names of its arguments."""
-
-LABELS = ("labels", "label")
-"""What a batch that is a dictionary calls its labels."""
 
 
 class Batch(NamedTuple):
@@ -46,11 +43,11 @@ def n_inputs(inputs: Inputs) -> int:
     return len(next(iter(inputs.values())) if isinstance(inputs, dict) else inputs)
 
 
-def first_inputs(inputs: Inputs, stop: int, start: int = 0) -> Inputs:
-    """Some of the inputs."""
-    if isinstance(inputs, dict):
+def some_inputs(inputs: Any, start: int, stop: int) -> Any:
+    """The rows from ``start`` to ``stop`` of an array, or of several by name or in a tuple."""
+    if isinstance(inputs, Mapping):
         return {name: value[start:stop] for name, value in inputs.items()}
-    return inputs[start:stop]
+    return [column[start:stop] for column in inputs] if isinstance(inputs, tuple) else inputs[start:stop]
 
 
 class BatchReader:
@@ -58,28 +55,26 @@ class BatchReader:
 
     def __init__(self, data: InputData | Any, batch_size: int) -> None:
         """Find out what kind of data it is; nothing is read yet."""
-        self.batch_size = _validate.at_least(batch_size, "batch_size", 1)
+        size = _validate.at_least(batch_size, "batch_size", 1)
         self.n_rows: int | None = None
-        self._whole: Any = None
-        self._loader: Iterable[Any] = ()
         loading = sys.modules.get("torch.utils.data")  # nobody has a data set of torch without it
         if loading is not None and isinstance(data, loading.TensorDataset):
             data = data.tensors
         columns = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, tuple) else (data,)
         if _is_array(data) or _is_pair(data) or (isinstance(data, Mapping) and data and all(map(_is_array, columns))):
-            self._whole = data
             lengths = {len(column) for column in columns}
             if len(lengths) != 1:
                 raise InvalidInput(f"images and labels must have equal lengths; got {sorted(lengths)}.")
-            self.n_rows = lengths.pop()
-        elif loading is not None and isinstance(data, loading.Dataset):
-            self._loader = loading.DataLoader(data, batch_size=self.batch_size)
-            self.n_rows = _rows_of(self._loader)
-        elif loading is not None and isinstance(data, loading.DataLoader):
-            self._loader = data
-            self.n_rows = _rows_of(data)
+            n_rows = self.n_rows = lengths.pop()
+            self._items: Iterable[Any] = (some_inputs(data, a, a + size) for a in range(0, n_rows, size))
+        elif loading is not None and isinstance(data, (loading.Dataset, loading.DataLoader)):
+            loader = loading.DataLoader(data, size) if isinstance(data, loading.Dataset) else data
+            is_open = isinstance(loader.dataset, loading.IterableDataset) or loader.batch_size is None
+            if isinstance(loader.sampler, Sized) and not is_open and not loader.drop_last:
+                self.n_rows = len(loader.sampler)
+            self._items = loader
         elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
-            self._loader = data
+            self._items = data
             self.n_rows = getattr(data, "n_images", None)
         else:
             raise InvalidInput(
@@ -89,27 +84,31 @@ class BatchReader:
 
     def batches(self) -> Iterator[Batch]:
         """All rows."""
-        if self.n_rows is not None and self._whole is not None:
-            for a in range(0, self.n_rows, self.batch_size):
-                yield _as_batch(_sliced(self._whole, a, a + self.batch_size), a)
-            return
         position = 0
-        for item in self._loader:
+        for item in self._items:
             batch = _as_batch(item, position)
             position += batch.n_rows
             yield batch
 
-    def first(self) -> Batch:
-        """The first batch, which is not lost: an iterator is put together again."""
-        if self._whole is None and isinstance(self._loader, Iterator):
-            item = next(self._loader, None)
-            if item is not None:
-                self._loader = chain([item], self._loader)
-                return _as_batch(item, 0)
-        else:
-            for batch in self.batches():
-                return batch
-        raise InvalidInput("data holds no images; at least one is needed.")
+
+def array_name(module: str) -> str:
+    """What a module's activations are called in :class:`~normscale.ModelOutputs`.
+
+    Other signs than letters and digits become underscores; ``layer_`` comes before what could not be, or already is,
+    an array's name.
+
+    Examples
+    --------
+    >>> [array_name(module) for module in ("stage1", "stage1.0.conv1", "3", "features", "head", "/relu_out.0")]
+    ['stage1', 'stage1_0_conv1', 'layer_3', 'layer_features', 'layer_head', 'relu_out_0']
+    """
+    name = "".join(letter if letter.isalnum() else "_" for letter in module).strip("_")
+    if name in (LOGITS, FEATURES):
+        return f"layer_{name}"
+    try:
+        return check_name(name)
+    except InvalidInput:
+        return check_name(f"layer_{name}")
 
 
 def announced(batches: Iterable[Batch], doing: str, *, total: int | None, show: bool = True) -> Iterator[Batch]:
@@ -122,15 +121,6 @@ def announced(batches: Iterable[Batch], doing: str, *, total: int | None, show: 
             line.at(done, f"{doing}, {done / max(time.monotonic() - start, 1e-3):,.0f} inputs/s")
 
 
-def _rows_of(loader: Any) -> int | None:
-    """How many rows a loader will give, where that is certain."""
-    from torch.utils.data import IterableDataset
-
-    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None or loader.drop_last:
-        return None
-    return len(loader.sampler) if isinstance(loader.sampler, Sized) else None
-
-
 def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "ndim"))
 
@@ -140,30 +130,18 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(_is_array, value)) and value[1].ndim == 1
 
 
-def _is_dictionary(value: Any) -> bool:
-    return isinstance(value, Mapping) and len(value) > 0
-
-
-def _sliced(whole: Any, start: int, stop: int) -> Any:
-    if isinstance(whole, Mapping):
-        return {name: value[start:stop] for name, value in whole.items()}
-    return [column[start:stop] for column in whole] if isinstance(whole, tuple) else whole[start:stop]
-
-
 def _as_batch(item: Any, row: int) -> Batch:
     """Inputs and labels out of what the data yields."""
-    if _is_dictionary(item):
+    if isinstance(item, Mapping) and item:
         named = {str(name): value for name, value in item.items()}
-        labels = next((named.pop(name) for name in LABELS if name in named), None)
+        labels = next((named.pop(name) for name in ("labels", "label") if name in named), None)
         inputs: Any = {name: value for name, value in named.items() if _is_array(value)}
         if not inputs:
             raise InvalidInput(f"a batch that is a dictionary needs arrays; at row {row} it holds {', '.join(item)}.")
         lengths = {len(value) for value in inputs.values()}
         if len(lengths) > 1:
             raise InvalidInput(f"the arrays of a batch must have equal lengths; at row {row}: {sorted(lengths)}.")
-        for name in ("pixel_values", "image", "images"):
-            if name in inputs:
-                _check_pixels(inputs[name], row)
+        pictures = [inputs[name] for name in ("pixel_values", "image", "images") if name in inputs]
     else:
         if _is_array(item):
             item = [item]
@@ -173,10 +151,21 @@ def _as_batch(item: Any, row: int) -> Batch:
                 f"{row} the data gave {type(item).__name__}."
             )
         inputs, labels = item[0], item[1] if len(item) > 1 else None
-        _check_pixels(inputs, row)
-    count = n_inputs(inputs)
+        pictures = [inputs]
+    for images in pictures:
+        if images.ndim < 2:
+            raise InvalidInput(
+                f"images must come in batches, (n, channels, height, width); at row {row} the data gave shape "
+                f"{tuple(images.shape)}."
+            )
+        if str(images.dtype).endswith("uint8"):
+            raise InvalidInput(
+                "images must be normalised as in training; got uint8 pixels. For example: "
+                "(images.float() / 255 - mean) / std."
+            )
     if labels is None:
         return Batch(inputs, None)
+    count = n_inputs(inputs)
     known = np.asarray(labels.detach().cpu() if hasattr(labels, "detach") else labels)
     if known.shape != (count,):
         raise InvalidInput(
@@ -184,16 +173,3 @@ def _as_batch(item: Any, row: int) -> Batch:
             f"shape {tuple(known.shape)}."
         )
     return Batch(inputs, known)
-
-
-def _check_pixels(images: Any, row: int) -> None:
-    if images.ndim < 2:
-        raise InvalidInput(
-            f"images must come in batches, (n, channels, height, width); at row {row} the data gave shape "
-            f"{tuple(images.shape)}."
-        )
-    if str(images.dtype).endswith("uint8"):
-        raise InvalidInput(
-            "images must be normalised as in training; got uint8 pixels. For example: "
-            "(images.float() / 255 - mean) / std."
-        )

@@ -19,14 +19,10 @@ def unwrapped(model: nn.Module) -> nn.Module:
     """The network itself, out of what compiles it or spreads it over devices: only there do hooks work."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    inner: nn.Module = model
-    while True:
-        if isinstance(inner, (DataParallel, DistributedDataParallel)):
-            inner = inner.module
-        elif hasattr(inner, "_orig_mod"):  # torch.compile
-            inner = inner._orig_mod  # type: ignore[assignment]
-        else:
-            return inner
+    inner: Any = model
+    while isinstance(inner, (DataParallel, DistributedDataParallel)) or hasattr(inner, "_orig_mod"):  # torch.compile
+        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
+    return inner  # type: ignore[no-any-return]
 
 
 def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
@@ -71,11 +67,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 def moved(model: nn.Module, device: str | torch.device | None) -> Iterator[None]:
     """Have the model on a device for a while."""
     home, _ = device_and_dtype(model)
-    target = home if device is None else torch.device(device)
-    if target == home:
-        yield
-        return
-    model.to(target)
+    model.to(home if device is None else device)
     try:
         yield
     finally:
@@ -90,12 +82,11 @@ def logits_of(output: Any) -> Tensor:
     logits = output if found is None else found
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 2:
         return logits
+    what = f"a {type(logits).__name__}"
     if isinstance(logits, Tensor):
         what = f"a tensor of shape {tuple(logits.shape)}"
     elif isinstance(logits, (tuple, list)):
-        what = f"a {type(logits).__name__} of {len(logits)}"
-    else:
-        what = f"a {type(logits).__name__}"
+        what += f" of {len(logits)}"
     raise InvalidInput(
         f"the model must return logits, a tensor (n, n_classes) with n_classes >= 2, or have them as .logits; it "
         f"returned {what}. Wrap it in a module whose forward returns the logits alone."

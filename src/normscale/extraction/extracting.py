@@ -5,43 +5,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.extraction.batch_reader import Batch, BatchReader, InputData, Inputs, announced
+from normscale.extraction.batch_reader import BatchReader, InputData, announced
 from normscale.extraction.items import Items, item_batches, open_items
 from normscale.extraction.models import OpenedModel, open_model, recorded
 from normscale.extraction.preprocessing import Prepare
-from normscale.outputs import LOGITS, Head, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs
 
 if TYPE_CHECKING:
     from normscale.extraction.layers import Layers
 
 BATCH_SIZE = 128
 Say = Callable[[str], object]
-
-
-class Network(Protocol):
-    """A classifier that is being run."""
-
-    @property
-    def head(self) -> Head | None:
-        """Its last layer, known once a batch was read."""
-
-    @property
-    def class_names(self) -> dict[str, int] | None:
-        """Its classes by name, where they are recorded."""
-
-    def running(self) -> AbstractContextManager[None]:
-        """Make it ready, and put it back."""
-
-    def read(self, inputs: Inputs, first_row: int) -> dict[str, NDArray[np.float32]]:
-        """The arrays of a batch."""
 
 
 class ExtractOptions(NamedTuple):
@@ -87,7 +68,8 @@ def extract(
     """Run a classifier over some inputs and keep what detectors read.
 
     A torch network is run in evaluation mode without gradients, and left as it was: modes, device and hooks are put
-    back, on an error too.
+    back, on an error too. A NaN, labels that do not fit, or a feature layer that is not found raise
+    :class:`~normscale.InvalidInput`.
 
     Parameters
     ----------
@@ -141,12 +123,6 @@ def extract(
         labels; ``head``, weight and bias of the linear layer that makes the logits of the features. It is None where
         the logits come from something else, or ``feature_layer`` is not what goes into that layer.
 
-    Raises
-    ------
-    InvalidInput
-        When the model gives no logits (n, C), a number is NaN or infinite (the row is named), no feature layer is
-        found, labels do not fit, or nothing records how pictures become inputs.
-
     Examples
     --------
     >>> import torch
@@ -156,8 +132,8 @@ def extract(
     ModelOutputs(n=10, logits=5, features=8, layer_0=8, head)
     """
     given = dict(locals())
-    if _is_scikit(model):
-        return _from_scikit(model, data, ood)
+    if is_scikit(model):
+        return from_scikit(model, data, ood)
     parts = list(extract_batches(**given))
     if not parts:
         raise InvalidInput("data holds no images; at least one is needed.")
@@ -188,60 +164,58 @@ def extract_batches(
     network = _running(opened.model, options, tell)
     if isinstance(data, (str, os.PathLike)):
         data = open_items(os.fspath(data), column=options.column, label=options.label)
-    folders: tuple[str, ...] | None = None
+    row, stop = rows or (0, data.n if isinstance(data, Items) else 0)
+    folders = data.class_names if isinstance(data, Items) else None
     if isinstance(data, Items):
-        folders = data.class_names
         prepare = _preparation(opened, data, options, tell)
-        start, stop = rows or (0, len(data))
-        total: int | None = stop - start
         skip = _validate.one_of(options.on_invalid, "on_invalid", ("raise", "skip")) == "skip"
-        batches: Iterator[Batch] = item_batches(
-            data,
-            prepare,
-            start=start,
-            stop=stop,
-            batch_size=options.batch_size,
-            workers=_validate.at_least(options.workers, "workers", 1),
-            skipped=(lambda text: tell(f"left out: {text}")) if skip else None,
-        )
+        skipped = (lambda text: tell(f"left out: {text}")) if skip else None
+        workers = _validate.at_least(options.workers, "workers", 1)
+        total: int | None = stop - row
+        batches = item_batches(data, prepare, row, stop, options.batch_size, workers, skipped)
     else:
         source = BatchReader(data, options.batch_size)
         total, batches = source.n_rows, source.batches()
-    numbers: Callable[[NDArray[Any] | None], NDArray[Any] | None] | None = None
-    row = rows[0] if rows else 0
+    numbers: Callable[[NDArray[Any]], NDArray[Any] | None] | None = None
     has_labels: bool | None = None
     with network.running():
         for batch in announced(batches, "extracting", total=total, show=progress):
             arrays = network.read(batch.inputs, row)
             n_classes = arrays[LOGITS].shape[1]
-            if numbers is None:
-                numbers = _label_numbers(folders, options, network.class_names, n_classes, tell)
-            known = _labels(numbers(batch.labels), n_classes, row, options.ood)
-            part = ModelOutputs(labels=known, head=network.head, **arrays)
-            if len(part) != batch.n_rows:
-                raise InvalidInput(f"the model returned {len(part)} rows for {batch.n_rows} inputs.")
             if has_labels not in (None, batch.labels is not None):
                 raise InvalidInput(f"some batches have labels and others, such as that of row {row}, differ.")
             has_labels = batch.labels is not None
+            numbers = numbers or _label_numbers(folders, options, network.class_names, n_classes, tell)
+            labels = None if batch.labels is None else numbers(batch.labels)
+            wrong = [] if labels is None else np.flatnonzero((labels < -1) | (labels >= n_classes)).tolist()
+            if labels is not None and wrong:
+                raise InvalidInput(
+                    f"the label of row {row + wrong[0]} is {labels[wrong[0]]}; the model's classes are 0 to "
+                    f"{n_classes - 1}. If these are out-of-distribution images with labels of their own, pass ood=True."
+                )
+            part = ModelOutputs(labels=labels, head=network.head, **arrays)
+            if len(part) != batch.n_rows:
+                raise InvalidInput(f"the model returned {len(part)} rows for {batch.n_rows} inputs.")
             yield part
             row += len(part)
 
 
-def _running(model: Any, options: ExtractOptions, say: Say) -> Network:
+def _running(model: Any, options: ExtractOptions, say: Say) -> Any:
+    """The network, ready to be run: a TorchNetwork or an OnnxNetwork."""
     common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device")}
     if isinstance(model, str):
         from normscale.extraction.onnx_model import OnnxNetwork
 
         if options.dtype != "float32":
             raise InvalidInput(f"an ONNX file is run as it is; leave dtype={options.dtype!r} out.")
-        return OnnxNetwork(model, say=say, **common)
+        return OnnxNetwork(model, say, **common)
     try:
         from normscale.extraction.torch_model import TorchNetwork
     except ImportError as error:
         raise MissingExtra(
             f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
         ) from error
-    return TorchNetwork(model, dtype=options.dtype, say=say, **common)
+    return TorchNetwork(model, say, dtype=options.dtype, **common)
 
 
 def _preparation(opened: OpenedModel, items: Items, options: ExtractOptions, say: Say) -> Prepare:
@@ -269,17 +243,19 @@ def _label_numbers(
     recorded_names: dict[str, int] | None,
     n_classes: int,
     say: Say,
-) -> Callable[[NDArray[Any] | None], NDArray[Any] | None]:
-    """How labels of folders become class numbers: by the model's names, or by their order where they are as many."""
-    names = {name: number for number, name in enumerate(options.class_names)} if options.class_names else recorded_names
-    if folders is None or options.ood:
+) -> Callable[[NDArray[Any]], NDArray[Any] | None]:
+    """How labels become class numbers: of folders by the model's names, or by their order where they are as many."""
+    if options.ood:
+        return lambda labels: np.full(len(labels), -1, dtype=np.int64)
+    if folders is None:
         return lambda labels: labels
-    if names is not None and any(name in names for name in folders):
+    names = {name: number for number, name in enumerate(options.class_names or ())} or recorded_names or {}
+    strange = [name for name in folders if name not in names]
+    if len(strange) < len(folders):
         table = np.array([names.get(name, -1) for name in folders])
-        strange = [name for name in folders if name not in names]
         if strange:
             say(f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1.")
-        return lambda labels: None if labels is None else table[labels]
+        return lambda labels: table[labels]
     if len(folders) == n_classes:
         say(f"labels: the {n_classes} folders are the model's classes in the order of their names.")
         return lambda labels: labels
@@ -290,26 +266,12 @@ def _label_numbers(
     return lambda labels: None
 
 
-def _labels(labels: NDArray[Any] | None, n_classes: int, first_row: int, ood: bool) -> NDArray[Any] | None:
-    """Labels the model knows; -1 for those of other classes."""
-    if labels is None:
-        return None
-    if ood:
-        return np.full(len(labels), -1, dtype=np.int64)
-    wrong = np.flatnonzero((labels < -1) | (labels >= n_classes))
-    if wrong.size:
-        raise InvalidInput(
-            f"the label of row {first_row + wrong[0]} is {labels[wrong[0]]}; the model's classes are 0 to "
-            f"{n_classes - 1}. If these are out-of-distribution images with labels of their own, pass ood=True."
-        )
-    return labels
-
-
-def _is_scikit(model: Any) -> bool:
+def is_scikit(model: Any) -> bool:
+    """Whether a model is a fitted classifier of scikit-learn."""
     return (hasattr(model, "decision_function") or hasattr(model, "predict_proba")) and hasattr(model, "classes_")
 
 
-def _from_scikit(classifier: Any, data: Any, ood: bool) -> ModelOutputs:
+def from_scikit(classifier: Any, data: Any, ood: bool) -> ModelOutputs:
     """Logits of a fitted classifier; features and head where its last step is linear."""
     from normscale.sklearn import ClassifierLogits
 
@@ -319,15 +281,16 @@ def _from_scikit(classifier: Any, data: Any, ood: bool) -> ModelOutputs:
     if labels is not None:
         places = {value: number for number, value in enumerate(classifier.classes_.tolist())}
         numbers = np.array([-1 if ood else places.get(value, -1) for value in np.asarray(labels).tolist()])
+    plain = ModelOutputs(logits, labels=numbers)
     steps = getattr(classifier, "steps", None)
     last = classifier if steps is None else steps[-1][1]
     weight, bias = getattr(last, "coef_", None), getattr(last, "intercept_", None)
     if weight is None or bias is None or weight.ndim != 2:
-        return ModelOutputs(logits, labels=numbers)
+        return plain
     features = inputs if steps is None else classifier[:-1].transform(inputs)
     features = np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
     if len(weight) == 1:  # two classes: the logits are 0 and z
         weight, bias = np.concatenate([0 * weight, weight]), np.concatenate([0 * bias, bias])
     if features.ndim != 2 or not np.allclose(features @ weight.T + bias, logits, rtol=1e-4, atol=1e-6):
-        return ModelOutputs(logits, labels=numbers)
-    return ModelOutputs(logits, features, labels=numbers, head=(weight, bias))
+        return plain
+    return plain.replace(features=features, head=(weight, bias))

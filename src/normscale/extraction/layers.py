@@ -6,8 +6,9 @@ space and tokens over their sequence.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -15,31 +16,24 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normscale.errors import InvalidInput
+from normscale.extraction.batch_reader import array_name
 from normscale.extraction.evaluation import called, logits_of
-from normscale.outputs import FEATURES, LOGITS, Head, check_name
+from normscale.outputs import FEATURES, LOGITS, Head
 
 Layers: TypeAlias = "str | Sequence[str] | None"
 """Which layers to read besides logits and features: none, ``"all"`` (the network's ``stage_names``), or modules."""
 
-_INPUT = "input of "
-_MASK = "attention_mask"
-Look: TypeAlias = "Tensor | dict[str, Tensor]"
+NetworkInputs: TypeAlias = "Tensor | dict[str, Tensor]"
 """What a network is called with."""
+
+_TOKEN, _MEAN = "the token that the logits are of", "the mean over tokens"
 
 
 class LayerReader:
     """Runs a network on batches and gives logits, features and further layers, (n, d) each, by name.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Not wrapped, and in evaluation mode when it is run.
-    layers : None, "all", or names of modules
-    features : bool
-        Whether to read the penultimate layer.
-    feature_layer : str, optional
-        The module whose output is the penultimate layer; by default the input of the linear layer that the logits come
-        from, found by a look at the first two inputs.
+    The network must not be wrapped, and in evaluation mode when it is run; ``layers``, ``features`` and
+    ``feature_layer`` are those of :func:`normscale.extraction.extract`.
 
     Attributes
     ----------
@@ -56,57 +50,51 @@ class LayerReader:
         """Check the names; nothing is run."""
         self.model = model
         self.modules = layer_modules(model, layers)
-        self.feature_layer = feature_layer
         self.head: Head | None = None
         self.found = ""
         self._last: _LinearLayer | None = None
         self._looked = False
         self._reads_features = features
-        if features and feature_layer is not None:
-            module_of(model, feature_layer)
+        self._feature_layer = feature_layer if features else None
+        if self._feature_layer is not None:
+            self.modules = {FEATURES: module_of(model, self._feature_layer), **self.modules}
 
-    def read(self, inputs: Look) -> dict[str, Tensor]:
+    def read(self, inputs: NetworkInputs) -> dict[str, Tensor]:
         """Logits, features and layers of inputs that are where the network is."""
         if not self._looked:
-            self._look(
-                {k: v[:2].clone() for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[:2].clone()
-            )
+            few = {k: v[:2].clone() for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[:2].clone()
+            self._look(few)
             self._looked = True
-        last = self._last
-        mask = inputs.get(_MASK) if isinstance(inputs, dict) else None
-        with reading(self.model, self.modules.values(), mask) as found, _calls(last.name if last else None) as calls:
-            logits = logits_of(calls.run(self.model, inputs))
-            if last is not None and last.name in calls.of:
-                entered, left = calls.of[last.name]
-                if last.ending is not None:  # a model may change it later, in place
-                    logits = left
-                if self._reads_features and self.feature_layer is None:
-                    found[_INPUT + last.name] = _pooled(entered, left, logits, last.pooling, mask)
-            arrays = {LOGITS: logits}
-            return arrays | {name: _taken(found, module) for name, module in self.modules.items()}
+        last, mask = self._last, _mask(inputs)
+        layers = list(self.modules.values())
+        with _hooked(self.model, layers, () if last is None else (last.name,), mask) as (found, calls):
+            arrays = {LOGITS: logits_of(called(self.model, inputs))}
+        if last is not None and last.name in calls:
+            entered, left = calls[last.name]
+            if last.ending is not None:  # a model may change it later, in place
+                arrays[LOGITS] = left
+            if self._reads_features and self._feature_layer is None:
+                arrays[FEATURES] = _pooled(entered, left, arrays[LOGITS], last.pooling, mask)
+        return arrays | {name: _taken(found, layer) for name, layer in self.modules.items()}
 
-    def _look(self, inputs: Look) -> None:
-        named = self.feature_layer if self._reads_features else None
-        mask = inputs.get(_MASK) if isinstance(inputs, dict) else None
-        with reading(self.model, () if named is None else (named,), mask) as found:
-            last = _last_linear_layer(self.model, inputs, choose=self._reads_features and named is None)
-            given = None if named is None else _taken(found, named)
+    def _look(self, inputs: NetworkInputs) -> None:
+        named = self._feature_layer
+        choose = self._reads_features and named is None
+        last, given = _last_linear_layer(self.model, inputs, named, choose=choose)
         self._last = last
         if last is not None and last.ending is not None:
             self.found = f"the model ends in a {last.ending}: logits are what {last.name!r} gives before it. "
         if not self._reads_features:
             return
-        if named is None and last is None:
+        if choose and last is None:
             raise InvalidInput(
                 "no linear layer gives the model's logits, so its penultimate layer is not known; pass the name of "
                 f"the layer whose output are the features, feature_layer=...; it has {_listed(self.model)}. "
                 "Logits alone: features=False."
             )
-        source = named if named is not None else _INPUT + last.name if last is not None else ""
-        self.modules = {FEATURES: source, **self.modules}
-        pooled = f", {last.pooling}" if last is not None and last.pooling is not None else ""
-        self.found += f"features: {source!r}{pooled if named is None else ''}."
         if last is not None:
+            pooled = f", {last.pooling}" if last.pooling is not None and choose else ""
+            self.found += f"features: {named or f'input of {last.name}'!r}{pooled}."
             self.head = _head(last, given)
 
 
@@ -127,8 +115,7 @@ def layer_modules(model: nn.Module, layers: Layers) -> dict[str, str]:
         raise InvalidInput(f'layers must be None, "all", or a sequence of names; got {layers!r}.')
     modules: dict[str, str] = {}
     for module in layers:
-        module_of(model, module)
-        name = array_name(module)
+        name = array_name(module_of(model, module))
         if name in modules:
             raise InvalidInput(
                 f"layers must be different modules with different names; {modules[name]!r} and {module!r} "
@@ -138,48 +125,49 @@ def layer_modules(model: nn.Module, layers: Layers) -> dict[str, str]:
     return modules
 
 
-def array_name(module: str) -> str:
-    """What a module's activations are called in :class:`~normscale.ModelOutputs`.
-
-    Dots become underscores; ``layer_`` comes before what could not be, or already is, an array's name.
-
-    Examples
-    --------
-    >>> [array_name(module) for module in ("stage1", "stage1.0.conv1", "3", "features", "head")]
-    ['stage1', 'stage1_0_conv1', 'layer_3', 'layer_features', 'layer_head']
-    """
-    name = module.replace(".", "_")
-    if name in (LOGITS, FEATURES):
-        return f"layer_{name}"
-    try:
-        return check_name(name)
-    except InvalidInput:
-        return check_name(f"layer_{name}")
+def module_of(model: nn.Module, name: str) -> str:
+    """The name of a module, or an error that lists what there is."""
+    if name in dict(model.named_modules()):
+        return name
+    raise InvalidInput(f"the model has no layer {name!r}; it has {_listed(model)}.")
 
 
-# -- hooks -----------------------------------------------------------------------------------------------------
+def _listed(model: nn.Module, most: int = 12) -> str:
+    """Names of layers for a message: the last ones, since features come late."""
+    names = [name for name, _ in model.named_modules() if name]
+    listed = ", ".join(repr(name) for name in names[-most:]) or "no named layers"
+    return listed if len(names) <= most else f"{len(names)} layers, the last of them {listed}"
 
 
 @contextmanager
-def reading(model: nn.Module, layers: Iterable[str], mask: Tensor | None = None) -> Iterator[dict[str, Tensor]]:
-    """A dictionary that every forward pass fills with the layers' outputs, (n, d), averaged over space or tokens.
+def _hooked(
+    model: nn.Module, layers: Collection[str], linear: Collection[str] | None, mask: Tensor | None
+) -> Iterator[tuple[dict[str, Tensor], dict[str, tuple[Any, Tensor]]]]:
+    """Two dictionaries that a forward pass fills: outputs of layers, and what goes in and out of linear layers (all).
 
-    ``mask`` says which tokens count. The average, or a copy, is taken at once: later modules may work in place, and
-    whole maps would cost memory.
+    Outputs are averaged, or copied, at once: later modules may work in place, and whole maps would cost memory.
     """
-    found: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
+    calls: dict[str, tuple[Any, Tensor]] = {}
+
+    def keep_output(name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        outputs[name] = averaged(output, name, mask)
+
+    def keep_call(
+        name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor
+    ) -> None:
+        calls.pop(name, None)  # so that the order is that of the last call
+        entered = arguments[0] if arguments else named.get("input")
+        calls[name] = entered.clone() if isinstance(entered, Tensor) and entered.ndim == 2 else entered, output
+
     with ExitStack() as stack:
-        for layer in layers:
-            if not layer.startswith(_INPUT):
-                stack.callback(module_of(model, layer).register_forward_hook(_keep_output(found, layer, mask)).remove)
-        yield found
-
-
-def _keep_output(found: dict[str, Tensor], layer: str, mask: Tensor | None) -> Any:
-    def hook(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-        found[layer] = averaged(output, layer, mask)
-
-    return hook
+        for name, module in model.named_modules():
+            if name in layers:
+                stack.callback(module.register_forward_hook(partial(keep_output, name)).remove)
+            if isinstance(module, nn.Linear) and (linear is None or name in linear):
+                hook = module.register_forward_hook(partial(keep_call, name), with_kwargs=True)
+                stack.callback(hook.remove)
+        yield outputs, calls
 
 
 def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:
@@ -204,6 +192,11 @@ def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:
     )
 
 
+def _mask(inputs: NetworkInputs) -> Tensor | None:
+    """Which tokens count."""
+    return inputs.get("attention_mask") if isinstance(inputs, dict) else None
+
+
 def _mean_of_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
     """The mean over the tokens that count, so that padding makes no difference."""
     if mask is None or mask.shape != tokens.shape[:2]:
@@ -213,30 +206,9 @@ def _mean_of_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _taken(found: dict[str, Tensor], layer: str) -> Tensor:
-    """What :func:`reading` found, or an error if the layer took no part."""
     if layer not in found:
         raise InvalidInput(f"layer {layer!r} did not run in the model's forward pass; choose one that does.")
     return found[layer]
-
-
-def module_of(model: nn.Module, name: str) -> nn.Module:
-    """The module called ``name``, or an error that lists what there is."""
-    modules: dict[str, nn.Module] = dict(model.named_modules())
-    if name in modules:
-        return modules[name]
-    raise InvalidInput(f"the model has no layer {name!r}; it has {_listed(model)}.")
-
-
-def _listed(model: nn.Module, most: int = 12) -> str:
-    """Names of layers for a message: the last ones, since features come late."""
-    names = [name for name, _ in model.named_modules() if name]
-    if not names:
-        return "no named layers"
-    listed = ", ".join(repr(name) for name in names[-most:])
-    return listed if len(names) <= most else f"{len(names)} layers, the last of them {listed}"
-
-
-# -- the last linear layer -------------------------------------------------------------------------------------
 
 
 class _LinearLayer(NamedTuple):
@@ -252,87 +224,53 @@ class _LinearLayer(NamedTuple):
     """Which of its tokens the logits are, where it works on tokens."""
 
 
-class _calls:  # noqa: N801 - a context, used like a function
-    """Keeps what goes into linear layers and what comes out: into one by name, or into all of them."""
-
-    def __init__(self, name: str | None, every: bool = False) -> None:
-        self.of: dict[str, tuple[Any, Tensor]] = {}
-        self._name, self._every = name, every
-        self._stack = ExitStack()
-
-    def __enter__(self) -> _calls:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def run(self, model: nn.Module, inputs: Look) -> Any:
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Linear) and (self._every or name == self._name):
-                self._stack.callback(module.register_forward_hook(self._hook(name), with_kwargs=True).remove)
-        return called(model, inputs)
-
-    def _hook(self, name: str) -> Any:
-        def hook(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> None:
-            self.of.pop(name, None)  # so that the order is that of the last call
-            entered = arguments[0] if arguments else named.get("input")
-            if isinstance(entered, Tensor) and entered.ndim == 2:
-                entered = entered.clone()  # a later module may work on it in place
-            self.of[name] = entered, output
-
-        return hook
-
-
-def _last_linear_layer(model: nn.Module, inputs: Look, *, choose: bool) -> _LinearLayer | None:
-    """The linear layer that the logits of a few inputs come from, if there is one.
+def _last_linear_layer(
+    model: nn.Module, inputs: NetworkInputs, named: str | None, *, choose: bool
+) -> tuple[_LinearLayer | None, Tensor | None]:
+    """The linear layer that the logits of a few inputs come from, if there is one; and what the ``named`` layer gives.
 
     It is the one whose output, or one token of it, the model returns, as it is or behind a softmax; or else the only
     one with as many outputs as there are classes. Where several could be, ``choose`` makes that an error.
     """
-    with _calls(None, every=True) as calls:
-        logits = logits_of(calls.run(model, inputs))
-    mask = inputs.get(_MASK) if isinstance(inputs, dict) else None
+    mask = _mask(inputs)
+    with _hooked(model, () if named is None else (named,), None, mask) as (found, calls):
+        logits = logits_of(called(model, inputs))
+    given = None if named is None else _taken(found, named)
+    modules: dict[str, Any] = dict(model.named_modules())
     similar: list[_LinearLayer] = []
-    for name, (entered, left) in reversed(calls.of.items()):
-        module = module_of(model, name)
-        assert isinstance(module, nn.Linear)
-        layer = _LinearLayer(name, module, entered if isinstance(entered, Tensor) else None, logits)
+    for name, (entered, left) in reversed(calls.items()):
+        layer = _LinearLayer(name, modules[name], entered if isinstance(entered, Tensor) else None, logits)
         if left is logits:
-            return layer
+            return layer, given
         if left.shape == logits.shape:
             similar.append(layer)
-            for ending, squashed in _endings(left):
+            endings = {None: left, "log-softmax": left.log_softmax(dim=1), "softmax": left.softmax(dim=1)}
+            for ending, squashed in {**endings, "sigmoid": left.sigmoid()}.items():
                 if _equal(squashed, logits):
-                    return layer._replace(ending=ending, logits=left)
+                    return layer._replace(ending=ending, logits=left), given
         elif left.ndim == 3 and (left.shape[0], left.shape[2]) == tuple(logits.shape) and layer.entered is not None:
-            for pooling in ("the token that the logits are of", "the mean over tokens"):
+            for pooling in (_TOKEN, _MEAN):
                 if _equal(_pooled(left, left, logits, pooling, mask), logits):
-                    return layer._replace(pooling=pooling, entered=_pooled(layer.entered, left, logits, pooling, mask))
+                    entered = _pooled(layer.entered, left, logits, pooling, mask)
+                    return layer._replace(pooling=pooling, entered=entered), given
     if len(similar) > 1 and choose:
         raise InvalidInput(
             f"several linear layers could give the model's logits: {', '.join(repr(one.name) for one in similar)}; "
             "none of them gives them alone. Pass the name of the layer whose output are the features, "
             "feature_layer=..., or features=False."
         )
-    return similar[0] if similar else None
-
-
-def _endings(left: Tensor) -> Iterator[tuple[str | None, Tensor]]:
-    yield None, left
-    yield "log-softmax", left.log_softmax(dim=1)
-    yield "softmax", left.softmax(dim=1)
-    yield "sigmoid", left.sigmoid()
+    return similar[0] if similar else None, given
 
 
 def _pooled(entered: Any, left: Tensor, logits: Tensor, pooling: str | None, mask: Tensor | None) -> Tensor:
     """What went into the last layer, (n, d); of tokens those that the logits were made of."""
     assert isinstance(entered, Tensor)
-    if entered.ndim == 3 and pooling is not None:
-        if pooling.startswith("the mean"):
-            return _mean_of_tokens(entered, mask)
-        place = (left - logits[:, None]).abs().amax(dim=2).argmin(dim=1)
-        return entered[torch.arange(len(entered), device=entered.device), place]
-    return averaged(entered, "the input of the last layer", mask)
+    if entered.ndim != 3 or pooling is None:
+        return averaged(entered, "the input of the last layer", mask)
+    if pooling == _MEAN:
+        return _mean_of_tokens(entered, mask)
+    place = (left - logits[:, None]).abs().amax(dim=2).argmin(dim=1)
+    return entered[torch.arange(len(entered), device=entered.device), place]
 
 
 def _head(layer: _LinearLayer, features: Tensor | None) -> Head | None:

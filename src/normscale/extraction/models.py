@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.extraction.preprocessing import Prepare, of_folder, of_timm, of_torchvision
+from normscale.extraction.preprocessing import Prepare, of_timm, of_torchvision, of_transformers
 
 KINDS = "hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION"
 
@@ -38,19 +38,19 @@ def open_model(name: str, *, weights: str | None = None) -> OpenedModel:
     kind, _, rest = name.partition(":")
     file, _, function = name.rpartition(":")
     if kind in ("timm", "torchvision"):
-        opened = (_from_timm if kind == "timm" else _from_torchvision)(rest, weights is None)
+        opened = _from_library(kind, rest, weights is None)
     elif kind == "hf" or os.path.isdir(name):
         if weights is not None:
             raise InvalidInput("a model of transformers has its weights with it; leave weights out.")
         return _from_transformers(rest if kind == "hf" else name)
-    elif name.lower().endswith(".onnx"):
-        if not os.path.isfile(name):
-            raise InvalidInput(f"there is no file {name}.")
-        return OpenedModel(name)
+    elif not file.endswith(".py") and not name.lower().endswith(".onnx"):
+        raise InvalidInput(f"unknown model {name!r}: expected {KINDS}.")
+    elif not os.path.isfile(file if file.endswith(".py") else name):
+        raise InvalidInput(f"there is no file {file if file.endswith('.py') else name}.")
     elif file.endswith(".py"):
         opened = _from_file(file, function)
     else:
-        raise InvalidInput(f"unknown model {name!r}: expected {KINDS}.")
+        return OpenedModel(name)
     if weights is not None:
         _load_weights(opened.model, weights)
     return opened
@@ -59,58 +59,46 @@ def open_model(name: str, *, weights: str | None = None) -> OpenedModel:
 def recorded(model: Any) -> OpenedModel:
     """A model that is there already, with what it records itself."""
     if isinstance(getattr(model, "pretrained_cfg", None), dict):
-        return OpenedModel(model, lambda texts: None if texts else of_timm(model.pretrained_cfg))
+        return OpenedModel(model, lambda texts: None if texts else of_timm(model))
     folder = getattr(model, "name_or_path", "")
     if folder and hasattr(model, "config"):
-        return OpenedModel(model, lambda texts: of_folder(folder, texts=texts))
+        return OpenedModel(model, lambda texts: of_transformers(folder, texts=texts))
     return OpenedModel(model)
 
 
 def _from_transformers(folder: str) -> OpenedModel:
     transformers = _imported("transformers")
     try:
-        config = transformers.AutoConfig.from_pretrained(folder)
-        kinds = [str(one) for one in config.architectures or ()]
-        wanted = "AutoModelForSequenceClassification"
-        if not any("SequenceClassification" in one for one in kinds):
-            wanted = "AutoModelForImageClassification"
+        kinds = [str(one) for one in transformers.AutoConfig.from_pretrained(folder).architectures or ()]
         if kinds and not any(one.endswith(("Classification", "Teacher")) for one in kinds):
             raise InvalidInput(f"{folder} is a {', '.join(kinds)}, which is no classifier of pictures or texts.")
-        model = getattr(transformers, wanted).from_pretrained(folder)
+        wanted = "Sequence" if any("SequenceClassification" in one for one in kinds) else "Image"
+        model = getattr(transformers, f"AutoModelFor{wanted}Classification").from_pretrained(folder)
+    except InvalidInput:
+        raise
     except (OSError, ValueError, KeyError, ImportError) as error:
-        if isinstance(error, InvalidInput):
-            raise
         raise InvalidInput(f"transformers cannot load {folder}: {_first_line(error)}") from error
-    return OpenedModel(model, lambda texts: of_folder(folder, texts=texts))
+    return OpenedModel(model, lambda texts: of_transformers(folder, texts=texts))
 
 
-def _from_timm(name: str, fetch: bool) -> OpenedModel:
-    timm = _imported("timm")
+def _from_library(library: str, name: str, fetch: bool) -> OpenedModel:
+    """A model of timm or torchvision."""
+    package = _imported("timm" if library == "timm" else "torchvision.models")
     plain, options = _with_options(name)
     try:
-        model = timm.create_model(plain, pretrained=fetch, **options)
-    except Exception as error:  # of the network, of the Hub, of timm
-        raise InvalidInput(f"timm cannot make {plain!r}: {_first_line(error)} {_OFFLINE}") from error
-    return recorded(model)
-
-
-def _from_torchvision(name: str, fetch: bool) -> OpenedModel:
-    models = _imported("torchvision.models")
-    plain, options = _with_options(name)
-    try:
-        published = models.get_model_weights(plain).DEFAULT
-        model = models.get_model(plain, weights=published if fetch else None, **options)
-    except Exception as error:
-        raise InvalidInput(f"torchvision cannot make {plain!r}: {_first_line(error)} {_OFFLINE}") from error
-    return OpenedModel(model, lambda texts: of_torchvision(published.transforms(), str(published)))
-
-
-_OFFLINE = "Without a connection, pass a file of weights: weights='FILE'."
+        if library == "timm":
+            return recorded(package.create_model(plain, pretrained=fetch, **options))
+        published = package.get_model_weights(plain).DEFAULT
+        model = package.get_model(plain, weights=published if fetch else None, **options)
+    except Exception as error:  # of the network, of the Hub, of the library
+        raise InvalidInput(
+            f"{library} cannot make {plain!r}: {_first_line(error)} Without a connection, pass a file of weights: "
+            "weights='FILE'."
+        ) from error
+    return OpenedModel(model, lambda texts: None if texts else of_torchvision(published))
 
 
 def _from_file(path: str, function: str) -> OpenedModel:
-    if not os.path.isfile(path):
-        raise InvalidInput(f"there is no file {path}.")
     spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
     assert spec is not None
     assert spec.loader is not None
@@ -122,8 +110,7 @@ def _from_file(path: str, function: str) -> OpenedModel:
     if callable(made) and not hasattr(made, "parameters") and not hasattr(made, "predict"):
         made = made()
     if isinstance(made, tuple) and len(made) == 2:
-        model, prepare = made
-        return OpenedModel(model, lambda texts: prepare)
+        return OpenedModel(made[0], lambda texts: made[1])
     return recorded(made)
 
 
@@ -167,17 +154,12 @@ def _with_options(name: str) -> tuple[str, dict[str, Any]]:
 def _imported(package: str) -> Any:
     try:
         return importlib.import_module(package)
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # the latter of torchvision beside a torch that it was not built for
         raise MissingExtra(
-            f"this model needs {package.partition('.')[0]} ({error}). Run: pip install 'normscale[networks]'"
-        ) from error
-    except RuntimeError as error:  # torchvision beside a torch that it was not built for
-        raise MissingExtra(
-            f"{package} cannot be imported: {_first_line(error)}. Are torch and torchvision of the same build (CPU or "
-            "CUDA)?"
+            f"this model needs {package.partition('.')[0]} ({_first_line(error)}). Run: pip install "
+            "'normscale[networks]'; torch and torchvision must be of the same build (CPU or CUDA)."
         ) from error
 
 
 def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -13,7 +13,7 @@ import numpy as np
 from normscale import _validate
 from normscale._progress import bar
 from normscale.errors import InvalidInput, NormscaleError
-from normscale.extraction.extracting import ExtractOptions, _from_scikit, _is_scikit, extract_batches
+from normscale.extraction.extracting import ExtractOptions, extract_batches, from_scikit, is_scikit
 from normscale.extraction.items import Items, open_items
 from normscale.extraction.models import OpenedModel, open_model
 from normscale.jobs import open_engine
@@ -22,7 +22,6 @@ from normscale.outputs import ModelOutputs
 from normscale.rows import check_folder, format_of, need_arrow, read_table, write_table
 
 PIECE_ROWS = 8192
-KEPT = ("float32", "float16")
 
 
 class ExtractedTable(NamedTuple):
@@ -38,14 +37,19 @@ class _Job(NamedTuple):
     """What all pieces share; it is sent to workers."""
 
     model: str
+    model_files: str
+    """Names, sizes and times, so that another model of that name is another one."""
     data: str
     folder: str
     suffix: str
     keep: str
+    piece_rows: int
     devices: tuple[str | None, ...]
     options: ExtractOptions
-    stamp: str
-    """Of the model's files, so that another model of that name is another one."""
+
+    def piece(self, number: int) -> str:
+        """Where a piece goes."""
+        return os.path.join(self.folder, f"part-{number:06d}{self.suffix}")
 
 
 def extract_to(
@@ -67,7 +71,7 @@ def extract_to(
     Parameters
     ----------
     model, data : str
-        As in :func:`normscale.extraction.extract`.
+        As in :func:`normscale.extraction.extract`, whose further options are ``given``.
     output : str
         A file (.parquet, .npz, .safetensors), or a folder of .parquet files, one for each piece. A file is written at
         the end, whole; until then its pieces are in ``<output>.pieces``.
@@ -81,12 +85,11 @@ def extract_to(
         Where pieces are made: here, local (processes) or ray; as in :func:`normscale.jobs.open_engine`.
     say : callable
         Takes sentences on the way.
-    given
-        Further options of :func:`normscale.extraction.extract`.
     """
-    _validate.one_of(keep, "keep", KEPT)
-    suffix = os.path.splitext(output)[1].lower()
-    if suffix:
+    _validate.one_of(keep, "keep", ("float32", "float16"))
+    _validate.at_least(piece_rows, "piece_rows", 1)
+    is_file = bool(os.path.splitext(output)[1])
+    if is_file:
         format_of(output)
         check_folder(output)
     else:
@@ -94,46 +97,37 @@ def extract_to(
     options = ExtractOptions(**given)
     _items.cache_clear()  # the files may be others than last time
     items = _items(os.path.abspath(data), options.column, options.label)
-    tasks = [
-        (n, start) for n, start in enumerate(range(0, len(items), _validate.at_least(piece_rows, "piece_rows", 1)))
-    ]
-    folder = JobFolder(f"{output}.pieces" if suffix else output)
-    devices = tuple(device.split(",")) if device else (None,)
-    name, kind = _absolute(model), ".npz" if suffix else ".parquet"
-    stamp = _stamp(name, options.weights)
-    job = _Job(name, os.path.abspath(data), folder.path, kind, keep, devices, options, stamp)
-    plan = {
-        "model": job.model,
-        "model files": job.stamp,
-        "data": items.stamp,
-        "options": _recorded(options),
-        "keep": keep,
-        "piece_rows": piece_rows,
-    }
-    names = [f"part-{number:06d}{job.suffix}" for number, _ in tasks]
+    folder = JobFolder(f"{output}.pieces" if is_file else output)
+    name, files = _located(model, options.weights)
+    devices: tuple[str | None, ...] = tuple(device.split(",")) if device else (None,)
+    suffix = ".npz" if is_file else ".parquet"
+    job = _Job(name, files, os.path.abspath(data), folder.path, suffix, keep, piece_rows, devices, options)
+    chosen = {**options._asdict(), "preprocess": None if options.preprocess is None else str(options.preprocess)}
+    changing = {key: one for key, one in chosen.items() if key not in ("workers", "device") and one is not None}
+    plan = {"model": name, "model files": files, "data": items.stamp, "options": changing}
+    numbers = range(-(-items.n // piece_rows))
     try:
-        with folder.working(plan):
-            there = set(folder.names())
-            missing = [task for task, name in zip(tasks, names, strict=True) if name not in there]
-            if 0 < len(missing) < len(tasks):
-                say(f"going on: {len(tasks) - len(missing)} of {len(tasks)} pieces are there.")
+        with folder.working({**plan, "keep": keep, "piece_rows": piece_rows}):
+            missing = [number for number in numbers if not os.path.exists(job.piece(number))]
+            if 0 < len(missing) < len(numbers):
+                say(f"going on: {len(numbers) - len(missing)} of {len(numbers)} pieces are there.")
             said: set[str] = set()
             with (
                 open_engine(engine or "here", workers=processes, address=address) as workers,
-                bar("extracting pieces", len(tasks), wanted=len(tasks) > 1) as line,
+                bar("extracting pieces", len(numbers), wanted=len(numbers) > 1) as line,
             ):
-                line.at(len(tasks) - len(missing))
-                for _, texts in workers.map(_make, job, [(*task, piece_rows) for task in missing]):
+                line.at(len(numbers) - len(missing))
+                for _, texts in workers.map(_make, job, missing):
                     for text in texts:
                         key = text.partition(": on the first")[0]  # a lower precision is compared in every piece
                         if key not in said:
                             say(text)
                         said.add(key)
                     line.advance(1)
-            paths = [folder.at(name) for name in names if os.path.exists(folder.at(name))]
+            paths = [job.piece(number) for number in numbers if os.path.exists(job.piece(number))]
             if not paths:
-                raise InvalidInput(f"none of the {len(items)} inputs of {data} could be read.")
-            if suffix:
+                raise InvalidInput(f"none of the {items.n} inputs of {data} could be read.")
+            if is_file:
                 whole = ModelOutputs.concatenate(read_table(path) for path in paths)
                 write_table(output, whole)
                 n_rows = len(whole)
@@ -144,35 +138,32 @@ def extract_to(
         if os.path.isdir(folder.path) and not folder.names():
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was made, so nothing is left
         raise
-    if suffix:
+    if is_file:
         shutil.rmtree(folder.path, ignore_errors=True)
     return ExtractedTable(output, n_rows, len(missing))
 
 
-def _make(job: _Job, task: tuple[int, int, int]) -> list[str]:
+def _make(job: _Job, number: int) -> list[str]:
     """Make one piece, in this process or another; what there is to say about it."""
-    number, start, rows = task
     said: list[str] = []
-    opened = _model(job.model, job.options.weights, job.stamp)
+    opened = _model(job.model, job.options.weights, job.model_files)
     items = _items(job.data, job.options.column, job.options.label)
-    stop = min(start + rows, len(items))
-    if _is_scikit(opened.model):
+    start = number * job.piece_rows
+    stop = min(start + job.piece_rows, items.n)
+    if is_scikit(opened.model):
         contents = [item.content for item in items.between(start, stop)]
-        found = _from_scikit(opened.model, contents if items.texts else np.stack(contents), job.options.ood)
+        parts = [from_scikit(opened.model, contents if items.texts else np.stack(contents), job.options.ood)]
     else:
         given = job.options._replace(device=job.devices[number % len(job.devices)])._asdict()
         parts = list(extract_batches(opened, items, say=said.append, rows=(start, stop), **given))
-        if not parts:
-            return said
+    if parts:
         found = ModelOutputs.concatenate(parts)
-    if job.keep == "float16":
-        found = _halved(found)
-    write_table(os.path.join(job.folder, f"part-{number:06d}{job.suffix}"), found)
+        write_table(job.piece(number), _halved(found) if job.keep == "float16" else found)
     return said
 
 
 @lru_cache(maxsize=2)
-def _model(name: str, weights: str | None, stamp: str) -> OpenedModel:
+def _model(name: str, weights: str | None, files: str) -> OpenedModel:
     return open_model(name, weights=weights)
 
 
@@ -191,24 +182,14 @@ def _halved(outputs: ModelOutputs) -> ModelOutputs:
     return outputs.replace(**arrays)
 
 
-def _recorded(options: ExtractOptions) -> dict[str, Any]:
-    """The options that change the outputs, as a plan keeps them."""
-    chosen = {**options._asdict(), "preprocess": None if options.preprocess is None else str(options.preprocess)}
-    return {name: value for name, value in chosen.items() if name not in ("workers", "device") and value is not None}
-
-
-def _stamp(model: str, weights: str | None) -> str:
-    """What tells a model's files from others of their names: sizes and times."""
-    file = model.rpartition(":")[0]
-    given = [model, file if file.endswith(".py") else "", weights or ""]
-    inside = [os.path.join(model, name) for name in sorted(os.listdir(model))] if os.path.isdir(model) else []
-    found = [(os.path.basename(one), os.stat(one)) for one in (*given, *inside) if os.path.isfile(one)]
-    return " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in found)
-
-
-def _absolute(model: str) -> str:
-    """Paths as workers in other folders see them."""
+def _located(model: str, weights: str | None) -> tuple[str, str]:
+    """A model's name with its path as workers in other folders see it; and its files' names, sizes and times."""
     file, colon, function = model.rpartition(":")
     if os.path.exists(model):
-        return os.path.abspath(model)
-    return f"{os.path.abspath(file)}{colon}{function}" if file.endswith(".py") else model
+        model = os.path.abspath(model)
+    elif file.endswith(".py"):
+        model = f"{os.path.abspath(file)}{colon}{function}"
+    inside = [os.path.join(model, name) for name in sorted(os.listdir(model))] if os.path.isdir(model) else []
+    found = [one for one in (model, file, weights or "", *inside) if os.path.isfile(one)]
+    stats = [(os.path.basename(one), os.stat(one)) for one in found]
+    return model, " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)

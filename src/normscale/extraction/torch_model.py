@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import Inputs, first_inputs, n_inputs
+from normscale.extraction.batch_reader import Inputs, n_inputs, some_inputs
 from normscale.extraction.evaluation import device_and_dtype, evaluating, moved, to_network, unwrapped
-from normscale.extraction.layers import LayerReader, Layers
+from normscale.extraction.layers import LayerReader
 from normscale.outputs import LOGITS, Head
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -27,17 +27,15 @@ class TorchNetwork:
     def __init__(
         self,
         model: nn.Module,
+        say: Callable[[str], object],
         *,
-        layers: Layers = None,
-        features: bool = True,
-        feature_layer: str | None = None,
         device: str | torch.device | None = None,
         dtype: str = "float32",
-        say: Callable[[str], object] = lambda _: None,
+        **read: Any,
     ) -> None:
-        """Check names and options; nothing is run."""
+        """Check names and options; ``read`` is what :class:`LayerReader` takes. Nothing is run."""
         self.model = unwrapped(model)
-        self._reader = LayerReader(self.model, layers, features=features, feature_layer=feature_layer)
+        self._reader = LayerReader(self.model, **read)
         self._lower = DTYPES[_validate.one_of(dtype, "dtype", tuple(DTYPES))]
         self._device, self._say = device, say
         self._most: int | None = None
@@ -82,7 +80,7 @@ class TorchNetwork:
         while True:
             size = min(count, self._most or count)
             try:
-                parts = [self._run(first_inputs(inputs, a + size, a), where) for a in range(0, count, size)]
+                parts = [self._run(some_inputs(inputs, a, a + size), where) for a in range(0, count, size)]
                 return parts[0] if len(parts) == 1 else {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
             except torch.OutOfMemoryError as error:
                 if size == 1:
@@ -95,11 +93,9 @@ class TorchNetwork:
         try:
             with torch.inference_mode(), lower:
                 return self._reader.read(inputs)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, InvalidInput):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
-            if isinstance(error, InvalidInput):
-                raise
             shapes = {n: tuple(v.shape) for n, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
             message = str(error).strip().splitlines()
             raise InvalidInput(

@@ -130,12 +130,14 @@ def test_the_tensor_before_a_softmax_is_taken_by_itself(tail_op: str, tmp_path: 
     (note,) = probable.notes
     assert f"'probability' comes out of a {tail_op}" in note
     assert "right only where the detector was fitted on such numbers; else pass logits='logits'" in note
-    found = classifier_output(source, CLASSES)
-    assert found.tensor == "logits"
-    assert found.model is not None
-    shown = run(onnx.load_from_string(found.model), image=rows)
+    found, opened = classifier_output(source, CLASSES)
+    assert found.name == "logits"
+    assert isinstance(opened, bytes)
+    shown = run(onnx.load_from_string(opened), image=rows)
     assert np.array_equal(shown["logits"], rows)
-    assert classifier_output(saved(passing(), tmp_path), CLASSES) == ("logits", None, "", False)
+    plain = saved(passing(), tmp_path)
+    found, opened = classifier_output(plain, CLASSES)
+    assert (found.name, found.note, found.is_asked_for, opened) == ("logits", "", False, str(plain))
 
 
 def written_out(*steps: str) -> tuple[Any, ...]:

@@ -11,29 +11,12 @@ import pytest
 from onnx import TensorProto, helper
 
 import normscale as ns
+from export.exported_detectors import DETECTORS
 from export.onnx_graphs.classifiers import CLASSES, logits, passing, run, taken, training, with_features
 from normscale.detectors.formula import LogitFormula, SumFormula, formula_of, limits_of, plain_formula
 from normscale.export.onnx import attach_detector, initial_state
 from our_detectors import OUR_DETECTORS
 
-DETECTORS: dict[str, ns.Detector] = {
-    "norm_scaling": ns.NormScaling(),
-    "norm_scaling, frozen": ns.NormScaling("energy", math.inf, 0.3),
-    "norm_scaling+max_logit": ns.NormScaling("max_logit", 10.0, 3.0),
-    "robust_norm_scaling": ns.RobustNormScaling(),
-    "centred": ns.Centred(),
-    "centred+norm_scaling": ns.Centred("norm_scaling"),
-    "present_classes": ns.PresentClasses(),
-    "stream_aware": ns.StreamAware(),
-    "stream_aware+energy": ns.StreamAware("energy"),
-    "tempered": ns.Tempered(),
-    "msp": ns.MSP(),
-    "max_logit": ns.MaxLogit(),
-    "energy": ns.Energy(2.5),
-    "odin": ns.ODIN(),
-    "temperature_scaling": ns.TemperatureScaling(),
-    "multi_threshold": ns.MultiThreshold(),
-}
 SIMPLE = [name for name in DETECTORS if name in ns.list_detectors()]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*far outside of what training showed")  # made-up rows are

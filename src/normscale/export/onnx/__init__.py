@@ -2,13 +2,11 @@
 
 from normscale.export.onnx.agreement import Agreement
 from normscale.export.onnx.attaching import GraphWithDetector, attach_detector
-from normscale.export.onnx.classifier_outputs import ClassifierOutput, classifier_output
 from normscale.export.onnx.exporting import Exported, export_with_detector
-from normscale.export.onnx.session import DetectorSession, initial_state
+from normscale.export.onnx.running import DetectorSession, classifier_output, initial_state
 
 __all__ = [
     "Agreement",
-    "ClassifierOutput",
     "DetectorSession",
     "Exported",
     "GraphWithDetector",

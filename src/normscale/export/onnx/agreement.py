@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import (
-    FeatureFormula,
-    LogitFormula,
-    RectifiedFormula,
-    SumFormula,
-    formula_of,
-    limits_of,
-)
 from normscale.errors import NormscaleError, NumericalWarning
-from normscale.export.onnx.attaching import FLAG, SCORE, GraphWithDetector, attach_detector
-from normscale.export.onnx.stream import read_state
-from normscale.export.onnx.trial import (
+from normscale.export.onnx.attaching import FLAG, SCORE, GraphWithDetector, attach_detector, read_state
+from normscale.export.onnx.files import with_outputs
+from normscale.export.onnx.running import (
     TRIAL_ROWS,
     CannotRunError,
     open_session,
@@ -33,9 +22,6 @@ from normscale.export.onnx.trial import (
     try_out,
 )
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
 
 TOLERANCE = 1e-5
 _DEFAULT_WIDTH = 10
@@ -65,13 +51,11 @@ def compare(path: str, graph: GraphWithDetector, detector: Detector) -> Agreemen
 
 
 def _of_the_model(path: str, graph: GraphWithDetector, detector: Detector) -> Agreement:
-    hidden = [tensor.name for tensor in graph.sources if not tensor.is_output]
-    with _showing(path, graph.model, hidden) as shown:
-        try:
-            session = open_session(shown)
-        except Exception as error:  # onnxruntime's errors have no common class
-            raise CannotRunError from error
-        result = try_out(session, _state(graph))
+    try:
+        session = open_session(with_outputs(path, graph.model, [tensor.name for tensor in graph.sources]))
+    except Exception as error:  # onnxruntime's errors have no common class
+        raise CannotRunError from error
+    result = try_out(session, _state(graph))
     if any(result[tensor.name].ndim != 2 for tensor in graph.sources):
         raise CannotRunError
     if graph.logits is not None and not graph.logits.is_asked_for:
@@ -83,48 +67,27 @@ def _of_the_detector(graph: GraphWithDetector, detector: Detector) -> Agreement:
     """The same detector in a model that does nothing: its inputs are the logits and features."""
     from onnx import TensorProto, helper
 
-    feed = _random_rows(graph, detector, np.random.default_rng(0))
-    shapes = {name: ["n", rows.shape[1]] for name, rows in feed.items()}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.DOUBLE, shape) for name, shape in shapes.items()]
+    rng, widths = np.random.default_rng(0), detector.widths_ or {}
+    feed = {}
+    for name, tensor in ((LOGITS, graph.logits), (FEATURES, graph.features)):
+        if tensor is not None:
+            width = tensor.width or widths.get(name) or widths.get(detector.reads[0]) or _DEFAULT_WIDTH
+            feed[name] = rng.normal(scale=4.0, size=(TRIAL_ROWS, width))
+    inputs = [helper.make_tensor_value_info(n, TensorProto.DOUBLE, ["n", rows.shape[1]]) for n, rows in feed.items()]
     empty = helper.make_model(
         helper.make_graph([], "detector", inputs, []),
         opset_imports=list(graph.model.opset_import),
         ir_version=graph.model.ir_version,
     )
-    logits, features = (name if name in feed else None for name in ("logits", "features"))
-    alone = attach_detector(empty, detector, logits=logits, features=features, stateful=graph.stateful)
+    names = {name: name for name in feed}
+    alone = attach_detector(empty, detector, stateful=graph.stateful, **names)
     result = run_session(open_session(alone.model.SerializeToString()), {**feed, **_state(alone)})
     return _agreement({**feed, **result}, alone, detector, "the detector alone on random rows")
 
 
-def _random_rows(graph: GraphWithDetector, detector: Detector, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    """Logits and features of the size that the detector's own numbers have."""
-    limits = limits_of(detector)
-    per_class = 0 if limits is None or limits.size == 1 else limits.size
-    widths = detector.widths_ or {}
-    rows: dict[str, NDArray[Any]] = {}
-    for name, tensor, other in ((LOGITS, graph.logits, per_class), (FEATURES, graph.features, 0)):
-        if tensor is not None:
-            width = tensor.width or widths.get(name) or other or widths.get(detector.reads[0]) or _DEFAULT_WIDTH
-            rows[name] = rng.normal(scale=4.0, size=(TRIAL_ROWS, width))
-    one = formula_of(detector)
-    while isinstance(one, SumFormula):
-        one = one.terms[0][1]
-    if isinstance(one, LogitFormula):
-        rows[LOGITS] /= np.where(one.factor > 0.0, one.factor, 1.0)
-        rows[LOGITS] += one.shift
-    elif isinstance(one, FeatureFormula) and not one.unit:
-        spread = 3.0 * rng.normal(size=(TRIAL_ROWS, one.whitening.shape[1]))
-        rows[FEATURES] = one.centre + (one.means[0] + spread) @ np.linalg.pinv(one.whitening)
-    elif isinstance(one, RectifiedFormula):
-        rows[FEATURES] = 2.0 * one.limit * rng.uniform(size=(TRIAL_ROWS, one.weight.shape[1]))
-    return rows
-
-
 def _agreement(result: dict[str, NDArray[Any]], graph: GraphWithDetector, detector: Detector, of: str) -> Agreement:
-    arrays = {} if graph.logits is None else {LOGITS: result[graph.logits.name]}
-    if graph.features is not None:
-        arrays[FEATURES] = result[graph.features.name]
+    named = ((LOGITS, graph.logits), (FEATURES, graph.features))
+    arrays = {name: result[tensor.name] for name, tensor in named if tensor is not None}
     if len(detector.reads) == 1:
         arrays[detector.reads[0]] = result[graph.sources[-1].name]
     outputs = ModelOutputs(**arrays)
@@ -148,23 +111,3 @@ def _agreement(result: dict[str, NDArray[Any]], graph: GraphWithDetector, detect
 
 def _state(graph: GraphWithDetector) -> dict[str, NDArray[Any]]:
     return dict(read_state(graph.model)) if graph.stateful else {}
-
-
-@contextmanager
-def _showing(path: str, model: ModelProto, hidden: list[str]) -> Iterator[str]:
-    """A file of the model with inner tensors among its outputs, in the same folder, where its weights are."""
-    if not hidden:
-        yield path
-        return
-    from onnx import ValueInfoProto
-
-    shown = type(model)()
-    shown.CopyFrom(model)
-    shown.graph.output.extend(ValueInfoProto(name=name) for name in hidden)
-    probe = f"{path}.probe"
-    try:
-        with open(probe, "wb") as file:
-            file.write(shown.SerializeToString())
-        yield probe
-    finally:
-        os.unlink(probe)

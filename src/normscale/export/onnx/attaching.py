@@ -1,47 +1,51 @@
-"""A detector put into a model: nodes behind the logits, the outputs they give, and a note of where they came from."""
+"""A detector put into a model: nodes behind the logits, the outputs they give, and what is noted in the metadata."""
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from normscale._validate import FloatArray
+from normscale._version import __version__
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import (
-    MomentFormula,
-    arrays_of,
-    formula_of,
-    limits_of,
-    logit_limits_of,
-    moment_formula_of,
-)
-from normscale.errors import InvalidInput
-from normscale.export.onnx.nodes import Nodes
-from normscale.export.onnx.opset import opset_of, raised
-from normscale.export.onnx.packages import require
-from normscale.export.onnx.provenance import note, provenance
-from normscale.export.onnx.scores import flags, formula_scores
-from normscale.export.onnx.stream import KEY, NEXT, STATE, state_document, stream_scores
-from normscale.export.onnx.tensors import FoundTensor, find, require_free
+from normscale.detectors.formula import arrays_of, formula_of, limits_of, logit_limits_of, moment_formula_of
+from normscale.encoding.json_text import read_json, write_json
+from normscale.errors import FileFormatError, InvalidInput
+from normscale.export.onnx.files import require
+from normscale.export.onnx.graph_array import GraphWriter, names_in
+from normscale.export.onnx.tensors import GraphTensor, find
+from normscale.export.scoring import Array, flags, formula_scores, stream_scores, with_numbers
+from normscale.moments import RunningMoments
 from normscale.outputs import FEATURES, LOGITS
+from normscale.state import DETECTOR, packed_metadata
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
 SCORE, FLAG = "ood_score", "is_ood"
+STATE = ("detector_weight", "detector_mean", "detector_m2")
+"""The inputs that hold the moments."""
+NEXT = tuple(f"{name}_next" for name in STATE)
+"""The outputs that hold them after the batch."""
+SHA256 = "normscale.detector_sha256"
+_INITIAL_STATE = "normscale.initial_state"
+_LEAST_OPSET = 11
+"""CumSum, and comparisons in float64, came with it; what else is added is older."""
 
 
 class GraphWithDetector(NamedTuple):
     """A model with its detector, the tensors that are read, and the outputs that were added."""
 
     model: ModelProto
-    logits: FoundTensor | None
-    features: FoundTensor | None
+    logits: GraphTensor | None
+    features: GraphTensor | None
     added: tuple[str, ...]
     stateful: bool
 
     @property
-    def sources(self) -> list[FoundTensor]:
+    def sources(self) -> list[GraphTensor]:
         """The tensors that the detector reads."""
         return [tensor for tensor in (self.logits, self.features) if tensor is not None]
 
@@ -85,60 +89,87 @@ def attach_detector(
     require("onnx")
     formula, limits = formula_of(detector), limits_of(detector)
     moments = moment_formula_of(detector) if stateful else None
-    copy = raised(model)
-    require_free(copy.graph, (SCORE, FLAG, *(STATE + NEXT if stateful else ())))
+    copy = _raised(model)
+    taken = sorted({SCORE, FLAG, *(STATE + NEXT if stateful else ())} & names_in(copy.graph))
+    if taken:
+        raise InvalidInput(
+            f"the model already has {', '.join(map(repr, taken))}, which would be added. Does it carry a detector "
+            "already? Then export from the model without one; otherwise rename that tensor."
+        )
     n_classes = None if limits is None or limits.size == 1 else limits.size
     reads, widths = arrays_of(formula), detector.widths_ or {}
     if FEATURES not in reads and features is not None:
         raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
     only = widths.get(detector.reads[0]) if len(reads) == 1 else None  # one array may have any name in the detector
-    found = found_features = None
+    found: dict[str, GraphTensor] = {}
     if LOGITS in reads or n_classes is not None:  # also for thresholds by predicted class
         own = only if LOGITS in reads else None
-        found = find(copy, LOGITS, widths.get(LOGITS) or own or n_classes, logits)
+        found[LOGITS] = find(copy, LOGITS, widths.get(LOGITS) or own or n_classes, logits)
     if FEATURES in reads:
-        found_features = find(copy, FEATURES, widths.get(FEATURES) or only, features)
+        found[FEATURES] = find(copy, FEATURES, widths.get(FEATURES) or only, features)
 
-    nodes = Nodes(copy.graph, opset_of(copy))
-    named = {LOGITS: found, FEATURES: found_features}
-    rows = {name: nodes.cast(item.name, np.float64) for name, item in named.items() if item is not None}
-    state: list[str] = []
-    if moments is not None:
-        scores, *state = stream_scores(nodes, rows[LOGITS], moments)
+    write = GraphWriter(copy.graph, _opset_of(copy))
+    rows = {name: write.tensor(tensor.name).double() for name, tensor in found.items()}
+    batch = found.get(FEATURES, found.get(LOGITS))
+    length = None if batch is None else batch.rows
+    if moments is None:
+        given = with_numbers(formula, lambda _, value: write.constant(np.atleast_1d(value)))
+        scores = formula_scores(given, rows, sorted(reads))
     else:
-        scores = formula_scores(nodes, rows, formula)
-    batch = next(item.rows for item in (found_features, found) if item is not None)
-    _offer(copy, nodes, SCORE, scores, np.float64, batch)
-    if limits is not None:
-        _offer(
-            copy,
-            nodes,
-            FLAG,
-            flags(nodes, scores, limits, rows.get(LOGITS, ""), logit_limits_of(detector)),
-            np.bool_,
-            batch,
+        before = [write.tensor(name) for name in STATE]
+        scores, after = stream_scores(
+            moments, rows[LOGITS], (before[0], before[1], before[2]), lambda parts: write("Concat", *parts, axis=0)
         )
+    _offer(copy, SCORE, scores, np.float64, length)
+    if limits is not None:
+        flagged = flags(scores, write.constant(limits), rows.get(LOGITS), logit_limits_of(detector))
+        _offer(copy, FLAG, flagged, np.bool_, length)
     if moments is not None:
-        _carry(copy, nodes, state, moments)
-    note(copy, provenance(detector))
+        values = [np.array([moments.state.weight]), moments.state.mean, moments.state.m2]
+        for name, next_name, array, value in zip(STATE, NEXT, after, values, strict=True):
+            copy.graph.input.append(_declaration(name, np.float64, value.size))
+            _offer(copy, next_name, array, np.float64, value.size)
+        note(copy, {_INITIAL_STATE: write_json({n: v.tolist() for n, v in zip(STATE, values, strict=True)})})
+    packed = detector.pack()
+    header = packed_metadata(packed)[DETECTOR.key]
+    provenance = {
+        "normscale.version": __version__,
+        "normscale.detector": header,
+        "normscale.threshold": write_json(read_json(header)["threshold"]),
+        SHA256: hashlib.sha256(packed).hexdigest(),
+    }
+    note(copy, provenance)
     added = tuple(info.name for info in copy.graph.output[len(model.graph.output) :])
-    return GraphWithDetector(copy, found, found_features, added, stateful)
+    return GraphWithDetector(copy, found.get(LOGITS), found.get(FEATURES), added, stateful)
 
 
-def _carry(model: ModelProto, nodes: Nodes, state: list[str], formula: MomentFormula) -> None:
-    """The moments as inputs and outputs of the model, and what they begin with in its metadata."""
-    n_classes = formula.state.mean.size
-    for before, after, value, length in zip(STATE, NEXT, state, (1, n_classes, n_classes), strict=True):
-        model.graph.input.append(_declaration(before, np.float64, length))
-        _offer(model, nodes, after, value, np.float64, length)
-    note(model, {KEY: state_document(formula.state)})
+def note(model: ModelProto, entries: dict[str, str]) -> None:
+    """Set entries of a model's metadata."""
+    known = {entry.key: entry for entry in model.metadata_props}
+    for key, value in entries.items():
+        entry = known.get(key) or model.metadata_props.add()
+        entry.key, entry.value = key, value
 
 
-def _offer(
-    model: ModelProto, nodes: Nodes, name: str, value: str, dtype: type[np.generic], length: int | str | None
-) -> None:
-    """Make a value an output of the model."""
-    nodes.rename(value, name)
+def read_state(model: ModelProto) -> dict[str, FloatArray]:
+    """The moments that a stateful model starts from, out of its metadata."""
+    text = next((entry.value for entry in model.metadata_props if entry.key == _INITIAL_STATE), None)
+    if text is None:
+        raise InvalidInput(
+            "the model carries no running statistics. Make it with `normscale export --stateful`, or "
+            "export_with_detector(..., stateful=True)."
+        )
+    try:
+        document = read_json(text)
+        state = RunningMoments.from_state(document[STATE[0]][0], document[STATE[1]], document[STATE[2]]).state
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise FileFormatError(f"the state in the model's metadata is damaged ({error}); export it again.") from error
+    return dict(zip(STATE, (np.array([state.weight]), state.mean, state.m2), strict=True))
+
+
+def _offer(model: ModelProto, name: str, array: Array, dtype: type[np.generic], length: int | str | None) -> None:
+    """Make an array an output of the model."""
+    array.write.rename(array, name)
     model.graph.output.append(_declaration(name, dtype, length))
 
 
@@ -146,3 +177,30 @@ def _declaration(name: str, dtype: type[np.generic], length: int | str | None) -
     from onnx import helper
 
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [length])
+
+
+def _opset_of(model: ModelProto) -> int:
+    """The version of the default domain; 0 when the model does not use it."""
+    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+
+
+def _raised(model: ModelProto) -> ModelProto:
+    """A copy of the model, of opset 11 at least."""
+    from onnx import version_converter
+
+    copy = type(model)()
+    copy.CopyFrom(model)
+    version = _opset_of(model)
+    if version == 0:  # nothing of the default domain in it, so nothing to convert
+        copy.opset_import.add(domain="", version=_LEAST_OPSET)
+    elif version < _LEAST_OPSET:
+        try:
+            copy = version_converter.convert_version(model, _LEAST_OPSET)
+        except Exception as error:  # RuntimeError and others, without a common base
+            raise InvalidInput(
+                f"the model has opset {version}; a detector needs {_LEAST_OPSET}, and onnx cannot raise it ({error}). "
+                f"Export the model again with opset {_LEAST_OPSET} or later."
+            ) from error
+        del copy.metadata_props[:]  # the converter may lose them
+        copy.metadata_props.extend(model.metadata_props)
+    return copy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 from typing import NamedTuple
 
@@ -12,10 +13,8 @@ from normscale.detectors.registry import load_detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.export.onnx.agreement import Agreement, compare
-from normscale.export.onnx.attaching import attach_detector
-from normscale.export.onnx.files import check, read_model, written
-from normscale.export.onnx.packages import require
-from normscale.export.onnx.provenance import SHA256, note, sha256_of
+from normscale.export.onnx.attaching import SHA256, attach_detector, note
+from normscale.export.onnx.files import check, read_model, require, written
 
 
 class Exported(NamedTuple):
@@ -72,7 +71,8 @@ def export_with_detector(
         fitted.threshold_ = Threshold(_validate.real(threshold, "threshold"))
     graph = attach_detector(read_model(source), fitted, logits=logits, features=features, stateful=stateful)
     if not isinstance(detector, Detector):
-        note(graph.model, {SHA256: sha256_of(detector)})
+        with open(detector, "rb") as file:
+            note(graph.model, {SHA256: hashlib.file_digest(file, "sha256").hexdigest()})
     with written(graph.model, source, target) as temporary:
         check(temporary)
         agreement = compare(temporary, graph, fitted)

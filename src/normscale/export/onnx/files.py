@@ -1,19 +1,31 @@
-"""Model files: read without the weights that stand beside them, written whole or not at all."""
+"""Model files: read without the weights that lie beside them, written whole or not at all."""
 
 from __future__ import annotations
 
 import filecmp
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from normscale._atomic import atomic_path
-from normscale.errors import FileFormatError, InvalidInput
+from normscale.errors import FileFormatError, InvalidInput, MissingExtra
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TensorProto
+
+
+def require(*packages: str) -> None:
+    """Raise unless each optional package can be imported."""
+    for package in packages:
+        try:
+            import_module(package)
+        except ImportError as error:
+            raise MissingExtra(
+                f"ONNX models with a detector need {package} ({error}). Run: pip install 'normscale[onnx]'"
+            ) from error
 
 
 def read_model(path: str | os.PathLike[str]) -> ModelProto:
@@ -30,6 +42,25 @@ def read_model(path: str | os.PathLike[str]) -> ModelProto:
     if not model.graph.node:
         raise FileFormatError(f"{name!r} is not an ONNX model: it holds no nodes.")
     return model
+
+
+def with_outputs(path: str | os.PathLike[str], model: ModelProto, names: Iterable[str]) -> str | bytes:
+    """What a session opens to get some tensors: the file, or its model with those among the outputs that are not yet.
+
+    Weights in files of their own are put into the model, which protobuf limits to 2 GB.
+    """
+    import onnx
+
+    there = {info.name for info in model.graph.output}
+    missing = [name for name in dict.fromkeys(names) if name not in there]
+    if not missing:
+        return os.fspath(path)
+    copy = type(model)()
+    copy.CopyFrom(model)
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in missing)
+    if _weight_files(model):
+        onnx.load_external_data_for_model(copy, os.path.dirname(os.path.realpath(path)))
+    return bytes(copy.SerializeToString())
 
 
 @contextmanager
@@ -64,7 +95,7 @@ def check(path: str) -> None:
         ) from error
 
 
-def weight_files(model: ModelProto) -> list[str]:
+def _weight_files(model: ModelProto) -> list[str]:
     """Names of the files with weights that a model refers to, relative to its folder."""
     names = {
         entry.value for tensor in _tensors(model.graph) for entry in tensor.external_data if entry.key == "location"
@@ -75,7 +106,7 @@ def weight_files(model: ModelProto) -> list[str]:
 def _bring_weights(model: ModelProto, source: str, target: str) -> list[str]:
     """Copy files with weights to another folder; the paths of those that were not there before."""
     made = []
-    for name in weight_files(model) if os.path.realpath(source) != os.path.realpath(target) else ():
+    for name in _weight_files(model) if os.path.realpath(source) != os.path.realpath(target) else ():
         there, here = os.path.join(source, name), os.path.join(target, name)
         if os.path.isabs(name) or ".." in name.replace("\\", "/").split("/"):
             raise InvalidInput(

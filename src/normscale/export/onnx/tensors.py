@@ -1,53 +1,58 @@
-"""Where in a model the logits, or the features, are."""
+"""Where in a model the logits, or the features, are; of a model that ends in a softmax, the tensor before it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from normscale.errors import InvalidInput
-from normscale.export.onnx.before_softmax import BeforeSoftmax, before_softmax
-from normscale.export.onnx.nodes import names_in
+from normscale.outputs import LOGITS
 
 if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, ValueInfoProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 _SHOWN = 4
+_SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid")
+"""What comes out of these is no longer a logit."""
+_SAME = ("Identity", "Cast", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Dropout", "Clip")
+"""What comes out of these still is what went in, for telling what made it."""
+_STEPS = 5
+"""Nodes between exp(z) and what it is divided by: its sum, a small number added to it, a change of shape."""
 
 
-class FoundTensor(NamedTuple):
-    """A tensor of a model."""
+class GraphTensor(NamedTuple):
+    """A tensor of a model; ``dims`` is None when not even its rank is known."""
 
     name: str
-    rows: int | str | None
-    """Its first dimension: a number, a name, or unknown."""
-    width: int | None
-    is_output: bool
+    is_float: bool = True
+    dims: tuple[int | str | None, ...] | None = None
+    is_output: bool = False
     note: str = ""
     """What a person should know about the choice."""
     is_asked_for: bool = False
     """Whether somebody named it."""
 
+    @property
+    def rows(self) -> int | str | None:
+        """Its first dimension: a number, a name, or unknown."""
+        return self.dims[0] if self.dims is not None and len(self.dims) == 2 else None
 
-class GraphTensor(NamedTuple):
-    """What is known about a tensor; ``dims`` is None when not even its rank is."""
-
-    name: str
-    is_float: bool
-    dims: tuple[int | str | None, ...] | None
+    @property
+    def width(self) -> int | None:
+        """How many columns it has, where that is known."""
+        columns = self.dims[1] if self.dims is not None and len(self.dims) == 2 else None
+        return columns if isinstance(columns, int) else None
 
     def fits(self, width: int | None) -> bool:
         """Whether it is known to have the shape (n, width) of real numbers."""
-        if not self.is_float or self.dims is None or len(self.dims) != 2:
-            return False
-        columns = self.dims[1]
-        return isinstance(columns, int) and (columns == width if width is not None else columns >= 2)
+        own = self.width if self.is_float else None
+        return own is not None and (own == width if width is not None else own >= 2)
 
     def may_fit(self, width: int | None) -> bool:
         """Whether nothing known speaks against it."""
-        if self.dims is None:
-            return self.is_float
-        return self.fits(width) or (self.is_float and len(self.dims) == 2 and not isinstance(self.dims[1], int))
+        unknown = self.dims is None or (len(self.dims) == 2 and self.width is None)
+        return self.fits(width) or (self.is_float and unknown)
 
     def __str__(self) -> str:
         """Name and shape, for people."""
@@ -56,68 +61,125 @@ class GraphTensor(NamedTuple):
         return f"{self.name!r} {shape}{'' if self.is_float else ', not of real numbers'}"
 
 
-def find(model: ModelProto, role: str, width: int | None, wanted: str | None) -> FoundTensor:
+def find(model: ModelProto, role: str, width: int | None, wanted: str | None) -> GraphTensor:
     """The tensor of shape (n, width) that plays the ``role`` of "logits" or "features".
 
     Without a name it is the only output of that shape or, if that comes out of a softmax, the tensor that goes into
     it; a name may also be that of a tensor inside the model.
     """
-    graph = with_shapes(model).graph
-    outputs = [_tensor(info) for info in graph.output]
-    columns = "n_classes" if width is None else str(width)
+    graph = _with_shapes(model).graph
+    makers = Makers(graph if role == LOGITS else None)
+    outputs = [_tensor(info)._replace(is_output=True) for info in graph.output]
     if wanted is not None:
-        return _noted(_named(graph, role, width, wanted, outputs), graph, role)
+        found = _named(graph, role, width, wanted, outputs)._replace(is_asked_for=True)
+        made_by = makers.before_softmax(wanted)
+        return (
+            found
+            if made_by is None
+            else found._replace(
+                note=f"{wanted!r} comes out of a {made_by.operator}, so it is no longer logits: right only where the "
+                f"detector was fitted on such numbers; else pass logits={made_by.tensor!r} (--logits {made_by.tensor})."
+            )
+        )
     fitting = [tensor for tensor in outputs if tensor.fits(width)]
     fitting = fitting or [tensor for tensor in outputs if tensor.may_fit(width)]
-    if role == "logits":  # a model that gives its probabilities, too, is not in doubt
-        fitting = [tensor for tensor in fitting if before_softmax(graph, tensor.name) is None] or fitting
+    # a model that gives its probabilities, too, is not in doubt
+    fitting = [tensor for tensor in fitting if makers.before_softmax(tensor.name) is None] or fitting
     option = f"pass {role}=NAME (--{role} NAME)"
     if len(fitting) > 1:
-        candidates = ", ".join(str(tensor) for tensor in fitting)
+        candidates = ", ".join(map(str, fitting))
         raise InvalidInput(f"several outputs of the model could be its {role}: {candidates}; {option}.")
     if not fitting:
         inside = [str(tensor) for tensor in _inner(graph) if tensor.fits(width)][-_SHOWN:]
         hint = f" Tensors of that shape inside it: {', '.join(inside)}; {option}." if inside else ""
         raise InvalidInput(
-            f"no output of the model has the shape (n, {columns}) of the detector's {role}; it has "
-            f"{', '.join(str(tensor) for tensor in outputs) or 'none'}.{hint}"
+            f"no output of the model has the shape (n, {width or 'n_classes'}) of the detector's {role}; it has "
+            f"{', '.join(map(str, outputs)) or 'none'}.{hint}"
         )
-    made_by = before_softmax(graph, fitting[0].name) if role == "logits" else None
-    return _found(fitting[0], graph) if made_by is None else _inside(graph, width, fitting[0], made_by, outputs)
-
-
-def _inside(
-    graph: GraphProto, width: int | None, output: GraphTensor, made_by: BeforeSoftmax, outputs: list[GraphTensor]
-) -> FoundTensor:
-    """The tensor that went into a softmax, taken instead of the output that came out of it."""
+    output, made_by = fitting[0], makers.before_softmax(fitting[0].name)
+    if made_by is None:
+        return output
     what = f"the output {output} comes out of a {made_by.operator}, so it is no longer logits"
     try:
-        found = _named(graph, "logits", width, made_by.tensor, outputs)
+        found = _named(graph, role, width, made_by.tensor, outputs)
     except InvalidInput as error:
         raise InvalidInput(
             f"{what}, and {made_by.tensor!r}, which goes into it, cannot be taken ({error}) Pass logits=NAME "
             f"(--logits NAME); logits={output.name!r}, if the detector was fitted on such numbers."
         ) from None
-    note = (
-        f"{what}: the detector reads {made_by.tensor!r}, which goes into it. If it was fitted on such numbers, pass "
-        f"logits={output.name!r} (--logits {output.name})."
+    return found._replace(
+        note=f"{what}: the detector reads {made_by.tensor!r}, which goes into it. If it was fitted on such numbers, "
+        f"pass logits={output.name!r} (--logits {output.name})."
     )
-    return found._replace(note=note, is_asked_for=False)
 
 
-def _noted(found: FoundTensor, graph: GraphProto, role: str) -> FoundTensor:
-    """A tensor that was asked for, with a note where it comes out of a softmax."""
-    made_by = before_softmax(graph, found.name) if role == "logits" else None
-    if made_by is None:
-        return found
-    note = (
-        f"{found.name!r} comes out of a {made_by.operator}, so it is no longer logits: right only where the detector "
-        f"was fitted on such numbers; else pass logits={made_by.tensor!r} (--logits {made_by.tensor})."
-    )
-    return found._replace(note=note)
+class BeforeSoftmax(NamedTuple):
+    """What squashed the logits, and the tensor that went into it."""
+
+    operator: str
+    tensor: str
 
 
-def with_shapes(model: ModelProto) -> ModelProto:
+class Makers(dict[str, "NodeProto"]):
+    """The node that made each tensor of a graph."""
+
+    def __init__(self, graph: GraphProto | None) -> None:
+        super().__init__((output, node) for node in (graph.node if graph else ()) for output in node.output)
+
+    def maker(self, name: str) -> NodeProto | None:
+        """The node that made a tensor, seen through nodes that only carry it on."""
+        node = self.get(name)
+        while node is not None and node.op_type in _SAME:
+            node = self.get(node.input[0])
+        return node
+
+    def before_softmax(self, name: str) -> BeforeSoftmax | None:
+        """The softmax or its like that made a tensor; None if there was none.
+
+        A softmax that is written out counts, too: exp(z) over something made of exp(z), such as its sum in any
+        spelling, or z less the logarithm of such a sum and the exponential of that; with or without the largest z
+        taken off first.
+        """
+        node = self.maker(name)
+        if node is None:
+            return None
+        if node.op_type in _SQUASHING:
+            return BeforeSoftmax(node.op_type, node.input[0])
+        if node.op_type in ("Log", "Exp"):
+            inner = self.before_softmax(node.input[0])
+            is_log = inner is not None and node.op_type == "Log"
+            operator = f"Log of a {inner.operator}" if inner and is_log else "softmax that is written out"
+            return inner and inner._replace(operator=operator)
+        if node.op_type == "Sub" and self._has_logarithm_of_sum(node.input[1]):
+            return BeforeSoftmax("log-softmax that is written out", self._less_largest(node.input[0]))
+        for above, below in (node.input, reversed(node.input)) if node.op_type in ("Div", "Mul") else ():
+            power = self.maker(above)
+            if power is not None and power.op_type == "Exp" and any(one is power for one in self._before(below)):
+                return BeforeSoftmax("softmax that is written out", self._less_largest(power.input[0]))
+        return None
+
+    def _before(self, name: str, steps: int = _STEPS) -> Iterator[NodeProto]:
+        """The nodes that a tensor is made by, a few steps back."""
+        node = self.maker(name)
+        if node is not None and steps:
+            yield node
+            for one in node.input:
+                yield from self._before(one, steps - 1)
+
+    def _has_logarithm_of_sum(self, name: str) -> bool:
+        made_by = {node.op_type for node in self._before(name)}
+        return "ReduceLogSumExp" in made_by or {"Log", "Exp"} <= made_by
+
+    def _less_largest(self, name: str) -> str:
+        """The tensor before its largest number was taken off."""
+        node = self.maker(name)
+        if node is None or node.op_type != "Sub":
+            return name
+        takes_off_largest = any(one.op_type in ("ReduceMax", "TopK") for one in self._before(node.input[1], 3))
+        return str(node.input[0]) if takes_off_largest else name
+
+
+def _with_shapes(model: ModelProto) -> ModelProto:
     """The model with the shapes that can be inferred; as it is, when none can."""
     import onnx
 
@@ -127,28 +189,20 @@ def with_shapes(model: ModelProto) -> ModelProto:
         return model
 
 
-def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs: list[GraphTensor]) -> FoundTensor:
-    made = {name for node in graph.node for name in node.output if name}
-    made |= {info.name for info in graph.input} - _weights(graph)
+def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs: list[GraphTensor]) -> GraphTensor:
+    known = {tensor.name: tensor for tensor in (*_inner(graph), *outputs)}
+    made = {name for node in graph.node for name in node.output if name} | {info.name for info in graph.input}
+    made -= _weights(graph)
     if wanted not in made:
         close = get_close_matches(wanted, made, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
-            f"the model has no tensor called {wanted!r}; its outputs are "
-            f"{', '.join(str(tensor) for tensor in outputs)}.{hint}"
+            f"the model has no tensor called {wanted!r}; its outputs are {', '.join(map(str, outputs))}.{hint}"
         )
-    known = {tensor.name: tensor for tensor in (*_inner(graph), *outputs)}
-    tensor = known.get(wanted, GraphTensor(wanted, True, None))
+    tensor = known.get(wanted, GraphTensor(wanted))
     if not tensor.may_fit(width):
-        columns = "n_classes" if width is None else str(width)
-        raise InvalidInput(f"the detector's {role} must have the shape (n, {columns}); got {tensor}.")
-    return _found(tensor, graph)._replace(is_asked_for=True)
-
-
-def _found(tensor: GraphTensor, graph: GraphProto) -> FoundTensor:
-    rows, columns = tensor.dims if tensor.dims is not None and len(tensor.dims) == 2 else (None, None)
-    is_output = any(info.name == tensor.name for info in graph.output)
-    return FoundTensor(tensor.name, rows, columns if isinstance(columns, int) else None, is_output)
+        raise InvalidInput(f"the detector's {role} must have the shape (n, {width or 'n_classes'}); got {tensor}.")
+    return tensor
 
 
 def _inner(graph: GraphProto) -> list[GraphTensor]:
@@ -171,13 +225,3 @@ def _tensor(info: ValueInfoProto) -> GraphTensor:
         return GraphTensor(info.name, kind.elem_type in (*kinds, TensorProto.UNDEFINED), None)
     dims = tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in kind.shape.dim)
     return GraphTensor(info.name, kind.elem_type in kinds, dims)
-
-
-def require_free(graph: GraphProto, names: tuple[str, ...]) -> None:
-    """Raise when the model already uses a name that the detector needs."""
-    taken = sorted(set(names) & names_in(graph))
-    if taken:
-        raise InvalidInput(
-            f"the model already has {', '.join(map(repr, taken))}, which would be added. Does it carry a detector "
-            "already? Then export from the model without one; otherwise rename that tensor."
-        )

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import formula_of, limits_of, logit_limits_of, moment_formula_of
+from normscale.detectors.formula import arrays_of, formula_of, limits_of, logit_limits_of, moment_formula_of
 from normscale.errors import InvalidInput
-from normscale.export.torch.double_buffers import DoubleBuffers
-from normscale.export.torch.formula_scorer import FormulaScorer, reads_features
-from normscale.export.torch.moment_scorer import MomentScorer
+from normscale.export.scoring import flags
+from normscale.export.torch.scorers import DoubleBuffers, FormulaScorer, MomentScorer
 from normscale.outputs import FEATURES, LOGITS
 
 Place = str | int | Callable[[Any], Tensor]
@@ -72,14 +71,13 @@ class ModelWithDetector(DoubleBuffers):
     """A classifier and its detector; :func:`attach_detector` makes one.
 
     ``forward`` takes what the model takes and returns a :class:`ScoredOutput`. ``train()`` and ``eval()`` act on the
-    model and change nothing in the detector. A row with NaN or infinity scores NaN and is flagged; when statistics
-    move, the whole batch then scores NaN and none of it is taken in.
+    model and change nothing in the detector. A row with NaN or infinity scores NaN, is flagged and moves no statistics.
 
     Attributes
     ----------
     model : nn.Module
     scorer : nn.Module
-        Logits in, scores out. Where statistics move, ``scorer.moments`` are those of now, in numpy.
+        Where statistics move, ``scorer.moments`` are those of now, in numpy.
     limits : buffer (1,) or (C,), or None
         Scores above are flagged; one for each predicted class where the detector has them.
     logit_limits : (float, float) or None
@@ -100,14 +98,12 @@ class ModelWithDetector(DoubleBuffers):
         """Take the detector's numbers over."""
         super().__init__()
         self.model = model
+        self.stateful, self.logits, self.features = stateful, logits, features
         self.scorer: nn.Module = (
-            MomentScorer.from_formula(moment_formula_of(detector), check=False)
-            if stateful
-            else FormulaScorer(formula_of(detector))
+            MomentScorer(moment_formula_of(detector)) if stateful else FormulaScorer(formula_of(detector))
         )
-        self.stateful = stateful
-        self.logits, self.features = logits, features
-        if reads_features(self.scorer) and features is None:
+        self.reads_features = not stateful and FEATURES in arrays_of(formula_of(detector))
+        if self.reads_features and features is None:
             raise InvalidInput(
                 f"{detector.name} reads features; pass features=KEY, PLACE or a function of the model's output, which "
                 "must hold them."
@@ -132,20 +128,11 @@ class ModelWithDetector(DoubleBuffers):
             )
         output = self.model(*inputs, **named)
         logits = _pick(output, self.logits, LOGITS, self.n_classes)
-        if self.stateful:
-            scores = self.scorer(logits, update=True)
-        elif reads_features(self.scorer):
-            scores = self.scorer(logits, _pick(output, self.features, FEATURES, self.n_features))
-        else:
-            scores = self.scorer(logits)
+        features = (_pick(output, self.features, FEATURES, self.n_features),) if self.reads_features else ()
+        scores = self.scorer(logits, *features)
         if self.limits is None:
             return ScoredOutput(logits, scores, None)
-        limits = self.limits if len(self.limits) == 1 else self.limits[logits.argmax(dim=1)]
-        flagged = ~(scores <= limits)
-        if self.logit_limits is not None:
-            low, high = self.logit_limits
-            flagged |= (logits.amax(dim=1) > high) | (logits.amin(dim=1) < low)
-        return ScoredOutput(logits, scores, flagged)
+        return ScoredOutput(logits, scores, flags(scores, self.limits, logits.double(), self.logit_limits))
 
     def extra_repr(self) -> str:
         return f"stateful={self.stateful}, threshold={'none' if self.limits is None else 'set'}"

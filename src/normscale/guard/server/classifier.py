@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.export.onnx import classifier_output
-from normscale.export.onnx.packages import require
-from normscale.export.onnx.trial import (
+from normscale.export.onnx.files import require
+from normscale.export.onnx.running import (
     INPUT_TYPES,
     CannotRunError,
+    classifier_output,
     open_session,
     refuse_probabilities,
     run_session,
@@ -39,10 +39,10 @@ class Classifier:
         Without it logits are the only output of that width or, where that comes out of a softmax, what goes into it.
         """
         require("onnxruntime")
-        found = classifier_output(path, widths[LOGITS], name=logits)
+        found, model = classifier_output(path, widths[LOGITS], name=logits)
         self.note = found.note
         try:  # of one thread: requests are answered side by side anyway
-            self._session = open_session(path if found.model is None else found.model)
+            self._session = open_session(model)
         except Exception as error:  # onnxruntime's errors have no common class
             line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise FileFormatError(f"{path!r} is not a model that onnxruntime can load ({line[:200]}).") from error
@@ -53,10 +53,10 @@ class Classifier:
         self.inputs = [_spec(one) for one in inputs]
         self.outputs = [_spec(one) for one in self._session.get_outputs() if one.type in _NAMES]
         self._arrays = {name: self._named(name, width, path) for name, width in widths.items() if name != LOGITS}
-        self._arrays[LOGITS] = found.tensor
+        self._arrays[LOGITS] = found.name
         if not found.is_asked_for:
             with suppress(CannotRunError):  # then the rows of its clients tell
-                refuse_probabilities(try_out(self._session)[found.tensor], found.tensor)
+                refuse_probabilities(try_out(self._session)[found.name], found.name)
 
     def _named(self, name: str, width: int, path: str) -> str:
         """The output of that name: a guess by width would take one output for two arrays."""
