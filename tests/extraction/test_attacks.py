@@ -200,8 +200,6 @@ def test_arguments_are_explained(network: Any) -> None:
         attacked_layers(network, (IMAGES[:0], LABELS[:0]))
     with pytest.raises(InvalidInput, match="epsilon must be finite and greater than 0"):
         attacked_layers(network, (IMAGES, LABELS), epsilon=0.0)
-    with pytest.raises(InvalidInput, match="there is nothing to read"):
-        attacked_layers(network, (IMAGES, LABELS), features=False)
     with pytest.raises(InvalidInput, match=r"labels\[2\] is 3; class numbers must be from 0 to 2"):
         attacked_layers(network, (IMAGES, torch.where(torch.arange(300) == 102, 3, LABELS)), batch_size=100)
     clean = extract(network, (IMAGES, LABELS), layers="all")

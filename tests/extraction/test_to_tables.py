@@ -77,6 +77,32 @@ def test_pieces_are_kept_and_an_interrupted_run_goes_on(place: Path, tmp_path: P
     same(ns.read_table(tmp_path / "out.safetensors"), whole)
 
 
+def test_one_parquet_file_says_which_picture_a_row_came_from(place: Path, tmp_path: Path) -> None:
+    from PIL import Image
+    from pyarrow import parquet
+
+    rng = np.random.default_rng(0)
+    for name in ("b/2.png", "b/1.png", "a/deep/3.png", "a/0.png"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, (14, 14, 3), dtype=np.uint8)).save(tmp_path / "pictures" / name)
+    (tmp_path / "pictures" / "a" / "1.png").write_bytes(b"torn")
+    model, data, output = f"{place}/net.py:net", str(tmp_path / "pictures"), str(tmp_path / "out.parquet")
+    done = extract_to(model, data, output, piece_rows=2, on_invalid="skip", ood=True)
+    assert done.n_rows == 4
+    found = parquet.ParquetFile(output)
+    assert found.read(["path"]).column(0).to_pylist() == ["a/0.png", "a/deep/3.png", "b/1.png", "b/2.png"]
+    assert found.num_row_groups == 3  # written piece by piece
+    outputs = ns.read_table(output)
+    whole = extract(model, data, on_invalid="skip", ood=True, say=lambda _: None)
+    np.testing.assert_allclose(outputs.logits, whole.logits, atol=1e-6)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "pictures"]
+    ns.Energy().fit(outputs).save(tmp_path / "energy.safetensors")
+    words = ["score", "energy.safetensors", "out.parquet", "-o", "scores.csv", "--keep-columns", "path"]
+    scored = normscale(*words, cwd=tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    assert "b/2.png" in (tmp_path / "scores.csv").read_text()
+
+
 def test_half_precision_tables_and_what_is_wrong_leave_nothing_behind(place: Path, tmp_path: Path) -> None:
     model, data = f"{place}/net.py:net", f"{place}/test.npz"
     said: list[str] = []

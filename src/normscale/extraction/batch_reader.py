@@ -31,6 +31,8 @@ class Batch(NamedTuple):
 
     inputs: Inputs
     labels: NDArray[Any] | None
+    paths: list[str] = []  # noqa: RUF012 - never changed
+    """Where each came from, where that is known."""
 
     @property
     def n_rows(self) -> int:

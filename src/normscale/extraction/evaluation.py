@@ -52,26 +52,17 @@ def called(model: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards each module is back in its own mode, on an error too."""
+def evaluating(model: nn.Module, device: str | torch.device | None = None) -> Iterator[None]:
+    """Evaluation mode, on a device; afterwards modes and device are as they were, on an error too."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
-def moved(model: nn.Module, device: str | torch.device | None) -> Iterator[None]:
-    """Have the model on a device for a while."""
     home, _ = device_and_dtype(model)
-    model.to(home if device is None else device)
     try:
+        model.eval().to(home if device is None else device)
         yield
     finally:
         model.to(home)
+        for module, mode in modes:
+            module.training = mode
 
 
 def logits_of(output: Any) -> Tensor:

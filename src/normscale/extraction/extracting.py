@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,27 +22,7 @@ from normscale.outputs import LOGITS, ModelOutputs
 if TYPE_CHECKING:
     from normscale.extraction.layers import Layers
 
-BATCH_SIZE = 128
 Say = Callable[[str], object]
-
-
-class ExtractOptions(NamedTuple):
-    """How a classifier is run; as in :func:`extract`."""
-
-    layers: Layers = None
-    features: bool = True
-    feature_layer: str | None = None
-    ood: bool = False
-    batch_size: int = BATCH_SIZE
-    device: Any = None
-    dtype: str = "float32"
-    preprocess: Prepare | None = None
-    weights: str | None = None
-    class_names: Sequence[str] | None = None
-    column: str | None = None
-    label: str | None = None
-    workers: int = 4
-    on_invalid: str = "raise"
 
 
 def extract(
@@ -52,7 +33,7 @@ def extract(
     features: bool = True,
     feature_layer: str | None = None,
     ood: bool = False,
-    batch_size: int = BATCH_SIZE,
+    batch_size: int = 128,
     device: Any = None,
     dtype: str = "float32",
     preprocess: Prepare | None = None,
@@ -147,15 +128,16 @@ def extract_batches(
     progress: bool = True,
     say: Say | None = None,
     rows: tuple[int, int] | None = None,
+    paths: list[str] | None = None,
     **given: Any,
 ) -> Iterator[ModelOutputs]:
     """What :func:`extract` gives, batch by batch, for data whose outputs do not fit into memory.
 
     The network is in evaluation mode until the last batch has been given, or the iterator is closed. ``rows`` are the
-    first and the end of those to read, where the data is a path or :class:`Items`; ``given`` are options of
-    :func:`extract`.
+    first and the end of those to read, where the data is a path or :class:`Items`. ``paths`` is a list that grows by
+    where each row came from, where that is known. ``given`` are options of :func:`extract`.
     """
-    options = ExtractOptions(**given)
+    options = extract_options(given)
     tell = say or (lambda text: print(f"normscale: {text}", file=sys.stderr))
     if isinstance(model, (str, os.PathLike)):
         opened = open_model(os.fspath(model), weights=options.weights)
@@ -196,11 +178,21 @@ def extract_batches(
             part = ModelOutputs(labels=labels, head=network.head, **arrays)
             if len(part) != batch.n_rows:
                 raise InvalidInput(f"the model returned {len(part)} rows for {batch.n_rows} inputs.")
+            if paths is not None:
+                paths += batch.paths
             yield part
             row += len(part)
 
 
-def _running(model: Any, options: ExtractOptions, say: Say) -> Any:
+def extract_options(given: dict[str, Any]) -> Any:
+    """The options of :func:`extract` as attributes; those that are not given have their defaults."""
+    defaults = dict(extract.__kwdefaults__ or {})
+    if unknown := given.keys() - defaults.keys():
+        raise TypeError(f"extract has no option {sorted(unknown)[0]!r}")
+    return SimpleNamespace(**{**defaults, **given})
+
+
+def _running(model: Any, options: Any, say: Say) -> Any:
     """The network, ready to be run: a TorchNetwork or an OnnxNetwork."""
     common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device")}
     if isinstance(model, str):
@@ -218,18 +210,15 @@ def _running(model: Any, options: ExtractOptions, say: Say) -> Any:
     return TorchNetwork(model, say, dtype=options.dtype, **common)
 
 
-def _preparation(opened: OpenedModel, items: Items, options: ExtractOptions, say: Say) -> Prepare:
+def _preparation(opened: OpenedModel, items: Items, options: Any, say: Say) -> Prepare:
     """What makes inputs of pictures or texts, said; never guessed."""
-    if options.preprocess is not None:
-        return options.preprocess
-    found = opened.prepare(items.texts)
-    if found is not None:
+    found: Prepare | None = options.preprocess
+    if found is None and (found := opened.prepare(items.texts)) is not None:
         say(f"preprocessing: {found}")
+    if found is not None:
         return found
     if items.texts:
-        raise InvalidInput(
-            "the model has no tokenizer beside it, so how texts become inputs is not known. Pass batches."
-        )
+        raise InvalidInput("the model has no tokenizer beside it, so texts cannot become its inputs. Pass batches.")
     raise InvalidInput(
         "the model does not record how pictures become its inputs, and that is not guessed. Pass "
         "preprocess=preprocessing(size=224, resize=256, mean=..., std=...), as it was trained with (on the command "
@@ -239,7 +228,7 @@ def _preparation(opened: OpenedModel, items: Items, options: ExtractOptions, say
 
 def _label_numbers(
     folders: tuple[str, ...] | None,
-    options: ExtractOptions,
+    options: Any,
     recorded_names: dict[str, int] | None,
     n_classes: int,
     say: Say,

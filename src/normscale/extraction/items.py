@@ -36,6 +36,8 @@ class Item(NamedTuple):
     """What messages call it."""
     content: Any
     label: int | None
+    path: str = ""
+    """Where it is below the folder, or which row of a Parquet file it is."""
 
 
 class Items(NamedTuple):
@@ -85,15 +87,19 @@ def _picture_folder(path: str) -> Items:
     """Picture files below a folder in the order of their names; a folder in it is a class."""
     there = os.listdir(path)
     classes = sorted(one for one in there if os.path.isdir(os.path.join(path, one)) and not one.startswith("."))
-    files = [Item(file, file, number) for number, name in enumerate(classes) for file in _pictures(path, name)]
+    files = [_file(path, file, number) for number, name in enumerate(classes) for file in _pictures(path, name)]
     if files and any(map(_is_picture, there)):
         raise InvalidInput(f"{path} holds both pictures and folders of pictures; are the folders its classes?")
     names = tuple(classes) if files else None
-    files = files or [Item(file, file, None) for file in _pictures(path, "")]
+    files = files or [_file(path, file, None) for file in _pictures(path, "")]
     if not files:
         raise InvalidInput(f"{path} holds no pictures ({', '.join(PICTURE_SUFFIXES)}) and no .parquet files.")
-    digest = hashlib.sha256("\n".join(os.path.relpath(file.name, path) for file in files).encode()).hexdigest()[:16]
+    digest = hashlib.sha256("\n".join(file.path for file in files).encode()).hexdigest()[:16]
     return Items(path, len(files), lambda start, stop: files[start:stop], False, names, digest)
+
+
+def _file(folder: str, file: str, label: int | None) -> Item:
+    return Item(file, file, label, os.path.relpath(file, folder).replace(os.sep, "/"))
 
 
 def _parquet_column(path: str, files: list[str], column: str | None, label: str | None) -> Items:
@@ -116,11 +122,11 @@ def _parquet_column(path: str, files: list[str], column: str | None, label: str 
     n = sum(file.metadata.num_rows for file in opened)
 
     def item(row: int, content: Any, number: int | None = None) -> Item:
-        name = f"row {row} of {path}"
+        name = f"row {row}"
         if isinstance(content, dict):
-            name = f"{name} ({content['path']})" if content.get("path") else name
-            content = content.get("bytes")
-        return Item(name, content if content is not None else "" if texts else b"", number)
+            name, content = content.get("path") or name, content.get("bytes")
+        content = content if content is not None else "" if texts else b""
+        return Item(f"row {row} of {path}" + (f" ({name})" if name != f"row {row}" else ""), content, number, name)
 
     def between(start: int, stop: int) -> Iterator[Item]:
         at = 0
@@ -207,7 +213,7 @@ def item_batches(
     chosen = iter(items.between(start, stop))
     if items.texts:
         while group := list(islice(chosen, batch_size)):
-            yield Batch(make([item.content for item in group]), _labels(group))
+            yield Batch(make([item.content for item in group]), _labels(group), _paths(group))
         return
     waiting: list[tuple[Item, NDArray[Any]]] = []
     for item, made in _ahead(chosen, make, workers, 2 * batch_size):
@@ -248,7 +254,11 @@ def _stacked(waiting: list[tuple[Item, NDArray[Any]]]) -> Batch:
                 f"{item.name} became an input of shape {array.shape} and {items[0].name} one of "
                 f"{arrays[0].shape}; the preprocessing must give all one size."
             )
-    return Batch(np.stack(arrays), _labels(items))
+    return Batch(np.stack(arrays), _labels(items), _paths(items))
+
+
+def _paths(items: Iterable[Item]) -> list[str]:
+    return [item.path for item in items if item.path]
 
 
 def _labels(items: Iterable[Item]) -> NDArray[np.int64] | None:

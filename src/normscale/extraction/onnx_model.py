@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,10 +64,9 @@ class OnnxNetwork:
         self._inputs = {item.name: item.type for item in self._session.get_inputs()}
         self.class_names: dict[str, int] | None = None
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Nothing needs to be put back."""
-        yield
+        return nullcontext()
 
     def read(self, inputs: Inputs, first_row: int) -> dict[str, NDArray[np.float32]]:
         """The arrays of a batch, float32; an error names the row that is not finite."""

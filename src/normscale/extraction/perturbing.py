@@ -144,7 +144,6 @@ def attacked_layers(
     layers: Layers = None,
     epsilon: float = 0.05,
     std: Std = None,
-    features: bool = True,
     feature_layer: str | None = None,
     batch_size: int = 128,
     progress: bool = True,
@@ -153,13 +152,10 @@ def attacked_layers(
 
     Each image x moves to where its label, or the predicted class where there is no label, becomes less likely:
     x' = x + epsilon / std * sign(grad_x loss). Only in-distribution images are used, so that a detector may learn from
-    them. ``layers``, ``features`` and ``feature_layer`` are those of :func:`normscale.extraction.extract`, other
-    parameters those of :func:`perturbed_logits`.
+    them. ``layers`` and ``feature_layer`` are those of :func:`normscale.extraction.extract`, other parameters those of
+    :func:`perturbed_logits`.
 
-    Returns
-    -------
-    ModelOutputs
-        ``attacked_features`` and one ``attacked_<layer>`` for each of the layers, float32.
+    Returns ``attacked_features`` and one ``attacked_<layer>`` for each of the layers, float32.
 
     References
     ----------
@@ -167,25 +163,13 @@ def attacked_layers(
 
     Examples
     --------
-    >>> import normscale as ns
-    >>> from normscale.bench.train import resnet20
-    >>> from normscale.extraction import extract
-    >>> _ = torch.manual_seed(0)
-    >>> model, images = resnet20(3, width=4), (torch.randn(120, 3, 8, 8), torch.arange(120) % 3)
-    >>> train = extract(model, images, layers=["stage1"])
-    >>> attacked = attacked_layers(model, images, layers=["stage1"])
-    >>> attacked
-    ModelOutputs(n=120, attacked_features=16, attacked_stage1=4)
-    >>> both = train.replace(**{name: attacked.array(name) for name in attacked.names})
-    >>> detector = ns.Mahalanobis(layers=("stage1", "features"), shrinkage="oas", weights="attacks").fit(both)
-    >>> detector.score(train).shape
-    (120,)
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 4))
+    >>> attacked_layers(model, torch.randn(5, 3, 2, 2), layers=["1"])
+    ModelOutputs(n=5, attacked_features=6, attacked_layer_1=6)
     """
     network = unwrapped(model)
     size = _validate.positive(epsilon, "epsilon")
-    reader = LayerReader(network, layers, features=features, feature_layer=feature_layer)
-    if not features and not reader.modules:
-        raise InvalidInput("there is nothing to read; pass layers=..., or leave features=False out.")
+    reader = LayerReader(network, layers, feature_layer=feature_layer)
 
     def read(inputs: Tensor, labels: NDArray[Any] | None, row: int) -> ModelOutputs:
         def loss(logits: Tensor) -> Tensor:  # its gradient has the sign of cross-entropy's, and does not saturate
@@ -317,7 +301,6 @@ def _log_odds(logits: Tensor, target: Tensor) -> Tensor:
 
 
 def _not_negative(value: float, name: str) -> float:
-    number = _validate.real(value, name)
-    if not 0.0 <= number < math.inf:
+    if not 0.0 <= _validate.real(value, name) < math.inf:
         raise InvalidInput(f"{name} must be finite and at least 0; got {value!r}.")
-    return number
+    return float(value)

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normscale import _validate
+from normscale._atomic import atomic_path
 from normscale._progress import bar
 from normscale.errors import InvalidInput, NormscaleError
-from normscale.extraction.extracting import ExtractOptions, extract_batches, from_scikit, is_scikit
+from normscale.extraction.extracting import extract_batches, extract_options, from_scikit, is_scikit
 from normscale.extraction.items import Items, open_items
 from normscale.extraction.models import OpenedModel, open_model
 from normscale.jobs import open_engine
@@ -45,7 +46,8 @@ class _Job(NamedTuple):
     keep: str
     piece_rows: int
     devices: tuple[str | None, ...]
-    options: ExtractOptions
+    given: dict[str, Any]
+    """Options of :func:`normscale.extraction.extract`."""
 
     def piece(self, number: int) -> str:
         """Where a piece goes."""
@@ -74,11 +76,12 @@ def extract_to(
         As in :func:`normscale.extraction.extract`, whose further options are ``given``.
     output : str
         A file (.parquet, .npz, .safetensors), or a folder of .parquet files, one for each piece. A file is written at
-        the end, whole; until then its pieces are in ``<output>.pieces``.
+        the end, whole; until then its pieces are in ``<output>.pieces``. Parquet has a column ``path`` that says which
+        picture a row came from.
     keep : {"float32", "float16"}
         In what precision the tables are.
     piece_rows : int
-        Rows of a piece; no more outputs than those are in memory where the output is a folder.
+        Rows of a piece; no more outputs than those are in memory, but for .npz and .safetensors, which hold all.
     device : str, optional
         Where to run; several, with commas, take turns with the pieces, for ``engine="local"`` with a process each.
     engine, processes, address
@@ -88,22 +91,24 @@ def extract_to(
     """
     _validate.one_of(keep, "keep", ("float32", "float16"))
     _validate.at_least(piece_rows, "piece_rows", 1)
-    is_file = bool(os.path.splitext(output)[1])
+    suffix = os.path.splitext(output)[1].lower()
+    is_file = bool(suffix)
     if is_file:
         format_of(output)
         check_folder(output)
     else:
         need_arrow("pyarrow", output)
-    options = ExtractOptions(**given)
+    options = extract_options(given)
     _items.cache_clear()  # the files may be others than last time
     items = _items(os.path.abspath(data), options.column, options.label)
     folder = JobFolder(f"{output}.pieces" if is_file else output)
     name, files = _located(model, options.weights)
     devices: tuple[str | None, ...] = tuple(device.split(",")) if device else (None,)
-    suffix = ".npz" if is_file else ".parquet"
-    job = _Job(name, files, os.path.abspath(data), folder.path, suffix, keep, piece_rows, devices, options)
-    chosen = {**options._asdict(), "preprocess": None if options.preprocess is None else str(options.preprocess)}
-    changing = {key: one for key, one in chosen.items() if key not in ("workers", "device") and one is not None}
+    kind = ".parquet" if suffix in ("", ".parquet") else ".npz"
+    job = _Job(name, files, os.path.abspath(data), folder.path, kind, keep, piece_rows, devices, given)
+    chosen = {**vars(options), "preprocess": options.preprocess and str(options.preprocess)}
+    unchanging = ("workers", "device", "progress", "say")
+    changing = {key: one for key, one in chosen.items() if key not in unchanging and one is not None}
     plan = {"model": name, "model files": files, "data": items.stamp, "options": changing}
     numbers = range(-(-items.n // piece_rows))
     try:
@@ -127,13 +132,7 @@ def extract_to(
             paths = [job.piece(number) for number in numbers if os.path.exists(job.piece(number))]
             if not paths:
                 raise InvalidInput(f"none of the {items.n} inputs of {data} could be read.")
-            if is_file:
-                whole = ModelOutputs.concatenate(read_table(path) for path in paths)
-                write_table(output, whole)
-                n_rows = len(whole)
-            else:
-                parquet = need_arrow("pyarrow.parquet", output)
-                n_rows = sum(parquet.read_metadata(path).num_rows for path in paths)
+            n_rows = _joined(paths, output if is_file else None)
     except NormscaleError:
         if os.path.isdir(folder.path) and not folder.names():
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was made, so nothing is left
@@ -146,20 +145,39 @@ def extract_to(
 def _make(job: _Job, number: int) -> list[str]:
     """Make one piece, in this process or another; what there is to say about it."""
     said: list[str] = []
-    opened = _model(job.model, job.options.weights, job.model_files)
-    items = _items(job.data, job.options.column, job.options.label)
+    options = extract_options(job.given)
+    opened = _model(job.model, options.weights, job.model_files)
+    items = _items(job.data, options.column, options.label)
     start = number * job.piece_rows
     stop = min(start + job.piece_rows, items.n)
+    paths: list[str] = []
     if is_scikit(opened.model):
         contents = [item.content for item in items.between(start, stop)]
-        parts = [from_scikit(opened.model, contents if items.texts else np.stack(contents), job.options.ood)]
+        parts = [from_scikit(opened.model, contents if items.texts else np.stack(contents), options.ood)]
     else:
-        given = job.options._replace(device=job.devices[number % len(job.devices)])._asdict()
-        parts = list(extract_batches(opened, items, say=said.append, rows=(start, stop), **given))
+        given = {**job.given, "device": job.devices[number % len(job.devices)]}
+        parts = list(extract_batches(opened, items, say=said.append, rows=(start, stop), paths=paths, **given))
     if parts:
         found = ModelOutputs.concatenate(parts)
-        write_table(job.piece(number), _halved(found) if job.keep == "float16" else found)
+        columns = {"path": paths} if paths and job.suffix == ".parquet" else None
+        write_table(job.piece(number), _halved(found) if job.keep == "float16" else found, columns=columns)
     return said
+
+
+def _joined(pieces: list[str], output: str | None) -> int:
+    """Write the pieces to one file, if there is one to write; how many rows they have."""
+    if not pieces[0].endswith(".parquet"):
+        whole = ModelOutputs.concatenate(read_table(path) for path in pieces)
+        write_table(str(output), whole)
+        return len(whole)
+    parquet = need_arrow("pyarrow.parquet", pieces[0])
+    if output is not None:
+        with atomic_path(output) as temporary, parquet.ParquetWriter(temporary, parquet.read_schema(pieces[0])) as file:
+            for path in pieces:
+                with parquet.ParquetFile(path) as piece:
+                    for group in range(piece.num_row_groups):
+                        file.write_table(piece.read_row_group(group))
+    return sum(parquet.read_metadata(path).num_rows for path in pieces)
 
 
 @lru_cache(maxsize=2)

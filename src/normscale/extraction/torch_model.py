@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normscale import _validate
 from normscale.errors import InvalidInput
 from normscale.extraction.batch_reader import Inputs, n_inputs, some_inputs
-from normscale.extraction.evaluation import device_and_dtype, evaluating, moved, to_network, unwrapped
+from normscale.extraction.evaluation import device_and_dtype, evaluating, to_network, unwrapped
 from normscale.extraction.layers import LayerReader
 from normscale.outputs import LOGITS, Head
 
@@ -52,11 +52,9 @@ class TorchNetwork:
         names = getattr(getattr(self.model, "config", None), "label2id", None)
         return {str(name): int(number) for name, number in names.items()} if isinstance(names, dict) else None
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Evaluation mode on the device that was asked for."""
-        with moved(self.model, self._device), evaluating(self.model):
-            yield
+        return evaluating(self.model, self._device)
 
     def read(self, inputs: Inputs, first_row: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """The arrays of a batch, float32; an error names the row that is not finite."""

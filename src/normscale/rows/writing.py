@@ -255,6 +255,7 @@ def write_table(
     outputs: ModelOutputs | Any,
     *,
     class_names: Sequence[str] | None = None,
+    columns: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Write outputs, with labels and head where there are any, to a file that appears whole or not at all.
 
@@ -267,6 +268,8 @@ def write_table(
     outputs : ModelOutputs, array of logits, or mapping
     class_names : sequence of str, optional
         One for each class.
+    columns : mapping of sequences of str, optional
+        Texts beside the rows, such as where each came from; not in .npz, .safetensors and .npy files.
 
     Notes
     -----
@@ -302,12 +305,15 @@ def write_table(
         None if has_logits or table.get("features") is not None else list(table.names),
     )
     first = _columns_of(table[:0], header, format)
-    kinds = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in first.items()}
+    kinds: dict[str, np.dtype[Any]] = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in first.items()}
+    texts = {key: np.array(column, dtype=TEXT) for key, column in (columns or {}).items()}
+    kinds |= dict.fromkeys(texts, TEXT)
     width = sum(table.array(array).shape[1] for array in table.names)
     step = max(1, min(1 << 20, CHUNK_ELEMENTS // width)) if format.by_columns else max(1, len(table))
     with ScoreWriter(format, name, kinds, about) as writer:
         for start in range(0, len(table), step):
-            writer._sink.write(_columns_of(table[start : start + step], header, format))
+            beside = {key: column[start : start + step] for key, column in texts.items()}
+            writer._sink.write({**_columns_of(table[start : start + step], header, format), **beside})
 
 
 def _columns_of(table: ModelOutputs, header: list[str] | None, format: type[TableReader]) -> Columns:
