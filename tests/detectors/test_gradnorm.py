@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.gradnorm import GradNorm
+from normscale.detectors.logit_scores import GradNorm
 
 
 def problem(n: int = 6, d: int = 5, n_classes: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import pytest
 from sklearn.covariance import OAS
 
 import normscale as ns
-from normscale.detectors.relative_mahalanobis import RelativeMahalanobis
+from normscale.detectors.mahalanobis import RelativeMahalanobis
 
 
 def outputs(n: int = 600, d: int = 9, n_classes: int = 4, seed: int = 0) -> ns.ModelOutputs:

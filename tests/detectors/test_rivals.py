@@ -29,7 +29,7 @@ def test_mahalanobis_equals_solving_for_every_pair() -> None:
     assert train.labels is not None
     expected = oracles.mahalanobis(train.features, train.labels, test.features)
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-10)
-    assert detector.distances_[0].rank == 12
+    assert detector.fitted_.gaussians[0].whitening.shape[1] == 12
 
 
 def test_mahalanobis_is_not_moved_by_a_common_offset() -> None:
@@ -44,8 +44,8 @@ def test_oas_shrinkage_is_scikit_learns() -> None:
     train = outputs(40)
     assert train.labels is not None
     detector = ns.Mahalanobis(shrinkage="oas").fit(train)
-    centred = train.features - detector.distances_[0].means[train.labels]
-    assert detector.distances_[0].shrinkage == pytest.approx(
+    centred = train.features - detector.fitted_.gaussians[0].means[train.labels]
+    assert detector.fitted_.gaussians[0].shrinkage == pytest.approx(
         OAS(assume_centered=True).fit(centred).shrinkage_, rel=1e-10
     )
 
@@ -55,13 +55,13 @@ def test_a_singular_covariance_reports_its_rank() -> None:
     doubled = ns.ModelOutputs(train.logits, np.c_[train.features, train.features[:, :5]], train.labels)
     with pytest.warns(ns.NumericalWarning, match="rank 12 of 17"):
         detector = ns.Mahalanobis(shrinkage=0.0).fit(doubled)
-    assert detector.distances_[0].rank == 12
+    assert detector.fitted_.gaussians[0].whitening.shape[1] == 12
     np.testing.assert_allclose(
         detector.score(doubled), ns.Mahalanobis(shrinkage=0.0).fit(train).score(train), rtol=1e-6
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert ns.Mahalanobis(shrinkage=0.1).fit(doubled).distances_[0].rank == 17
+        assert ns.Mahalanobis(shrinkage=0.1).fit(doubled).fitted_.gaussians[0].whitening.shape[1] == 17
 
 
 def test_mahalanobis_without_variation_is_refused() -> None:
@@ -77,7 +77,7 @@ def test_a_class_without_training_rows_is_no_candidate() -> None:
     train = outputs()
     assert train.labels is not None
     detector = ns.Mahalanobis(shrinkage=0.0).fit(train[train.labels != 2])
-    assert detector.distances_[0].classes.tolist() == [0, 1, 3]
+    assert detector.fitted_.gaussians[0].classes.tolist() == [0, 1, 3]
 
 
 @pytest.mark.parametrize("shrinkage", (-0.1, 1.1, "ledoit", None))
@@ -159,7 +159,7 @@ def test_weights_fitted_on_attacks_are_those_of_a_logistic_regression() -> None:
     rows, attacked = np.stack(columns, 1), np.arange(600) >= 300
     scaler = StandardScaler().fit(rows)
     reference = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(scaler.transform(rows), attacked)
-    np.testing.assert_allclose(detector.weights_, reference.coef_[0] / scaler.scale_, rtol=1e-4)
+    np.testing.assert_allclose(detector.fitted_.layer_weights, reference.coef_[0] / scaler.scale_, rtol=1e-4)
     with pytest.raises(ns.InvalidInput, match="mahalanobis reads attacked_layer1; got outputs with layer1"):
         ns.Mahalanobis(layers=["layer1", "features"], weights="attacks").fit(train.only("layer1", "features"))
 

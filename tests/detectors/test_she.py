@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.she import SHE
+from normscale.detectors.class_means import SHE
 
 
 def outputs(n: int, seed: int = 0, d: int = 7, n_classes: int = 4) -> ns.ModelOutputs:

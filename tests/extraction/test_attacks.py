@@ -14,7 +14,7 @@ from torch.nn import functional
 import normscale as ns
 from normscale import InvalidInput
 from normscale.bench.train import resnet20
-from normscale.detectors.logistic import logistic_weights
+from normscale.detectors.mahalanobis import logistic_weights
 from normscale.extraction import attacked_layers, extract
 from oracles import mahalanobis
 
@@ -150,8 +150,8 @@ def test_weights_find_the_layer_that_sees_the_attack() -> None:
         theirs = LogisticRegression(C=1.0, tol=1e-12, max_iter=10_000).fit(
             (both - both.mean(axis=0)) / std, np.arange(800) >= 400
         )
-        np.testing.assert_allclose(fitted.weights_, theirs.coef_[0] / std, rtol=1e-4)
-        seen, idle = fitted.weights_ * np.stack(distances[0], axis=1).std(axis=0)
+        np.testing.assert_allclose(fitted.fitted_.layer_weights, theirs.coef_[0] / std, rtol=1e-4)
+        seen, idle = fitted.fitted_.layer_weights * np.stack(distances[0], axis=1).std(axis=0)
         assert seen > 5.0 * abs(idle)
         assert seen > 0.0
 

@@ -2,19 +2,21 @@
 
 from normscale.detectors.base import Detector as Detector
 from normscale.detectors.base import Setting as Setting
-from normscale.detectors.cadref import CADRef as CADRef
+from normscale.detectors.choosing import Ensemble as Ensemble
 from normscale.detectors.choosing import RobustNormScaling as RobustNormScaling
 from normscale.detectors.class_directions import FDBD as FDBD
 from normscale.detectors.class_directions import NCI as NCI
-from normscale.detectors.core import CORE as CORE
+from normscale.detectors.class_logits import KLMatching as KLMatching
+from normscale.detectors.class_logits import MultiThreshold as MultiThreshold
+from normscale.detectors.class_logits import StandardisedMaxLogit as StandardisedMaxLogit
+from normscale.detectors.class_means import CORE as CORE
+from normscale.detectors.class_means import SHE as SHE
+from normscale.detectors.class_means import CADRef as CADRef
 from normscale.detectors.dart import DART as DART
-from normscale.detectors.ensemble import Ensemble as Ensemble
 from normscale.detectors.fixed_steps import Centred as Centred
 from normscale.detectors.fixed_steps import Tempered as Tempered
 from normscale.detectors.fixed_steps import Unit as Unit
-from normscale.detectors.gradnorm import GradNorm as GradNorm
 from normscale.detectors.gram import Gram as Gram
-from normscale.detectors.kl_matching import KLMatching as KLMatching
 from normscale.detectors.limited_features import DICE as DICE
 from normscale.detectors.limited_features import VRA as VRA
 from normscale.detectors.limited_features import OptFS as OptFS
@@ -24,11 +26,12 @@ from normscale.detectors.logit_scores import MSP as MSP
 from normscale.detectors.logit_scores import ODIN as ODIN
 from normscale.detectors.logit_scores import Energy as Energy
 from normscale.detectors.logit_scores import Entropy as Entropy
+from normscale.detectors.logit_scores import GradNorm as GradNorm
 from normscale.detectors.logit_scores import MaxLogit as MaxLogit
+from normscale.detectors.logit_scores import TemperatureScaling as TemperatureScaling
 from normscale.detectors.mahalanobis import Mahalanobis as Mahalanobis
 from normscale.detectors.mahalanobis import MahalanobisLayers as MahalanobisLayers
-from normscale.detectors.multi_threshold import MultiThreshold as MultiThreshold
-from normscale.detectors.neco import NECO as NECO
+from normscale.detectors.mahalanobis import RelativeMahalanobis as RelativeMahalanobis
 from normscale.detectors.neighbours import KNN as KNN
 from normscale.detectors.neighbours import NNGuide as NNGuide
 from normscale.detectors.norm_scaling import NormScaling as NormScaling
@@ -39,7 +42,7 @@ from normscale.detectors.registry import list_detectors as list_detectors
 from normscale.detectors.registry import load_detector as load_detector
 from normscale.detectors.registry import make_detector as make_detector
 from normscale.detectors.registry import register as register
-from normscale.detectors.relative_mahalanobis import RelativeMahalanobis as RelativeMahalanobis
+from normscale.detectors.residual import NECO as NECO
 from normscale.detectors.residual import Residual as Residual
 from normscale.detectors.residual import ViM as ViM
 from normscale.detectors.rtl import RTL as RTL
@@ -47,12 +50,9 @@ from normscale.detectors.shaped_features import ASH as ASH
 from normscale.detectors.shaped_features import LTS as LTS
 from normscale.detectors.shaped_features import SCALE as SCALE
 from normscale.detectors.shaped_features import AdaSCALE as AdaSCALE
-from normscale.detectors.she import SHE as SHE
-from normscale.detectors.standardised_max_logit import StandardisedMaxLogit as StandardisedMaxLogit
 from normscale.detectors.step import Step as Step
 from normscale.detectors.step import Wrapper as Wrapper
 from normscale.detectors.stream_aware import StreamAware as StreamAware
-from normscale.detectors.temperature_scaling import TemperatureScaling as TemperatureScaling
 from normscale.detectors.threshold import Threshold as Threshold
 from normscale.detectors.weiper import WeiPer as WeiPer
 

@@ -1,10 +1,8 @@
 """The contract of every detector: fit, score, stream, set a threshold, predict, save.
 
-A detector reads some of a classifier's outputs and gives each input a number: HIGHER = MORE OoD. Its class says all
-there is to say about it; nothing else in the package knows its name. Constructors only store parameters. What ``fit``
-learns is a record, :attr:`Detector.fitted_`, and what a stream moves is another, :attr:`Detector.state_`: keeping,
-copying, checking and joining them is written once, against the records. ``score`` never changes anything. A call that
-raises leaves the detector as it was.
+A detector reads some of a classifier's outputs and gives each input a number: HIGHER = MORE OoD. Constructors only
+store parameters. What ``fit`` learns is a record, :attr:`Detector.fitted_`, and what a stream moves is another,
+:attr:`Detector.state_`. ``score`` never changes anything. A call that raises leaves the detector as it was.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -51,8 +50,6 @@ class Detector(OutputsReader):
 
     One file and the decorator :func:`~normscale.detectors.registry.register` are all that a new detector needs.
     """
-
-    # -- what a subclass writes: the fit ---------------------------------------------------------------------
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         """Learn from checked chunks; every chunk must be consumed.
@@ -104,9 +101,8 @@ class Detector(OutputsReader):
         """A fit that also gives training rows the scores of copies which have not seen them."""
         return HeldOutFit(self)
 
-    # -- what a subclass writes: scores ----------------------------------------------------------------------
-    # One without running statistics writes _score; one with writes _start, _step and _score_at, and has STREAM
-    # among its settings.
+    # What a subclass writes for scores: one without running statistics _score; one with them _start, _step and
+    # _score_at, and it has STREAM among its settings.
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         """Scores of outputs of checked shape; must raise on rows that are not finite."""
@@ -160,21 +156,12 @@ class Detector(OutputsReader):
         """How :meth:`stream` scores, where its statistics are nothing but moments of the logits; else None."""
         return None
 
-    # -- what everyone calls ---------------------------------------------------------------------------------
-
     def fit(self, outputs: OutputsLike) -> Self:
-        """Learn from the classifier's outputs on its training set.
+        """Learn from the classifier's outputs on its training set; returns self.
 
-        Parameters
-        ----------
-        outputs : ModelOutputs, or the array itself where a detector reads only one
-            The names of a DataFrame's columns become :attr:`class_names`; from then on columns are matched by name.
-            Probabilities in the place of logits, equal rows and too few rows a class are warned of
-            (:class:`~normscale.errors.NumericalWarning`), unless there are fewer than 20 rows.
-
-        Returns
-        -------
-        self
+        ``outputs`` may be the array itself where a detector reads only one. The names of a DataFrame's columns become
+        :attr:`class_names`; from then on columns are matched by name. Probabilities in the place of logits, equal rows
+        and too few rows a class are warned of, unless there are fewer than 20 rows.
         """
         if is_dataframe(outputs):
             record, names = read_dataframe(outputs, self.reads[0])
@@ -206,7 +193,7 @@ class Detector(OutputsReader):
     def score(
         self, outputs: OutputsLike, *, state: Any = None, threads: int = 1, on_invalid: str = "raise"
     ) -> FloatArray:
-        """Score each input; nothing changes.
+        """Score each input (n,), float64, higher = more out-of-distribution; nothing changes.
 
         Parameters
         ----------
@@ -217,17 +204,11 @@ class Detector(OutputsReader):
             How many threads may share the work.
         on_invalid : {"raise", "skip"}
             What to do with a row that holds NaN or infinity: refuse all rows, or give that one the score NaN.
-
-        Returns
-        -------
-        array of shape (n,), float64; higher = more out-of-distribution
         """
         record = self._read(outputs)
         if state is not None:
             return _without_bad_rows(lambda rows: self._score_at(state, rows, threads), record, on_invalid)
-        if not self._in_place:
-            return _without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid)
-        with self._lock:
+        with self._lock if self._in_place else nullcontext():
             return _without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid)
 
     def stream(
@@ -255,31 +236,21 @@ class Detector(OutputsReader):
                 if self.sources_ is None:
                     self.sources_ = SourceStates(self)
                 return stream_by_source(self, self.sources_, outputs, by, threads=threads, on_invalid=on_invalid)
+
+        def go_on(rows: ModelOutputs) -> FloatArray:
+            scores, self.state_ = self._step(self._current(), self._prepare(rows, threads), threads)
+            return scores
+
         record = self._read(outputs)
         with self._lock:
-            if on_invalid == "raise" and self.state_ is not None:  # one row at a time should cost little
-                try:
-                    scores, self.state_ = self._step(self.state_, self._prepare(record, threads), threads)
-                except InvalidInput as error:
-                    raise _naming_the_row(error, record) from None
-                return scores
-            return _without_bad_rows(lambda rows: self._go_on(rows, threads), record, on_invalid)
-
-    def _go_on(self, record: ModelOutputs, threads: int) -> FloatArray:
-        """Step on with the state that is kept, which may be changed in place."""
-        scores, self.state_ = self._step(self._current(), self._prepare(record, threads), threads)
-        return scores
+            return _without_bad_rows(go_on, record, on_invalid)
 
     def step(
         self, state: Any, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise"
     ) -> tuple[FloatArray, Any]:
         """Take rows into a state and score them, as :meth:`stream` does with the state it keeps.
 
-        Returns
-        -------
-        scores : array of shape (n,)
-        state : record
-            The one after the rows; the one that was given is left as it was.
+        Returns the scores (n,) and the state after the rows; the one that was given is left as it was.
         """
         after = state
 
@@ -294,10 +265,7 @@ class Detector(OutputsReader):
     def merge(self, first: Any, second: Any) -> Any:
         """The state of a stream that has the rows of two streams, both begun by :meth:`start`; training counts once.
 
-        Raises
-        ------
-        InvalidInput
-            Where what is learned depends on the order of the rows.
+        Where what is learned depends on the order of the rows, it raises.
         """
         return self._merge_states(first, second)
 
@@ -319,9 +287,8 @@ class Detector(OutputsReader):
     ) -> Self:
         """Set the threshold on in-distribution inputs that ``fit`` has not seen.
 
-        It serves :meth:`score` and, from the first row, :meth:`stream`: running statistics that would jump with the
-        first rows of a stream are made to begin calmly, see the detector. One that has no
-        :attr:`holds_threshold_in_stream` needs a threshold of its own for streams: pass ``stream=True``.
+        It serves :meth:`score` and, from the first row, :meth:`stream`; a detector without
+        :attr:`holds_threshold_in_stream` needs one of its own for streams: pass ``stream=True``.
 
         Parameters
         ----------

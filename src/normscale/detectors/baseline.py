@@ -108,8 +108,7 @@ class TrainingBaseline(NamedTuple):
         if not len(logits) or (float(logits.min()) >= low and float(logits.max()) <= high):
             return np.zeros(len(logits), dtype=np.bool_)
         largest, smallest = logits.max(axis=1).astype(np.float64), logits.min(axis=1).astype(np.float64)
-        far: BoolArray = ((largest > high) | (smallest < low)) & np.isfinite(largest) & np.isfinite(smallest)
-        return far
+        return ((largest > high) | (smallest < low)) & np.isfinite(largest) & np.isfinite(smallest)
 
     def far_sentence(self, logits: Rows) -> str:
         """What to say of rows of which some are :meth:`far_outside`."""
@@ -133,11 +132,9 @@ class TrainingBaseline(NamedTuple):
     @property
     def share(self) -> FloatArray:
         """(C,) the share of rows predicted as each class."""
-        share: FloatArray = self.predicted / self.predicted.sum()
-        return share
+        return np.asarray(self.predicted / self.predicted.sum())
 
     def check(self) -> None:
-        """Raise where the counts and the moments cannot be of the same rows."""
         if self.extremes[0] > self.extremes[1]:
             raise InvalidInput("baseline.extremes must be two numbers, the smaller first.")
         if not self.predicted.any() or self.of_logits.weight != self.predicted.sum():
@@ -180,23 +177,13 @@ def why_nothing_is_learned(detector: Detector) -> str | None:
     n = int(baseline.moments.weight)
     if n == 1:
         return f"{detector.name} was given 1 training row, which shows nothing of how rows vary. Pass more."
-    if not any(moments.m2.any() for moments in (baseline.moments, *baseline.others.values())):
-        return f"all {n} training rows are the same, so {detector.name} learns nothing from them. Pass others."
-    return None
+    if any(moments.m2.any() for moments in (baseline.moments, *baseline.others.values())):
+        return None
+    return f"all {n} training rows are the same, so {detector.name} learns nothing from them. Pass others."
 
 
 def why_little_is_learned(detector: Detector) -> str | None:
-    """Why the rows of a detector that describes every class by its labels tell little: they are few; else None.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from normscale import Mahalanobis, ModelOutputs
-    >>> logits = np.random.default_rng(0).normal(size=(8, 4))
-    >>> rows = ModelOutputs(logits, features=logits[:, :2], labels=logits.argmax(axis=1))
-    >>> print(why_little_is_learned(Mahalanobis().fit(rows)))
-    mahalanobis was fitted on 8 rows of 4 classes, 2 a class: its scores will say little. Pass 5 a class or more.
-    """
+    """Why the rows of a detector that describes every class by its labels tell little: they are few; else None."""
     baseline = detector.baseline_
     if baseline is None or not detector.needs_labels:
         return None

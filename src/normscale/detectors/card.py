@@ -1,4 +1,4 @@
-"""What a detector says about itself, for people: read from its class, so that any detector has a card."""
+"""What a detector says about itself, for display: read from its class, so that any detector has a card."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ class DetectorCard(NamedTuple):
     name: str
     title: str
     paper: str
+    """Authors and year."""
     idea: str
     """The first sentence of the docstring."""
     description: str
@@ -35,9 +36,7 @@ class DetectorCard(NamedTuple):
     settings: tuple[str, ...]
     cost: str
     python_example: str
-    """The section Examples."""
     reference: str
-    """The section References."""
     is_step: bool
 
     def document(self) -> dict[str, Any]:
@@ -57,12 +56,13 @@ meaning='divides the logits'))
     """
     detector = make_detector(name)
     cls = type(detector)
-    sections = _sections(inspect.getdoc(cls) or "")
-    idea, _, description = sections[""].partition("\n\n")
+    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.getdoc(cls) or "", flags=re.MULTILINE)
+    sections = {title: text.strip("\n") for title, text in zip(parts[1::2], parts[2::2], strict=True)}
+    idea, _, description = parts[0].strip("\n").partition("\n\n")
     return DetectorCard(
         name=detector.name,
         title=detector.title or detector.name,
-        paper=detector.paper,
+        paper=detector.paper.partition(': "')[0],
         idea=" ".join(idea.split()),
         description=description.strip("\n"),
         reads=detector.reads,
@@ -78,21 +78,15 @@ meaning='divides the logits'))
 
 def _parameters(detector: Detector, joined: bool) -> tuple[CardParameter, ...]:
     """Own parameters; of a step with its score also the score's."""
-    values = detector.get_params()
-    own = tuple(
-        CardParameter(key, _plain(values[key]), meaning)
-        for key, meaning in detector.parameters.items()
-        if not (joined and key == "score")
-    )
+    own = {}
+    for key, value in detector.get_params().items():
+        plain = list(value) if isinstance(value, tuple) else value
+        own[key] = CardParameter(key, plain, detector.parameters[key])
     if joined and isinstance(detector, Step):
-        taken = {one.name for one in own}
         inner = _parameters(detector.scorer, isinstance(detector.scorer, Step))
-        own += tuple(one for one in inner if one.name not in taken)
-    return own
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+        del own["score"]
+        own |= {one.name: one for one in inner if one.name not in own}
+    return tuple(own.values())
 
 
 def _needs(detector: Detector) -> tuple[str, ...]:
@@ -105,17 +99,3 @@ def _needs(detector: Detector) -> tuple[str, ...]:
     if detector.needs_head:
         needs.append("the network's last layer (head) for fit")
     return tuple(needs)
-
-
-def _sections(doc: str) -> dict[str, str]:
-    """A docstring in numpy style by its sections; "" is what comes before the first.
-
-    Examples
-    --------
-    >>> _sections("Idea.\\n\\nExamples\\n--------\\n>>> 1\\n1")
-    {'': 'Idea.', 'Examples': '>>> 1\\n1'}
-    """
-    parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", doc, flags=re.MULTILINE)
-    found = {"": parts[0].strip("\n")}
-    found |= {title: text.strip("\n") for title, text in zip(parts[1::2], parts[2::2], strict=True)}
-    return found

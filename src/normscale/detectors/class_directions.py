@@ -58,10 +58,6 @@ class FDBD(ClassDirections):
     classes and mu the mean of the training features. Between two classes of equal weights there is no boundary, and
     their term is left out. Nothing is chosen, by OoD data or otherwise.
 
-    References
-    ----------
-    Liu & Qin, "Fast Decision Boundary based Out-of-Distribution Detector", 2024.
-
     Examples
     --------
     >>> train = ModelOutputs(np.eye(2), features=[[0.0], [2.0]], head=([[1.0], [-1.0]], np.zeros(2)))
@@ -71,7 +67,7 @@ class FDBD(ClassDirections):
 
     name = "fdbd"
     title = "fDBD"
-    paper = "Liu & Qin 2024"
+    paper = 'Liu & Qin 2024: "Fast Decision Boundary based Out-of-Distribution Detector"'
     cost = "a matrix product with the last layer"
 
     _closeness: FloatArray
@@ -96,8 +92,7 @@ class FDBD(ClassDirections):
         logits -= logits[np.arange(predicted.size), predicted][:, None]
         to_boundaries = np.einsum("ij,ij->i", logits, self._closeness[predicted])  # minus the distances
         features -= self.mean_
-        score: FloatArray = to_boundaries / np.maximum(lengths(features), _SMALLEST)
-        return score
+        return to_boundaries / np.maximum(lengths(features), _SMALLEST)
 
 
 @register
@@ -110,10 +105,6 @@ class NCI(ClassDirections):
     Features that lie in mu have no direction; the first term is 0 there. The authors tune alpha on OoD data; here it is
     the default of their code in OpenOOD, whatever the data.
 
-    References
-    ----------
-    Liu & Qin, "Detecting Out-of-Distribution Through the Lens of Neural Collapse", 2025.
-
     Examples
     --------
     >>> train = ModelOutputs(np.eye(2), features=[[2.0, 0.0], [0.0, 2.0]], head=(np.eye(2), np.zeros(2)))
@@ -123,7 +114,7 @@ class NCI(ClassDirections):
 
     name = "nci"
     title = "NCI"
-    paper = "Liu & Qin 2025"
+    paper = 'Liu & Qin 2025: "Detecting Out-of-Distribution Through the Lens of Neural Collapse"'
     cost = "one pass over the features"
     parameters = {"alpha": "weight of the size of the features, at least 0"}
 
@@ -138,5 +129,4 @@ class NCI(ClassDirections):
         features -= self.mean_
         along = np.einsum("ij,ij->i", features, self.fitted_.weight[logits.argmax(axis=1)])
         distance = lengths(features)
-        score: FloatArray = -along / np.where(distance > 0.0, distance, 1.0) - self.alpha * size
-        return score
+        return -along / np.where(distance > 0.0, distance, 1.0) - self.alpha * size

@@ -38,11 +38,6 @@ class DART(Detector):
     Its constants were set after looking at eight OoD sets of a CIFAR-10 ResNet-20, so figures on that network flatter
     it. Do not take its results for the authors'.
 
-    References
-    ----------
-    Lee, Yang, Bahk & Kim, "Tracking the Discriminative Axis: Dual Prototypes for Test-Time OOD Detection Under
-    Covariate Shift", 2026.
-
     Examples
     --------
     >>> rng = np.random.default_rng(0)
@@ -54,7 +49,10 @@ class DART(Detector):
 
     name = "dart"
     title = "DART"
-    paper = "Lee et al. 2026"
+    paper = (
+        'Lee et al. 2026: "Tracking the Discriminative Axis: Dual Prototypes for Test-Time OOD Detection Under '
+        'Covariate Shift"'
+    )
     cost = "two distances a row; in a stream one row after the other"
     reads = (LOGITS, FEATURES)
     settings = (Setting.FROZEN, Setting.STREAM)
@@ -63,8 +61,6 @@ class DART(Detector):
     _reads_again = True
 
     class Fitted(NamedTuple):
-        """The Energy above which a row counts as OoD, how features are standardised, and both prototypes."""
-
         limit: float
         mean: Annotated[FloatArray, Numbers(FEATURES)]
         factor: Annotated[FloatArray, Numbers(FEATURES, least=0.0)]

@@ -6,7 +6,7 @@ the k best, given how far such a product can be off; these are compared in float
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +16,16 @@ from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.row_blocks import float_blocks, lengths, unit_rows
 from normscale.errors import InvalidInput
 
+Value = Callable[[FloatArray, FloatArray], FloatArray]
+"""Of queries and vectors, row by row."""
 _PRODUCTS = 1 << 21
 """Products held at once: 8 MB in float32."""
 _LEAST_QUERIES = 64
 """Queries whose products are held at once also where the bank is so large that these are more."""
 _PAIRS = 1024
 """Candidates compared in float64 at once."""
-_NEAR = 0.01
-"""Squared distances below this are computed from differences of vectors alone."""
 _MOST_CANDIDATES = 1 / 64
-"""Share of a bank above which candidates are so many that all of it is compared in float64."""
+"""Share of a bank above which candidates are so many that float64 products choose among them."""
 
 
 class BankSample:
@@ -64,17 +64,7 @@ class BankSample:
 
 
 class FeatureBank:
-    """Vectors ``weights * rows / |rows|`` to search among; a row of zeros stays one.
-
-    Parameters
-    ----------
-    rows : array (m, d), m >= 1
-    weights : array (m,)
-
-    Attributes
-    ----------
-    rows, weights : as given
-    """
+    """Vectors ``weights * rows / |rows|`` to search among, of rows (m, d); a row of zeros stays one."""
 
     def __init__(self, rows: Rows, weights: FloatArray) -> None:
         if rows.ndim != 2 or not rows.shape[0] or weights.shape != rows.shape[:1] or not np.isfinite(weights).all():
@@ -88,7 +78,7 @@ class FeatureBank:
         empty = self._lengths == 0.0
         self._lengths[empty] = 1.0
         # The nearest vector has the largest product less half of its squared length, which is 1/2, or 0 for zeros.
-        self._lead = np.where(empty, 0.5, 0.0) if empty.any() else None
+        self._lead = np.where(empty, 0.5, 0.0)
         self._terms = (rows.shape[1] + 8) * float(np.abs(weights).max())
 
     def __len__(self) -> int:
@@ -101,62 +91,51 @@ class FeatureBank:
         Distances come from differences of vectors, so that nearly equal vectors lose no digits; a vector of the bank is
         at distance 0 from itself.
         """
-        out = np.empty(queries.shape[0])
-        for where, keys in self._products(queries, self._lead):
-            block = queries[where]
-            found = _candidates(keys, k, self._error(np.float32), only_last=True)
-            if found is None:
-                out[where] = self._distances_in_float64(block, k)
-                continue
-            rows, columns, above = found
-            values = np.empty(rows.size)
-            for a in range(0, rows.size, _PAIRS):
-                pairs = slice(a, a + _PAIRS)
-                apart = block[rows[pairs]] - self._vector(columns[pairs])
-                values[pairs] = np.einsum("ij,ij->i", apart, apart)
-            order = np.lexsort((values, rows))
-            starts = np.searchsorted(rows, np.arange(block.shape[0]))
-            out[where] = np.sqrt(values[order][starts + (k - 1 - above)])
-        return out
 
-    def _distances_in_float64(self, queries: FloatArray, k: int) -> FloatArray:
-        """The same for queries that float32 products cannot tell apart: float64 products choose the candidates."""
-        out = np.empty(queries.shape[0])
-        margin = 2.0 * self._error(np.float64)
-        for i, keys in self._exact_products(queries, self._lead):
-            last = np.partition(keys, len(self) - k)[len(self) - k]
-            query = queries[i]
-            square = 1.0 + query @ query - 2.0 * last
-            if square < _NEAR:  # what is left of the subtraction has lost digits
-                columns = np.flatnonzero(np.abs(keys - last) <= margin)
-                squares = np.empty(columns.size)
-                for a in range(0, columns.size, _PAIRS):
-                    apart = query - self._vector(columns[a : a + _PAIRS])
-                    squares[a : a + _PAIRS] = np.einsum("ij,ij->i", apart, apart)
-                place = k - 1 - np.count_nonzero(keys > last + margin)
-                square = np.partition(squares, place)[place]
-            out[i] = np.sqrt(square)
-        return out
+        def squared_distances(queries: FloatArray, vectors: FloatArray) -> FloatArray:
+            apart = queries - vectors
+            return np.asarray(np.einsum("ij,ij->i", apart, apart))
+
+        return np.sqrt(self._smallest(queries, k, self._lead, squared_distances)[:, -1])
 
     def largest_products(self, queries: FloatArray, k: int) -> FloatArray:
         """The k largest inner products of each query (n, d) with the bank, the largest first; (n, k)."""
+
+        def minus_products(queries: FloatArray, vectors: FloatArray) -> FloatArray:
+            return -np.asarray(np.einsum("ij,ij->i", queries, vectors))
+
+        return -self._smallest(queries, k, np.zeros(len(self)), minus_products)
+
+    def _smallest(self, queries: FloatArray, k: int, lead: FloatArray, value: Value) -> FloatArray:
+        """The k smallest values of each query with vectors of the bank, in order; (n, k).
+
+        They are those of the k largest products, each with its lead.
+        """
         out = np.empty((queries.shape[0], k))
-        for where, keys in self._products(queries, None):
+        for where, keys in self._products(queries, lead):
             block = queries[where]
-            found = _candidates(keys, k, self._error(np.float32), only_last=False)
+            found = _candidates(keys, k, self._error(np.float32))
             if found is None:
-                for i, exact in self._exact_products(block, None):
-                    out[where.start + i] = -np.sort(-np.partition(exact, len(self) - k)[len(self) - k :])
+                for i, exact in self._exact_products(block, lead):
+                    last = np.partition(exact, len(self) - k)[len(self) - k]
+                    columns = np.flatnonzero(exact >= last - 2.0 * self._error(np.float64))
+                    values = self._values(block, np.full(columns.size, i), columns, value)
+                    out[where.start + i] = np.sort(values)[:k]
                 continue
-            rows, columns, _ = found
-            values = np.empty(rows.size)
-            for a in range(0, rows.size, _PAIRS):
-                pairs = slice(a, a + _PAIRS)
-                values[pairs] = np.einsum("ij,ij->i", block[rows[pairs]], self._vector(columns[pairs]))
-            order = np.lexsort((-values, rows))
+            rows, columns = found
+            values = self._values(block, rows, columns, value)
+            order = np.lexsort((values, rows))
             starts = np.searchsorted(rows, np.arange(block.shape[0]))
             out[where] = values[order][starts[:, None] + np.arange(k)]
         return out
+
+    def _values(self, queries: FloatArray, rows: IntArray, columns: IntArray, value: Value) -> FloatArray:
+        """Values of pairs of a query and a vector, in float64."""
+        values = np.empty(rows.size)
+        for a in range(0, rows.size, _PAIRS):
+            pairs = slice(a, a + _PAIRS)
+            values[pairs] = value(queries[rows[pairs]], self._vector(columns[pairs]))
+        return values
 
     def _error(self, dtype: type[np.floating[Any]]) -> float:
         """How far a product of a unit vector with the bank can be off when it is computed in this precision."""
@@ -167,38 +146,33 @@ class FeatureBank:
         vectors *= self.weights[columns, None]
         return vectors
 
-    def _products(self, queries: FloatArray, lead: FloatArray | None) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+    def _products(self, queries: FloatArray, lead: FloatArray) -> Iterator[tuple[slice, NDArray[np.float32]]]:
         """Blocks of queries with their float32 products; the larger, the nearer."""
         size = min(queries.shape[0], max(_LEAST_QUERIES, _PRODUCTS // len(self)))
         room: NDArray[np.float32] = np.empty((size, len(self)), dtype=np.float32)
         for a in range(0, queries.shape[0], max(1, size)):
             where = slice(a, min(a + size, queries.shape[0]))
             keys = np.matmul(queries[where].astype(np.float32), self._vectors.T, out=room[: where.stop - a])
-            if lead is not None:
+            if lead.any():
                 keys += lead.astype(np.float32)
             yield where, keys
 
-    def _exact_products(self, queries: FloatArray, lead: FloatArray | None) -> Iterator[tuple[int, FloatArray]]:
+    def _exact_products(self, queries: FloatArray, lead: FloatArray) -> Iterator[tuple[int, FloatArray]]:
         """Every query's place and its float64 products (m,)."""
         step = max(1, _PRODUCTS // (8 * queries.shape[1]))
         size = max(1, _PRODUCTS // (2 * len(self)))
         for a in range(0, queries.shape[0], size):
             block = queries[a : a + size]
-            keys = np.empty((block.shape[0], len(self)))
+            keys = np.tile(lead, (block.shape[0], 1))
             for b in range(0, len(self), step):
-                np.matmul(block, self._vector(slice(b, b + step)).T, out=keys[:, b : b + step])
-            if lead is not None:
-                keys += lead
+                keys[:, b : b + step] += block @ self._vector(slice(b, b + step)).T
             yield from enumerate(keys, a)
 
 
-def _candidates(
-    keys: NDArray[np.float32], k: int, error: float, *, only_last: bool
-) -> tuple[IntArray, IntArray, IntArray] | None:
-    """Which entries of every row may be its k largest (or its k-th) when each is off by up to ``error``.
+def _candidates(keys: NDArray[np.float32], k: int, error: float) -> tuple[IntArray, IntArray] | None:
+    """Rows and columns, sorted by row, of the entries that may be among the k largest of their row.
 
-    Returns rows and columns of the candidates, sorted by row, and for each row how many further entries are surely
-    larger than the k-th; None where there are too many candidates to look at one by one.
+    Each may be off by up to ``error``. None where there are too many to look at one by one.
     """
     n, m = keys.shape
     groups = m // (8 * k)
@@ -211,15 +185,4 @@ def _candidates(
     flat = np.flatnonzero(keys >= (bound - 2.0 * error)[:, None])
     if flat.size > n * (k + max(4 * k, m * _MOST_CANDIDATES)):
         return None
-    rows, columns = flat // m, flat % m
-    above = np.zeros(n, dtype=np.int64)
-    if only_last:
-        values = keys.ravel()[flat].astype(np.float64)
-        order = np.lexsort((-values, rows))
-        starts = np.searchsorted(rows, np.arange(n))
-        last = values[order][starts + (k - 1)]
-        surely = values > last[rows] + 2.0 * error
-        open_ = ~surely & (values >= last[rows] - 2.0 * error)
-        above = np.bincount(rows[surely], minlength=n)
-        rows, columns = rows[open_], columns[open_]
-    return rows, columns, above
+    return flat // m, flat % m

@@ -69,10 +69,6 @@ class Tempered(Step):
     is ODIN's, without ODIN's change of the inputs; nothing is learned, and no OoD data chooses it here.
     ``temperature_scaling`` fits one on labelled rows instead.
 
-    References
-    ----------
-    Liang, Li & Srikant, "Enhancing The Reliability of Out-of-distribution Image Detection in Neural Networks", 2018.
-
     Examples
     --------
     >>> detector = Tempered("max_logit", temperature=4.0)
@@ -82,7 +78,10 @@ class Tempered(Step):
 
     name = "tempered"
     title = "Tempered"
-    paper = "Liang, Li & Srikant 2018"
+    paper = (
+        'Liang, Li & Srikant 2018: "Enhancing The Reliability of Out-of-distribution Image Detection in Neural '
+        'Networks"'
+    )
     cost = "one pass over the logits, and the score"
     default_score = "msp"
     own_reads = (LOGITS,)
@@ -120,10 +119,6 @@ class Unit(Step):
     Networks give OoD inputs shorter features than others, which lie near every class mean: a distance then takes them
     for familiar. Directions alone do not. A row of zeros stays one. ``unit+mahalanobis`` is Mahalanobis++.
 
-    References
-    ----------
-    Mueller & Hein, "Mahalanobis++: Improving OOD Detection via Feature Normalization", 2025.
-
     Examples
     --------
     >>> train = ModelOutputs(features=[[2.0, 0.1], [3.0, -0.1], [0.1, 5.0], [-0.1, 1.0]], labels=[0, 0, 1, 1])
@@ -134,7 +129,7 @@ class Unit(Step):
 
     name = "unit"
     title = "Unit length"
-    paper = "Mueller & Hein 2025"
+    paper = 'Mueller & Hein 2025: "Mahalanobis++: Improving OOD Detection via Feature Normalization"'
     cost = "one more pass over the features"
     default_score = "mahalanobis"
     own_reads = (FEATURES,)

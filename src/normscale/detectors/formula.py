@@ -13,7 +13,7 @@ import numpy as np
 from normscale._kernels import BlockState
 from normscale._kernels.mixture import REACH as REACH
 from normscale._validate import FloatArray
-from normscale.errors import InvalidInput, NotFitted
+from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS
 
 if TYPE_CHECKING:
@@ -31,18 +31,12 @@ class OodPosition(NamedTuple):
         max(0, trust_c * (mean_j(x_j^2 - (x_j - ood_mean_cj)^2 * inverse_variance_cj) - log_variance_c))
     """
 
-    mean: FloatArray
-    """(C, C)"""
-    inverse_deviation: FloatArray
-    """(C, C)"""
-    ood_mean: FloatArray
-    """(C, C)"""
-    inverse_variance: FloatArray
-    """(C, C)"""
-    log_variance: FloatArray
-    """(C,)"""
-    trust: FloatArray
-    """(C,) 0 for a class without OoD rows."""
+    mean: FloatArray  # (C, C)
+    inverse_deviation: FloatArray  # (C, C)
+    ood_mean: FloatArray  # (C, C)
+    inverse_variance: FloatArray  # (C, C)
+    log_variance: FloatArray  # (C,)
+    trust: FloatArray  # (C,) 0 for a class without OoD rows
 
 
 class LogitFormula(NamedTuple):
@@ -67,12 +61,9 @@ class LogitFormula(NamedTuple):
 class FeatureFormula(NamedTuple):
     """Squared distance of (f - centre) @ whitening to the nearest of ``means``, never below 0."""
 
-    centre: FloatArray
-    """(d,)"""
-    whitening: FloatArray
-    """(d, r)"""
-    means: FloatArray
-    """(k, r) of the classes, centred and whitened."""
+    centre: FloatArray  # (d,)
+    whitening: FloatArray  # (d, r)
+    means: FloatArray  # (k, r) of the classes, centred and whitened
     unit: bool = False
     """Whether f is a row of features divided by its length; a row of zeros stays one."""
 
@@ -80,10 +71,8 @@ class FeatureFormula(NamedTuple):
 class BoundaryFormula(NamedTuple):
     """``sum_k (z_k - z_c) closeness_ck / |f - mean|`` for a row predicted as class c."""
 
-    closeness: FloatArray
-    """(C, C)"""
-    mean: FloatArray
-    """(d,)"""
+    closeness: FloatArray  # (C, C)
+    mean: FloatArray  # (d,)
     shortest: float
     """Length that |f - mean| never falls below."""
 
@@ -92,8 +81,7 @@ class SumFormula(NamedTuple):
     """``sum_i weight_i formula_i - class_offset_c + ood_position_c(z)`` for a row predicted as class c."""
 
     terms: tuple[tuple[float, Formula], ...]
-    class_offset: FloatArray
-    """(C,), or (1,) where all are the same."""
+    class_offset: FloatArray  # (C,), or (1,) where all are the same
     ood_position: OodPosition | None = None
 
 
@@ -101,10 +89,8 @@ class RectifiedFormula(NamedTuple):
     """A formula of the logits that the last layer makes of features cut off above: min(f, limit) @ weight.T + bias."""
 
     limit: float
-    weight: FloatArray
-    """(C, d)"""
-    bias: FloatArray
-    """(C,)"""
+    weight: FloatArray  # (C, d)
+    bias: FloatArray  # (C,)
     then: LogitFormula | SumFormula
 
 
@@ -122,12 +108,10 @@ def arrays_of(formula: Formula) -> set[str]:
     """
     if isinstance(formula, SumFormula):
         by_class = formula.class_offset.size > 1 or formula.ood_position is not None
-        inner = set().union(*(arrays_of(term) for _, term in formula.terms))
-        return inner | ({LOGITS} if by_class else set())
-    both = isinstance(formula, BoundaryFormula)
-    return ({LOGITS} if both or isinstance(formula, LogitFormula) else set()) | (
-        {FEATURES} if both or not isinstance(formula, LogitFormula) else set()
-    )
+        return set().union({LOGITS} if by_class else (), *(arrays_of(term) for _, term in formula.terms))
+    if isinstance(formula, LogitFormula):
+        return {LOGITS}
+    return {LOGITS, FEATURES} if isinstance(formula, BoundaryFormula) else {FEATURES}
 
 
 class MomentFormula(NamedTuple):
@@ -149,15 +133,8 @@ def plain_formula(kind: str, temperature: float = 1.0, weight: float = 1.0) -> L
 
 
 def formula_of(detector: Detector) -> Formula:
-    """The formula that gives ``detector.score``, with the statistics as they are now.
-
-    Examples
-    --------
-    >>> from normscale import Energy
-    >>> formula_of(Energy(temperature=2.0)).weight
-    2.0
-    """
-    _require_fitted(detector)
+    """The formula that gives ``detector.score``, with the statistics as they are now."""
+    detector._require_fitted()
     formula = offered_formula(detector)
     if formula is None:
         raise InvalidInput(
@@ -179,15 +156,8 @@ def offered_moments(detector: Detector) -> MomentFormula | None:
 
 
 def moment_formula_of(detector: Detector) -> MomentFormula:
-    """The moments that a graph can carry from batch to batch, and how it scores by them as ``detector.stream`` does.
-
-    Examples
-    --------
-    >>> from normscale import NormScaling
-    >>> moment_formula_of(NormScaling().fit([[4.0, 0.0], [0.0, 8.0]])).kind
-    'log_odds'
-    """
-    _require_fitted(detector)
+    """The moments that a graph can carry from batch to batch, and how it scores by them as ``detector.stream`` does."""
+    detector._require_fitted()
     why = "it has no running statistics"
     if detector.has_running_statistics:
         formula = offered_moments(detector)
@@ -198,11 +168,6 @@ def moment_formula_of(detector: Detector) -> MomentFormula:
         f"stateful needs statistics that are moments of the logits and move; got {detector.name}: {why}. "
         "Leave stateful out (statistics are then frozen as they are), or stream in Python."
     )
-
-
-def _require_fitted(detector: Detector) -> None:
-    if not detector.is_fitted:
-        raise NotFitted(f"{type(detector).__name__} is not fitted; call fit(outputs) or load_detector(path) first.")
 
 
 def _works_as_its_formula(cls: type[Detector], offer: str, *ways: str) -> bool:
@@ -239,5 +204,4 @@ def limits_of(detector: Detector) -> FloatArray | None:
         formula = formula.then
     if isinstance(formula, SumFormula):
         size = np.maximum(size, np.abs(formula.class_offset).max())  # the score is a difference of larger numbers
-    raised: FloatArray = limits + TIE * np.maximum(1.0, size)
-    return raised
+    return limits + TIE * np.maximum(1.0, size)

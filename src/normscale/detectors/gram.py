@@ -12,10 +12,11 @@ from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector, join
+from normscale.detectors.mahalanobis import layer_names
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, ModelOutputs, check_name
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.state import Numbers
 
 _EDGE = 1e-6
@@ -47,13 +48,8 @@ class Gram(Detector):
     sum over layers of the deviation divided by its mean over held-out training rows (every tenth of each class, which
     then sets no bounds); a layer without any such deviation is divided by 1. No OoD data chooses anything.
 
-    The paper has maps, where row i of the Gram matrix is also summed over positions. Layers are averaged over space
-    when they are extracted, so the matrix here is that of a map with one position: it has rank one, and sees which
-    channels are strong together, not where. For a network without maps both are the same.
-
-    References
-    ----------
-    Sastry & Oore, "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices", 2020.
+    The paper has maps, where row i of the Gram matrix is also summed over positions. Layers here are averaged over
+    space when they are extracted, so it sees which channels are strong together, not where.
 
     Examples
     --------
@@ -68,7 +64,9 @@ class Gram(Detector):
 
     name = "gram"
     title = "Gram"
-    paper = "Sastry & Oore 2020"
+    paper = (
+        'Sastry & Oore 2020: "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices"'
+    )
     cost = "a pass over each layer for each power"
     parameters = {
         "layers": "names of the arrays that are looked at",
@@ -76,8 +74,6 @@ class Gram(Detector):
     }
 
     class Fitted(NamedTuple):
-        """The range of every statistic in each layer, and the expected deviation of the layer."""
-
         layers: tuple[GramLayer, ...]
 
     fitted_: Fitted
@@ -87,20 +83,10 @@ class Gram(Detector):
         """Smallest and largest statistics of each layer."""
         return [layer.bounds for layer in self.fitted_.layers]
 
-    @property
-    def expected_(self) -> FloatArray:
-        """The expected deviation in each layer."""
-        return np.array([layer.expected for layer in self.fitted_.layers])
-
     def __init__(self, layers: str | Sequence[str] = (FEATURES,), powers: int = 10) -> None:
-        names = layers.split(",") if isinstance(layers, str) else layers
-        if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-            raise InvalidInput(f"layers must be names of arrays, such as 'stage1,features'; got {layers!r}.")
-        self.layers = tuple(check_name(name) for name in names)
-        if not self.layers or len(set(self.layers)) < len(self.layers) or LOGITS in self.layers:
-            raise InvalidInput(
-                f"layers must be one name or several different ones, logits not among them; got {names}."
-            )
+        self.layers = layer_names(layers)
+        if LOGITS in self.layers:
+            raise InvalidInput(f"layers must be other arrays than the logits; got {layers}.")
         self.powers = _validate.at_least(powers, "powers", 1)
         self.reads = (LOGITS, *self.layers)
 
@@ -138,12 +124,9 @@ class Gram(Detector):
             statistics = _statistics(block, self.powers)
             if not np.isfinite(statistics).all():
                 raise _validate.invalid_row_error(rows, name, can_skip=True)
-            below = np.maximum(bounds[0][classes] - statistics, 0.0)
-            above = np.maximum(statistics - bounds[1][classes], 0.0)
-            below *= weights[0][classes]
-            above *= weights[1][classes]
-            below += above
-            out[place] = below.sum(axis=(1, 2))
+            below = np.maximum(bounds[0][classes] - statistics, 0.0) * weights[0][classes]
+            above = np.maximum(statistics - bounds[1][classes], 0.0) * weights[1][classes]
+            out[place] = (below + above).sum(axis=(1, 2))
         return out
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:

@@ -42,19 +42,20 @@ class _Lock:
     """A lock for each object, made when it is first needed."""
 
     def __get__(self, detector: Kept | None, _: type[Kept]) -> threading.Lock:
-        lock: threading.Lock = detector.__dict__.setdefault("_lock", threading.Lock())
-        return lock
+        return detector.__dict__.setdefault("_lock", threading.Lock())
 
 
 class NoRecord(NamedTuple):
     """A record of a detector that learns nothing."""
 
 
-def _with_parameters(doc: str, parameters: Mapping[str, str]) -> str:
-    """A docstring with a section Parameters, which comes before the other sections."""
-    lines = "\n".join(f"{name}\n    {meaning[:1].upper()}{meaning[1:]}." for name, meaning in parameters.items())
-    before, *others = re.split(r"^(?=(?:References|Examples)\n---)", inspect.cleandoc(doc), flags=re.MULTILINE)
-    return "\n\n".join([before.rstrip(), f"Parameters\n----------\n{lines}", *(part.rstrip() for part in others)])
+def _with_sections(doc: str, parameters: Mapping[str, str], paper: str) -> str:
+    """A docstring with the sections that a class says elsewhere, before those that it has."""
+    meanings = "\n".join(f"{name}\n    {meaning[:1].upper()}{meaning[1:]}." for name, meaning in parameters.items())
+    made = {"Parameters": meanings, "References": f"{paper}." if '"' in paper else ""}
+    before, *others = re.split(r"^(?=\w+\n---)", inspect.cleandoc(doc), flags=re.MULTILINE)
+    added = [f"{title}\n----------\n{text}" for title, text in made.items() if text and f"{title}\n---" not in doc]
+    return "\n\n".join(part.rstrip() for part in (before, *added, *others))
 
 
 class Kept(ABC):
@@ -65,7 +66,7 @@ class Kept(ABC):
     title: str = ""
     """The name in tables and figures."""
     paper: ClassVar[str] = ""
-    """Where it was published."""
+    """Where it was published: authors and year, a colon and the title in quotes; any of it may be missing."""
     cost: ClassVar[str] = ""
     """What a score costs, in plain words: ``one pass over the logits``."""
     reads: tuple[str, ...] = (LOGITS,)
@@ -120,8 +121,8 @@ class Kept(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        if cls.parameters and (doc := cls.__dict__.get("__doc__")) and "Parameters\n" not in doc:
-            cls.__doc__ = _with_parameters(doc, cls.parameters)
+        if doc := cls.__dict__.get("__doc__"):
+            cls.__doc__ = _with_sections(doc, cls.parameters, cls.paper)
 
     def _begin(self) -> Any:
         """What a fit keeps between its readings, where it begins with anything: :attr:`_fitting`."""
@@ -176,7 +177,7 @@ class Kept(ABC):
         header = {
             **self.spec(),
             "widths": self._all_widths(),
-            "threshold": None if self.threshold_ is None else self.threshold_.to_header(),
+            "threshold": None if self.threshold_ is None else self.threshold_._asdict(),
             "class_names": self.class_names,
             "reason": self.reason,
         }

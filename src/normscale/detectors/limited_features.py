@@ -9,10 +9,9 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.formula import LogitFormula, RectifiedFormula, SumFormula, arrays_of
-from normscale.detectors.head_step import HEAD, HeadStep, PercentileStep, percentile_of
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
-from normscale.detectors.step import Score
+from normscale.detectors.step import HEAD, HeadStep, PercentileStep, Score, percentile_of
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.state import Numbers
@@ -28,10 +27,6 @@ class ReAct(PercentileStep):
 
     The limit is a percentile of all training activations together; no OoD data chooses it.
 
-    References
-    ----------
-    Sun, Guo & Li, "ReAct: Out-of-distribution Detection With Rectified Activations", 2021.
-
     Examples
     --------
     >>> from normscale import ModelOutputs
@@ -43,7 +38,7 @@ class ReAct(PercentileStep):
 
     name = "react"
     title = "ReAct"
-    paper = "Sun, Guo & Li 2021"
+    paper = 'Sun, Guo & Li 2021: "ReAct: Out-of-distribution Detection With Rectified Activations"'
     cost = "the last layer, and the score"
     parameters = {
         "score": _SCORE,
@@ -85,10 +80,6 @@ class VRA(PercentileStep):
 
     The default percentiles are ours to vary: check them against the paper before you compare with its figures.
 
-    References
-    ----------
-    Xu, Lian, Liu & Tao, "VRA: Variational Rectified Activation for Out-of-distribution Detection", 2023.
-
     Examples
     --------
     >>> train = ModelOutputs(features=np.arange(11.0).repeat(2).reshape(11, 2), head=(np.eye(2), np.zeros(2)))
@@ -98,7 +89,7 @@ class VRA(PercentileStep):
 
     name = "vra"
     title = "VRA"
-    paper = "Xu et al. 2023"
+    paper = 'Xu et al. 2023: "VRA: Variational Rectified Activation for Out-of-distribution Detection"'
     cost = "the last layer, and the score"
     parameters = {
         "score": _SCORE,
@@ -112,7 +103,6 @@ class VRA(PercentileStep):
         upper: float
 
         def check(self) -> None:
-            """Raise where the limits are in the wrong order."""
             if self.lower > self.upper:
                 raise InvalidInput("lower must not lie above upper.")
 
@@ -143,10 +133,6 @@ class DICE(HeadStep):
 
     The percentile is the authors' for CIFAR, chosen there on noise; no OoD data chooses it here.
 
-    References
-    ----------
-    Sun & Li, "DICE: Leveraging Sparsification for Out-of-Distribution Detection", 2022.
-
     Examples
     --------
     >>> from normscale import ModelOutputs
@@ -158,7 +144,7 @@ class DICE(HeadStep):
 
     name = "dice"
     title = "DICE"
-    paper = "Sun & Li 2022"
+    paper = 'Sun & Li 2022: "DICE: Leveraging Sparsification for Out-of-Distribution Detection"'
     cost = "the last layer, and the score"
     parameters = {
         "score": _SCORE,
@@ -201,10 +187,6 @@ class OptFS(PercentileStep):
 
     scaled to a mean square of 1 over the bins. Features outside of all bins become 0. Nothing is chosen on OoD data.
 
-    References
-    ----------
-    Zhao et al., "Towards Optimal Feature-Shaping Methods for Out-of-Distribution Detection", 2024.
-
     Examples
     --------
     >>> features = np.linspace(0.0, 4.0, 64).reshape(32, 2)
@@ -215,7 +197,7 @@ class OptFS(PercentileStep):
 
     name = "optfs"
     title = "OptFS"
-    paper = "Zhao et al. 2024"
+    paper = 'Zhao et al. 2024: "Towards Optimal Feature-Shaping Methods for Out-of-Distribution Detection"'
     cost = "the last layer, and the score"
     default_score = "max_logit"
     parameters = {

@@ -1,8 +1,8 @@
-"""Scores of the logits alone that learn nothing: MSP, MaxLogit, Energy, entropy, GEN, ODIN."""
+"""Simple functions of the logits: MSP, ODIN, MaxLogit, Energy, entropy, GEN, GradNorm, a fitted temperature."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
 from normscale.detectors.registry import register
-from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
-from normscale.scores import entropy_score, gen_score, scaled_scores
+from normscale.detectors.row_blocks import by_blocks
+from normscale.metrics.temperature import Slopes, TemperatureSearch, slopes
+from normscale.outputs import FEATURES, LOGITS, PERTURBED_LOGITS, ModelOutputs
+from normscale.scores import entropy_score, gen_score, msp_score, scaled_scores
+from normscale.state import Numbers
 
 
 class PlainScore(Detector):
@@ -41,10 +44,6 @@ class PlainScore(Detector):
 class MSP(PlainScore):
     """Maximum softmax probability, as the log-odds of the prediction being wrong.
 
-    References
-    ----------
-    Hendrycks & Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples", 2017.
-
     Examples
     --------
     >>> MSP().score([[2.0, 0.0], [0.5, 0.0]]).round(12).tolist()
@@ -53,7 +52,7 @@ class MSP(PlainScore):
 
     name = "msp"
     title = "MSP"
-    paper = "Hendrycks & Gimpel 2017"
+    paper = 'Hendrycks & Gimpel 2017: "A Baseline for Detecting Misclassified and Out-of-Distribution Examples"'
 
 
 @register
@@ -63,10 +62,6 @@ class ODIN(PlainScore):
     The perturbation needs the network's gradient: :func:`normscale.extraction.perturbed_logits` makes it, and
     ``normscale bench`` does so by itself.
 
-    References
-    ----------
-    Liang, Li & Srikant, "Enhancing the Reliability of Out-of-distribution Image Detection in Neural Networks", 2018.
-
     Examples
     --------
     >>> ODIN(temperature=1000.0).score(ModelOutputs(perturbed_logits=[[20.0, 0.0]])).round(12).tolist()
@@ -75,7 +70,10 @@ class ODIN(PlainScore):
 
     name = "odin"
     title = "ODIN"
-    paper = "Liang, Li & Srikant 2018"
+    paper = (
+        'Liang, Li & Srikant 2018: "Enhancing the Reliability of Out-of-distribution Image Detection in Neural '
+        'Networks"'
+    )
     cost = "one pass over the perturbed logits, which cost a gradient and a second forward pass"
     reads = (PERTURBED_LOGITS,)
 
@@ -87,10 +85,6 @@ class ODIN(PlainScore):
 class MaxLogit(PlainScore):
     """Minus the largest logit.
 
-    References
-    ----------
-    Hendrycks et al., "Scaling Out-of-Distribution Detection for Real-World Settings", 2022.
-
     Examples
     --------
     >>> MaxLogit().score([[2.0, 0.0], [0.5, 0.0]]).tolist()
@@ -99,7 +93,7 @@ class MaxLogit(PlainScore):
 
     name = "max_logit"
     title = "MaxLogit"
-    paper = "Hendrycks et al. 2022"
+    paper = 'Hendrycks et al. 2022: "Scaling Out-of-Distribution Detection for Real-World Settings"'
     kind = "max"
     parameters = {}
 
@@ -111,10 +105,6 @@ class MaxLogit(PlainScore):
 class Energy(PlainScore):
     """The free energy of the logits, -T log sum exp(z / T).
 
-    References
-    ----------
-    Liu et al., "Energy-based Out-of-distribution Detection", 2020.
-
     Examples
     --------
     >>> Energy().score([[0.0, 0.0]]).round(6).tolist()
@@ -123,7 +113,7 @@ class Energy(PlainScore):
 
     name = "energy"
     title = "Energy"
-    paper = "Liu et al. 2020"
+    paper = 'Liu et al. 2020: "Energy-based Out-of-distribution Detection"'
     kind = "log_sum_exp"
 
     def formula(self) -> LogitFormula:
@@ -138,11 +128,6 @@ class Entropy(Detector):
 
         score = -sum_j p_j log p_j
 
-    References
-    ----------
-    Chan, Rottmann & Gottschalk, "Entropy Maximization and Meta Classification for Out-of-Distribution Detection in
-    Semantic Segmentation", 2021.
-
     Examples
     --------
     >>> Entropy().score([[0.0, 0.0], [5.0, 0.0]]).round(6).tolist()
@@ -151,7 +136,10 @@ class Entropy(Detector):
 
     name = "entropy"
     title = "Entropy"
-    paper = "Chan, Rottmann & Gottschalk 2021"
+    paper = (
+        'Chan, Rottmann & Gottschalk 2021: "Entropy Maximization and Meta Classification for Out-of-Distribution '
+        'Detection in Semantic Segmentation"'
+    )
     cost = "one pass over the logits"
     needs_fit = False
 
@@ -169,10 +157,6 @@ class GEN(Detector):
 
     Both parameters are the paper's for ImageNet, chosen there; no OoD data chooses them here.
 
-    References
-    ----------
-    Liu, Lochman & Zach, "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection", 2023.
-
     Examples
     --------
     >>> GEN().score([[0.0, 0.0], [5.0, 0.0]]).round(6).tolist()
@@ -181,7 +165,7 @@ class GEN(Detector):
 
     name = "gen"
     title = "GEN"
-    paper = "Liu, Lochman & Zach 2023"
+    paper = 'Liu, Lochman & Zach 2023: "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection"'
     cost = "one pass over the logits, two powers per class"
     needs_fit = False
     parameters = {
@@ -195,3 +179,90 @@ class GEN(Detector):
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return gen_score(outputs.logits, self.gamma, self.top, threads=threads)
+
+
+@register
+class GradNorm(Detector):
+    """Minus the L1 norm of the last layer's gradient of the divergence between a uniform and the predicted softmax.
+
+    For the divergence KL(u | softmax(z / T)) and logits z = W f + b the gradient by W is the outer product of
+    ``(p - u) / T`` and f, with p the softmax and u = 1 / n_classes, so that
+
+        score = -|p - u|_1 |f|_1 / T
+
+    which is what a backward pass would find.
+
+    Examples
+    --------
+    >>> from normscale import ModelOutputs
+    >>> GradNorm().score(ModelOutputs([[0.0, 0.0], [99.0, 0.0]], features=[[1.0, -2.0], [1.0, -2.0]])).tolist()
+    [-0.0, -3.0]
+    """
+
+    name = "gradnorm"
+    title = "GradNorm"
+    paper = 'Huang, Geng & Li 2021: "On the Importance of Gradients for Detecting Distributional Shifts in the Wild"'
+    cost = "one pass over logits and features"
+    reads = (LOGITS, FEATURES)
+    needs_fit = False
+    parameters = {"temperature": "divides the logits"}
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self.temperature = _validate.positive(temperature, "temperature")
+
+    @by_blocks
+    def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
+        logits -= logits.max(axis=1, keepdims=True)
+        logits /= self.temperature
+        p = np.exp(logits, out=logits)
+        p /= p.sum(axis=1, keepdims=True)
+        p -= 1.0 / p.shape[1]
+        size: FloatArray = np.abs(p, out=p).sum(axis=1) * np.abs(features, out=features).sum(axis=1)
+        return -size / self.temperature
+
+
+@register
+class TemperatureScaling(Detector):
+    """The temperature that minimises the negative log-likelihood, then the log-odds of being wrong.
+
+    Fit it on labelled rows that the classifier was not trained on: on its own training set a network is right
+    nearly always and the temperature comes out too low.
+
+    Examples
+    --------
+    >>> from normscale import ModelOutputs
+    >>> validation = ModelOutputs([[4.0, 0.0]] * 3 + [[0.0, 4.0]], labels=[0, 0, 1, 1])
+    >>> round(TemperatureScaling().fit(validation).temperature_, 4)
+    3.641
+    """
+
+    name = "temperature_scaling"
+    title = "Temperature Scaling"
+    paper = 'Guo et al. 2017: "On Calibration of Modern Neural Networks"'
+    cost = "one pass over the logits"
+    fitted_on = "validation"
+    needs_labels = True
+
+    class Fitted(NamedTuple):
+        temperature: Annotated[float, Numbers(above=0.0)]
+
+    fitted_: Fitted
+    _reads_again = True
+
+    def _begin(self) -> TemperatureSearch:
+        return TemperatureSearch()
+
+    def _partial(self, rows: ModelOutputs, turn: int) -> Slopes:
+        assert rows.labels is not None  # the contract checked it
+        known = rows.labels >= 0
+        return slopes(rows.logits[known], rows.labels[known], self._fitting.asks)
+
+    def _finish(self, total: Slopes, turn: int) -> Fitted | None:
+        self._fitting.tell(total)
+        return None if self._fitting.temperature is None else self.Fitted(self._fitting.temperature)
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        return msp_score(outputs.logits, self.fitted_.temperature, threads=threads)
+
+    def formula(self) -> LogitFormula:
+        return plain_formula("log_odds", self.fitted_.temperature)

@@ -28,10 +28,6 @@ class KNN(Detector):
 
     The search is exact. A row of zeros has no direction; it stays the zero vector, at distance 1 from every other.
 
-    References
-    ----------
-    Sun, Ming, Zhu & Li, "Out-of-Distribution Detection with Deep Nearest Neighbors", 2022.
-
     Examples
     --------
     >>> KNN(k=1).fit(np.array([[2.0, 0.0], [0.0, 5.0]])).score(np.array([[7.0, 0.0], [-1.0, 0.0]])).round(4).tolist()
@@ -40,7 +36,7 @@ class KNN(Detector):
 
     name = "knn"
     title = "KNN"
-    paper = "Sun et al. 2022"
+    paper = 'Sun et al. 2022: "Out-of-Distribution Detection with Deep Nearest Neighbors"'
     cost = "a matrix product with the bank, and a partial sort"
     reads: tuple[str, ...] = (FEATURES,)
     parameters = {
@@ -89,10 +85,6 @@ class NNGuide(KNN):
 
     The search is exact. A row of zeros has no direction; every similarity to it is 0.
 
-    References
-    ----------
-    Park, Jung & Teoh, "Nearest Neighbor Guidance for Out-of-Distribution Detection", 2023.
-
     Examples
     --------
     >>> train = ModelOutputs([[3.0, -99.0], [-99.0, 2.0]], features=[[4.0, 0.0], [0.0, 2.0]])
@@ -102,7 +94,7 @@ class NNGuide(KNN):
 
     name = "nnguide"
     title = "NNGuide"
-    paper = "Park, Jung & Teoh 2023"
+    paper = 'Park, Jung & Teoh 2023: "Nearest Neighbor Guidance for Out-of-Distribution Detection"'
     reads = (LOGITS, FEATURES)
     parameters = {
         "k": "how many of the largest similarities count; 10 is what pytorch-ood takes",
@@ -122,5 +114,4 @@ class NNGuide(KNN):
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
         guidance = self.bank_.largest_products(unit_rows(features), min(self.k, len(self.bank_))).mean(axis=1)
-        scores: FloatArray = energy_score(logits) * guidance
-        return scores
+        return energy_score(logits) * guidance

@@ -34,12 +34,13 @@ class NormScaling(Step):
 
     ``fit`` takes the mean and deviation of every logit over all training rows. ``stream`` takes each row into the
     running statistics, scales it by them, and scores it: what the paper does at test time. ``score`` scales by the
-    statistics as they are.
+    statistics as they are. Once a threshold is set, training counts as 30 rows or more, and 10 a class or more: against
+    one row of training, the first rows of any stream look strange. For probabilities, fit the temperature with
+    :func:`normscale.fit_temperature` on ``scale(validation_logits)``.
 
-    References
-    ----------
-    Ravikumar & Roy, "Norm-Scaling for Out-of-Distribution Detection". The update printed there forgets the
-    training statistics at once; the default is the running mean that is meant.
+    The update printed in the paper divides all that came before by t + 1 at every row and so forgets it; the default is
+    the running mean that is meant. ``update="as_printed"`` is there to be seen failing: it needs ``prior_weight=1``,
+    depends on the order of the rows, and cannot be merged.
 
     Examples
     --------
@@ -61,14 +62,14 @@ class NormScaling(Step):
 
     name = "norm_scaling"
     title = "Norm-Scaling"
-    paper = "Ravikumar & Roy"
+    paper = 'Ravikumar & Roy: "Norm-Scaling for Out-of-Distribution Detection"'
     cost = "one pass over the logits with a logit score; else the scaling, and the score"
     default_score = "msp"
     own_reads = (LOGITS,)
     logits_alone = True
     parameters = {
         "score": "the detector that scores the scaled logits",
-        "prior_weight": "how many streamed rows the training statistics count as; inf: they never move",
+        "prior_weight": "how many streamed rows the training statistics count as, 1 in the paper; inf: they never move",
         "temperature": "divides the scaled logits",
         "update": "running_mean, or as_printed: the paper's equations to the letter, which forget the training rows",
     }
@@ -83,7 +84,6 @@ class NormScaling(Step):
         """The running statistics of the detector that scores, where it has any."""
 
         def check(self) -> None:
-            """Raise where the moments weigh less than training in them."""
             if self.moments.weight < self.training * (1.0 - 1e-12):
                 raise InvalidInput("state.moments must have the weight of the training statistics or more.")
 
@@ -164,8 +164,7 @@ class NormScaling(Step):
         return self.State(0.0, moments)
 
     def _read_state(self, arrays: Mapping[str, NDArray[Any]], name: str = "state") -> State:
-        state: NormScaling.State = Detector._read_state(self, arrays, name)
-        return state
+        return Detector._read_state(self, arrays, name)
 
     def _checked_state(self, state: State) -> State:
         return state if state.scorer is None else state._replace(scorer=self.scorer._checked_state(state.scorer))

@@ -33,10 +33,6 @@ class OODD(Detector):
     by batches of 512 and may begin with made-up outliers; here rows follow one another, and the dictionary begins
     empty.
 
-    References
-    ----------
-    Yang et al., "OODD: Test-time Out-of-Distribution Detection with Dynamic Dictionary", CVPR 2025; its defaults.
-
     Examples
     --------
     >>> train = ModelOutputs(logits=[[5.0, 0.0], [0.0, 5.0]], features=[[1.0, 0.0], [0.0, 1.0]])
@@ -47,7 +43,7 @@ class OODD(Detector):
 
     name = "oodd"
     title = "OODD"
-    paper = "Yang et al. 2025"
+    paper = 'Yang et al. 2025: "OODD: Test-time Out-of-Distribution Detection with Dynamic Dictionary"; its defaults'
     cost = "products with the training features and the dictionary; in a stream one row after the other"
     reads = (FEATURES,)
     reads_in_fit = (LOGITS,)
@@ -61,8 +57,6 @@ class OODD(Detector):
     }
 
     class Fitted(NamedTuple):
-        """The training rows that are kept."""
-
         bank: Annotated[Rows, Numbers("rows", FEATURES)]
 
     class State(NamedTuple):
@@ -76,7 +70,6 @@ class OODD(Detector):
         """How similar to training each is."""
 
         def check(self) -> None:
-            """Raise where more rows are held than there is room for."""
             if self.held > len(self.suspects):
                 raise InvalidInput(f"the dictionary must hold at most {len(self.suspects)} rows; got {self.held}.")
 
@@ -149,8 +142,7 @@ class OODD(Detector):
 def _kth_largest(values: FloatArray, k: int) -> FloatArray:
     """The k-th largest number of every row (n, m), or the last where there are fewer."""
     k = min(k, values.shape[1])
-    largest: FloatArray = np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
-    return largest
+    return np.partition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k]
 
 
 def most_confident(train: ModelOutputs, n: int) -> IntArray:
@@ -158,5 +150,4 @@ def most_confident(train: ModelOutputs, n: int) -> IntArray:
     order = np.lexsort((msp_score(train.logits), train.predicted))
     counts = np.bincount(train.predicted[order])
     place = np.concatenate([np.arange(count) for count in counts])
-    chosen: IntArray = np.sort(order[np.argsort(place, kind="stable")[:n]])
-    return chosen
+    return np.sort(order[np.argsort(place, kind="stable")[:n]])

@@ -39,8 +39,7 @@ class WeibullTail(NamedTuple):
         with np.errstate(over="ignore", divide="ignore"):
             moved = np.maximum((values - self.smallest) / TRANSLATION, -1.0)  # a Weibull variable is not negative
             power = np.exp(self.shape * (np.log1p(moved) - self.log_scale))
-        probability: FloatArray = -np.expm1(-power)
-        return probability
+        return -np.expm1(-power)
 
 
 def fit_weibull(tail: FloatArray) -> tuple[float, float, float]:
@@ -96,12 +95,8 @@ class OpenMax(Detector):
 
     and all other logits stay. The probability of the unknown class is that of v_0 in the softmax of (v_0, v); the score
     is its log-odds, v_0 - log sum exp(v), which ranks the same and never saturates. A class without correctly predicted
-    training rows is far from everything, F_k = 1.
-
-    References
-    ----------
-    Bendale & Boult, "Towards Open Set Deep Networks", 2016. Its code and OpenOOD's measure Euclidean distances, or mix
-    them with cosines; here they are Euclidean.
+    training rows is far from everything, F_k = 1. The paper's code and OpenOOD's measure Euclidean distances, or mix
+    them with cosines; here they are Euclidean. No OoD data chooses a parameter here.
 
     Examples
     --------
@@ -112,23 +107,21 @@ class OpenMax(Detector):
 
     name = "openmax"
     title = "OpenMax"
-    paper = "Bendale & Boult 2016"
+    paper = 'Bendale & Boult 2016: "Towards Open Set Deep Networks"'
     cost = "one pass over the logits"
     needs_labels = True
     parameters = {
-        "tail": "how many of the largest distances of a class its distribution is fitted to",
-        "alpha": "how many of the largest logits give way to the unknown class",
+        "tail": "how many of the largest distances of a class its distribution is fitted to; the paper's 20, but at "
+        "most a twentieth of the class (and 2)",
+        "alpha": "how many of the largest logits give way to the unknown class; the paper's 10, or all classes",
     }
 
     class Fitted(NamedTuple):
-        """Mean and tail of every class, and whether it is known at all."""
-
         means: Annotated[FloatArray, Numbers(LOGITS, LOGITS)]
         weibull: Annotated[WeibullTail, {**dict.fromkeys(("smallest", "log_scale"), Numbers(LOGITS)), "shape": _ABOVE}]
         known: Annotated[NDArray[np.bool_], Numbers(LOGITS)]
 
         def check(self) -> None:
-            """Raise where no class is known."""
             if not self.known.any():
                 raise InvalidInput("one class must be known.")
 

@@ -233,8 +233,7 @@ class HeldOutFit:
 
     def combine(self, columns: FloatArray) -> FloatArray:
         """Held-out scores (n,) of rows by their :meth:`columns`."""
-        scores: FloatArray = columns[:, 0]
-        return scores
+        return columns[:, 0]
 
 
 def fit_held_out(detector: Detector, train: ModelOutputs) -> FloatArray:
@@ -288,8 +287,7 @@ class RowSample(NamedTuple):
     def weights(self) -> FloatArray:
         """(m,) how many rows each stands for."""
         kept = np.maximum(np.bincount(self.classes, minlength=self.counts.size), 1)
-        weights: FloatArray = (self.counts / kept)[self.classes]
-        return weights
+        return (self.counts / kept)[self.classes]
 
     def of_columns(self, columns: slice) -> RowSample:
         """The same rows with some of the numbers."""
@@ -325,8 +323,7 @@ class CommonScale(NamedTuple):
 def second_half(rows: ModelOutputs) -> BoolArray:
     """(n,) which rows are of the second half; their logits say, or their first array where there are none."""
     arrays = (LOGITS,) if LOGITS in rows.names else rows.names[:1]
-    half: BoolArray = (content_keys(rows, arrays) & np.uint64(1)).astype(np.bool_)  # samples go by the high bits
-    return half
+    return (content_keys(rows, arrays) & np.uint64(1)).astype(np.bool_)  # samples go by the high bits
 
 
 def content_keys(rows: ModelOutputs, arrays: tuple[str, ...]) -> NDArray[np.uint64]:

@@ -34,8 +34,7 @@ def shown_classes(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
     known = [label for label in labels if label >= 0]
     if known:
         return np.isin(np.arange(predicted.size), known)
-    shown: BoolArray = predicted >= max(1.0, _FAIR_SHARE * predicted.sum() / predicted.size)
-    return shown
+    return predicted >= max(1.0, _FAIR_SHARE * predicted.sum() / predicted.size)
 
 
 class Missing(NamedTuple):

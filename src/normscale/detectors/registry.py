@@ -1,4 +1,10 @@
-"""Detectors by name."""
+"""Detectors by name: those of this folder, of other packages and of plugin files, and how they are typed.
+
+A class joins by the decorator :func:`register`. Another package names its modules under the entry-point group
+``normscale.detectors``; ``normscale --plugin mydet.py`` loads a file. One grammar serves every place that takes a
+detector as text: a name, ``:parameter=value`` for each parameter, then ``+`` and the detector that scores what a step
+made: ``knn:k=20``, ``react:percentile=90+energy:temperature=2``, ``mahalanobis:layers=stage1,features``.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +26,141 @@ from normscale.state import load_state
 if TYPE_CHECKING:
     from normscale.detectors.base import Detector
 
-
-JOIN, BEFORE_PARAMETER, EQUALS, BETWEEN_VALUES = "+", ":", "=", ","
+GROUP = "normscale.detectors"
+DEFAULT = "robust_norm_scaling"
+"""The detector where nobody chose one and there are logits alone."""
+VARIABLE = "NORMSCALE_PLUGINS"
+"""The environment variable that tells processes which this one starts of the same plugins."""
+JOIN, BEFORE_PARAMETER = "+", ":"
 _WORDS = {"true": True, "false": False, "none": None}
+_TABLES = (".npz", ".npy", ".parquet", ".csv", ".tsv", ".jsonl", ".gz")
+"""Suffixes of files that hold no detector."""
+
+_classes: dict[str, type[Detector]] = {}
+_failed: dict[str, str] = {}
+_searched = False
+
+DetectorClass = TypeVar("DetectorClass", bound="type[Detector]")
+
+
+def register(cls: DetectorClass) -> DetectorClass:
+    """Make a detector class known under its ``name``.
+
+    Examples
+    --------
+    >>> from normscale.detectors.base import Detector
+    >>> class Nearest(Detector):
+    ...     name = "nearest_example"
+    >>> register(Nearest) is Nearest, "nearest_example" in list_detectors()
+    (True, True)
+    >>> _ = unregister("nearest_example")
+    """
+    known = _classes.get(cls.name)
+    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise InvalidInput(
+            f"a detector named {cls.name!r} is there already ({known.__module__}.{known.__qualname__}); choose "
+            "another name."
+        )
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", cls.name) or cls.name.endswith("_frozen"):
+        raise InvalidInput(
+            f"a detector's name has small letters, digits and underscores only, and does not end in _frozen; "
+            f"got {cls.name!r}."
+        )
+    given = list(signature(cls.__init__).parameters.values())[1:]
+    required = [one for one in given if one.default is Parameter.empty and one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    if required:
+        raise InvalidInput(
+            f"{cls.__name__} needs a default for every parameter, so that its name makes one; {required[0].name!r} "
+            "has none."
+        )
+    _classes[cls.name] = cls
+    return cls
+
+
+def unregister(name: str) -> type[Detector] | None:
+    """Forget a detector class, for tests; returns it."""
+    return _classes.pop(name, None)
+
+
+def list_detectors() -> list[str]:
+    """Names of all detectors, in alphabetical order."""
+    _search()
+    return sorted(_classes)
+
+
+def detector_class(name: str) -> type[Detector]:
+    """The class registered under a name; hyphens and capitals do not matter."""
+    _search()
+    key = str(name).strip().lower().replace("-", "_")
+    if key in _classes:
+        return _classes[key]
+    from difflib import get_close_matches
+
+    close = get_close_matches(key, _classes, n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    broken = "".join(f" The package {package!r} could not be loaded: {why}." for package, why in _failed.items())
+    raise UnknownDetector(f"unknown detector {name!r}; known: {', '.join(list_detectors())}.{hint}{broken}")
+
+
+def make_detector(name: str, **parameters: Any) -> Detector:
+    """Make a detector as it is spelled: ``knn:k=20``, or ``react:percentile=90+energy``, a step and what scores for it.
+
+    A parameter given by keyword goes to the first of them that has it.
+
+    Examples
+    --------
+    >>> make_detector("energy", temperature=2.0)
+    Energy(temperature=2.0)
+    >>> make_detector("react:percentile=85+max_logit")
+    ReAct(score='max_logit', percentile=85.0)
+    """
+    return _make(read_spelling(name), parameters, str(name))
+
+
+def _make(parts: list[SpelledDetector], given: Mapping[str, Any], text: str) -> Detector:
+    """The first of the parts, with the others as its score."""
+    first, rest = parts[0], parts[1:]
+    cls = detector_class(first.name)
+    taken = set(cls.parameters) - ({"score"} if rest else set())  # in a+b, b is the score
+    own = {key: value for key, value in given.items() if key in taken} | first.parameters
+    others = {key: value for key, value in given.items() if key not in taken}
+    unknown = [key for key in (*first.parameters, *(() if rest else others)) if key not in taken]
+    if unknown:
+        known = ", ".join(cls.parameters) or "none"
+        raise InvalidInput(f"{cls.name} has no parameter {min(unknown)!r}; its parameters: {known}.")
+    if rest:
+        if "score" not in cls.parameters:
+            steps = ", ".join(one for one in list_detectors() if "score" in _classes[one].parameters)
+            raise InvalidInput(f"{cls.name} is not a step, so nothing can follow it in {text!r}; steps: {steps}.")
+        own["score"] = _make(rest, others, text)
+    return cls(**own)
+
+
+def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
+    """A detector of one's own from a name, from what :meth:`Detector.spec` gave, or from a detector."""
+    if isinstance(value, str):
+        return make_detector(value)
+    if isinstance(value, Mapping) and set(value) == {"detector", "parameters"}:
+        return make_detector(value["detector"], **value["parameters"])
+    if isinstance(value, (type, Mapping)) or not hasattr(value, "spec"):
+        raise InvalidInput(f"score must be a detector or a detector's name; got {type(value).__name__}.")
+    return copy.copy(value)
+
+
+def load_detector(path: str | os.PathLike[str]) -> Detector:
+    """Read a detector that :meth:`Detector.save` wrote, with its statistics and threshold."""
+    name = os.fspath(path)
+    if os.path.isfile(name) and os.path.splitext(name)[1] in _TABLES:
+        raise FileFormatError(
+            f"{name!r} is a table, and a detector is expected here: the .safetensors file that `normscale fit` saved. "
+            "It comes before the tables: normscale score DETECTOR TABLE."
+        )
+    header, tensors = load_state(path)
+    try:
+        cls = detector_class(header["detector"])
+    except (KeyError, UnknownDetector) as error:
+        raise FileFormatError(f"{name!r} holds a detector this version does not know: {error}") from error
+    return cls.from_state(header, tensors)
 
 
 class SpelledDetector(NamedTuple):
@@ -37,15 +175,6 @@ def read_spelling(text: str) -> list[SpelledDetector]:
 
     Values that look like numbers are numbers (``inf`` too); ``true``, ``false`` and ``none`` are what Python has for
     them; several values with commas between them are a list; all else is a word.
-
-    Parameters
-    ----------
-    text : str
-
-    Raises
-    ------
-    InvalidInput
-        Where something between two ``:`` is not ``parameter=value``.
 
     Examples
     --------
@@ -64,12 +193,12 @@ def read_spelling(text: str) -> list[SpelledDetector]:
 
 
 def _read_pair(pair: str, text: str) -> tuple[str, Any]:
-    name, equals, value = pair.partition(EQUALS)
-    if not name or not equals or not value:
+    name, _, value = pair.partition("=")
+    if not name or not value:
         raise InvalidInput(
             f"parameters of a detector look like NAME:parameter=value; got {pair!r} in {text!r}. For example knn:k=20."
         )
-    values = [_read_value(one) for one in value.split(BETWEEN_VALUES)]
+    values = [_read_value(one) for one in value.split(",")]
     return name, values if len(values) > 1 else values[0]
 
 
@@ -82,17 +211,8 @@ def _read_value(text: str) -> Any:
     return _WORDS.get(text.lower(), text)
 
 
-VARIABLE = "NORMSCALE_PLUGINS"
-
-
 def add_plugins(paths: Iterable[str]) -> None:
-    """Load Python files that register detectors, here and in the processes that are started later.
-
-    Raises
-    ------
-    InvalidInput
-        Where there is no such file, or running it fails.
-    """
+    """Load Python files that register detectors, here and in the processes that are started later."""
     for path in map(os.path.abspath, paths):
         _load(path)
         if path not in (known := plugin_paths()):
@@ -138,151 +258,6 @@ def _load(path: str) -> None:
     except Exception as error:  # whatever a stranger's file raises
         del sys.modules[name]
         raise InvalidInput(f"the plugin {path} could not be loaded: {type(error).__name__}: {error}") from error
-
-
-GROUP = "normscale.detectors"
-DEFAULT = "robust_norm_scaling"
-"""The detector where nobody chose one."""
-
-_TABLES = (".npz", ".npy", ".parquet", ".csv", ".tsv", ".jsonl", ".gz")
-"""Suffixes of files that hold no detector."""
-
-_classes: dict[str, type[Detector]] = {}
-_failed: dict[str, str] = {}
-_searched = False
-
-DetectorClass = TypeVar("DetectorClass", bound="type[Detector]")
-
-
-def register(cls: DetectorClass) -> DetectorClass:
-    """Make a detector class known under its ``name``.
-
-    Examples
-    --------
-    >>> from normscale.detectors.base import Detector
-    >>> class Nearest(Detector):
-    ...     name = "nearest_example"
-    >>> register(Nearest) is Nearest, "nearest_example" in list_detectors()
-    (True, True)
-    >>> _ = unregister("nearest_example")
-    """
-    known = _classes.get(cls.name)
-    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise InvalidInput(
-            f"a detector named {cls.name!r} is there already ({known.__module__}.{known.__qualname__}); choose "
-            "another name."
-        )
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", cls.name) or cls.name.endswith("_frozen"):
-        raise InvalidInput(
-            f"a detector's name has small letters, digits and underscores only, and does not end in _frozen; "
-            f"got {cls.name!r}."
-        )
-    required = [
-        name
-        for name, parameter in signature(cls.__init__).parameters.items()
-        if name != "self" and parameter.default is Parameter.empty and parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
-    ]
-    if required:
-        raise InvalidInput(
-            f"{cls.__name__} needs a default for every parameter, so that its name makes one; {required[0]!r} has none."
-        )
-    _classes[cls.name] = cls
-    return cls
-
-
-def unregister(name: str) -> type[Detector] | None:
-    """Forget a detector class, for tests; returns it."""
-    return _classes.pop(name, None)
-
-
-def list_detectors() -> list[str]:
-    """Names of all detectors, in alphabetical order."""
-    _search()
-    return sorted(_classes)
-
-
-def detector_class(name: str) -> type[Detector]:
-    """The class registered under a name; hyphens and capitals do not matter."""
-    _search()
-    key = _key(name)
-    if key in _classes:
-        return _classes[key]
-    from difflib import get_close_matches
-
-    close = get_close_matches(key, _classes, n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
-    broken = "".join(f" The package {package!r} could not be loaded: {why}." for package, why in _failed.items())
-    raise UnknownDetector(f"unknown detector {name!r}; known: {', '.join(list_detectors())}.{hint}{broken}")
-
-
-def make_detector(name: str, **parameters: Any) -> Detector:
-    """Make a detector as it is spelled: ``knn:k=20``, or ``react:percentile=90+energy``, a step and what scores for it.
-
-    A parameter given by keyword goes to the first of them that has it.
-
-    Examples
-    --------
-    >>> make_detector("energy", temperature=2.0)
-    Energy(temperature=2.0)
-    >>> make_detector("react:percentile=85+max_logit")
-    ReAct(score='max_logit', percentile=85.0)
-    """
-    return _make(read_spelling(name), parameters, str(name))
-
-
-def _make(parts: list[SpelledDetector], given: Mapping[str, Any], text: str) -> Detector:
-    """The first of the parts, with the others as its score."""
-    first, rest = parts[0], parts[1:]
-    cls = detector_class(first.name)
-    taken = set(cls.parameters) - ({"score"} if rest else set())  # in a+b, b is the score
-    own = {key: value for key, value in given.items() if key in taken} | first.parameters
-    others = {key: value for key, value in given.items() if key not in taken}
-    unknown = [key for key in (*first.parameters, *(() if rest else others)) if key not in taken]
-    if unknown:
-        known = ", ".join(cls.parameters) or "none"
-        raise InvalidInput(f"{cls.name} has no parameter {min(unknown)!r}; its parameters: {known}.")
-    if rest:
-        if "score" not in cls.parameters:
-            raise InvalidInput(
-                f"{cls.name} is not a step, so nothing can follow it in {text!r}; steps: {', '.join(_steps())}."
-            )
-        own["score"] = _make(rest, others, text)
-    return cls(**own)
-
-
-def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
-    """A detector of one's own from a name, from what :meth:`Detector.spec` gave, or from a detector."""
-    if isinstance(value, str):
-        return make_detector(value)
-    if isinstance(value, Mapping) and set(value) == {"detector", "parameters"}:
-        return make_detector(value["detector"], **value["parameters"])
-    if isinstance(value, (type, Mapping)) or not hasattr(value, "spec"):
-        raise InvalidInput(f"score must be a detector or a detector's name; got {type(value).__name__}.")
-    return copy.copy(value)
-
-
-def load_detector(path: str | os.PathLike[str]) -> Detector:
-    """Read a detector that :meth:`Detector.save` wrote, with its statistics and threshold."""
-    name = os.fspath(path)
-    if os.path.isfile(name) and os.path.splitext(name)[1] in _TABLES:
-        raise FileFormatError(
-            f"{name!r} is a table, and a detector is expected here: the .safetensors file that `normscale fit` saved. "
-            "It comes before the tables: normscale score DETECTOR TABLE."
-        )
-    header, tensors = load_state(path)
-    try:
-        cls = detector_class(header["detector"])
-    except (KeyError, UnknownDetector) as error:
-        raise FileFormatError(f"{os.fspath(path)!r} holds a detector this version does not know: {error}") from error
-    return cls.from_state(header, tensors)
-
-
-def _key(name: str) -> str:
-    return str(name).strip().lower().replace("-", "_")
-
-
-def _steps() -> list[str]:
-    return [name for name in list_detectors() if "score" in _classes[name].parameters]
 
 
 def _search() -> None:

@@ -1,4 +1,4 @@
-"""The part of the features outside the principal space of the training features: Residual and ViM."""
+"""Features in and outside the principal space of the training features: Residual, ViM, NECO."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
+from normscale.detectors.class_gaussian import ClassSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks, float_blocks, lengths
 from normscale.errors import InvalidInput
@@ -65,8 +66,7 @@ def origin_of(head: Head) -> FloatArray:
     """Where the logits of the last layer are 0, or as small as can be; (d,)."""
     weight, bias = (part.astype(np.float64) for part in head)
     digits = np.float64 if head.weight.dtype == np.float64 else np.float32  # what lies below is rounding error
-    origin: FloatArray = -np.linalg.pinv(weight, rcond=float(np.finfo(digits).eps) * max(weight.shape)) @ bias
-    return origin
+    return -np.linalg.pinv(weight, rcond=float(np.finfo(digits).eps) * max(weight.shape)) @ bias
 
 
 def usual_dimensions(rank: int) -> int:
@@ -108,7 +108,6 @@ class ResidualSpace(NamedTuple):
         return found
 
     def check(self) -> None:
-        """Raise where the two spaces are not the whole."""
         if self.residual.shape[1] + self.principal.shape[1] != self.origin.size:
             raise InvalidInput(f"residual and principal must belong to {self.origin.size} features.")
 
@@ -123,10 +122,6 @@ class Residual(Detector):
     layer (W, b) gives no logits. The principal space has the dimensions of the authors' code: 1000 from 2048 features
     on, 512 from 768 on, otherwise half; only features that vary independently are counted. No data chooses it.
 
-    References
-    ----------
-    Wang, Li, Feng & Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", 2022.
-
     Examples
     --------
     >>> train = ModelOutputs(features=[[9.0, 1.0], [8.0, -1.0]], head=(np.eye(2), np.zeros(2)))
@@ -136,7 +131,7 @@ class Residual(Detector):
 
     name = "residual"
     title = "Residual"
-    paper = "Wang et al. 2022"
+    paper = 'Wang et al. 2022: "ViM: Out-Of-Distribution with Virtual-logit Matching"'
     cost = "a matrix product with the features"
     reads: tuple[str, ...] = (FEATURES,)
     needs_head = True
@@ -158,8 +153,7 @@ class Residual(Detector):
 
     @by_blocks
     def _score(self, features: FloatArray) -> FloatArray:
-        norms: FloatArray = self.fitted_.space.norms(features)
-        return norms
+        return self.fitted_.space.norms(features)
 
 
 @register
@@ -169,10 +163,6 @@ class ViM(Residual):
         score = alpha |N' (f - o)| - log sum exp(z),    alpha = mean(max z) / mean(|N' (f - o)|)
 
     with N and o as in :class:`Residual` and the means over the training rows.
-
-    References
-    ----------
-    Wang, Li, Feng & Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", 2022.
 
     Examples
     --------
@@ -207,5 +197,65 @@ class ViM(Residual):
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
         space, alpha = self.fitted_
-        scores: FloatArray = energy_score(logits) + alpha * space.norms(features)
-        return scores
+        return energy_score(logits) + alpha * space.norms(features)
+
+
+@register
+class NECO(Detector):
+    """Neural collapse: minus the share of the features' length in the principal space, times the largest logit.
+
+    With x the features standardised by mean and standard deviation of the training rows, and P their projection on the
+    leading principal components of the training rows,
+
+        score = -|P x| / |x| * max_j z_j
+
+    A feature that does not vary in training is left out. Features that are all average have no direction: their share
+    is 0. The authors choose the number of components on OoD data; here it is that of the classes less one, the
+    dimensions that collapsed features span.
+
+    Examples
+    --------
+    >>> features = np.array([[3.0, 0.1], [-3.0, 0.1], [2.0, -0.1], [-2.0, -0.1]])
+    >>> detector = NECO().fit(ModelOutputs(np.c_[features[:, 0], -features[:, 0]], features=features))
+    >>> detector.score(ModelOutputs([[3.0, -3.0]], features=[[0.0, 0.0]])).tolist()
+    [-0.0]
+    """
+
+    name = "neco"
+    title = "NECO"
+    paper = 'Ben Ammar et al. 2024: "NECO: Neural Collapse Based Out-of-distribution detection"'
+    cost = "a matrix product with the principal components"
+    reads = (LOGITS, FEATURES)
+    parameters = {"components": "principal components of the features; by default the number of classes less one"}
+
+    class Fitted(NamedTuple):
+        mean: Annotated[FloatArray, Numbers(FEATURES)]
+        factor: Annotated[FloatArray, Numbers(FEATURES, least=0.0)]
+        """One over the standard deviation."""
+        directions: Annotated[FloatArray, Numbers(FEATURES, "kept")]
+
+    fitted_: Fitted
+
+    def __init__(self, components: int | None = None) -> None:
+        self.components = None if components is None else _validate.at_least(components, "components", 1)
+
+    def _partial(self, rows: ModelOutputs, turn: int) -> ClassSums:
+        return ClassSums().add(rows.features, np.zeros(len(rows), dtype=np.int64))  # all rows are one class
+
+    def _finish(self, total: ClassSums, turn: int) -> Fitted:
+        _, means, covariance, error = total.result()
+        variance = np.diagonal(covariance)
+        varies = variance > error
+        factor = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
+        _, vectors = np.linalg.eigh(covariance * np.outer(factor, factor))
+        k = self.components or (self.widths_ or {})[LOGITS] - 1
+        return self.Fitted(means[0], factor, np.ascontiguousarray(vectors[:, ::-1][:, :k]))
+
+    @by_blocks
+    def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
+        mean, factor, directions = self.fitted_
+        features -= mean
+        features *= factor
+        size = lengths(features)
+        share = lengths(features @ directions) / np.where(size > 0.0, size, 1.0)
+        return -np.minimum(share, 1.0) * logits.max(axis=1)

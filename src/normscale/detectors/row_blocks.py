@@ -94,8 +94,7 @@ def lengths(block: FloatArray) -> FloatArray:
 def unit_rows(block: FloatArray) -> FloatArray:
     """Every row divided by its length; a row of zeros stays one."""
     size = lengths(block)
-    unit: FloatArray = block / np.where(size > 0.0, size, 1.0)[:, None]
-    return unit
+    return block / np.where(size > 0.0, size, 1.0)[:, None]
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:

@@ -64,8 +64,6 @@ class RTL(Wrapper):
     }
 
     class Fitted(NamedTuple):
-        """Where the stream's regression begins."""
-
         start: Annotated[FloatArray, Numbers("weights")]
         products: Annotated[FloatArray, Numbers("weights", "weights")]
 

@@ -9,11 +9,10 @@ from numpy.typing import ArrayLike
 
 from normscale import _validate
 from normscale._validate import BoolArray, FloatArray
-from normscale.detectors.head_step import HEAD, HeadStep, percentile_of
 from normscale.detectors.partial_fit import Gathered
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of
-from normscale.detectors.step import Score, Step, replaced
+from normscale.detectors.step import HEAD, HeadStep, Score, Step, percentile_of, replaced
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, PERTURBED_FEATURES, Head, ModelOutputs
 from normscale.state import Numbers
@@ -76,8 +75,7 @@ def ratio_above(features: FloatArray, percentile: float) -> FloatArray:
 
 def growth(ratio: FloatArray) -> FloatArray:
     """exp of a ratio, always finite."""
-    factor: FloatArray = np.exp(np.minimum(ratio, _LARGEST_EXPONENT))
-    return factor
+    return np.exp(np.minimum(ratio, _LARGEST_EXPONENT))
 
 
 @register
@@ -95,10 +93,6 @@ class ASH(HeadStep):
     there on ImageNet, and no OoD data chooses them here. Features are shaped where the authors' code does it, behind
     the average over space.
 
-    References
-    ----------
-    Djurisic, Bozanic, Ashok & Liu, "Extremely Simple Activation Shaping for Out-of-Distribution Detection", 2023.
-
     Examples
     --------
     >>> from normscale import ModelOutputs
@@ -110,7 +104,7 @@ class ASH(HeadStep):
 
     name = "ash"
     title = "ASH"
-    paper = "Djurisic et al. 2023"
+    paper = 'Djurisic et al. 2023: "Extremely Simple Activation Shaping for Out-of-Distribution Detection"'
     cost = "a partial sort of each row's features, the last layer, and the score"
     parameters = {
         "score": _SCORE,
@@ -146,10 +140,6 @@ class SCALE(HeadStep):
 
     Nothing is learned but the last layer; the percentile is the paper's, and no OoD data chooses it here.
 
-    References
-    ----------
-    Xu, Chen, Franchi & Yao, "Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement", 2024.
-
     Examples
     --------
     >>> train = ModelOutputs(features=np.ones((2, 4)), head=(np.eye(2, 4), np.zeros(2)))
@@ -160,7 +150,7 @@ class SCALE(HeadStep):
 
     name = "scale"
     title = "SCALE"
-    paper = "Xu et al. 2024"
+    paper = 'Xu et al. 2024: "Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement"'
     cost = "a partial sort of each row's features, the last layer, and the score"
     parameters = {
         "score": _SCORE,
@@ -189,10 +179,6 @@ class AdaSCALE(HeadStep):
     percentile above which features are the row's largest. Negative features count as 0 in both sums. The authors choose
     ``low`` and ``high`` on OoD data; these are their defaults.
 
-    References
-    ----------
-    Regmi, "AdaSCALE: Adaptive Scaling for OOD Detection", 2025; the form that scales activations.
-
     Examples
     --------
     >>> rows = np.abs(np.random.default_rng(0).normal(size=(50, 8)))
@@ -203,7 +189,7 @@ class AdaSCALE(HeadStep):
 
     name = "adascale"
     title = "AdaSCALE"
-    paper = "Regmi 2025"
+    paper = 'Regmi 2025: "AdaSCALE: Adaptive Scaling for OOD Detection"; the form that scales activations'
     cost = "a sort of each row's features, the last layer, and the score; a gradient and a second forward pass before"
     own_reads = (FEATURES, PERTURBED_FEATURES)
     removes = (FEATURES, PERTURBED_FEATURES)
@@ -265,10 +251,6 @@ class LTS(Step):
     It needs neither training rows nor the last layer. Features are meant to be positive, as behind a ReLU; a negative
     sum counts as 0. The percentile was not checked against the authors' code.
 
-    References
-    ----------
-    Djurisic, Liu & Nikolic, "Logit Scaling for Out-of-Distribution Detection", 2024.
-
     Examples
     --------
     >>> rows = ModelOutputs([[2.0, 0.0], [2.0, 0.0]], features=[[4.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
@@ -278,7 +260,7 @@ class LTS(Step):
 
     name = "lts"
     title = "LTS"
-    paper = "Djurisic, Liu & Nikolic 2024"
+    paper = 'Djurisic, Liu & Nikolic 2024: "Logit Scaling for Out-of-Distribution Detection"'
     cost = "a partial sort of each row's features, and the score"
     default_score = "energy"
     own_reads = (LOGITS, FEATURES)

@@ -9,26 +9,9 @@ from typing import Annotated, Any, NamedTuple, Self
 import numpy as np
 
 from normscale import _validate
-from normscale._kernels.mixture import (
-    GROWN,
-    RECENT,
-    RECENT_ID,
-    ROWS,
-    ClassProfiles,
-    Mixture,
-    MixtureRows,
-    MixtureSettings,
-    score_mixture,
-    stream_mixture,
-)
-from normscale._kernels.mixture_reference import (
-    covariate_shift,
-    distances,
-    id_share,
-    likeness,
-    soft_counts,
-    trust_in_stream,
-)
+from normscale._kernels import mixture as kernel
+from normscale._kernels import mixture_reference as reference
+from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings
 from normscale._validate import FloatArray
 from normscale.detectors.base import OutputsLike, Setting
 from normscale.detectors.class_profiles import PROFILES, ClassMoments, finished_profiles
@@ -85,9 +68,8 @@ class StreamAware(Wrapper):
     moves; the OoD group, and its share, are learned online and forgotten again. A row is scored by three things: the
     wrapped detector's score (as fitted: its own statistics do not run), how many of the recent rows of its predicted
     class look like training (sure, and near the class in the logits), and whether it lies where recent OoD rows of that
-    class lay. Where the in-distribution
-    inputs themselves have changed, the stream cannot tell what is OoD: the wrapped score is left alone then.
-    ``docs/robust.md`` derives it.
+    class lay. Where the in-distribution inputs themselves have changed, the stream cannot tell what is OoD: the wrapped
+    score is left alone then. ``docs/robust.md`` derives it.
 
     References
     ----------
@@ -118,14 +100,12 @@ class StreamAware(Wrapper):
     survives_unbalanced_stream = True
     parameters = {
         "score": "the detector that is made stream-aware",
-        "memory": "how many rows of a predicted class are remembered",
+        "memory": "how many rows of a predicted class are remembered; the whole stream five times as long",
         "prior_weight": "rows' worth of evidence before the stream counts as much as training; inf: it never learns",
         "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
     }
 
     class Fitted(NamedTuple):
-        """The in-distribution group of every predicted class, and what scores are worth."""
-
         scale: CommonScale
         profiles: Annotated[ClassProfiles, PROFILES]
         recounted: Annotated[FloatArray, Numbers(3, above=0.0)]
@@ -176,7 +156,7 @@ class StreamAware(Wrapper):
         inner: HeldOutFit = self._fitting
         if not inner.done:
             return inner.partial(rows), ClassMoments.of(rows) if turn == 0 else None
-        distance = distances(rows.logits, rows.predicted, self._profiles)
+        distance = reference.distances(rows.logits, rows.predicted, self._profiles)
         return RowSample.of(rows, np.column_stack([inner.columns(rows), distance]))
 
     def _finish(self, total: Any, turn: int) -> Fitted | None:
@@ -210,7 +190,7 @@ class StreamAware(Wrapper):
     def _score_at(self, state: Mixture, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
         rows = self._scored(outputs, threads)
-        if not score_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores, threads):
+        if not kernel.score_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores, threads):
             raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
         return scores
 
@@ -222,7 +202,7 @@ class StreamAware(Wrapper):
         scores = np.empty(len(prepared))
         confidence = np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0])
         rows = MixtureRows(prepared.logits, confidence)
-        if not stream_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores):
+        if not kernel.stream_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores):
             raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
         return scores, state
 
@@ -255,10 +235,10 @@ class StreamAware(Wrapper):
         rows = self._scored(outputs, 1)
         predicted = outputs.predicted
         profiles, before = self.fitted_.profiles, self.fitted_.recounted
-        alike = likeness(rows, predicted, profiles)
-        recounted = _recounted(np.column_stack(soft_counts(rows, alike, predicted, profiles)) / before)
-        scales = ("likeness_scale", "count_scale", "top_scale")
-        factors = zip(scales, recounted / before, strict=True)
+        alike = reference.likeness(rows, predicted, profiles)
+        counts = np.column_stack(reference.soft_counts(rows, alike, predicted, profiles)) / before
+        recounted = (_RECOUNT_PRIOR + len(counts)) / (_RECOUNT_PRIOR + counts.sum(axis=0))
+        factors = zip(("likeness_scale", "count_scale", "top_scale"), recounted / before, strict=True)
         profiles = profiles._replace(**{name: getattr(profiles, name) * factor for name, factor in factors})
         self._learn(self.fitted_._replace(profiles=profiles, recounted=recounted))
 
@@ -273,7 +253,7 @@ class StreamAware(Wrapper):
             return None
         mixture, settings = self._current(), self._mixture_settings
         scale, profiles = self.fitted_.scale, self.fitted_.profiles
-        trusted, spread = trust_in_stream(mixture.totals), scale.spread
+        trusted, spread = reference.trust_in_stream(mixture.totals), scale.spread
         position = None
         if mixture.ood_weight.any():
             trust = mixture.ood_weight / (mixture.ood_weight + settings.prior)
@@ -293,23 +273,25 @@ class StreamAware(Wrapper):
     def _id_shares(self) -> FloatArray:
         """(C,) the share of recent rows of each class that look in-distribution."""
         profiles, settings = self.fitted_.profiles, self._mixture_settings
-        return np.array([id_share(c, profiles, settings, self._current()) for c in range(profiles.median.size)])
+        return np.array(
+            [reference.id_share(c, profiles, settings, self._current()) for c in range(profiles.median.size)]
+        )
 
     @property
     def n_streamed_(self) -> int:
         """Rows taken in by ``stream`` since ``fit`` or ``reset``."""
         self._require_fitted()
-        return int(self._current().totals[ROWS])
+        return int(self._current().totals[kernel.ROWS])
 
     @property
     def state(self) -> StreamState:
         """What the stream has taught so far, as numbers for people; a copy."""
         self._require_fitted()
         profiles, mixture, settings = self.fitted_.profiles, self._current(), self._mixture_settings
-        totals, recent = mixture.totals, max(float(mixture.recent.sum()), float(mixture.totals[GROWN]))
+        totals, recent = mixture.totals, max(float(mixture.recent.sum()), float(mixture.totals[kernel.GROWN]))
         has_ood = (mixture.ood_weight > 0.0)[:, None]
         mean, deviation = profiles.mean, 1.0 / profiles.inverse_deviation
-        overall = (totals[RECENT_ID] + settings.prior) / (totals[RECENT] + settings.prior)
+        overall = (totals[kernel.RECENT_ID] + settings.prior) / (totals[kernel.RECENT] + settings.prior)
         return StreamState(
             rows=self.n_streamed_,
             class_share=mixture.recent / recent,
@@ -319,12 +301,6 @@ class StreamAware(Wrapper):
             ood_weight=mixture.ood_weight.copy(),
             ood_mean=mean + np.where(has_ood, mixture.ood_mean, 0.0) * deviation,
             ood_variance=np.where(has_ood, mixture.ood_variance, 1.0) * deviation**2,
-            covariate_shift=covariate_shift(totals),
-            trust=trust_in_stream(totals),
+            covariate_shift=reference.covariate_shift(totals),
+            trust=reference.trust_in_stream(totals),
         )
-
-
-def _recounted(counts: FloatArray) -> FloatArray:
-    """(3,) what counts (n, 3) must be multiplied by to be 1 on average."""
-    factors: FloatArray = (_RECOUNT_PRIOR + len(counts)) / (_RECOUNT_PRIOR + counts.sum(axis=0))
-    return factors

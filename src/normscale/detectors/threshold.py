@@ -59,21 +59,11 @@ class Threshold(NamedTuple):
         accepted: BoolArray = values <= limit
         return ~accepted
 
-    def to_header(self) -> dict[str, Any]:
-        """What a detector file stores."""
-        return self._asdict()
-
     @classmethod
     def from_header(cls, header: dict[str, Any]) -> Threshold:
-        """Read it back."""
+        """Read back what ``_asdict`` gave, as a detector file stores it."""
         try:
-            per_class = header["per_class"]
-            return cls(
-                float(header["value"]),
-                None if per_class is None else tuple(float(value) for value in per_class),
-                header["keep"],
-                header["n"],
-                bool(header["conformal"]),
-            )
+            per_class = header["per_class"] and tuple(float(value) for value in header["per_class"])
+            return cls(float(header["value"]), per_class, header["keep"], header["n"], bool(header["conformal"]))
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"the stored threshold is damaged ({error!r}); set it again.") from error

@@ -10,9 +10,9 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.base import Detector, join
-from normscale.detectors.head_step import HEAD
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, lengths
+from normscale.detectors.step import HEAD
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, Head, ModelOutputs
 from normscale.state import Numbers
@@ -32,7 +32,6 @@ class Histogram(NamedTuple):
     shares: Annotated[FloatArray, Numbers("bins", least=0.0)]
 
     def check(self) -> None:
-        """Raise where there is no range."""
         if self.low >= self.high:
             raise InvalidInput("histograms must have a range: low below high.")
 
@@ -44,8 +43,7 @@ class Histogram(NamedTuple):
         index = position.astype(np.int32)
         index += np.arange(0, n * (bins + 2), bins + 2, dtype=np.int32)[:, None]
         counts = np.bincount(index.ravel(), minlength=n * (bins + 2)).reshape(n, bins + 2)
-        shares: FloatArray = counts[:, 1:-1] / values.shape[1]
-        return shares
+        return counts[:, 1:-1] / values.shape[1]
 
     def divergence(self, values: FloatArray, smoothing: int, floor: float) -> FloatArray:
         """Both Kullback-Leibler divergences between training and every row's smoothed histogram, added; (n,)."""
@@ -53,8 +51,7 @@ class Histogram(NamedTuple):
         own /= own.sum(axis=1, keepdims=True)
         train = self.shares + floor
         train = train / train.sum()
-        divergence: FloatArray = ((own - train) * np.log(own / train)).sum(axis=1)
-        return divergence
+        return ((own - train) * np.log(own / train)).sum(axis=1)
 
 
 _NONE = Histogram(0.0, 1.0, np.zeros(0))
@@ -76,15 +73,11 @@ class WeiPer(Detector):
     CIFAR-10. Their lambda_2 of 0.1 ranks little better than chance on other networks. So by default it makes MSP vary
     as much over the training rows as both divergences together do; of two such rules the one that did better on a
     ResNet-20's OoD sets.
-
-    References
-    ----------
-    Granz, Heurich & Landgraf, "WeiPer: OOD Detection using Weight Perturbations of Class Projections", 2024.
     """
 
     name = "weiper"
     title = "WeiPer+KLD"
-    paper = "Granz, Heurich & Landgraf 2024"
+    paper = 'Granz, Heurich & Landgraf 2024: "WeiPer: OOD Detection using Weight Perturbations of Class Projections"'
     cost = "a matrix product with a hundred perturbed last layers"
     reads = (FEATURES,)
     needs_head = True
@@ -100,8 +93,6 @@ class WeiPer(Detector):
     }
 
     class Fitted(NamedTuple):
-        """The last layer, the training rows' histograms, and the weight of MSP."""
-
         head: Annotated[Head, HEAD]
         features: Histogram
         logits: Histogram
@@ -168,8 +159,7 @@ class WeiPer(Detector):
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         divergence, msp = self._parts(outputs)
-        score: FloatArray = divergence - self.fitted_.msp_weight * msp
-        return score
+        return divergence - self.fitted_.msp_weight * msp
 
     def _parts(self, outputs: ModelOutputs) -> tuple[FloatArray, FloatArray]:
         """Both divergences, weighted and added, and MSP; (n,) each."""
@@ -189,8 +179,7 @@ def _sampled(features: Rows) -> IntArray:
     if len(features) <= _MOST_SAMPLED:
         return np.arange(len(features))
     sums = np.concatenate([block.sum(axis=1) for _, block in float_blocks(features, FEATURES)])
-    chosen: IntArray = np.argsort(sums * 1e6 % 1.0, kind="stable")[:_MOST_SAMPLED]
-    return chosen
+    return np.argsort(sums * 1e6 % 1.0, kind="stable")[:_MOST_SAMPLED]
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:
@@ -206,5 +195,4 @@ def _smoothed(shares: FloatArray, size: int) -> FloatArray:
     left = (size - 1) // 2
     padded = np.pad(shares, ((0, 0), (left, size - 1 - left)), mode="edge")
     total = sum(padded[:, j : j + shares.shape[1]] for j in range(size))
-    smoothed: FloatArray = np.asarray(total) / size
-    return smoothed
+    return np.asarray(total) / size
