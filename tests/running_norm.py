@@ -54,7 +54,7 @@ class RunningNorm(Detector):
     def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
         return np.array([self._deviations(state, length) for length in _lengths(outputs).tolist()])
 
-    def _merge_states(self, first: State, second: State) -> State:
+    def merge(self, first: State, second: State) -> State:
         return self.State(*(a + b - own for a, b, own in zip(first, second, self._start(), strict=True)))
 
     @staticmethod

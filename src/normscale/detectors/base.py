@@ -116,11 +116,6 @@ class Detector(OutputsReader):
         """What :meth:`_step` needs of rows, whatever the state is; must raise on rows that are not finite."""
         return outputs
 
-    @property
-    def _in_place(self) -> bool:
-        """Whether :meth:`_step` changes the arrays of the state that it is given, so that others must wait."""
-        return False
-
     def _step(self, state: Any, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Any]:
         """Take each prepared row in and score it: the scores (n,), and the state after them.
 
@@ -128,13 +123,6 @@ class Detector(OutputsReader):
         raises.
         """
         return self._score_at(state, prepared, threads), state
-
-    def _merge_states(self, first: Any, second: Any) -> Any:
-        """The state of a stream that has the rows of two, where their order makes no difference."""
-        raise InvalidInput(
-            f"two streams of {self.name} have no common state: what it learns depends on the order of its rows. Stream "
-            "all rows through one detector, or keep one for each source."
-        )
 
     def _blank(self) -> Any:
         """A state to begin a part of a stream with that is merged into another later; it may count as no rows."""
@@ -267,7 +255,10 @@ class Detector(OutputsReader):
 
         Where what is learned depends on the order of the rows, it raises.
         """
-        return self._merge_states(first, second)
+        raise InvalidInput(
+            f"two streams of {self.name} have no common state: what it learns depends on the order of its rows. Stream "
+            "all rows through one detector, or keep one for each source."
+        )
 
     def reset(self) -> Self:
         """Forget the stream and start again from the training."""

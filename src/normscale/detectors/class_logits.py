@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from functools import reduce
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -13,6 +11,7 @@ from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector, Setting
+from normscale.detectors.class_profiles import ClassMoments
 from normscale.detectors.formula import SumFormula, plain_formula
 from normscale.detectors.partial_fit import ROUNDING, merged
 from normscale.detectors.registry import register
@@ -86,35 +85,6 @@ class KLMatching(Detector):
         return np.maximum(divergence, 0.0)
 
 
-class LargestLogits(NamedTuple):
-    """Moments of the largest logits of some rows."""
-
-    n: int
-    mean: float
-    m2: float
-    """Sum of squared deviations from the mean."""
-    size: float
-    """The largest number, without its sign."""
-
-    @classmethod
-    def of(cls, values: FloatArray) -> LargestLogits:
-        """Of values (n,), n >= 1."""
-        mean = float(values.mean())
-        return cls(values.size, mean, float(np.square(values - mean).sum()), float(np.abs(values).max()))
-
-    def merge(self, other: LargestLogits) -> LargestLogits:
-        """Of both sets of rows."""
-        n, apart = self.n + other.n, other.mean - self.mean
-        m2 = self.m2 + other.m2 + apart * apart * (self.n * (other.n / n))
-        return LargestLogits(n, self.mean + apart * (other.n / n), m2, max(self.size, other.size))
-
-    @property
-    def deviation(self) -> float:
-        """The sample deviation; 0 for one value, and for equal ones."""
-        deviation = math.sqrt(self.m2 / (self.n - 1)) if self.n > 1 else 0.0
-        return deviation if deviation > ROUNDING * self.size else 0.0
-
-
 @register
 class StandardisedMaxLogit(Detector):
     """How many deviations the largest logit lies below what is usual for its predicted class.
@@ -149,19 +119,18 @@ class StandardisedMaxLogit(Detector):
 
     fitted_: Fitted
 
-    def _partial(self, rows: ModelOutputs, turn: int) -> dict[int, LargestLogits]:
-        """Moments of the largest logit of the rows predicted as each class."""
-        top = -max_logit_score(rows.logits)
-        return {c: LargestLogits.of(top[own]) for c, own in members_of_each(rows.predicted)}
+    def _partial(self, rows: ModelOutputs, turn: int) -> ClassMoments:
+        return ClassMoments.of(rows, -max_logit_score(rows.logits)[:, None])
 
-    def _finish(self, total: dict[int, LargestLogits], turn: int) -> Fitted:
-        every = reduce(LargestLogits.merge, (total[c] for c in sorted(total)))
-        width = (self.widths_ or {})[LOGITS]
-        means, deviations = np.full(width, every.mean), np.full(width, every.deviation or 1.0)
-        for c, own in total.items():
-            if own.deviation > 0.0:
-                means[c], deviations[c] = own.mean, own.deviation
-        return self.Fitted(means, deviations)
+    def _finish(self, total: ClassMoments, turn: int) -> Fitted:
+        counts, means, m2 = (part.ravel() for part in total)
+        mean = counts @ means / counts.sum()
+        whole = m2.sum() + counts @ np.square(means - mean)
+        deviations = np.sqrt(m2 / np.maximum(counts - 1.0, 1.0))
+        deviation = np.sqrt(whole / max(counts.sum() - 1.0, 1.0))
+        own = deviations > ROUNDING * np.abs(means)
+        everywhere = deviation if deviation > ROUNDING * abs(mean) else 1.0
+        return self.Fitted(np.where(own, means, mean), np.where(own, deviations, everywhere))
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         score: FloatArray = max_logit_score(outputs.logits, threads=threads)

@@ -27,28 +27,25 @@ _SMALLEST = 1e-6
 
 
 class ClassMoments(NamedTuple):
-    """Moments of the centred logits of the rows of each predicted class; those of parts merge."""
+    """Moments of numbers of the rows of each predicted class; those of parts merge."""
 
-    counts: FloatArray
-    """(C, 1)"""
-    mean: FloatArray
-    """(C, C)"""
-    m2: FloatArray
-    """(C, C) sums of squared deviations."""
+    counts: FloatArray  # (C, 1)
+    mean: FloatArray  # (C, k)
+    m2: FloatArray  # (C, k) sums of squared deviations
 
     @classmethod
-    def of(cls, rows: ModelOutputs) -> ClassMoments:
-        """Of rows with finite logits, at least one."""
-        logits = rows.logits.astype(np.float64)
-        logits -= logits.mean(axis=1, keepdims=True)
+    def of(cls, rows: ModelOutputs, values: FloatArray | None = None) -> ClassMoments:
+        """Of values (n, k) of rows, at least one; by default of their logits, less the mean of each row."""
+        if values is None:
+            values = rows.logits.astype(np.float64)
+            values -= values.mean(axis=1, keepdims=True)
         predicted = rows.predicted
         order = np.argsort(predicted, kind="stable")
         found, starts, sizes = np.unique(predicted[order], return_index=True, return_counts=True)
-        ordered = logits[order]
+        ordered = values[order]
         means = np.add.reduceat(ordered, starts) / sizes[:, None]
         ordered -= np.repeat(means, sizes, axis=0)
-        n_classes = rows.n_classes
-        moments = cls(np.zeros((n_classes, 1)), *(np.zeros((n_classes, n_classes)) for _ in range(2)))
+        moments = cls(np.zeros((rows.n_classes, 1)), *(np.zeros((rows.n_classes, values.shape[1])) for _ in range(2)))
         moments.counts[found, 0], moments.mean[found] = sizes, means
         moments.m2[found] = np.add.reduceat(np.square(ordered, out=ordered), starts)
         return moments

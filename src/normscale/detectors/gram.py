@@ -53,7 +53,6 @@ class Gram(Detector):
 
     Examples
     --------
-    >>> from normscale import ModelOutputs
     >>> train = ModelOutputs([[1.0, 0.0]] * 2, features=[[1.0, 2.0], [2.0, 2.0]])
     >>> detector = Gram(powers=1).fit(train)
     >>> detector.bounds_[0][:, 0, 0].tolist()

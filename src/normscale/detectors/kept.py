@@ -115,6 +115,8 @@ class Kept(ABC):
     """Why it is this detector, where it was chosen for the outputs at hand and by nobody."""
     _reads_again: bool = False
     """Whether ``fit`` reads the rows more than once."""
+    _in_place: bool = False
+    """Whether a step changes the arrays of the state that it is given, so that others must wait."""
     _fitting: Any = None
     """What a fit that is under way keeps between its readings; see :meth:`_begin`."""
     _lock = _Lock()

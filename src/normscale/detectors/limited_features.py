@@ -29,7 +29,6 @@ class ReAct(PercentileStep):
 
     Examples
     --------
-    >>> from normscale import ModelOutputs
     >>> train = ModelOutputs(features=np.arange(10.0).reshape(5, 2), head=(np.eye(2), np.zeros(2)))
     >>> detector = ReAct("max_logit", percentile=50.0).fit(train)
     >>> detector.name, detector.limit_, detector.score(np.array([[9.0, 1.0], [2.0, 1.0]])).tolist()
@@ -135,7 +134,6 @@ class DICE(HeadStep):
 
     Examples
     --------
-    >>> from normscale import ModelOutputs
     >>> train = ModelOutputs(features=[[1.0, 2.0], [3.0, 2.0]], head=([[1.0, 0.1], [0.2, 2.0]], [0.0, 0.0]))
     >>> detector = DICE("max_logit", percentile=50.0).fit(train)
     >>> detector.sparse_head_.weight.tolist(), detector.score(np.array([[5.0, 1.0]])).tolist()

@@ -194,7 +194,6 @@ class GradNorm(Detector):
 
     Examples
     --------
-    >>> from normscale import ModelOutputs
     >>> GradNorm().score(ModelOutputs([[0.0, 0.0], [99.0, 0.0]], features=[[1.0, -2.0], [1.0, -2.0]])).tolist()
     [-0.0, -3.0]
     """
@@ -230,7 +229,6 @@ class TemperatureScaling(Detector):
 
     Examples
     --------
-    >>> from normscale import ModelOutputs
     >>> validation = ModelOutputs([[4.0, 0.0]] * 3 + [[0.0, 4.0]], labels=[0, 0, 1, 1])
     >>> round(TemperatureScaling().fit(validation).temperature_, 4)
     3.641

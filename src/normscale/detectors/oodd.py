@@ -49,6 +49,7 @@ class OODD(Detector):
     reads_in_fit = (LOGITS,)
     settings = (Setting.FROZEN, Setting.STREAM)
     holds_threshold_in_stream = False
+    _in_place = True
     parameters = {
         "k": "which neighbour counts among the training features",
         "k_dictionary": "which neighbour counts among the suspicious features",
@@ -98,10 +99,6 @@ class OODD(Detector):
         """The features in the dictionary."""
         state: OODD.State = self._current()
         return state.suspects[: state.held]
-
-    @property
-    def _in_place(self) -> bool:
-        return True
 
     def _start(self) -> State:
         return self.State(0, np.zeros((self.size, self.fitted_.bank.shape[1])), np.zeros(self.size))

@@ -95,7 +95,6 @@ class ASH(HeadStep):
 
     Examples
     --------
-    >>> from normscale import ModelOutputs
     >>> train = ModelOutputs(features=np.ones((2, 4)), head=(np.eye(2, 4), np.zeros(2)))
     >>> detector = ASH("max_logit", variant="b", percentile=50.0).fit(train)
     >>> detector.name, detector.score(np.array([[4.0, 1.0, 2.0, 1.0]])).tolist()

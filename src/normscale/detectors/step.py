@@ -97,7 +97,7 @@ class Step(Wrapper):
         cls, scorer = type(self), self.scorer
         passed = (name for name in scorer.reads if name not in self.writes)
         self.reads = tuple(dict.fromkeys((*self.own_reads, *passed)))
-        self.settings = scorer.settings
+        self.settings, self._in_place = scorer.settings, scorer._in_place
         self._reads_again = self.learns_nothing and scorer._reads_again
         if self.learns_nothing:
             self.needs_fit = scorer.needs_fit
@@ -155,10 +155,6 @@ class Step(Wrapper):
         done = not isinstance(self._fitting, PartialFit) or self._fitting.finish(total)
         return self.Fitted() if done else None
 
-    @property
-    def _in_place(self) -> bool:
-        return self.scorer._in_place
-
     def _score_at(self, state: Any, outputs: ModelOutputs, threads: int) -> FloatArray:
         size = block_rows(max(self._width, *(outputs.array(name).shape[1] for name in self.own_reads)))
         if len(outputs) <= size:
@@ -190,8 +186,8 @@ class Step(Wrapper):
     def _step(self, state: Any, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Any]:
         return self.scorer._step(state, prepared, threads)
 
-    def _merge_states(self, first: Any, second: Any) -> Any:
-        return self.scorer._merge_states(first, second)
+    def merge(self, first: Any, second: Any) -> Any:
+        return self.scorer.merge(first, second)
 
     def _blank(self) -> Any:
         return self.scorer._blank()

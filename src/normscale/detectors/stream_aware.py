@@ -85,8 +85,6 @@ class StreamAware(Wrapper):
     >>> scores = detector.stream(ood)
     >>> detector.n_streamed_, bool(detector.state.id_share[0] < 0.4)
     (100, True)
-    >>> bool(detector.score(ood).mean() > detector.reset().score(ood).mean())
-    True
     """
 
     name = "stream_aware"
@@ -96,7 +94,7 @@ class StreamAware(Wrapper):
     default_score = "centred"
     own_reads = (LOGITS,)
     settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
-    _reads_again = True
+    _reads_again = _in_place = True
     survives_unbalanced_stream = True
     parameters = {
         "score": "the detector that is made stream-aware",
@@ -179,10 +177,6 @@ class StreamAware(Wrapper):
         """The rows as the kernels read them."""
         scores = self.scorer._score(outputs.only(*self.scorer.reads), threads)
         return MixtureRows(outputs.logits, -self.fitted_.scale(scores))
-
-    @property
-    def _in_place(self) -> bool:
-        return True
 
     def _start(self) -> Mixture:
         return Mixture.empty(self.fitted_.profiles.median.size)
