@@ -87,16 +87,6 @@ def test_twice_the_same_columns_change_nothing() -> None:
     np.testing.assert_allclose(doubled, KNN(k=5).fit(bank).score(queries), rtol=1e-12)
 
 
-def test_a_sample_of_the_bank_does_not_depend_on_chunks() -> None:
-    train = rows(1000)
-    whole = KNN(bank=100).fit(train)
-    pieces = KNN(bank=100).fit_chunks(ns.ModelOutputs(features=train[a : a + 37]) for a in range(0, 1000, 37))
-    assert np.array_equal(whole.bank_.rows, pieces.bank_.rows)
-    assert len(whole.bank_) == 100
-    assert len({tuple(row) for row in whole.bank_.rows} & {tuple(row) for row in train}) == 100
-    assert len(KNN(bank=5000).fit(train).bank_) == 1000
-
-
 @pytest.mark.parametrize("dtype", (np.float16, np.float32, np.int64))
 def test_the_bank_keeps_its_dtype_and_the_scores_are_exact(dtype: Any, tmp_path: Path) -> None:
     bank, queries = (10 * rows(400)).astype(dtype), (10 * rows(10, seed=1)).astype(dtype)
@@ -151,5 +141,3 @@ def test_parameters_are_checked() -> None:
     for wrong in (0, -1, 2.5, True, "x"):
         with pytest.raises(ns.InvalidInput, match="k must be a whole number >= 1"):
             KNN(k=wrong)  # type: ignore[arg-type]
-    with pytest.raises(ns.InvalidInput, match="bank must be a whole number >= 1"):
-        KNN(bank=-1)

@@ -60,11 +60,3 @@ def test_ties_zeros_copies_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_allclose(NNGuide().fit(twice[0]).score(twice[1]), expected, rtol=1e-10)
     monkeypatch.setattr(feature_bank, "_MOST_CANDIDATES", -1.0)
     np.testing.assert_allclose(NNGuide().fit(train).score(test), expected, rtol=1e-10)
-
-
-def test_a_sample_keeps_rows_and_energies_together() -> None:
-    train = outputs(400)
-    detector = NNGuide(bank=50).fit_chunks(train[a : a + 60] for a in range(0, 400, 60))
-    for row, energy in zip(detector.bank_.rows, detector.bank_.weights, strict=True):
-        i = int(np.flatnonzero((train.features == row).all(axis=1))[0])
-        assert energy == pytest.approx(-ns.energy_score(train.logits[i : i + 1])[0])

@@ -135,6 +135,7 @@ class TrainingBaseline(NamedTuple):
         return np.asarray(self.predicted / self.predicted.sum())
 
     def check(self) -> None:
+        """Raise where the counts and the moments cannot be of the same rows."""
         if self.extremes[0] > self.extremes[1]:
             raise InvalidInput("baseline.extremes must be two numbers, the smaller first.")
         if not self.predicted.any() or self.of_logits.weight != self.predicted.sum():

@@ -1,7 +1,7 @@
-"""Training features to search among: the sample that is kept, and the exact search for the nearest.
+"""Training features to search among: exact at the speed of float32.
 
-The search is exact at the speed of float32: one float32 matrix product finds the few candidates that could be among
-the k best, given how far such a product can be off; these are compared in float64.
+One float32 matrix product finds the few candidates that could be among the k best, given how far such a product can be
+off; these are compared in float64.
 """
 
 from __future__ import annotations
@@ -26,41 +26,6 @@ _PAIRS = 1024
 """Candidates compared in float64 at once."""
 _MOST_CANDIDATES = 1 / 64
 """Share of a bank above which candidates are so many that float64 products choose among them."""
-
-
-class BankSample:
-    """Rows of training chunks, all of them or a sample of fixed size that no split into chunks changes.
-
-    Each row draws a number from a generator of fixed seed; those with the smallest are kept, in their order.
-    """
-
-    def __init__(self, size: int, seed: int = 0) -> None:
-        """``size``: rows to keep; 0 keeps all."""
-        self._size = size
-        self._rng = np.random.default_rng(seed)
-        self._parts: list[tuple[Rows, FloatArray, FloatArray]] = []
-        self._held = 0
-
-    def add(self, rows: Rows, weights: FloatArray) -> None:
-        """Take rows (b, d) in, with a number for each."""
-        native = rows.dtype.newbyteorder("=") if rows.dtype.kind == "f" else np.dtype(np.float64)
-        draws: FloatArray = np.asarray(self._rng.random(rows.shape[0]) if self._size else np.zeros(rows.shape[0]))
-        self._parts.append((rows.astype(native), weights, draws))
-        self._held += rows.shape[0]
-        if self._size and self._held > 2 * self._size:
-            self._prune()
-
-    def _prune(self) -> None:
-        rows, weights, draws = (np.concatenate(part) for part in zip(*self._parts, strict=True))
-        if self._size and rows.shape[0] > self._size:
-            kept = np.sort(np.argpartition(draws, self._size)[: self._size])
-            rows, weights, draws = rows[kept], weights[kept], draws[kept]
-        self._parts, self._held = [(rows, weights, draws)], rows.shape[0]
-
-    def result(self) -> tuple[Rows, FloatArray]:
-        """The rows kept (m, d), in the dtype they came in, and their numbers (m,)."""
-        self._prune()
-        return self._parts[0][:2]
 
 
 class FeatureBank:

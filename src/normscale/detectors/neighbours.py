@@ -9,15 +9,13 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector
-from normscale.detectors.feature_bank import BankSample, FeatureBank
+from normscale.detectors.base import Detector, join
+from normscale.detectors.feature_bank import FeatureBank
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks, unit_rows
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.scores import energy_score
 from normscale.state import Numbers
-
-_BANK = "training rows to keep, drawn at random with a fixed seed; by default all"
 
 
 @register
@@ -41,8 +39,7 @@ class KNN(Detector):
     reads: tuple[str, ...] = (FEATURES,)
     parameters = {
         "k": "which neighbour counts; a bank of fewer rows uses its last. The paper takes 50 for CIFAR-10, 200 for "
-        "CIFAR-100 and 1000 for ImageNet; no OoD data chooses it here",
-        "bank": _BANK,
+        "CIFAR-100 and 1000 for ImageNet; no OoD data chooses it here"
     }
 
     class Fitted(NamedTuple):
@@ -51,22 +48,19 @@ class KNN(Detector):
     fitted_: Any
     bank_: FeatureBank
 
-    def __init__(self, k: int = 50, bank: int | None = None) -> None:
+    def __init__(self, k: int = 50) -> None:
         self.k = _validate.at_least(k, "k", 1)
-        self.bank = None if bank is None else _validate.at_least(bank, "bank", 1)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        sample = BankSample(self.bank or 0)
-        for chunk in chunks:
-            if not np.isfinite(chunk.features).all():
-                raise _validate.invalid_row_error(chunk.features, FEATURES)
-            sample.add(chunk.features, self._weights(chunk))
-        if self.widths_ is not None:
-            self._learn(self.Fitted(*sample.result()[: len(self.Fitted._fields)]))
+        train = join(chunks)
+        if not np.isfinite(train.features).all():
+            raise _validate.invalid_row_error(train.features, FEATURES)
+        rows = train.features.astype(np.result_type(train.features.dtype, np.float16).newbyteorder("="))
+        self._learn(self._bank(rows, train))
 
-    def _weights(self, rows: ModelOutputs) -> FloatArray:
-        """What the vectors of training rows are multiplied by."""
-        return np.ones(len(rows))
+    def _bank(self, rows: Rows, train: ModelOutputs) -> Any:
+        """What is kept of training rows with these features."""
+        return self.Fitted(rows)
 
     @by_blocks
     def _score(self, features: FloatArray) -> FloatArray:
@@ -96,20 +90,17 @@ class NNGuide(KNN):
     title = "NNGuide"
     paper = 'Park, Jung & Teoh 2023: "Nearest Neighbor Guidance for Out-of-Distribution Detection"'
     reads = (LOGITS, FEATURES)
-    parameters = {
-        "k": "how many of the largest similarities count; 10 is what pytorch-ood takes",
-        "bank": f"{_BANK}. The paper keeps 1 % of ImageNet",
-    }
+    parameters = {"k": "how many of the largest similarities count; 10 is what pytorch-ood takes"}
 
     class Fitted(NamedTuple):
         bank: Annotated[Rows, Numbers("rows", FEATURES)]
         energies: Annotated[FloatArray, Numbers("rows")]
 
-    def __init__(self, k: int = 10, bank: int | None = None) -> None:
-        super().__init__(k, bank)
+    def __init__(self, k: int = 10) -> None:
+        super().__init__(k)
 
-    def _weights(self, rows: ModelOutputs) -> FloatArray:
-        return -energy_score(rows.logits)
+    def _bank(self, rows: Rows, train: ModelOutputs) -> Fitted:
+        return self.Fitted(rows, -energy_score(train.logits))
 
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:

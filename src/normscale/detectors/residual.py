@@ -108,6 +108,7 @@ class ResidualSpace(NamedTuple):
         return found
 
     def check(self) -> None:
+        """Raise where the two spaces are not the whole."""
         if self.residual.shape[1] + self.principal.shape[1] != self.origin.size:
             raise InvalidInput(f"residual and principal must belong to {self.origin.size} features.")
 

@@ -32,6 +32,7 @@ class Histogram(NamedTuple):
     shares: Annotated[FloatArray, Numbers("bins", least=0.0)]
 
     def check(self) -> None:
+        """Raise where there is no range."""
         if self.low >= self.high:
             raise InvalidInput("histograms must have a range: low below high.")
 
