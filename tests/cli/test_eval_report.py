@@ -16,8 +16,8 @@ from normscale.bench.experiments.comparison import compare_with
 from normscale.bench.experiments.measuring import Measured, rows_to_score
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
-from normscale.jobs.gathering import gather
 from normscale.outputs import ModelOutputs
+from normscale.rows.chunks import gather
 from program import python
 
 SAMPLE = ns.load_sample()
@@ -103,17 +103,16 @@ def test_two_detectors_of_one_name_are_two_lines(tmp_path: Path) -> None:
     assert sorted(float(line["AUROC"]) for line in lines) == pytest.approx(sorted(r.auroc for r in rows), abs=1e-4)
 
 
-def test_rows_in_temporary_files_and_small_blocks_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [row.metrics for row in compare_with(SAMPLE.test, {"near": NEAR}, train=SAMPLE.train, detectors=some())]
     monkeypatch.setattr(methods, "BLOCK_ELEMENTS", 1000)
     sides = []
     for side in (SAMPLE.train, SAMPLE.test, NEAR):
-        spilled = gather((side[start : start + 50] for start in range(0, len(side), 50)), in_memory=3000)
-        assert spilled is not None
-        assert isinstance(spilled.logits.base, np.memmap)
-        assert np.array_equal(spilled.logits, side.logits)
-        assert (spilled.labels is None) == (side.labels is None)
-        sides.append(spilled)
+        gathered = gather((side[start : start + 50] for start in range(0, len(side), 50)), len(side) + 7)
+        assert gathered is not None
+        assert np.array_equal(gathered.logits, side.logits)
+        assert (gathered.labels is None) == (side.labels is None)
+        sides.append(gathered)
     train, test, near = sides
     counted: list[int] = []
     fitted: list[methods.Method] = []

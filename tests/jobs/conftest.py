@@ -13,7 +13,7 @@ import pytest
 
 from normscale import _kernels
 from normscale._kernels import reference
-from normscale.jobs.spreading import Engine, open_engine
+from normscale.jobs.engines import Engine, open_engine
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 WHY_SKIPPED = "Ray is not installed (pip install 'normscale[ray]'), so nothing is run on a cluster"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +13,9 @@ import pytest
 
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
-from normscale.jobs.merging import MergeTree, merged, subtree_level
+from normscale.jobs.engines import merged
 from normscale.jobs.options import PIECE_ROWS
-from normscale.jobs.pieces import Layout, Piece, PieceRows, read_piece
+from normscale.jobs.pieces import Layout, Piece, read_piece
 from normscale.jobs.sources import RowSource
 from normscale.rows import find_files
 
@@ -24,12 +23,12 @@ from normscale.rows import find_files
 class Plan(NamedTuple):
     layout: Layout
     pieces: list[Piece]
-    empty: list[str]
+    n_empty: int
 
 
 def plan_pieces(paths: Any, names: list[str] | None = None, *, piece_rows: int = PIECE_ROWS, **options: Any) -> Plan:
     source = RowSource(paths, names, **options)
-    return Plan(source.layout, source.file_pieces(piece_rows), source.empty)
+    return Plan(source.layout, source.file_pieces(piece_rows), source.n_empty)
 
 
 def names(files: object) -> list[str]:
@@ -67,7 +66,7 @@ def test_pieces_cover_all_rows_once_in_the_order_of_the_first_file(tmp_path: Pat
     assert [piece.n_rows for piece in plan.pieces] == [200, 250, 1, 200, 200, 200, 100]
     assert [piece.spans[0].first_row for piece in plan.pieces] == [0, 200, 0, 0, 200, 400, 600]
     assert [piece.number for piece in plan.pieces] == list(range(7))
-    assert [os.path.basename(path) for path in plan.empty] == ["2.parquet"]
+    assert plan.n_empty == 1
     chunks = [chunk for piece in plan.pieces for chunk in read_piece(piece, plan.layout)]
     read = [chunk.outputs.logits.astype(np.float64) for chunk in chunks]
     np.testing.assert_array_equal(np.concatenate(read), rows)
@@ -94,7 +93,7 @@ def test_pieces_of_rows_are_the_same_whatever_files_the_rows_are_in(tmp_path: Pa
 def test_a_row_knows_its_file(tmp_path: Path) -> None:
     write_folder(tmp_path / "in")
     source = RowSource(tmp_path / "in", ["logits"])
-    ((chunk, _),) = PieceRows(source.chunks(), source.layout, ["logits"], "raise").with_masks()
+    ((chunk, _),) = source.rows(None, ["logits"], "raise").with_masks()
     assert len(chunk.outputs) == 1151
     found = [chunk.origin(row) for row in (0, 449, 450, 451, 1150)]
     where = [str(tmp_path / "in" / f"{number}.parquet") for number in (0, 0, 1, 3, 3)]
@@ -192,19 +191,8 @@ def shape(places: range) -> str:
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 31])
-def test_the_tree_has_one_shape_whatever_the_order(n: int) -> None:
+def test_tasks_that_are_subtrees_merge_to_the_same_tree(n: int) -> None:
     join = "({} {})".format
-    for seed in range(5):
-        tree: MergeTree[str] = MergeTree(n, join)
-        for place in np.random.default_rng(seed).permutation(n).tolist():
-            tree.put(place, str(place))
-        assert tree.total() == shape(range(n))
-    for step in (1, 2, 4, 8):  # tasks that are subtrees
+    for step in (1, 2, 4, 8):
         parts = [merged([str(i) for i in range(a, min(a + step, n))], join) for a in range(0, n, step)]
         assert merged(parts, join) == shape(range(n))
-
-
-def test_subtrees_leave_enough_tasks() -> None:
-    for n, tasks in itertools.product((1, 7, 64, 1000, 2000), (1, 16, 100)):
-        step = 1 << subtree_level(n, tasks)
-        assert -(-n // step) >= min(n, tasks)

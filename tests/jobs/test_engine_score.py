@@ -17,7 +17,7 @@ from jobs.parts import CLASSES, bytes_of, logits_of, scores_of, write_features, 
 from normscale import jobs
 from normscale._lock import locked
 from normscale.detectors.threshold import Threshold
-from normscale.jobs.spreading import Engine
+from normscale.jobs.engines import Engine
 from running_norm import RunningNorm, Shifted
 
 pytestmark = [

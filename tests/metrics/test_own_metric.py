@@ -86,15 +86,13 @@ def test_it_stands_in_comparisons() -> None:
 
 @pytest.mark.usefixtures("own_metrics")
 def test_it_stands_in_many_files(tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
-    import pyarrow as pa
-
-    rng = np.random.default_rng(1)
-    scores = {"id": rng.integers(0, 50, 5000).astype(float), "ood": rng.integers(10, 60, 4000).astype(float)}
-    for name, values in scores.items():
-        pq.write_table(pa.table({"score": values}), tmp_path / f"{name}.parquet")
-    found = jobs.rank_scores(tmp_path / "id.parquet", tmp_path / "ood.parquet").result
-    assert found == ns.evaluate(scores["id"], scores["ood"])
+    sample = ns.load_sample()
+    for name, rows in (("id", sample.test), ("ood", sample.ood["uniform_noise"])):
+        ns.write_table(tmp_path / f"{name}.npz", rows)
+    paths, energy = [str(tmp_path / f"{name}.npz") for name in ("id", "ood")], ns.Energy()
+    (one,) = jobs.evaluate(paths[0], {"ood": paths[1]}, {"energy": energy}, engine="here", say=lambda _: None)
+    found = one.result
+    assert found == ns.evaluate(energy.score(sample.test), energy.score(sample.ood["uniform_noise"]))
     assert list(found.metrics) == list(METRICS)
 
 

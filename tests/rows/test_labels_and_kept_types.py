@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -32,17 +31,13 @@ def table_of(tmp_path: Path, kind: str, labels: list[Any], names: tuple[str, str
         columns = {name: LOGITS[:, i] for i, name in enumerate(names)}
         label = pa.array([one or None for one in labels]).dictionary_encode()
         pq.write_table(pa.table({**columns, "label": label}), path)
-    elif kind == "jsonl":
-        rows = [dict(zip(names, row, strict=True)) for row in LOGITS.tolist()]
-        lines = [json.dumps({**row, "label": one or None}) for row, one in zip(rows, labels, strict=True)]
-        path.write_text("\n".join(lines))
     else:
         lines = [",".join([*map(repr, row), one]) for row, one in zip(LOGITS.tolist(), labels, strict=True)]
         path.write_text("\n".join([",".join([*names, "label"]), *lines]) + "\n")
     return path
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "npz", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", "npz", "parquet"])
 def test_labels_may_be_names_of_classes(tmp_path: Path, kind: str) -> None:
     path = table_of(tmp_path, kind, TEXTS)
     for chunk_rows in (1, 3, None):
@@ -74,9 +69,9 @@ def test_a_label_that_is_empty_is_not_known(tmp_path: Path, labels: list[str]) -
 
 
 def test_a_label_between_two_classes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text('{"logit_a": 1, "logit_b": 2, "label": "a"}\n{"logit_a": 1, "logit_b": 2, "label": 0.5}\n')
-    with pytest.raises(ns.InvalidInput, match=r"labels row 1 is 0\.5, which is none of the classes 'a', 'b'"):
+    path = tmp_path / "t.csv"
+    path.write_text("logit_a,logit_b,label\n1,2,a\n1,2,0.5\n")
+    with pytest.raises(ns.InvalidInput, match=r"labels row 1 is '0\.5', which is none of the classes 'a', 'b'"):
         ns.read_table(path)
 
 
@@ -154,7 +149,7 @@ def test_kept_columns_keep_their_types_in_parquet(tmp_path: Path, chunk_rows: in
 def test_kept_columns_in_texts_and_arrays(tmp_path: Path) -> None:
     kept_table(tmp_path / "t.parquet")
     ns.Energy().fit(LOGITS).save(tmp_path / "d.safetensors")
-    for suffix in ("csv", "jsonl", "npz"):
+    for suffix in ("csv", "npz"):
         arguments = ["score", str(tmp_path / "d.safetensors"), str(tmp_path / "t.parquet"), "--keep-columns",
                      "when,day,id", "-o", str(tmp_path / f"s.{suffix}")]  # fmt: skip
         done = CliRunner().invoke(app, arguments)
@@ -162,8 +157,6 @@ def test_kept_columns_in_texts_and_arrays(tmp_path: Path) -> None:
     lines = (tmp_path / "s.csv").read_text().splitlines()
     assert lines[1].startswith("2026-11-18T01:02:03.456789Z,2026-11-18,4611686018427387905,")
     assert lines[2].startswith(",2026-11-18,,")
-    first = json.loads((tmp_path / "s.jsonl").read_text().splitlines()[0])
-    assert (first["when"], first["day"]) == ("2026-11-18T01:02:03.456789Z", "2026-11-18")
     with np.load(tmp_path / "s.npz") as arrays:
         assert arrays["day"].dtype == np.dtype("M8[D]")
         assert arrays["when"][0] == np.datetime64("2026-11-18T01:02:03.456789")

@@ -205,8 +205,6 @@ def test_foreign_arrays_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     np.savez(path, logits=np.zeros((5, 3)), layer3=np.ones((5, 2)), **foreign)
     table = open_table(path)
     assert table.names == ("logits", "layer3")
-    assert set(table.left_out) == {"maps", "ids", "texts", "confusion", "when"}
-    assert "got (5, 2, 2)" in table.left_out["maps"]
     with pytest.raises(FileFormatError, match=r"maps must have shape \(n, width\); got \(5, 2, 2\)"):
         open_table(path, names=["maps"])
     with pytest.raises(FileFormatError, match="when must hold real numbers; got records or dates"):
@@ -224,7 +222,7 @@ def test_parquet_columns_beside_lists(tmp_path: Path) -> None:
     table = open_table(path, names=["features"])
     assert (table.names, table.n_classes, table.has_labels) == (("features",), None, True)
     np.testing.assert_array_equal(table.read().features, [[1, 2], [3, 4]])
-    assert set(open_table(path).left_out) == {"tags"}
+    assert open_table(path).names == ("features", "history")
     with pytest.raises(InvalidInput, match="history row 1 has 2 numbers; all rows must have 1"):
         read_table(path)
     with pytest.raises(FileFormatError, match="column 'tags' holds lists of string"):

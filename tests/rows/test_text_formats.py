@@ -1,9 +1,8 @@
-"""Tables as data engineers have them: .tsv, .jsonl, compressed text, nulls, and columns that are carried along."""
+"""Tables as data engineers have them: .tsv, compressed text, nulls, and columns that are carried along."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ LABELS = np.array([0, 1, 2, -1, 1, 0, 2])
 IDS = ["007", "a,b", 'say "x"', "ü", "", "6", "seven"]
 
 
-@pytest.mark.parametrize("suffix", [".tsv", ".jsonl", ".csv.gz", ".tsv.gz", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".tsv", ".csv.gz", ".tsv.gz"])
 @pytest.mark.parametrize("names", [None, ("cat", "dog", "big owl")])
 def test_text_formats_come_back_as_they_were(tmp_path: Path, suffix: str, names: tuple[str, ...] | None) -> None:
     path = tmp_path / f"table{suffix}"
@@ -41,7 +40,7 @@ def test_text_formats_come_back_as_they_were(tmp_path: Path, suffix: str, names:
     assert again.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".csv.gz"])
+@pytest.mark.parametrize("suffix", [".tsv", ".csv.gz"])
 def test_they_come_through_pipes(tmp_path: Path, suffix: str) -> None:
     import os
     import threading
@@ -53,46 +52,6 @@ def test_they_come_through_pipes(tmp_path: Path, suffix: str) -> None:
     writer.start()
     assert np.array_equal(ns.read_table(pipe).logits, LOGITS)
     writer.join()
-
-
-def test_lines_of_json_may_hold_what_json_has(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"id": "x", "logits": [1, null, "NaN"], "features": [0.5], "label": null, "more": {"a": 1}}\n\n'
-        '{"label": 2, "features": [1], "logits": ["NaN", "-Infinity", 2.5], "id": "y"}\n'
-    )
-    table = open_table(path, keep=["id"])
-    assert table.left_out == {}
-    ((outputs, columns),) = table.chunks_and_columns()
-    assert repr(outputs) == "ModelOutputs(n=2, logits=3, features=1, labels)"
-    np.testing.assert_array_equal(outputs.logits, [[1, np.nan, np.nan], [np.nan, -np.inf, 2.5]])
-    assert outputs.labels is not None
-    assert outputs.labels.tolist() == [-1, 2]
-    assert columns["id"].tolist() == ["x", "y"]
-    path.write_text("[1.0, 2.0]\n[3.0, 4.0]\n")
-    assert ns.read_table(path).logits.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    (
-        ('{"logits": [1, 2]}\n{"logits": [1]}\n', "line 2: logits must be 2 numbers"),
-        ('{"logits": [1, 2]}\n{"logit": [1, 2]}\n', "line 2: logits must be there in every line"),
-        ('{"logits": [1, 2]}\n{"logits": [1, "x"]}\n', "line 2: expected numbers in logits, got 'x'"),
-        ('{"logits": [1, 2]}\n{"logits": [1, tr', "line 2: not JSON"),
-        ('{"a": 1}\n', "at least two columns of logits"),
-        ("\n\n", "no line with anything on it"),
-        ('{"logits": [1, 2]}\n3\n', "line 2: expected an object or a list"),
-        ('{"logits": [1, 2]}\n{"logits": [1, NaN]}\n', "line 2: not JSON .NaN is not JSON"),
-        ('{"logits": [1, Infinity]}\n', "line 1: not JSON .Infinity is not JSON"),
-        ('{"logits": [1, 2]}\n{"logits": [1, "2.5"]}\n', "line 2: expected numbers in logits, got '2.5'"),
-    ),
-)
-def test_damaged_lines_are_named(tmp_path: Path, text: str, says: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(text)
-    with pytest.raises(ns.FileFormatError, match=says):
-        ns.read_table(path)
 
 
 def test_compressed_text_that_breaks_off(tmp_path: Path) -> None:
@@ -115,9 +74,7 @@ def _table_with_ids(path: Path) -> Path:
         {"id": one, "when": f"2026-01-0{i + 1}", "n": i, "logit_a": z[0], "logit_b": z[1], "logit_c": z[2]}
         for i, (one, z) in enumerate(zip(IDS, LOGITS.tolist(), strict=True))
     ]
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".npz":
+    if path.suffix == ".npz":
         np.savez(path, logits=LOGITS, id=np.array(IDS), n=np.arange(7), when=np.array([str(r["when"]) for r in rows]))
     elif path.suffix == ".parquet":
         arrow = pytest.importorskip("pyarrow")
@@ -136,7 +93,7 @@ def _table_with_ids(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".npz", ".parquet"])
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz", ".parquet"])
 def test_columns_are_kept_beside_the_chunks(tmp_path: Path, suffix: str) -> None:
     path = _table_with_ids(tmp_path / f"table{suffix}")
     table = open_table(path, chunk_rows=3, keep=["when", "id", "n"])
@@ -159,7 +116,7 @@ def test_a_kept_column_is_no_logit(tmp_path: Path) -> None:
     assert table.class_names == ("cat", "dog")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".npz", ".parquet", ".csv.gz"])
+@pytest.mark.parametrize("suffix", [".csv", ".npz", ".parquet", ".csv.gz"])
 def test_score_carries_columns_to_its_output(tmp_path: Path, suffix: str) -> None:
     if suffix == ".parquet":
         need("pyarrow")
@@ -175,8 +132,6 @@ def test_score_carries_columns_to_its_output(tmp_path: Path, suffix: str) -> Non
         rows = [dict(zip(arrays, values, strict=True)) for values in zip(*(arrays[key] for key in arrays), strict=True)]
     elif suffix == ".parquet":
         rows = pytest.importorskip("pyarrow.parquet").read_table(out).to_pylist()
-    elif suffix == ".jsonl":
-        rows = [json.loads(line) for line in out.read_text().splitlines()]
     else:
         import csv
 
@@ -225,26 +180,3 @@ def test_nulls_of_parquet_are_nan(tmp_path: Path) -> None:
     with pytest.raises(ns.InvalidInput, match="logits row 1 holds NaN in column 0"):
         detector.score(outputs)
     assert np.isnan(detector.score(outputs, on_invalid="skip")).tolist() == [False, True, True]
-
-
-def test_a_row_of_jsonl_that_is_null_holds_nan(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"logits": [1.0, 2.0]}\n{"logits": null}\n')
-    found = ns.read_table(tmp_path / "t.jsonl").logits
-    np.testing.assert_array_equal(found, [[1.0, 2.0], [np.nan, np.nan]])
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ([1, 2**63 + 1], "line 2: 'id' is 9223372036854775809, and in the first lines a whole number of at most 64"),
-        ([1, 2**70], "line 2: 'id' is 1180591620717411303424"),
-        ([1.5, [1]], r"line 2: 'id' is \[1\], and in the first lines a number;"),
-        ([1.5, "abc"], "line 2: 'id' is \"abc\", and in the first lines a number;"),
-        ([1, 2.5], "line 2: 'id' is 2.5, and in the first lines a whole number"),
-    ],
-)
-def test_a_kept_value_of_another_kind_is_named_with_its_line(tmp_path: Path, values: list[Any], says: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps({"logits": [1.0, 2.0], "id": one}) + "\n" for one in values))
-    with pytest.raises(ns.FileFormatError, match=says):
-        list(open_table(path, chunk_rows=1, keep=["id"]).chunks_and_columns())

@@ -19,7 +19,7 @@ app = typer.Typer(
     name="normscale",
     cls=LazyGroup,
     help="Tell, for every answer of a classifier, whether the input was one it was trained for.",
-    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv .jsonl (text also .gz), - for a pipe, or "
+    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv (text also .gz), - for a pipe, or "
     "sample:NAME for the embedded sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

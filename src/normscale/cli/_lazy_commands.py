@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import sys
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 from typer.main import get_command as built
 
 COMMANDS = {
@@ -66,25 +65,7 @@ def _build(name: str) -> Any:
         command = built(found)
     else:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        alone.command(name, cls=PlainCommand, epilog=module.EXAMPLE)(found)
+        alone.command(name, epilog=module.EXAMPLE)(found)
         command = built(alone)
     command.name = name
     return command
-
-
-class PlainCommand(TyperCommand):
-    """A command whose help shows ``<str>...`` for what may be repeated, and not the type of the Python variable."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for parameter in self.params:
-            shown = getattr(parameter, "display_type", None)  # other versions of typer name types otherwise
-            if shown is not None:
-                parameter.display_type = _plain(shown)  # type: ignore[attr-defined]
-
-
-def _plain(shown: Any) -> Any:
-    def display_type(*arguments: Any, **options: Any) -> str:
-        return re.sub(r"<list\[(.*)\]>", r"<\1>...", str(shown(*arguments, **options)))
-
-    return display_type

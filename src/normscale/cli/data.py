@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from normscale.cli._lazy_commands import PlainCommand
-
 app = typer.Typer(
     help="Data sets: list them, get them.",
     no_args_is_help=True,
@@ -21,7 +19,7 @@ Root = Annotated[
 ]
 
 
-@app.command("list", cls=PlainCommand, epilog="Example: [bold]normscale data list[/bold]")
+@app.command("list", epilog="Example: [bold]normscale data list[/bold]")
 def list_(root: Root = None) -> None:
     """Show every data set known by name: pictures, size, licence, where it comes from, whether it is here."""
     from rich.console import Console
@@ -52,7 +50,7 @@ def list_(root: Root = None) -> None:
     console.print("Your own: npz:PATH (images, labels) and folder:PATH (class folders).", highlight=False)
 
 
-@app.command("get", cls=PlainCommand, epilog="Example: [bold]normscale data get cifar10 svhn[/bold]")
+@app.command("get", epilog="Example: [bold]normscale data get cifar10 svhn[/bold]")
 def get(
     names: Annotated[list[str], typer.Argument(help="Data sets of `normscale data list`.", metavar="NAME...")],
     split: Annotated[str | None, typer.Option(help="Only what this split needs: train or test.")] = None,

@@ -17,7 +17,6 @@ from normscale.bench.experiments.evaluating import (
     compare_in_pieces,
     compare_tables,
     named_detectors,
-    require_detectors,
     swapped_sides,
 )
 from normscale.bench.experiments.measurement import Measurement
@@ -26,7 +25,6 @@ from normscale.cli._eval_printing import PRINTERS, Format, check_output, write_r
 from normscale.cli._options import (
     DETECTOR_HELP,
     AddressOption,
-    DryRunOption,
     EngineOption,
     MemoryOption,
     OnInvalid,
@@ -98,16 +96,11 @@ def evaluate(
     workers: WorkersOption = None,
     address: AddressOption = None,
     piece_rows: PieceRowsOption = None,
-    scores: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Compare in pieces and keep the scores here; all workers must see it."),
-    ] = None,
-    dry_run: DryRunOption = False,
 ) -> None:
     """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named.
 
-    Rows are read into one place, and every setting is measured. With --engine, --workers or --scores tables of any size
-    are compared in pieces: the detectors named, as fitted, exactly.
+    Rows are read into one place, and every setting is measured. With --engine, --workers or --piece-rows tables of any
+    size are compared in pieces: the detectors named, as fitted, exactly.
     """
     if output is not None:
         check_output(output)
@@ -118,20 +111,16 @@ def evaluate(
     tables = ComparedTables(id_tables, named, train or [], validation or [])
     detectors = named_detectors(saved or [], detector or [])
     spread = job_options(engine, workers, address, piece_rows)
-    if dry_run:
-        chosen = require_detectors(detectors)
-        rows_of: dict[str, Any] = {"piece_rows": piece_rows or jobs.PIECE_ROWS}
-        for line in jobs.describe_evaluate(*tables[:2], chosen, train=tables[2], validation=tables[3], **rows_of):
-            typer.echo(line)
-        return
     options: dict[str, Any] = {"probabilities": probabilities, "on_invalid": on_invalid, "say": note}
-    if spread or scores is not None:
+    if spread:
         if report is not None:
-            raise InvalidInput("--report draws scores that are in memory; leave --engine, --workers and --scores out.")
+            raise InvalidInput(
+                "--report draws scores that are in memory; leave --engine, --workers and --piece-rows out."
+            )
         rows = []
         with shown_progress() as tick:
             for row, skipped in compare_in_pieces(
-                tables, detectors, seed=seed, scores=scores, memory=memory, tick=tick, **options, **spread
+                tables, detectors, seed=seed, memory=memory, tick=tick, **options, **spread
             ):
                 rows.append(row)
                 print_skipped(skipped)

@@ -103,7 +103,7 @@ def fit(
             "--keep, --conformal, --per-class and --stream say how to set a threshold; add --threshold-on TABLE."
         )
     if dry_run:
-        typer.echo(jobs.describe_fit(tables, detector, piece_rows=piece_rows or jobs.PIECE_ROWS))
+        typer.echo(jobs.describe(tables, None, piece_rows or jobs.PIECE_ROWS, by_file=False))
         return
     with shown_progress() as tick:
         result = jobs.fit(

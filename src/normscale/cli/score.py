@@ -87,7 +87,7 @@ def score(
     if save is not None:
         _check_that_it_can_be_saved(loaded, stream, detector, save)
     if dry_run:
-        typer.echo(jobs.describe_score(tables or "-", loaded, piece_rows=piece_rows or jobs.PIECE_ROWS))
+        typer.echo(jobs.describe(tables or "-", loaded.reads, piece_rows or jobs.PIECE_ROWS, by_file=True))
         return
     with shown_progress() as tick:
         result = jobs.score(

@@ -12,14 +12,14 @@ One table is a job of one piece. The same rows give the same results in one file
 
 from __future__ import annotations
 
-from normscale.jobs.evaluating import Evaluated, ScoresEvaluation, describe_evaluate, evaluate, rank_scores
-from normscale.jobs.fitting import FitResult, describe_fit, fit
+from normscale.jobs.engines import ENGINES, EngineFailed, open_engine
+from normscale.jobs.evaluating import Evaluated, evaluate
+from normscale.jobs.fitting import FitResult, fit
 from normscale.jobs.gathering import read, read_named
 from normscale.jobs.options import PIECE_ROWS, JobOptions, Progress
 from normscale.jobs.pieces import Skipped
-from normscale.jobs.scoring import ScoreResult, describe_score, score
-from normscale.jobs.sources import RowSource, input_named
-from normscale.jobs.spreading import ENGINES, EngineFailed, open_engine
+from normscale.jobs.scoring import ScoreResult, score
+from normscale.jobs.sources import RowSource, describe, input_named
 
 __all__ = [
     "ENGINES",
@@ -31,16 +31,12 @@ __all__ = [
     "Progress",
     "RowSource",
     "ScoreResult",
-    "ScoresEvaluation",
     "Skipped",
-    "describe_evaluate",
-    "describe_fit",
-    "describe_score",
+    "describe",
     "evaluate",
     "fit",
     "input_named",
     "open_engine",
-    "rank_scores",
     "read",
     "read_named",
     "score",

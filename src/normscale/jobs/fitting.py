@@ -19,12 +19,11 @@ from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.logits import looks_transposed
 from normscale.input_checks.tables import RowSketch
+from normscale.jobs.engines import Engine, merged, open_engine
 from normscale.jobs.gathering import gather_rows, read
-from normscale.jobs.merging import MergeTree, merged, subtree_level
-from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Say, Tick, with_defaults
-from normscale.jobs.pieces import Layout, Piece, PieceRows, Skipped, read_piece
+from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Tick, say_all, with_defaults
+from normscale.jobs.pieces import Layout, Piece, PieceRows, Skipped
 from normscale.jobs.sources import RowSource
-from normscale.jobs.spreading import Engine, open_engine
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
@@ -82,28 +81,30 @@ def fit(
     job = with_defaults(options)
     say, on_invalid, engine = job["say"], job["on_invalid"], job["engine"]
     found, names, source = _source_of(paths, detector, job, arrays)
-    _say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
+    say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
     model = found or _default(source)
     names = (*model.reads, *model.reads_in_fit)
     seen = _Seen(sketches=threshold_on is not None)
-    rows = PieceRows(source.chunks(), source.layout, names, on_invalid)
     pieces = source.row_pieces(job["piece_rows"])
-    if model.why_all_rows():
-        skipped = _fit_gathered(model, seen, rows, source, memory, engine, say)
-    elif len(pieces) == 1 and engine in (None, "here"):
-        skipped = _fit_here(model, seen, rows, source, memory, job["tick"])
+    why = model.why_all_rows()
+    if why and engine not in (None, "here"):
+        say(f"{model.name} must see all rows at once ({why}), so they are read by this process, without workers")
+    if why or (model._reads_again and len(pieces) == 1):
+        reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
+        rows = source.rows(None, names, on_invalid)
+        skipped = _fit_gathered(model, seen, rows, source.n_rows, memory, f"{model.name} {reason}")
     else:
-        if source.stays_here:
+        if source.stays_here and engine not in (None, "here"):
             raise InvalidInput(
                 f"{source.stays_here} cannot be read in pieces by other processes; leave the engine out, or give "
                 "files, folders, globs or s3:// paths."
             )
         with open_engine(engine, workers=job["workers"], address=job["address"], n_tasks=len(pieces)) as opened:
-            skipped = _fit_pieces(model, source.layout, pieces, opened, seen, on_invalid, job["tick"])
+            skipped = _fit_pieces(model, source, pieces, opened, seen, names, on_invalid, job["tick"])
     model.class_names = _names(class_names, source.layout, source.path)
     if (useless := why_nothing_is_learned(model)) is not None:
         raise InvalidInput(useless)
-    _say_all(seen.remarks(model, source), say)
+    say_all(seen.remarks(model, source), say)
     if threshold_on is not None:
         held_out = read(
             threshold_on,
@@ -121,17 +122,8 @@ def fit(
                 "pass arrays='logits' to fit on logits alone."
             )
         model.set_threshold(held_out, keep, conformal=conformal, per_class=per_class, stream=stream)
-        _say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
+        say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
     return FitResult(model, seen.n_rows, skipped, source.layout)
-
-
-def describe_fit(
-    paths: Paths, detector: str | Mapping[str, Any] | Detector | None = None, **options: Unpack[JobOptions]
-) -> str:
-    """What :func:`fit` would read and need, in lines."""
-    job = with_defaults(options)
-    _, _, source = _source_of(paths, detector, job)
-    return source.describe(source.row_pieces(job["piece_rows"]))
 
 
 def _source_of(
@@ -164,19 +156,10 @@ def _default(source: RowSource) -> Detector:
 
 
 def _fit_gathered(
-    model: Detector,
-    seen: _Seen,
-    rows: PieceRows,
-    source: RowSource,
-    memory: int | str | None,
-    engine: str | Engine | None,
-    say: Say,
+    model: Detector, seen: _Seen, rows: PieceRows, n_rows: int | None, memory: int | str | None, why: str
 ) -> Skipped:
-    """Fit what must see all rows."""
-    why = f"{model.name} must see all rows at once ({model.why_all_rows()})"
-    if engine not in (None, "here"):
-        say(f"{why}, so they are read by this process, without workers")
-    gathered = gather_rows(seen.watch(rows), source.n_rows, memory, why)
+    """Fit in this process what must see all rows, or sees them more than once."""
+    gathered = gather_rows(seen.watch(rows), n_rows, memory, why)
     try:
         model.fit_chunks([gathered])
     except InvalidInput as error:
@@ -184,69 +167,46 @@ def _fit_gathered(
     return rows.skipped
 
 
-def _fit_here(
-    model: Detector, seen: _Seen, rows: PieceRows, source: RowSource, memory: int | str | None, tick: Tick | None
-) -> Skipped:
-    """Fit on one piece, in this process."""
-    counter = ProgressCounter(f"fitting {model.name}", 1, source.n_bytes, tick)
-    chunks: Iterable[ModelOutputs] = seen.watch(rows)
-    if model._reads_again:
-        chunks = [gather_rows(chunks, source.n_rows, memory, f"{model.name} reads the rows more than once")]
-    try:
-        model.fit_chunks(chunks)
-    except InvalidInput as error:
-        raise rows.explain(error) from None
-    counter.add(1, seen.n_rows, source.n_bytes)
-    return rows.skipped
-
-
 class _FitJob(NamedTuple):
     fit: PartialFit
-    layout: Layout
-    names: tuple[str, ...]
+    source: RowSource
+    names: Sequence[str]
     on_invalid: str
     sketches: bool
 
 
 def _fit_pieces(
     model: Detector,
-    layout: Layout,
+    source: RowSource,
     pieces: Sequence[Piece],
     engine: Engine,
     seen: _Seen,
+    names: Sequence[str],
     on_invalid: str,
     tick: Tick | None,
 ) -> Skipped:
-    """Fit on pieces, by an engine: what every piece tells, merged as a tree of fixed shape."""
+    """Fit on pieces, by an engine: what every piece tells, merged as a tree of fixed shape.
+
+    A task is a subtree, so that little has to be sent. The rows may have to be read again.
+    """
     learning = PartialFit(model)
-    names = (*model.reads, *model.reads_in_fit)
-    done, reading = False, 1
-    while not done:
-        doing = f"fitting {model.name}" + (f", reading {reading}" if reading > 1 else "")
-        job = _FitJob(learning, layout, names, on_invalid, seen.sketch is not None)
-        total, skipped, found = _one_reading(job, pieces, engine, doing, tick)
-        done = learning.finish(total)
-        reading += 1
-    seen.__dict__ |= found.__dict__ | {"n_rows": total.n_rows}
-    return skipped
-
-
-def _one_reading(
-    job: _FitJob, pieces: Sequence[Piece], engine: Engine, doing: str, tick: Tick | None
-) -> tuple[Partial, Skipped, _Seen]:
-    """What all rows tell. A task is a subtree, so that little has to be sent."""
-    step = 1 << subtree_level(len(pieces), _TASKS_PER_WORKER * engine.workers)
+    step = 1
+    while len(pieces) // (2 * step) >= _TASKS_PER_WORKER * engine.workers:
+        step *= 2
     tasks = [pieces[i : i + step] for i in range(0, len(pieces), step)]
-    tree = MergeTree(len(tasks), job.fit.merge)
-    counter = ProgressCounter(doing, len(pieces), sum(piece.n_bytes for piece in pieces), tick)
-    skipped: list[Skipped] = [Skipped()] * len(tasks)
-    seen = _Seen(sketches=job.sketches)
-    for place, (found, left_out, own) in engine.map(_fit_task, job, tasks):
-        tree.put(place, found)
-        seen.take_over(own, first=place == 0)
-        skipped[place] = left_out
-        counter.add(len(tasks[place]), found.n_rows + left_out.n, sum(piece.n_bytes for piece in tasks[place]))
-    return tree.total(), sum(skipped, Skipped()), seen
+    while not learning.done:
+        job = _FitJob(learning, source, names, on_invalid, seen.sketch is not None)
+        counter = ProgressCounter(f"fitting {model.name}", len(pieces), sum(piece.n_bytes for piece in pieces), tick)
+        told: dict[int, tuple[Partial, Skipped, _Seen]] = {}
+        for place, result in engine.map(_fit_task, job, tasks):
+            told[place] = result
+            n_rows = result[0].n_rows + result[1].n
+            counter.add(len(tasks[place]), n_rows, sum(piece.n_bytes for piece in tasks[place]))
+        found = [told[place] for place in range(len(tasks))]
+        learning.finish(merged([partial for partial, _, _ in found], learning.merge))
+    for place, (partial, _, own) in enumerate(found):
+        seen.take_over(own, partial.n_rows, first=place == 0)
+    return sum((skipped for _, skipped, _ in found), Skipped())
 
 
 def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, _Seen]:
@@ -254,7 +214,7 @@ def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, 
     skipped, seen = Skipped(), _Seen(sketches=job.sketches)
     partials = []
     for piece in pieces:
-        rows = PieceRows(read_piece(piece, job.layout), job.layout, job.names, job.on_invalid)
+        rows = job.source.rows(piece, job.names, job.on_invalid)
         try:
             partials.append(job.fit.partial(seen.watch(rows)))
         except InvalidInput as error:
@@ -272,8 +232,9 @@ class _Seen:
         self.first_logits: Rows | None = None
         self.sketch = RowSketch() if sketches else None
 
-    def take_over(self, other: _Seen, *, first: bool) -> None:
-        """Add what another process saw."""
+    def take_over(self, other: _Seen, n_rows: int, *, first: bool) -> None:
+        """Add what a task saw."""
+        self.n_rows += n_rows
         self.labels |= other.labels
         self.first_logits = other.first_logits if first else self.first_logits
         if self.sketch is not None and other.sketch is not None:
@@ -363,8 +324,3 @@ def _names(given: Sequence[str] | None, layout: Layout, path: str) -> tuple[str,
             f"{', '.join(layout.class_names)}. Columns are matched by name, so give no names, or rename the columns."
         )
     return names
-
-
-def _say_all(texts: Iterable[str], say: Say) -> None:
-    for text in dict.fromkeys(texts):
-        say(text)

@@ -34,7 +34,6 @@ class JobFolder:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Nothing is made yet."""
         given = os.fspath(path)
         self.path = given if is_remote(given) else os.path.abspath(given)  # workers run in folders of their own
         self._location, mark, options = self.path.partition("?") if is_remote(self.path) else (self.path, "", "")
@@ -95,15 +94,8 @@ class JobFolder:
     def working(self, plan: Mapping[str, Any]) -> Iterator[None]:
         """Hold the folder for a job while the body runs, and leave no temporary file behind.
 
-        On this machine a lock refuses a second process. An object store has none: two processes with the same plan
-        would write the same bytes twice.
-
-        Raises
-        ------
-        FolderInUse
-            When another process is at work there.
-        InvalidInput
-            When the folder holds what another job wrote, or files that are no job's.
+        Raises where another process is at work there, or where the folder holds what another job wrote. An object
+        store has no lock: two processes with the same plan would write the same bytes twice.
         """
         if is_remote(self.path):
             self._claim(plan)
@@ -142,38 +134,22 @@ class JobFolder:
 
     def _sweep(self) -> None:
         """Remove what killed processes left half written."""
-        for below in ("", JOB, *(f"{JOB}/{name}" for name in _folders(os.path.join(self.path, JOB)))):
-            for name in self.names(below):
-                if _TEMPORARY.fullmatch(name):
-                    with suppress(FileNotFoundError):
-                        os.unlink(os.path.join(self.path, below, name))
-
-
-def _folders(path: str) -> list[str]:
-    with suppress(FileNotFoundError):
-        return [entry.name for entry in os.scandir(path) if entry.is_dir()]
-    return []
+        for folder, _, names in os.walk(self.path):
+            for name in filter(_TEMPORARY.fullmatch, names):
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, name))
 
 
 def _difference(key: str, plan: Mapping[str, Any], other: Any) -> str:
     """In words, what is different; for files, which one."""
     theirs = other.get(key) if isinstance(other, dict) else None
-    ours = plan[key]
     if key == "pieces":
         return "the files were cut into other pieces (--piece-rows)"
-    if key == "files" and isinstance(theirs, list):
-        known = {entry[0]: entry for entry in theirs}
-        for mine in ours:
-            if mine[0] in known and list(mine) != known[mine[0]]:
-                return f"{mine[0]} has changed since"
-        added = next((mine[0] for mine in ours if mine[0] not in known), None)
-        gone = next((path for path in known if path not in {mine[0] for mine in ours}), None)
-        if added is None and gone is None:
-            return "its files stood in another order"
-        return f"it did not read {added}" if added is not None else f"it read {gone} as well"
-    return f"its {key.replace('_', ' ')} was {_short(theirs)}, and now it is {_short(ours)}"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
+    if key != "files" or not isinstance(theirs, list):
+        was, now = (text if len(text) <= 40 else text[:37] + "..." for text in (str(theirs), str(plan[key])))
+        return f"its {key.replace('_', ' ')} was {was}, and now it is {now}"
+    known, ours = ({entry[0]: list(entry) for entry in files} for files in (theirs, plan[key]))
+    changed = [f"{path} has changed since" for path in ours if path in known and ours[path] != known[path]]
+    added = [f"it did not read {path}" for path in ours if path not in known]
+    gone = [f"it read {path} as well" for path in known if path not in ours]
+    return next(iter([*changed, *added, *gone]), "its files stood in another order")

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypedDict
 
 from normscale._validate import ON_INVALID, one_of
 from normscale.errors import NumericalWarning
-from normscale.jobs.spreading import Engine
+from normscale.jobs.engines import Engine
 
 PIECE_ROWS = 500_000
 """Rows of a piece, unless a single row group has more."""
@@ -35,17 +35,6 @@ class Progress(NamedTuple):
         """The rate so far."""
         return self.rows / self.seconds if self.seconds > 0 else 0.0
 
-    @property
-    def seconds_left(self) -> float | None:
-        """By the share of bytes; None before anything is done."""
-        if not self.done_bytes:
-            return None
-        return self.seconds * (self.n_bytes - self.done_bytes) / self.done_bytes
-
-    def __str__(self) -> str:
-        left = "" if self.seconds_left is None else f", {self.seconds_left:.0f} s left"
-        return f"{self.doing}: {self.pieces} of {self.n_pieces} pieces, {self.rows_per_second:,.0f} rows/s{left}"
-
 
 Tick = Callable[[Progress], object]
 
@@ -55,18 +44,13 @@ class ProgressCounter:
 
     def __init__(self, doing: str, n_pieces: int, n_bytes: int, tick: Tick | None) -> None:
         self._at = Progress(doing, 0, n_pieces, 0, 0, n_bytes, 0.0)
-        self._start = time.monotonic()
-        self._tick = tick
+        self._start, self._tick = time.monotonic(), tick
 
     def add(self, pieces: int, rows: int, n_bytes: int) -> None:
         """Count more pieces, rows and bytes."""
-        at = self._at
-        self._at = at._replace(
-            pieces=at.pieces + pieces,
-            rows=at.rows + rows,
-            done_bytes=at.done_bytes + n_bytes,
-            seconds=time.monotonic() - self._start,
-        )
+        doing, done, n_pieces, done_rows, done_bytes, total, _ = self._at
+        seconds = time.monotonic() - self._start
+        self._at = Progress(doing, done + pieces, n_pieces, done_rows + rows, done_bytes + n_bytes, total, seconds)
         if self._tick is not None:
             self._tick(self._at)
 
@@ -74,6 +58,12 @@ class ProgressCounter:
 def warn(text: str) -> None:
     """Say something about the rows that is no error, as a warning."""
     warnings.warn(text, NumericalWarning, stacklevel=3)
+
+
+def say_all(texts: Iterable[str], say: Say) -> None:
+    """Say each of these remarks once."""
+    for text in dict.fromkeys(texts):
+        say(text)
 
 
 class JobOptions(TypedDict, total=False):

@@ -13,7 +13,7 @@ from typing import Any
 from normscale._version import __version__
 from normscale.detectors.registry import plugin_modules
 from normscale.errors import MissingExtra
-from normscale.jobs.spreading import RETRIES, EngineFailed, Work, run_task
+from normscale.jobs.engines import RETRIES, EngineFailed, Work, run_task
 
 _LAST_PIECES_SECONDS = 60.0
 _ANSWER_SECONDS = 10.0
@@ -51,7 +51,6 @@ class RayEngine:
                 raise EngineFailed(f"no Ray cluster answers at {address or 'this machine'}: {error}") from error
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.workers = workers or max(1, int(resources.get("CPU", 1)))
-        self.n_machines = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
         for module in plugin_modules():  # workers on other machines do not have the file
             ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 

@@ -1,9 +1,14 @@
-"""Scores in a folder: one Parquet file a piece, made by any engine; a rerun makes what is missing."""
+"""Scores in a folder: one Parquet file a piece, made by any engine; a rerun makes what is missing.
+
+A stream whose states merge is made in two passes: first every piece's own state, then every piece's scores from the
+state of all before it.
+"""
 
 from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,20 +20,23 @@ from normscale._validate import FloatArray
 from normscale._version import __version__
 from normscale.detectors.base import Detector
 from normscale.encoding.json_text import read_json, write_json
-from normscale.jobs import running
+from normscale.errors import InvalidInput
+from normscale.jobs.engines import Engine, EngineFailed, open_engine
 from normscale.jobs.job_folder import JobFolder
 from normscale.jobs.options import JobOptions, ProgressCounter, Tick
-from normscale.jobs.pieces import LISTED, Columns, Piece, PieceRows, Skipped, read_piece
+from normscale.jobs.pieces import LISTED, Piece, Skipped
 from normscale.jobs.scoring import ScoreJob, ScoreResult
-from normscale.jobs.spreading import Engine, EngineFailed, open_engine
-from normscale.rows import TEXT, file_system, is_remote, need_arrow
-from normscale.state import unpack_state
+from normscale.rows import need_arrow
+from normscale.rows.formats.parquet import ParquetSink, open_parquet
+from normscale.rows.source import source_of
+from normscale.rows.writing import About
+from normscale.state import copied, record_arrays, unpack_state
 
 MOVED = "_job/detector.safetensors"
 """The detector after a stream."""
 _CHAIN = "_job/chain"
 """The detector after every piece of a stream in order."""
-_REPORT = b"normscale"
+_REPORT = "normscale"
 """The key of a piece's report in the metadata of its file."""
 
 
@@ -45,7 +53,7 @@ def score_to_folder(
     folder = JobFolder(output)
     need_arrow("pyarrow.parquet", folder.path)
     job = job._replace(output=folder.path)
-    in_order = job.stream and (bool(job.by) or not running.streams_in_pieces(job.detector))
+    in_order = job.stream and (bool(job.by) or not _streams_in_pieces(job.detector))
     engine, workers = ("here", None) if in_order else (given["engine"], given["workers"])
     with (
         folder.working(_plan_document(job, pieces)),
@@ -62,7 +70,7 @@ def score_to_folder(
             )
         if job.stream:
             folder.write(MOVED, moved.pack())
-            folder.remove_folder(_CHAIN if in_order else running.STARTS)
+            folder.remove_folder(_CHAIN)
     reports = [done[piece.number] for piece in pieces]
     return ScoreResult(
         output=folder.path,
@@ -86,22 +94,57 @@ def _score_missing(
 ) -> Detector:
     """Score the pieces that are not ``done``; the detector after the last piece."""
     missing = [piece for piece in pieces if piece.number not in done]
-    counter = ProgressCounter("scoring", len(missing), sum(piece.n_bytes for piece in missing), tick)
     moved = job.detector
     stored = folder.read(MOVED) if job.stream and not missing else None
     if stored is not None:
         return type(moved).from_state(*unpack_state(stored))
-    if in_order:
-        return _stream_in_order(job, pieces, folder, done, counter)
     starts: Sequence[Any] = [None] * len(pieces)
-    if job.stream:
-        starts = running.start_states(moved, pieces, job.layout, job.on_invalid, folder, engine, tick)
+    if job.stream and not in_order:
+        starts = _start_states(job, pieces, engine, tick)
         moved = copy.copy(moved)
         moved.state_ = starts[-1]
+    counter = ProgressCounter("scoring", len(missing), sum(piece.n_bytes for piece in missing), tick)
+    if in_order:
+        return _stream_in_order(job, pieces, folder, done, counter)
     for place, report in engine.map(_score_piece, job, [(piece, starts[piece.number]) for piece in missing]):
         done[missing[place].number] = report
         counter.add(1, report.n_rows, missing[place].n_bytes)
     return moved
+
+
+def _streams_in_pieces(detector: Detector) -> bool:
+    """Whether pieces can be streamed side by side: two of its streams have a common state."""
+    try:
+        detector.merge(detector.start(), detector._blank())
+    except InvalidInput:
+        return False
+    return True
+
+
+def _start_states(job: ScoreJob, pieces: Sequence[Piece], engine: Engine, tick: Tick | None) -> list[Any]:
+    """The state before every piece, and after the last: that of training and of the pieces before, in order."""
+    counter = ProgressCounter("running statistics", len(pieces), sum(piece.n_bytes for piece in pieces), tick)
+    states: dict[int, Any] = {}
+    for place, (state, n_rows) in engine.map(_piece_state, job, pieces):
+        states[place] = state
+        counter.add(1, n_rows, pieces[place].n_bytes)
+    before = [copied(job.detector._current())]
+    for place in range(len(pieces)):
+        before.append(job.detector.merge(before[-1], states[place]))
+    if not all(np.isfinite(array).all() for array in record_arrays(before[-1]).values()):
+        raise InvalidInput("the rows are too large for running statistics in float64. Rescale them.")
+    return before
+
+
+def _piece_state(job: ScoreJob, piece: Piece) -> tuple[Any, int]:
+    """The state of a piece's good rows alone, and how many rows were read: runs in a worker."""
+    state, rows = job.detector._blank(), job.rows(piece)
+    try:
+        for chunk in rows:
+            state = job.detector.step(state, chunk)[1]
+    except InvalidInput as error:
+        raise rows.explain(error) from None
+    return state, rows.skipped.n + rows.n_rows
 
 
 def _stream_in_order(
@@ -125,25 +168,27 @@ def _stream_in_order(
 def _score_piece(job: ScoreJob, task: tuple[Piece, Any]) -> _PieceReport:
     """Score a piece and write its file: runs in a worker."""
     piece, state = task
-    if state is None:
-        return _score_with(job, piece, job.detector.score)
 
     def stream(outputs: Any, threads: int) -> FloatArray:
         nonlocal state
         scores, state = job.detector.step(state, outputs)
         return scores
 
-    return _score_with(job, piece, stream)
+    return _score_with(job, piece, job.detector.score if state is None else stream)
 
 
 def _score_with(job: ScoreJob, piece: Piece, scorer: Callable[..., FloatArray]) -> _PieceReport:
-    rows = PieceRows(read_piece(piece, job.layout), job.layout, job.detector.reads, job.on_invalid)
+    """Score a piece and write its file; the report is in it, so that a rerun need not read rows to know it."""
+    rows = job.rows(piece)
     chunks = list(job.scored(rows, scorer))
-    empty = {name: np.empty(0, dtype if isinstance(dtype, np.dtype) else None) for name, dtype in job.columns.items()}
-    joined = {name: np.concatenate([chunk[name] for chunk in chunks] or [empty[name]]) for name in empty}
-    flagged = int(joined["is_ood"].sum()) if "is_ood" in joined else 0
-    report = _PieceReport(len(joined["score"]), flagged, rows.skipped)
-    JobFolder(job.output).write(part_name(piece), _parquet_bytes(job, joined, report))
+    flagged = sum(int(chunk["is_ood"].sum()) for chunk in chunks) if job.limit is not None else 0
+    report = _PieceReport(sum(len(chunk["score"]) for chunk in chunks), flagged, rows.skipped)
+    data, name = io.BytesIO(), part_name(piece)
+    sink = ParquetSink(data, name, job.columns, About(metadata={_REPORT: write_json(report._asdict())}))
+    for chunk in chunks:
+        sink.write(chunk)
+    sink.finish()
+    JobFolder(job.output).write(name, data.getvalue())
     return report
 
 
@@ -154,7 +199,7 @@ def part_name(piece: Piece) -> str:
     --------
     >>> from normscale.rows import SourceFile
     >>> from normscale.jobs.pieces import Span
-    >>> part_name(Piece(12, (Span(SourceFile("/in/day=1/a.parquet", 1, 1)),), 5, 1))
+    >>> part_name(Piece(12, (Span(SourceFile("/in/day=1/a.parquet", 1, 1)),)))
     'day=1/part-000012.parquet'
     """
     folders = piece.file.path.partition("?")[0].replace(os.sep, "/").split("/")[:-1]
@@ -171,67 +216,39 @@ def _plan_document(job: ScoreJob, pieces: list[Piece]) -> dict[str, Any]:
         "threshold": "none" if limit is None else limit.value,
         "threshold_per_class": None if limit is None or limit.per_class is None else list(limit.per_class),
         "on_invalid": job.on_invalid,
-        "probabilities": job.layout.probabilities,
-        "kept_columns": list(job.layout.kept),
+        "probabilities": job.source.layout.probabilities,
+        "kept_columns": list(job.source.layout.kept),
         "kernels": backend(),
         "files": [list(file) for file in dict.fromkeys(piece.file for piece in pieces)],
         "pieces": [[piece.spans[0].first_row, piece.n_bytes] for piece in pieces],
     }
 
 
-def _parquet_bytes(job: ScoreJob, columns: Columns, report: _PieceReport) -> bytes:
-    """A Parquet file; the report is in it, so that a rerun need not read rows to know it."""
-    import pyarrow
-    import pyarrow.parquet
-
-    document = {"n_rows": report.n_rows, "n_flagged": report.n_flagged, "skipped": list(report.skipped)}
-    types = {name: kind for name, kind in job.columns.items() if isinstance(kind, pyarrow.DataType)}
-    arrays = {
-        name: pyarrow.array(column, types.get(name, pyarrow.string() if column.dtype == TEXT else None))
-        for name, column in columns.items()
-    }
-    table = pyarrow.table(arrays).replace_schema_metadata({_REPORT: write_json(document)})
-    sink = pyarrow.BufferOutputStream()
-    dictionaries = [name for name in columns if name != "score"]
-    pyarrow.parquet.write_table(table, sink, use_dictionary=dictionaries, write_page_checksum=True)
-    return bytes(sink.getvalue())
-
-
 def _missing_parts(folder: JobFolder, pieces: list[Piece]) -> list[Piece]:
-    by_folder: dict[str, set[str]] = {}
-    missing = []
-    for piece in pieces:
-        below, _, name = part_name(piece).rpartition("/")
-        if below not in by_folder:
-            by_folder[below] = set(folder.names(below))
-        missing += [] if name in by_folder[below] else [piece]
-    return missing
+    names = {piece: part_name(piece).rpartition("/") for piece in pieces}
+    there = {below: set(folder.names(below)) for below in {below for below, _, _ in names.values()}}
+    return [piece for piece, (below, _, name) in names.items() if name not in there[below]]
 
 
 def _finished(folder: JobFolder, pieces: list[Piece]) -> dict[int, _PieceReport]:
     """The reports of pieces whose file is there and whole; a damaged file counts as missing."""
     missing = set(_missing_parts(folder, pieces))
-    found = {}
-    for piece in pieces:
-        report = None if piece in missing else _stored_report(folder, part_name(piece))
-        if report is not None and piece.n_rows in (None, report.n_rows):
-            found[piece.number] = report
-    return found
+    there = {piece: _stored_report(folder.at(part_name(piece))) for piece in pieces if piece not in missing}
+    return {
+        piece.number: report
+        for piece, report in there.items()
+        if report is not None and piece.n_rows in (None, report.n_rows)
+    }
 
 
-def _stored_report(folder: JobFolder, name: str) -> _PieceReport | None:
-    import pyarrow
-    import pyarrow.parquet
-
+def _stored_report(path: str) -> _PieceReport | None:
     try:
-        path = folder.at(name)
-        system, inside = file_system(path) if is_remote(path) else (None, path)
-        metadata = pyarrow.parquet.read_metadata(inside, filesystem=system)
-        document = read_json(metadata.metadata[_REPORT])
-        count, rows = document["skipped"]
-        if metadata.num_rows != document["n_rows"]:
-            return None
+        with open_parquet(source_of(path)) as file:
+            document = read_json(file.metadata.metadata[_REPORT.encode()])
+            count, rows = document["skipped"]
+            if file.metadata.num_rows != document["n_rows"]:
+                return None
         listed = tuple((str(path), int(row)) for path, row in rows[:LISTED])
         return _PieceReport(document["n_rows"], document["n_flagged"], Skipped(count, listed))
-    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):
+    except (OSError, ValueError, KeyError, TypeError):  # pyarrow's errors are among these
         return None

@@ -14,11 +14,13 @@ from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Tick, with_defaults
-from normscale.jobs.pieces import Columns, Layout, PieceRows, Skipped
+from normscale.jobs.engines import Engine
+from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Tick, say_all, with_defaults
+from normscale.jobs.pieces import Piece, PieceRows, Skipped
 from normscale.jobs.sources import RowSource
 from normscale.outputs import LOGITS, predicted_where_finite
 from normscale.rows import SCORE_COLUMNS, TEXT, is_remote, open_score_writer
+from normscale.rows.chunks import Columns
 
 FILE = "file"
 """The column that says which file a row comes from, where several are scored."""
@@ -45,11 +47,11 @@ class ScoreJob(NamedTuple):
     """What all tasks of a job share."""
 
     detector: Detector
-    limit: Threshold | None
-    layout: Layout
-    stream: bool
-    on_invalid: str
-    with_file: bool
+    source: RowSource
+    on_invalid: str = "raise"
+    limit: Threshold | None = None
+    stream: bool = False
+    with_file: bool = False
     by: str = ""
     """The column that names the source of a row, where each has a stream of its own."""
     threads: int = 1
@@ -58,12 +60,18 @@ class ScoreJob(NamedTuple):
     @property
     def columns(self) -> dict[str, Any]:
         """Names and types of what is written."""
-        names = ["score"] + ["predicted"] * self.layout.has_logits + ["is_ood"] * (self.limit is not None)
+        layout = self.source.layout
+        names = ["score"] + ["predicted"] * layout.has_logits + ["is_ood"] * (self.limit is not None)
         own = {FILE: TEXT} if self.with_file else {}
-        return {**own, **self.layout.kept, **{name: np.dtype(SCORE_COLUMNS[name]) for name in names}}
+        return {**own, **layout.kept, **{name: np.dtype(SCORE_COLUMNS[name]) for name in names}}
+
+    def rows(self, piece: Piece | None) -> PieceRows:
+        """The rows of a piece, or all."""
+        return self.source.rows(piece, self.detector.reads, self.on_invalid)
 
     def scored(self, rows: PieceRows, scorer: Callable[..., FloatArray]) -> Iterator[Columns]:
         """What is written of every chunk."""
+        layout = self.source.layout
         for chunk, good in rows.with_masks():
             outputs = chunk.outputs
             more = {"by": chunk.columns[self.by]} if self.by else {}
@@ -79,9 +87,9 @@ class ScoreJob(NamedTuple):
                 raise rows.explain(error) from None
             columns: Columns = {**chunk.columns, "score": scores}
             if self.with_file:
-                names = np.array([self.layout.name_of(path) for path, _, _ in chunk.origins], object)
-                columns[FILE] = np.repeat(names, [n for _, _, n in chunk.origins])
-            if self.layout.has_logits:
+                paths = [path.partition("?")[0].removeprefix(layout.root) for path, _, _ in chunk.origins]
+                columns[FILE] = np.repeat(np.array(paths, object), [n for _, _, n in chunk.origins])
+            if layout.has_logits:
                 columns["predicted"] = outputs.predicted if good is None else predicted_where_finite(outputs)
             if self.limit is not None:
                 columns["is_ood"] = self.detector.decide(scores, outputs, self.limit)
@@ -132,13 +140,12 @@ def score(
         See :class:`~normscale.jobs.JobOptions`.
     """
     given = with_defaults(options)
-    detector._require_fitted()
     limit = detector.threshold_ if threshold is None else Threshold(_validate.real(threshold, "threshold"))
     moves = stream and detector.has_running_statistics
     if by is not None and not moves:
         raise InvalidInput(f"by={by!r} gives every source a stream; pass stream=True, and a detector that streams.")
     keep_columns = [*keep_columns, *([by] if by is not None and by not in keep_columns else [])]
-    source = _source_of(paths, detector, given, keep_columns)
+    source = source_for(paths, detector, given, keep_columns)
     layout = source.layout
     if limit is not None and limit.per_class is not None and not layout.has_logits:
         raise InvalidInput(
@@ -149,9 +156,8 @@ def score(
         raise InvalidInput(
             f"the column {taken[0]!r} of {source.path} cannot be kept: the scores have one of that name."
         )
-    job = ScoreJob(detector, limit, layout, moves, given["on_invalid"], not source.is_one_table, by or "", threads)
-    for text in dict.fromkeys(source.look(reads_logits=LOGITS in detector.reads)):
-        given["say"](text)
+    job = ScoreJob(detector, source, given["on_invalid"], limit, moves, not source.is_one_table, by or "", threads)
+    say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
     if is_folder(os.fspath(output)):
         from normscale.jobs.score_folder import score_to_folder
 
@@ -160,14 +166,14 @@ def score(
         return score_to_folder(job, source.file_pieces(given["piece_rows"]), output, given)
     if given["engine"] not in (None, "here") or given["address"] is not None:
         raise InvalidInput("workers write their scores into a folder, one file a piece; add --output FOLDER.")
-    return _score_to_file(job, source, os.fspath(output), given["tick"])
+    return _score_to_file(job, os.fspath(output), given["tick"])
 
 
-def describe_score(paths: Paths, detector: Detector, **options: Unpack[JobOptions]) -> str:
-    """What :func:`score` would read and need, in lines."""
-    given = with_defaults(options)
-    source = _source_of(paths, detector, given, ())
-    return source.describe(source.file_pieces(given["piece_rows"]))
+def source_for(paths: Paths, detector: Detector, given: JobOptions, keep: Sequence[str] = ()) -> RowSource:
+    """The rows that a fitted detector scores."""
+    detector._require_fitted()
+    names, probabilities = [*detector.reads, LOGITS], given["probabilities"]
+    return RowSource(paths, names, class_names=detector.class_names, probabilities=probabilities, keep=keep)
 
 
 def is_folder(output: str) -> bool:
@@ -178,22 +184,14 @@ def is_folder(output: str) -> bool:
     >>> is_folder("scores.csv"), is_folder("-"), is_folder("scores"), is_folder("s3://bucket/scores")
     (False, False, True, True)
     """
-    if output == "-":
-        return False
-    plain = not os.path.splitext(os.path.basename(output))[1]
-    return is_remote(output) or output.endswith(("/", os.sep)) or os.path.isdir(output) or plain
+    plain = not os.path.splitext(os.path.basename(output))[1] or output.endswith(("/", os.sep))
+    return output != "-" and (is_remote(output) or os.path.isdir(output) or plain)
 
 
-def _source_of(paths: Paths, detector: Detector, given: JobOptions, keep: Sequence[str]) -> RowSource:
-    names = [*detector.reads, LOGITS]
-    probabilities = given["probabilities"]
-    return RowSource(paths, names, class_names=detector.class_names, probabilities=probabilities, keep=keep)
-
-
-def _score_to_file(job: ScoreJob, source: RowSource, output: str, tick: Tick | None) -> ScoreResult:
+def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult:
     """All rows in order, one chunk after the other, by this process."""
     detector = copy.copy(job.detector) if job.stream else job.detector
-    rows = PieceRows(source.chunks(), job.layout, detector.reads, job.on_invalid)
+    rows, source = job.rows(None), job.source
     counter = ProgressCounter("scoring", 1, source.n_bytes, tick)
     n_flagged = 0
     with open_score_writer(output, job.columns) as writer:
@@ -202,5 +200,35 @@ def _score_to_file(job: ScoreJob, source: RowSource, output: str, tick: Tick | N
             n_flagged += int(columns["is_ood"].sum()) if job.limit is not None else 0
             share = len(columns["score"]) / source.n_rows if source.n_rows else 0.0
             counter.add(0, len(columns["score"]), int(share * source.n_bytes))
-        n_rows = writer.n_rows
-    return ScoreResult(output, n_rows, n_flagged if job.limit is not None else None, rows.skipped, detector)
+    return ScoreResult(output, writer.n_rows, n_flagged if job.limit is not None else None, rows.skipped, detector)
+
+
+def gathered_scores(paths: Paths, detector: Detector, engine: Engine, given: JobOptions) -> tuple[FloatArray, Skipped]:
+    """The finite scores of all rows, in order, as fitted; made by an engine, and kept in memory, 8 bytes each."""
+    source = source_for(paths, detector, given)
+    say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
+    pieces = source.file_pieces(given["piece_rows"])
+    counter = ProgressCounter("scoring", len(pieces), sum(piece.n_bytes for piece in pieces), given["tick"])
+    told: dict[int, tuple[FloatArray, Skipped]] = {}
+    for place, result in engine.map(_piece_scores, ScoreJob(detector, source, given["on_invalid"]), pieces):
+        told[place] = result
+        counter.add(1, len(result[0]) + result[1].n, pieces[place].n_bytes)
+    found = [told[place] for place in range(len(pieces))]
+    scores: FloatArray = np.concatenate([own for own, _ in found])
+    if not scores.size:
+        raise InvalidInput(f"{source.path} holds no finite score; both sides need some.")
+    return scores, sum((skipped for _, skipped in found), Skipped())
+
+
+def _piece_scores(job: ScoreJob, piece: Piece) -> tuple[FloatArray, Skipped]:
+    """The finite scores of a piece: runs in a worker."""
+    rows = job.rows(piece)
+    scores = np.concatenate([np.empty(0), *(columns["score"] for columns in job.scored(rows, job.detector.score))])
+    good = np.isfinite(scores)
+    if not good.all() and job.on_invalid == "raise":
+        bad = int(np.argmin(good))
+        raise InvalidInput(
+            f"{piece.file.path}: a score is {scores[bad]}; a ranking needs finite scores. Pass "
+            'on_invalid="skip" to leave such rows out, or find out why.'
+        )
+    return scores[good], rows.skipped._replace(n=int((~good).sum()))

@@ -17,24 +17,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from normscale._validate import IntArray, at_least
+from normscale._validate import at_least
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
 from normscale.input_checks.logits import look_at_first_rows
 from normscale.input_checks.tables import class_order
 from normscale.jobs.options import PIECE_ROWS, Paths
-from normscale.jobs.pieces import SAMPLE, Chunk, Layout, Piece, Span, read_piece, stays_here
+from normscale.jobs.pieces import SAMPLE, Layout, Piece, PieceRows, Span, read_piece, stays_here
 from normscale.outputs import LOGITS
 from normscale.rows import (
     CHUNK_ELEMENTS,
     ReadOptions,
     SourceFile,
-    TablePart,
     TableReader,
     find_files,
     format_of,
     is_remote,
     open_table,
 )
+from normscale.rows.chunks import Chunk
 from normscale.rows.source import ByteSource
 from normscale.state import load_header
 
@@ -50,7 +50,9 @@ class _Head(NamedTuple):
 
     layout: Layout
     n_rows: int | None
-    parts: list[TablePart]
+    edges: list[int]
+    """The first row of every row group, and the number of all rows."""
+    n_bytes: int
     reader: TableReader | None
     """Left open where files are few, so that this process opens them once."""
 
@@ -78,7 +80,7 @@ def input_named(item: str, taken: Container[str] = ()) -> tuple[str, str]:
 
 
 class RowSource:
-    """Tables that are read as one; only their heads are read yet.
+    """Tables that are read as one; only their heads are read yet. In another process it knows its layout alone.
 
     Parameters
     ----------
@@ -93,13 +95,6 @@ class RowSource:
         The logits are probabilities; their logarithm is taken.
     keep : sequence of str
         Further columns that come with the rows.
-
-    Raises
-    ------
-    FileFormatError
-        When files do not hold the same arrays; they may hold the columns of an array in another order.
-    InvalidInput
-        When a class has no column.
     """
 
     def __init__(
@@ -125,11 +120,10 @@ class RowSource:
         self._heads = {file.path: head for file, head in zip(files, heads, strict=True) if head is not None}
         self._readers = {path: head.reader for path, head in self._heads.items() if head.reader is not None}
         self.files = [file for file in files if file.path in self._heads]
-        self.empty = [file.path for file in files if file.path not in self._heads]
+        self.n_empty = len(files) - len(self.files)
         if not self.files:
             raise FileFormatError(f"{self.path} holds no rows.")
-        sizes = [head.n_rows for head in self._heads.values()]
-        self.n_rows = None if None in sizes else sum(size or 0 for size in sizes)
+        self.n_rows = self.whole().n_rows
         """Rows of all files; None where only reading tells."""
         self.n_bytes = sum(file.size for file in self.files)
         """On disk, of all files."""
@@ -137,37 +131,48 @@ class RowSource:
         self.layout = self._common_layout(class_names, probabilities)
         self._begun: Iterator[Chunk] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"layout": self.layout, "files": (), "_readers": {}, "_begun": None}
+
     def _common_layout(self, class_names: Sequence[str] | None, probabilities: bool) -> Layout:
         first_path, first = next(iter(self._heads.items()))
         root = _common_folder([path.partition("?")[0].replace(os.sep, "/") for path in self._heads])
         layout = first.layout._replace(probabilities=probabilities, root=root)
         for path, head in self._heads.items():
             _require_same(layout, head.layout, first_path, path)
-        if layout.class_names is None:
+        if (names := layout.class_names) is None:
             return layout
-        order = class_order(class_names, layout.class_names, first_path)
+        order = class_order(class_names, names, first_path)
         if order is not None:
-            layout = self._reordered(layout, layout.class_names, order, first_path)
+            taken = tuple(names[place] for place in order)
+            if left := [name for name in names if name not in taken]:
+                text = f"{first_path}: columns that are no class of the detector are left out: {', '.join(left)}"
+                self.notes.append(text)
+            if (np.diff(order) < 0).any():
+                self.notes.append(
+                    f"{first_path}: the columns of logits are matched by name; they stand in another order"
+                )
+            widths = layout.widths | ({LOGITS: len(taken)} if layout.has_logits else {})
+            layout = layout._replace(widths=widths, n_classes=len(taken), class_names=taken)
         for path, head in self._heads.items():
             class_order(layout.class_names, head.layout.class_names, path)  # raises where a class is missing
         return layout
 
-    def _reordered(self, layout: Layout, names: Sequence[str], order: IntArray, path: str) -> Layout:
-        taken = tuple(names[place] for place in order)
-        if left := [name for name in names if name not in taken]:
-            self.notes.append(f"{path}: columns that are no class of the detector are left out: {', '.join(left)}")
-        if (np.diff(order) < 0).any():
-            self.notes.append(f"{path}: the columns of logits are matched by name; they stand in another order")
-        widths = layout.widths | ({LOGITS: len(taken)} if layout.has_logits else {})
-        return layout._replace(widths=widths, n_classes=len(taken), class_names=taken)
-
     def whole(self) -> Piece:
         """All rows as one piece."""
-        return Piece(0, tuple(Span(file) for file in self.files), self.n_rows, self.n_bytes)
+        return Piece(0, tuple(self._span(file) for file in self.files))
 
     def file_pieces(self, piece_rows: int = PIECE_ROWS) -> list[Piece]:
         """Pieces of one file each: row groups are put together up to so many rows."""
-        return self._cut(at_least(piece_rows, "piece_rows", 1), by_file=True)
+        at_least(piece_rows, "piece_rows", 1)
+        spans = []
+        for file in self.files:
+            edges, cuts = self._heads[file.path].edges, [0]
+            for before, after in itertools.pairwise(edges):
+                if after - cuts[-1] > piece_rows and before > cuts[-1]:
+                    cuts.append(before)
+            spans += [self._span(file, *cut) for cut in itertools.pairwise([*cuts, edges[-1]])]
+        return [Piece(number, (span,)) for number, span in enumerate(spans)]
 
     def row_pieces(self, piece_rows: int = PIECE_ROWS) -> list[Piece]:
         """Pieces of exactly so many rows, whatever files they are in; one piece where all rows are fewer.
@@ -175,37 +180,35 @@ class RowSource:
         Of text the number of rows is not known before it is read, so its files are pieces of their own.
         """
         at_least(piece_rows, "piece_rows", 1)
-        if self.n_rows is not None and self.n_rows <= piece_rows:
-            return [self.whole()]
-        return self._cut(piece_rows, by_file=False)
-
-    def _cut(self, piece_rows: int, *, by_file: bool) -> list[Piece]:
-        pieces: list[Piece] = []
-        room = 0
+        pieces: list[list[Span]] = [[]]
+        room = piece_rows
         for file in self.files:
-            _, n_rows, parts, _ = self._heads[file.path]
-            n_bytes = sum(part.n_bytes or 0 for part in parts)
-            edges = np.cumsum([0, *(part.n_rows or 0 for part in parts)]).tolist()
-            start, room = 0, 0 if by_file else room
+            start, n_rows = 0, self._heads[file.path].n_rows
             if n_rows is None:
-                pieces.append(Piece(len(pieces), (Span(file),), None, n_bytes))
-                room = 0
+                pieces += [[self._span(file)], []]
+                room = piece_rows
             while start < (n_rows or 0):
-                if not room:
-                    pieces.append(Piece(len(pieces), (), 0, 0))
-                    room = piece_rows
-                stop = start + room
-                if by_file:  # at the last edge of a row group that is within, or at the next one
-                    stop = max((edge for edge in edges if start < edge <= stop), default=0) or _after(edges, start)
-                stop = min(stop, n_rows or 0)
-                own = n_bytes * (stop - start) // (n_rows or 1)
-                number, spans, count, size = pieces[-1]
-                pieces[-1] = Piece(
-                    number, (*spans, _span(file, edges, start, stop)), (count or 0) + stop - start, size + own
-                )
-                room = 0 if by_file else room - (stop - start)
+                stop = min(start + room, n_rows or 0)
+                pieces[-1].append(self._span(file, start, stop))
+                room -= stop - start
                 start = stop
-        return pieces
+                if not room:
+                    pieces.append([])
+                    room = piece_rows
+        return [Piece(number, tuple(spans)) for number, spans in enumerate(filter(None, pieces))]
+
+    def _span(self, file: SourceFile, start: int = 0, stop: int | None = None) -> Span:
+        """The rows from ``start`` to ``stop`` of a file, and the row groups that hold them."""
+        _, n_rows, edges, n_bytes, _ = self._heads[file.path]
+        if n_rows is None or (start == 0 and stop in (None, n_rows)):
+            return Span(file, n_rows, n_bytes)
+        assert stop is not None
+        own = stop - start, n_bytes * (stop - start) // n_rows
+        if len(edges) == 2:
+            return Span(file, *own, None, 0, start, stop)
+        first = int(np.searchsorted(edges, start, side="right")) - 1
+        last = int(np.searchsorted(edges, stop, side="left"))
+        return Span(file, *own, range(first, last), edges[first], start, stop)
 
     def look(self, *, reads_logits: bool = True, check_labels: bool = False) -> list[str]:
         """Look at the first rows: refuse what is surely wrong; remarks on what probably is."""
@@ -224,42 +227,35 @@ class RowSource:
             check_labels=check_labels,
         )
 
-    def chunks(self) -> Iterator[Chunk]:
-        """All rows, read by this process; goes on with the rows that :meth:`look` read."""
-        begun, self._begun = self._begun, None
-        return begun or read_piece(self.whole(), self.layout, self._readers)
-
-    def describe(self, pieces: Sequence[Piece]) -> str:
-        """What a job of these pieces will read, and about what a worker needs at most, in lines."""
-        empty = f", and {len(self.empty)} without rows" if self.empty else ""
-        rows = "an unknown number of" if self.n_rows is None else f"{self.n_rows:,}"
-        largest = max(piece.n_rows or 0 for piece in pieces)
-        numbers = min(CHUNK_ELEMENTS, largest * sum(self.layout.widths.values()) or CHUNK_ELEMENTS)
-        scores = 4 * 17 * largest  # score, class and flag, joined and written
-        fetched = max(piece.n_bytes if is_remote(piece.file.path) else 0 for piece in pieces)  # few large requests
-        memory = _WORKER_BYTES + 3 * 8 * numbers + scores + fetched
-        return os.linesep.join(
-            [
-                f"{len(self.files)} files{empty}",
-                f"{rows} rows in {len(pieces)} pieces, {sum(piece.n_bytes for piece in pieces) / 1e6:,.1f} MB to read",
-                f"about {memory / 1e6:,.0f} MB of memory per worker",
-            ]
-        )
+    def rows(self, piece: Piece | None, names: Sequence[str], on_invalid: str) -> PieceRows:
+        """The rows of a piece, or all; all go on with the rows that :meth:`look` read."""
+        chunks = None
+        is_whole = piece is None or (len(piece.spans) == len(self.files) and piece == self.whole())
+        if is_whole and self._begun is not None:
+            chunks, self._begun = self._begun, None
+        if chunks is None:
+            chunks = read_piece(self.whole() if piece is None else piece, self.layout, self._readers)
+        return PieceRows(chunks, self.layout, names, on_invalid)
 
 
-def _after(edges: Sequence[int], row: int) -> int:
-    return next(edge for edge in edges if edge > row)
-
-
-def _span(file: SourceFile, edges: Sequence[int], start: int, stop: int) -> Span:
-    """The rows from ``start`` to ``stop`` of a file, and the row groups that hold them."""
-    if start == 0 and stop == edges[-1]:
-        return Span(file)
-    if len(edges) == 2:
-        return Span(file, None, 0, start, stop)
-    first = int(np.searchsorted(edges, start, side="right")) - 1
-    last = int(np.searchsorted(edges, stop, side="left"))
-    return Span(file, range(first, last), edges[first], start, stop)
+def describe(paths: Paths, names: Sequence[str] | None, piece_rows: int = PIECE_ROWS, *, by_file: bool) -> str:
+    """What a fit, or a score ``by_file``, will read, and about what a worker needs at most, in lines."""
+    source = RowSource(paths, names)
+    pieces = source.file_pieces(piece_rows) if by_file else source.row_pieces(piece_rows)
+    empty = f", and {source.n_empty} without rows" if source.n_empty else ""
+    rows = "an unknown number of" if source.n_rows is None else f"{source.n_rows:,}"
+    largest = max(piece.n_rows or 0 for piece in pieces)
+    numbers = min(CHUNK_ELEMENTS, largest * sum(source.layout.widths.values()) or CHUNK_ELEMENTS)
+    scores = 4 * 17 * largest  # score, class and flag, joined and written
+    fetched = max(piece.n_bytes if is_remote(piece.file.path) else 0 for piece in pieces)  # few large requests
+    memory = _WORKER_BYTES + 3 * 8 * numbers + scores + fetched
+    return os.linesep.join(
+        [
+            f"{len(source.files)} files{empty}",
+            f"{rows} rows in {len(pieces)} pieces, {sum(piece.n_bytes for piece in pieces) / 1e6:,.1f} MB to read",
+            f"about {memory / 1e6:,.0f} MB of memory per worker",
+        ]
+    )
 
 
 def _common_folder(paths: Sequence[str]) -> str:
@@ -307,10 +303,11 @@ def _read_head(file: SourceFile, options: dict[str, Any], left_open: bool) -> _H
     columns = reader.array_columns if reader.format == "parquet" else {}
     kept = dict(reader.columns)
     layout = Layout(reader.widths, columns, reader.has_labels, reader.n_classes, reader.class_names, kept)
-    parts = [part if part.n_bytes is not None else part._replace(n_bytes=file.size) for part in reader.parts]
+    edges = [0, *itertools.accumulate(part.n_rows or 0 for part in reader.parts)]
+    n_bytes = sum(file.size if part.n_bytes is None else part.n_bytes for part in reader.parts)
     if reader.n_rows == 0 or not left_open:
         reader.close()
-    return None if reader.n_rows == 0 else _Head(layout, reader.n_rows, parts, reader if left_open else None)
+    return None if reader.n_rows == 0 else _Head(layout, reader.n_rows, edges, n_bytes, reader if left_open else None)
 
 
 def _refuse_detector(path: str) -> None:

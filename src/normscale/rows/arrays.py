@@ -13,16 +13,19 @@ What is none of these (times, ids, 3-D arrays) is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale.encoding.npy_header import ByteStream
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.outputs import FEATURES, LOGITS, check_name
 from normscale.rows.columns import LABELS
-from normscale.rows.reader import TableReader
+from normscale.rows.reader import KEPT, Block, TableReader
 
 LABEL_NAMES = (LABELS, "label")
 HEAD_WEIGHT, HEAD_BIAS = "head_weight", "head_bias"
@@ -33,6 +36,9 @@ RESERVED = frozenset({*LABEL_NAMES, HEAD_WEIGHT, HEAD_BIAS, CLASS_NAMES, ARRAYS}
 LARGEST_HEAD = 1 << 28
 """Bytes of a head's weight: 32000 classes of 2048 features in float32. A head is read whole, so it needs a bound."""
 
+Take = Callable[[int], NDArray[Any]]
+"""Gives the next so many rows of an array."""
+
 
 class Stored(NamedTuple):
     """What a file says of an array before its numbers are read."""
@@ -42,57 +48,66 @@ class Stored(NamedTuple):
 
 
 class ArraysReader(TableReader):
-    """Base class of formats that hold arrays; those of names call :meth:`_choose_arrays` in their ``_read_head``."""
+    """Base class of formats that hold arrays.
 
+    A format has :meth:`_look` and :meth:`_open_array`. Its ``_read_head`` calls :meth:`_choose_arrays`, or fills
+    ``_keys`` itself: the name in the file of everything that is read.
+    """
+
+    _keys: dict[str, str]
+
+    @abstractmethod
     def _look(self, key: str) -> Stored:
         """Shape and dtype of an array."""
-        raise NotImplementedError
 
-    def _whole(self, key: str) -> Any:
-        """The numbers of an array."""
-        raise NotImplementedError
+    @abstractmethod
+    def _open_array(self, key: str, stack: ExitStack) -> Take:
+        """Begin to read the rows of an array; ``stack`` closes what was opened."""
 
-    def _choose_arrays(self, keys: Iterable[str], declared: Sequence[str] | None) -> dict[str, str]:
+    def _blocks(self) -> Iterator[Block]:
+        wanted = [*self.widths, *([LABELS] if self.has_labels else []), *(KEPT + name for name in self.columns)]
+        n_rows = self._look(self._keys[wanted[0]]).shape[0]
+        with ExitStack() as stack:
+            takes = {name: self._open_array(self._keys[name], stack) for name in wanted}
+            for start in range(0, n_rows, self.chunk_rows):
+                block = {name: take(min(self.chunk_rows, n_rows - start)) for name, take in takes.items()}
+                for name, dtype in self.columns.items():
+                    block[KEPT + name] = block[KEPT + name].astype(dtype, copy=False)
+                yield block
+
+    def _whole(self, key: str) -> NDArray[Any]:
+        """An array whose size was checked, read at once."""
+        with ExitStack() as stack:
+            return self._open_array(key, stack)(self._look(key).shape[0])
+
+    def _choose_arrays(self, there: list[str], declared: Sequence[str] | None) -> None:
         """Choose by the rule at the top of this module, check shapes, and read the head.
 
-        Parameters
-        ----------
-        keys : iterable of str
-            The names of the arrays in the file.
-        declared : sequence of str, optional
-            What the file's own list of arrays says.
-
-        Returns
-        -------
-        dict
-            The name in the file of every array that is read, and of the labels.
+        ``there`` are the arrays in the file, ``declared`` is what the file's own list of arrays says.
         """
-        there, wanted = list(keys), self._wanted or ()
+        wanted = self._wanted or ()
         names = self._names_of_arrays(there, declared, wanted)
         must = {LOGITS, FEATURES, *wanted, *(declared or ())}
         first = next(name for name in (LOGITS, FEATURES, *names) if name in names)
         labels = next((key for key in LABEL_NAMES if key in there), None)
         if labels is not None:
             self._check_turned(first, self._look(names[first]).shape, self._look(labels).shape)
-        chosen: dict[str, str] = {}
+        self._keys = {}
         for name in sorted(names, key=lambda name: (name != first, name != FEATURES)):
             try:
                 self._take_array(name, self._look(names[name]), first)
-            except FileFormatError as error:
+                self._keys[name] = names[name]
+            except FileFormatError:
                 if name in must or name == first:
                     raise
-                self.left_out[name] = str(error)
-            else:
-                chosen[name] = names[name]
         if labels is not None:
             self._check_array(LABELS, self._look(labels), first)
-            chosen[LABELS], self.has_labels = labels, True
+            self._keys[LABELS], self.has_labels = labels, True
         if HEAD_WEIGHT in there or HEAD_BIAS in there:
             if HEAD_WEIGHT not in there or HEAD_BIAS not in there:
                 raise self._layout_error(f"a head needs both {HEAD_WEIGHT} and {HEAD_BIAS}; one of them is missing.")
             self._check_head(self._look(HEAD_WEIGHT), self._look(HEAD_BIAS))
             self._take_head(self._whole(HEAD_WEIGHT), self._whole(HEAD_BIAS))
-        return chosen
 
     def _names_of_arrays(
         self, there: list[str], declared: Sequence[str] | None, wanted: Sequence[str]
@@ -136,7 +151,6 @@ class ArraysReader(TableReader):
             )
 
     def _check_turned(self, first: str, rows: tuple[int, ...], labels: tuple[int, ...]) -> None:
-        """Say so where an array has a column, instead of a row, for every label."""
         if len(rows) == 2 and rows[0] != rows[1] and labels == rows[1:]:
             raise self._layout_error(
                 f"{first} has shape {rows} and there are {labels[0]} labels, so rows and columns changed places: a row "
@@ -144,7 +158,6 @@ class ArraysReader(TableReader):
             )
 
     def _check_head(self, weight: Stored, bias: Stored) -> None:
-        """Check shapes, dtypes and size of a head before its numbers are read."""
         self._check_numbers(HEAD_WEIGHT, weight.dtype)
         self._check_numbers(HEAD_BIAS, bias.dtype)
         if len(weight.shape) != 2 or bias.shape != weight.shape[:1]:
@@ -165,6 +178,16 @@ class ArraysReader(TableReader):
         if dtype.kind not in "fiub":
             what = "records or dates" if dtype.kind == "V" else f"dtype {dtype}"
             raise self._layout_error(f"{name} must hold real numbers; got {what}.")
+
+
+def fill(stream: ByteStream, shape: Sequence[int], dtype: np.dtype[Any], order: Any = "C") -> NDArray[Any]:
+    """An array of the next bytes of a stream, in the order its numbers lie in memory."""
+    array = np.empty(shape, dtype, order)
+    if array.nbytes:
+        space = memoryview(array.ravel(order="K").view(np.uint8))  # type: ignore[arg-type]
+        if (got := stream.readinto(space)) < len(space):
+            raise EOFError(f"it ends {len(space) - got} bytes too early")
+    return array
 
 
 def native(array: NDArray[Any]) -> NDArray[Any]:

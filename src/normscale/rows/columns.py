@@ -1,4 +1,4 @@
-"""Tables kept as named columns (.parquet, .csv, .jsonl): which column is what.
+"""Tables kept as named columns (.parquet, .csv): which column is what.
 
 - ``label`` or ``labels``: the labels, whole numbers, or the names of the classes; -1 or nothing is "not known".
 - columns of lists (not in .csv): arrays by their names, ``features`` or any other.

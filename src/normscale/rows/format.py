@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import re
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
@@ -28,7 +29,6 @@ HEAD_BYTES = 9
 _PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 _formats: dict[str, type[TableReader]] = {}
-_found = False
 
 FormatClass = TypeVar("FormatClass", bound="type[TableReader]")
 
@@ -55,13 +55,15 @@ def unregister_format(name: str) -> None:
 
 def formats() -> list[type[TableReader]]:
     """All formats in the order of their names, text last."""
-    global _found
-    if not _found:
-        _found = True
-        package = import_module("normscale.rows.formats")
-        for module in pkgutil.iter_modules(package.__path__):
-            import_module(f"{package.__name__}.{module.name}")
+    _find_own()
     return sorted(_formats.values(), key=lambda format: (format.is_text, format.name))
+
+
+@cache
+def _find_own() -> None:
+    package = import_module("normscale.rows.formats")
+    for module in pkgutil.iter_modules(package.__path__):
+        import_module(f"{package.__name__}.{module.name}")
 
 
 def known_suffixes() -> list[str]:
@@ -70,14 +72,13 @@ def known_suffixes() -> list[str]:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is one of an object store.
-
-    Examples
-    --------
-    >>> is_remote("s3://bucket/logits/"), is_remote("logits/*.parquet")
-    (True, False)
-    """
+    """Whether a path is one of an object store, such as ``s3://bucket/logits/``."""
     return _SCHEME.match(path) is not None
+
+
+def names_a_table(path: str) -> bool:
+    """Whether a file's name claims a format that is read."""
+    return _claimed(path)[0] is not None
 
 
 def format_of(path: str) -> type[TableReader]:
@@ -90,15 +91,9 @@ def format_of(path: str) -> type[TableReader]:
     """
     if path == "-":
         return format_of_content(b"")
-    plain = path.partition("?")[0] if is_remote(path) else path
-    stem, suffix = os.path.splitext(plain.lower())
-    is_compressed = suffix == ".gz"
-    if is_compressed:
-        suffix = os.path.splitext(stem)[1]
-    for format in formats():
-        if suffix in format.suffixes and (format.is_text or not is_compressed):
-            return format
-    suffix += ".gz" if is_compressed else ""
+    format, suffix = _claimed(path)
+    if format is not None:
+        return format
     if suffix in _PICKLES:
         raise FileFormatError(
             f"{path}: {suffix} files are pickles, which can run code, so they are never opened here. "
@@ -109,18 +104,13 @@ def format_of(path: str) -> type[TableReader]:
     raise FileFormatError(f"{path}: {what}; expected one of {known}, or '-' for a pipe.")
 
 
-def names_a_table(path: str) -> bool:
-    """Whether a file's name claims a format that is read.
-
-    Examples
-    --------
-    >>> [names_a_table(name) for name in ("a.csv", "a.CSV.gz", "a.npz.gz", "a.txt")]
-    [True, True, False, False]
-    """
-    try:
-        return format_of(path) is not None
-    except FileFormatError:
-        return False
+def _claimed(path: str) -> tuple[type[TableReader] | None, str]:
+    plain = path.partition("?")[0] if is_remote(path) else path
+    stem, suffix = os.path.splitext(plain.lower())
+    packed = suffix == ".gz"
+    suffix = os.path.splitext(stem)[1] if packed else suffix
+    found = (one for one in formats() if suffix in one.suffixes and (one.is_text or not packed))
+    return next(found, None), suffix + ".gz" * packed
 
 
 def format_of_content(head: bytes) -> type[TableReader]:

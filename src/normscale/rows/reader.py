@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale._validate import IntArray, Rows, as_labels, as_rows, at_least
 from normscale.errors import FileFormatError, InvalidInput, MissingOutput, NormscaleError
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.rows.chunks import Chunk, Columns, even_chunks, gather
 from normscale.rows.columns import LABELS, ColumnLayout, label_numbers
 from normscale.rows.format import format_of, format_of_content
 from normscale.rows.source import ByteSource, is_pipe, source_of
@@ -71,8 +71,6 @@ class TableReader(ABC):
     has_labels : bool
     head : Head or None
         The network's last layer.
-    left_out : dict
-        Arrays of the file that are no part of the outputs, by name, and why.
     columns : dict
         Further columns that are kept, by name, and their types: numpy's (object: texts) or pyarrow's.
     array_columns : dict
@@ -95,14 +93,11 @@ class TableReader(ABC):
     """Read from a pipe as it comes; what does not goes through a temporary file."""
     by_columns: ClassVar[bool] = False
     """A column for each class, instead of an array of all logits."""
-    prefers_lists: ClassVar[bool] = False
-    """The logits of a row stand in one list where the classes have no names."""
     keeps: ClassVar[frozenset[str]] = frozenset({"arrays", "labels", "head", "class names"})
     """What a table may hold beside its logits."""
     _damage: tuple[type[Exception], ...] = DAMAGE
 
     def __init__(self, source: ByteSource, options: ReadOptions) -> None:
-        """Read the head of ``source``."""
         self.format = self.name
         self.source, self.path = source, source.shown
         self._wanted, self._keep = options.names, list(dict.fromkeys(options.keep))
@@ -116,7 +111,6 @@ class TableReader(ABC):
         self.class_names: tuple[str, ...] | None = None
         self.has_labels = False
         self.head: Head | None = None
-        self.left_out: dict[str, str] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
         with self._explained(), source.peeking():
             self._read_head()
@@ -167,66 +161,47 @@ class TableReader(ABC):
         """
         return (chunk for chunk, _ in self.chunks_and_columns())
 
-    def chunks_and_columns(self) -> Iterator[tuple[ModelOutputs, dict[str, NDArray[Any]]]]:
+    def chunks_and_columns(self) -> Iterator[tuple[ModelOutputs, Columns]]:
         """Iterate over chunks as :meth:`chunks` does, with the columns that are kept beside them."""
+        return (chunk[:2] for chunk in even_chunks(self.blocks(), self.chunk_rows))
+
+    def blocks(self) -> Iterator[Chunk]:
+        """Iterate over the rows in chunks of any size, as the format gives them."""
         if self._started and self.source.once:
             raise InvalidInput(f"{self.path} is a pipe and can be read only once; save it to a file to read it again.")
         self._started = True
         first_row = 0
-        for block in self._exact():
-            n_rows = _length(block)
-            try:
-                chunk = self._outputs(block, n_rows)
-            except InvalidInput as error:
-                rows = f"rows {first_row} to {first_row + n_rows - 1}"
-                raise InvalidInput(f"{self.path}, {rows}: {error}") from None
-            first_row += n_rows
-            yield chunk, {name: block[KEPT + name] for name in self.columns}
+        with self._explained():
+            for block in self._blocks():
+                n_rows = len(next(iter(block.values())))
+                try:
+                    outputs = self._outputs(block, n_rows)
+                except InvalidInput as error:
+                    rows = f"rows {first_row} to {first_row + n_rows - 1}"
+                    raise InvalidInput(f"{self.path}, {rows}: {error}") from None
+                columns = {name: block[KEPT + name] for name in self.columns}
+                yield Chunk(outputs, columns, ((self.path, first_row, n_rows),))
+                first_row += n_rows
 
     def read(self) -> ModelOutputs:
         """Read all rows at once."""
-        chunks = self.chunks()
-        first = next(chunks, None)
-        if first is None:
+        found = gather((chunk.outputs for chunk in self.blocks()), self.n_rows)
+        if found is None:
             empty: Block = {name: np.empty((0, width), self._dtypes.get(name)) for name, width in self.widths.items()}
             return self._outputs(empty | ({LABELS: np.empty(0, np.int64)} if self.has_labels else {}), 0)
-        if self.n_rows is None or self.n_rows == len(first):
-            rest = list(chunks)
-            return ModelOutputs.concatenate([first, *rest]) if rest else first
-        # The size is known, so fill in place: concatenating would need twice the memory.
-        arrays = {name: np.empty((self.n_rows, w), first.array(name).dtype) for name, w in self.widths.items()}
-        labels = None if first.labels is None else np.empty(self.n_rows, np.int64)
-        start = 0
-        part: ModelOutputs | None = first
-        while part is not None:
-            rows = slice(start, start + len(part))
-            for name, array in arrays.items():
-                array[rows] = part.array(name)
-            if labels is not None and part.labels is not None:
-                labels[rows] = part.labels
-            start, part = rows.stop, next(chunks, None)
-        if start != self.n_rows:
-            raise self._damaged(f"it says {self.n_rows} rows but holds {start}")
-        return ModelOutputs._trusted(arrays, labels, self.head)
+        if self.n_rows not in (None, len(found)):
+            raise self._damaged(f"it says {self.n_rows} rows but holds {len(found)}")
+        return found
 
     def close(self) -> None:
         """Let go of what the reader holds."""
         self.source.close()
 
     def __enter__(self) -> Self:
-        """Return the reader itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the reader."""
         self.close()
-
-    def __repr__(self) -> str:
-        """Describe the table in one line."""
-        rows = "?" if self.n_rows is None else self.n_rows
-        parts = [f"{width} {name}" for name, width in self.widths.items()]
-        parts += ["labels"] * self.has_labels + ["head"] * (self.head is not None)
-        return f"<{self.format} table {self.path!r}: {rows} rows of {' + '.join(parts)}>"
 
     # -- for formats ---------------------------------------------------------------------------------------------
 
@@ -285,8 +260,6 @@ class TableReader(ABC):
         except self._damage as caught:
             raise self._damaged(str(caught) or type(caught).__name__) from caught
 
-    # -- in every format -----------------------------------------------------------------------------------------
-
     def _check_wishes(self) -> None:
         """Check that what is wanted is there: arrays by name, and columns to keep."""
         if self._wanted is not None:
@@ -310,40 +283,6 @@ class TableReader(ABC):
         arrays = {name: as_rows(block[name], name, width=width) for name, width in self.widths.items()}
         return ModelOutputs._trusted(arrays, labels, self.head)
 
-    def _exact(self) -> Iterator[Block]:
-        """Cut and join blocks so that each has ``chunk_rows`` rows; blocks that fit already pass uncopied."""
-        waiting: list[Block] = []
-        n_waiting = 0
-        with self._explained():
-            for block in self._blocks():
-                start, length = 0, _length(block)
-                while length - start >= self.chunk_rows - n_waiting:
-                    stop = start + self.chunk_rows - n_waiting
-                    chunk = _joined([*waiting, _rows_of(block, start, stop)])
-                    waiting, n_waiting, start = [], 0, stop  # let go of the parts before the caller works
-                    yield chunk
-                if start < length:
-                    waiting.append(_rows_of(block, start, length))
-                    n_waiting += length - start
-        if waiting:
-            yield _joined(waiting)
-
-
-def _length(block: Block) -> int:
-    return int(next(iter(block.values())).shape[0])
-
-
-def _rows_of(block: Block, start: int, stop: int) -> Block:
-    if start == 0 and stop == _length(block):
-        return block
-    return {name: array[start:stop] for name, array in block.items()}
-
-
-def _joined(blocks: list[Block]) -> Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-
 
 def open_table(
     path: str | os.PathLike[str],
@@ -359,8 +298,8 @@ def open_table(
     Parameters
     ----------
     path : str or path
-        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``), .csv, .tsv or .jsonl (also
-        compressed: .csv.gz); or ``-``, or a named pipe, which may carry any of these: the first bytes tell. A stream
+        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``), .csv or .tsv (also compressed:
+        .csv.gz); or ``-``, or a named pipe, which may carry any of these: the first bytes tell. A stream
         of .npy or of text is read as it comes, a chunk as soon as its rows are there; the others go through a
         temporary file. A path with a scheme (``s3://...``) is read from its object store.
     chunk_rows : int, optional
@@ -375,20 +314,10 @@ def open_table(
     parts : range, optional
         Read these of the reader's ``parts`` only: row groups of a Parquet file. By default all.
 
-    Raises
-    ------
-    FileFormatError
-        When there is no such file, or it is damaged or not what its name says.
-    MissingExtra
-        When the file is .parquet and pyarrow is not installed.
-    MissingOutput
-        When the table has none of ``names``.
-
     Notes
     -----
     :mod:`normscale.rows.arrays` says how the arrays in .npz and .safetensors files are named,
-    :mod:`normscale.rows.columns` how the columns of .csv and .parquet files are. Nothing is ever unpickled. JSON is
-    strict, see :mod:`normscale.encoding.json_text`: NaN and infinity are texts.
+    :mod:`normscale.rows.columns` how the columns of .csv and .parquet files are. Nothing is ever unpickled.
 
     Examples
     --------

@@ -22,22 +22,18 @@ from normscale.rows.format import HEAD_BYTES, is_remote, known_suffixes, names_a
 
 
 class ByteSource:
-    """The bytes of a file here or in an object store, or in memory; they can be read again and again."""
+    """Bytes that can be read again and again; messages call them ``shown``.
+
+    ``path`` is that of a file on this machine, if it is one.
+    """
 
     once = False
-    """Whether it can be read once only: :class:`~normscale.rows.pipe.Pipe`."""
+    """Whether it can be read once only: :class:`~normscale.rows.streams.Pipe`."""
     release: Callable[[], object] | None = None
     """Called by :meth:`close`."""
 
     def __init__(self, shown: str, opener: Callable[[], Any] | None, *, path: str | None = None) -> None:
-        """Messages call it ``shown``; ``path`` is that of a file on this machine."""
-        self.shown, self.path = shown, path
-        self._opener = opener
-
-    @classmethod
-    def of_file(cls, path: str, shown: str | None = None) -> ByteSource:
-        """A file of this machine."""
-        return cls(path if shown is None else shown, lambda: open(path, "rb"), path=path)
+        self.shown, self.path, self._opener = shown, path, opener
 
     @classmethod
     def of_bytes(cls, data: bytes, shown: str) -> ByteSource:
@@ -71,7 +67,7 @@ def source_of(path: str) -> ByteSource:
     """The bytes of a file, here or in an object store; raises where there is none here."""
     if not is_remote(path):
         check_file(path)
-        return ByteSource.of_file(path)
+        return ByteSource(path, lambda: open(path, "rb"), path=path)
     system, inside = file_system(path)
     return ByteSource(path, lambda: system.open_input_file(inside))
 
@@ -101,13 +97,11 @@ def file_system(path: str) -> tuple[Any, str]:
 
 def is_pipe(path: str) -> bool:
     """Whether a path can be read once only."""
-    if path == "-":
-        return True
     try:
-        mode = os.stat(path).st_mode
+        mode = 0 if path == "-" else os.stat(path).st_mode
     except (OSError, ValueError):
         return False
-    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
+    return path == "-" or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode)
 
 
 def check_file(path: str) -> None:
@@ -180,35 +174,27 @@ class SourceFile(NamedTuple):
 
 
 def find_files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[SourceFile]:
-    """The tables that paths name, in a defined order.
+    """The tables that files, folders and globs name; :class:`FileFormatError` where there is none.
 
-    Parameters
-    ----------
-    paths : path, or several
-        Files, folders (with all tables below them; names that begin with ``.`` or ``_`` are left out) and globs.
-
-    Returns
-    -------
-    list of SourceFile
-        In the order of ``paths``; within a folder or a glob in the order of their names. Paths of this machine are
-        absolute: workers of a cluster run in folders of their own.
-
-    Raises
-    ------
-    FileFormatError
-        When a path names no such file.
-    InvalidInput
-        When a file is named twice.
+    They come in the order of ``paths``, within a folder or a glob in the order of their names. Names that begin with
+    ``.`` or ``_`` are left out. Paths of this machine become absolute: workers of a cluster run in folders of their
+    own.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     found: list[SourceFile] = []
     for path in (os.fspath(path) for path in given):
-        found += _remote_files(path) if is_remote(path) else _local_files(path)
-    seen: set[str] = set()
-    for file in found:
-        if file.path in seen:
-            raise InvalidInput(f"{file.path} is named twice; its rows would count twice. Leave it out once.")
-        seen.add(file.path)
+        files = _remote_files(path) if is_remote(path) else _local_files(path)
+        if not files:
+            location = path.partition("?")[0] if is_remote(path) else path
+            what = "matches" if glob.has_magic(location) else "holds"
+            raise FileFormatError(
+                f"{path} {what} no table; expected files that end in {', '.join(known_suffixes())}, and names that do "
+                "not begin with . or _."
+            )
+        found += files
+    names = [file.path for file in found]
+    if twice := next((name for name in names if len(set(names)) < len(names) and names.count(name) > 1), None):
+        raise InvalidInput(f"{twice} is named twice; its rows would count twice. Leave it out once.")
     if not found:
         raise InvalidInput("no tables were given; name at least one file, folder or glob.")
     return found
@@ -227,7 +213,7 @@ def _local_files(path: str) -> list[SourceFile]:
         check_file(path)
         names = [path]
     described = [_described(os.path.abspath(name)) for name in sorted(names)]
-    return _some(path, [file for file in described if file is not None])
+    return [file for file in described if file is not None]
 
 
 def _remote_files(path: str) -> list[SourceFile]:
@@ -253,18 +239,7 @@ def _remote_files(path: str) -> list[SourceFile]:
         is_table = entry.type == fs.FileType.File and not hidden and _is_wanted(entry.base_name)
         if is_table and fnmatch.fnmatchcase(entry.path, pattern):
             kept.append(_remote(scheme + entry.path + mark + options, entry))
-    return sorted(_some(path, kept))
-
-
-def _some(path: str, files: list[SourceFile]) -> list[SourceFile]:
-    if not files:
-        location = path.partition("?")[0] if is_remote(path) else path
-        what = "matches" if glob.has_magic(location) else "holds"
-        raise FileFormatError(
-            f"{path} {what} no table; expected files that end in {', '.join(known_suffixes())}, and names that do not "
-            "begin with . or _."
-        )
-    return files
+    return sorted(kept)
 
 
 def _is_wanted(name: str) -> bool:

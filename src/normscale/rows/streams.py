@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
-import os
+import shutil
 import sys
+import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -30,12 +32,14 @@ class OwningGzip(gzip.GzipFile):
 
 
 class Pipe(ByteSource):
-    """Bytes that come once: standard input, or a named pipe such as the shell's ``<(command)``."""
+    """Bytes that come once: standard input, or a named pipe such as the shell's ``<(command)``.
+
+    ``raw`` is closed with this source when it is ``owned``.
+    """
 
     once = True
 
     def __init__(self, raw: IO[bytes], shown: str, *, owned: bool = False) -> None:
-        """Wrap ``raw``, which is closed with this source when it is ``owned``."""
         super().__init__(shown, None)
         self._raw, self._owned = raw, owned
         self._ahead = b""
@@ -73,19 +77,15 @@ class Pipe(ByteSource):
 
     def spill(self) -> ByteSource:
         """Copy all to a temporary file, for formats that must be read from the end; it goes with the new source."""
-        import shutil
-        import tempfile
-        import weakref
-
-        handle, path = tempfile.mkstemp(prefix="normscale-", suffix=".pipe")
+        file = tempfile.NamedTemporaryFile(prefix="normscale-", suffix=".pipe")  # noqa: SIM115 - closed by the source
         try:
-            with os.fdopen(handle, "wb") as file:
-                shutil.copyfileobj(self, file, 1 << 20)
+            shutil.copyfileobj(self, file, 1 << 20)
+            file.flush()
         except BaseException:
-            os.unlink(path)
+            file.close()
             raise
-        source = ByteSource.of_file(path, self.shown)
-        source.release = weakref.finalize(source, os.unlink, path)  # runs once: on close, or with the source's end
+        source = ByteSource(self.shown, lambda: open(file.name, "rb"), path=file.name)  # noqa: SIM115
+        source.release = weakref.finalize(source, file.close)  # runs once: on close, or with the source's end
         return source
 
     def read1(self, size: int = -1) -> bytes:
@@ -108,8 +108,8 @@ class Pipe(ByteSource):
         return b"".join(pieces)
 
     def readinto(self, buffer: Any) -> int:
-        """Put what is there already into ``buffer``."""
-        piece = self.read1(len(buffer))
+        """Fill ``buffer`` unless the pipe ends before."""
+        piece = self.read(len(buffer))
         buffer[: len(piece)] = piece
         return len(piece)
 

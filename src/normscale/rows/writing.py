@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -19,6 +19,7 @@ from normscale._validate import to_numpy
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, Head, ModelOutputs, as_outputs
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LARGEST_HEAD, RESERVED, native
+from normscale.rows.chunks import Columns
 from normscale.rows.columns import LABELS, TEXT, logit_columns
 from normscale.rows.format import format_of
 from normscale.rows.reader import CHUNK_ELEMENTS, TableReader
@@ -27,16 +28,16 @@ from normscale.rows.source import check_folder
 SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
 """The columns that need no dtype when named: the score (higher is more OoD), whether it is flagged, the class."""
 
-Columns = dict[str, NDArray[Any]]
-
 
 class About(NamedTuple):
-    """What a table of outputs says beside its rows."""
+    """What a table says beside its rows."""
 
     class_names: list[str] | None = None
     head: Head | None = None
     arrays: list[str] | None = None
     """Names of the arrays, where neither logits nor features tell that the others are arrays."""
+    metadata: Mapping[str, str] = {}
+    """Further texts, for a Parquet file."""
 
     @property
     def texts(self) -> dict[str, list[str]]:
@@ -46,14 +47,13 @@ class About(NamedTuple):
 
 
 class Sink(ABC):
-    """A file that takes columns of one length, as often as they come.
+    """A file that takes columns of one length, as often as they come; messages call it ``path``.
 
     A type of a column is numpy's, whose object stands for texts and whose subarrays for the rows of an array, or
     pyarrow's, for what numpy has no type for.
     """
 
     def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
-        """Begin ``file``; messages call it ``path``, and ``-`` is standard output."""
         self.file, self.path, self.columns, self.about = file, path, dict(columns), about
 
     @abstractmethod
@@ -85,11 +85,10 @@ class GatheringSink(Sink):
 
     def finish(self) -> None:
         """Put what came below each other, and write it."""
-        if len(self._parts) == 1:
-            arrays = self._parts[0]
-        else:
-            kinds = {name: kind if isinstance(kind, np.dtype) else TEXT for name, kind in self.columns.items()}
-            parts = self._parts or [{name: np.empty(0, kind) for name, kind in kinds.items()}]
+        kinds = {name: kind if isinstance(kind, np.dtype) else TEXT for name, kind in self.columns.items()}
+        parts = self._parts or [{name: np.empty(0, kind) for name, kind in kinds.items()}]
+        arrays = dict(parts[0])
+        if len(parts) > 1:
             arrays = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
         if self.about.head is not None:
             arrays |= {HEAD_WEIGHT: native(self.about.head.weight), HEAD_BIAS: native(self.about.head.bias)}
@@ -119,24 +118,17 @@ class ScoreWriter:
     def __init__(
         self, format: type[TableReader], path: str, columns: Mapping[str, Any], about: About | None = None
     ) -> None:
-        """Prepare to write ``columns``; a file is made beside ``path``."""
         if format.sink is None:
             raise InvalidInput(f"{path}: {format.described} is read and not written; choose another suffix.")
-        self.path = path
-        self.columns = dict(columns)
-        self.n_rows = 0
+        self.path, self.columns, self.n_rows = path, dict(columns), 0
         self._open = True
-        self._atomic: AbstractContextManager[str] | None = None
-        file = path
-        if path != "-":
-            check_folder(path)
-            self._atomic = atomic_path(path)
-            file = self._atomic.__enter__()
-        try:
+        with ExitStack() as stack:
+            file = path
+            if path != "-":
+                check_folder(path)
+                file = stack.enter_context(atomic_path(path))
             self._sink = format.sink(file, path, self.columns, about or About())
-        except BaseException:
-            self._leave()
-            raise
+            self._stack = stack.pop_all()
 
     def append(self, **columns: ArrayLike) -> None:
         """Add rows: one array of shape (n,) for each column."""
@@ -169,8 +161,7 @@ class ScoreWriter:
             self.discard()
             raise
         self._open = False
-        if self._atomic is not None:
-            self._atomic.__exit__(None, None, None)
+        self._stack.close()
 
     def discard(self) -> None:
         """Stop; an older file of that name stays as it was."""
@@ -180,24 +171,13 @@ class ScoreWriter:
         try:
             self._sink.abandon()
         finally:
-            self._leave()
+            self._stack.__exit__(InterruptedError, InterruptedError(), None)
 
-    def _leave(self) -> None:
-        """Remove the temporary file."""
-        if self._atomic is not None:
-            self._atomic.__exit__(_Discarded, _Discarded(), None)
-
-    def __enter__(self) -> ScoreWriter:
-        """Return the writer itself."""
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the table, or discard it when the body raised."""
         self.close() if kind is None else self.discard()
-
-
-class _Discarded(Exception):
-    """Tells the atomic file to go away; never seen by callers."""
 
 
 def open_score_writer(
@@ -221,14 +201,9 @@ def open_score_writer(
     >>> path = os.path.join(tempfile.mkdtemp(), "scores.csv")
     >>> with open_score_writer(path, ["score", "is_ood"]) as writer:
     ...     writer.append(score=[0.5, -1.25], is_ood=[True, False])
-    ...     writer.append(score=[3.0], is_ood=[True])
     >>> with open(path) as file:
-    ...     print(file.read())
-    score,is_ood
-    0.5,true
-    -1.25,false
-    3.0,true
-    <BLANKLINE>
+    ...     file.read()
+    'score,is_ood\\n0.5,true\\n-1.25,false\\n'
     """
     name = os.fspath(path)
     if not isinstance(columns, Mapping):
@@ -262,9 +237,9 @@ def write_table(
     Parameters
     ----------
     path : str or path
-        Ending in .npz, .safetensors or .parquet (needs ``normscale[arrow]``), which keep everything, in .jsonl (all
-        but the head), .csv or .tsv (logits and labels only; text also compressed: .csv.gz) or .npy (logits only); or
-        ``-`` for CSV on standard output.
+        Ending in .npz, .safetensors or .parquet (needs ``normscale[arrow]``), which keep everything, in .csv or
+        .tsv (logits and labels only; also compressed: .csv.gz) or .npy (logits only); or ``-`` for CSV on standard
+        output.
     outputs : ModelOutputs, array of logits, or mapping
     class_names : sequence of str, optional
         One for each class.
@@ -279,23 +254,22 @@ def write_table(
     Examples
     --------
     >>> import numpy, tempfile
-    >>> from normscale.rows import read_table
     >>> path = os.path.join(tempfile.mkdtemp(), "outputs.csv")
     >>> write_table(path, {"logits": [[0.1, 2.0], [1.0, 0.0]], "labels": [1, -1]}, class_names=["cat", "dog"])
     >>> with open(path) as file:
-    ...     print(file.read())
-    logit_cat,logit_dog,label
-    0.1,2.0,1
-    1.0,0.0,-1
-    <BLANKLINE>
+    ...     file.read()
+    'logit_cat,logit_dog,label\\n0.1,2.0,1\\n1.0,0.0,-1\\n'
     """
     name = os.fspath(path)
-    table = _without_booleans(as_outputs(outputs))
+    table = as_outputs(outputs)
+    table = table.replace(  # True and False as 1 and 0, which every format can hold
+        **{name: table.array(name).astype(np.float32) for name in table.names if table.array(name).dtype.kind == "b"}
+    )
     names = None if class_names is None else _checked_names(table, class_names)
     format = format_of(name)
     _check_place("standard output" if name == "-" else name, format, table, names)
     has_logits = table.get(LOGITS) is not None
-    in_columns = has_logits and format.by_columns and not (format.prefers_lists and names is None)
+    in_columns = has_logits and format.by_columns
     header = logit_columns(table.n_classes, names) if in_columns else None
     if header is not None and (twice := sorted(set(header) & set(table.names))):
         raise InvalidInput(f"{name}: an array and a column of logits are both called {twice[0]}; rename the array.")
@@ -328,13 +302,6 @@ def _columns_of(table: ModelOutputs, header: list[str] | None, format: type[Tabl
     if table.labels is not None:
         columns["label" if format.by_columns else LABELS] = table.labels
     return columns
-
-
-def _without_booleans(table: ModelOutputs) -> ModelOutputs:
-    """True and False as 1 and 0, which every format can hold."""
-    return table.replace(
-        **{name: table.array(name).astype(np.float32) for name in table.names if table.array(name).dtype.kind == "b"}
-    )
 
 
 def _checked_names(table: ModelOutputs, class_names: Sequence[str]) -> list[str]:

@@ -121,7 +121,7 @@ def compare_in_pieces(
     for one in jobs.evaluate(
         tables.id_test,
         tables.ood,
-        require_detectors(detectors),
+        _require_detectors(detectors),
         train=tables.train,
         validation=tables.validation,
         **options,
@@ -134,12 +134,12 @@ def compare_in_pieces(
         )
 
 
-def require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector]:
+def _require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector]:
     """Detectors that can be compared in pieces: at least one, and each of them named."""
     if not detectors:
         raise InvalidInput("in pieces, say which detectors to compare: --detector NAME or --saved FILE.")
     if AUTO in detectors.values():
-        raise InvalidInput("auto chooses a detector by rows that are in memory; leave --engine and --scores out.")
+        raise InvalidInput("auto chooses a detector by rows that are in memory; leave --engine out.")
     return {name: one for name, one in detectors.items() if isinstance(one, Detector)}
 
 

@@ -4,9 +4,8 @@ The first line is a header if any of its fields is not a number, or if its field
 pandas writes above a matrix). Fields are separated by commas, or by tabs or semicolons if the first line
 holds any; they may be quoted, but hold no line breaks. Numbers are read as float64, kept columns as texts.
 
-Three parsers stand behind each other and give the same numbers: pyarrow where it is installed and there is
-enough text to be worth its import, numpy otherwise, and a slow one for any block that those refuse, which
-decides what counts as a number and finds the line to blame.
+pyarrow parses where it is installed and there is enough text to be worth its import. Python parses all else, and any
+block that pyarrow refuses: it decides what counts as a number, and finds the line to blame.
 """
 
 from __future__ import annotations
@@ -14,26 +13,27 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-from collections.abc import Iterator, Mapping
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
 
 import numpy as np
 
-from normscale._validate import FloatArray
 from normscale.errors import FileFormatError, InvalidInput
+from normscale.rows.chunks import Columns
 from normscale.rows.columns import LABELS, TEXT, logit_columns
 from normscale.rows.format import register_format
-from normscale.rows.reader import KEPT, Block
+from normscale.rows.reader import KEPT, Block, TableReader
 from normscale.rows.source import need_arrow
-from normscale.rows.text_lines import LineReader, LineSink
-from normscale.rows.writing import About, Columns, texts_of
+from normscale.rows.streams import GZIP, OwningGzip, first_line, whole_lines
+from normscale.rows.writing import About, Sink, texts_of
 
-_ARROW_PAYS = 1 << 22  # bytes of text after which importing pyarrow is made up for
+_ARROW_PAYS = 1 << 20  # bytes of text after which importing pyarrow is made up for
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class CsvSink(LineSink):
-    """A line of names, and one for each row."""
+class CsvSink(Sink):
+    """A line of names, and one for each row, written as they come."""
 
     delimiter = ","
 
@@ -45,6 +45,11 @@ class CsvSink(LineSink):
                     "Write .parquet, .npz or .safetensors instead."
                 )
         super().__init__(file, path, columns, about)
+        self._text: IO[str] = sys.stdout
+        if path != "-":
+            raw: Any = open(file, "wb")  # noqa: SIM115 - closed by finish
+            stream = OwningGzip(raw, "wb") if path.lower().endswith(".gz") else raw
+            self._text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         self._text.write(self.delimiter.join(map(self._quoted, columns)) + "\n")
 
     def write(self, columns: Columns) -> None:
@@ -57,13 +62,20 @@ class CsvSink(LineSink):
                 fields.append(list(map(repr, array.tolist())))
             else:
                 fields.append(list(map(self._quoted, texts_of(array, self.columns[name]))))
-        self.write_lines(fields[0] if len(fields) == 1 else list(map(self.delimiter.join, zip(*fields, strict=True))))
+        self._text.write("\n".join(map(self.delimiter.join, zip(*fields, strict=True))) + "\n")
+        if self.path == "-":
+            self._text.flush()  # whoever reads the pipe sees them now
 
     def _quoted(self, text: str) -> str:
         """A text as a field: in quotes where it would be taken for more than one, or show another delimiter."""
         if not any(mark in text for mark in (self.delimiter, '"', "\n", "\r", ";", "\t")):
             return text
         return '"' + text.replace('"', '""') + '"'
+
+    def finish(self) -> None:
+        self._text.flush() if self.path == "-" else self._text.close()
+
+    abandon = finish
 
 
 class TsvSink(CsvSink):
@@ -73,19 +85,32 @@ class TsvSink(CsvSink):
 
 
 @register_format
-class Csv(LineReader):
+class Csv(TableReader):
     """Fields between commas, or what the first line shows."""
 
     name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv",)
     keeps, sink = frozenset({"labels", "class names"}), CsvSink
+    is_text = streams = by_columns = True
 
     def _find_delimiter(self, line: str) -> str:
         """Tab or semicolon if the line holds one outside quotes, else comma."""
         outside = "".join(line.split('"')[::2])
         return next((mark for mark in "\t;" if mark in outside), ",")
 
+    def _lines(self) -> Any:
+        """The bytes of the text, without compression."""
+        stream = self.source.open()
+        if self.source.once:
+            return stream
+        is_compressed = stream.read(2) == GZIP
+        stream.seek(0)
+        return OwningGzip(stream) if is_compressed else stream
+
     def _read_head(self) -> None:
-        self._read_first_line()
+        with self._lines() as stream:
+            self._head, self._rest = first_line(getattr(stream, "read1", stream.read))
+        if not self._head.strip():
+            raise self._damaged("there is no line with anything on it")
         text = self._decoded(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
         self._delimiter = self._find_delimiter(text)
         try:
@@ -110,29 +135,34 @@ class Csv(LineReader):
         return len(fields) > 2 or not all(one.strip().lstrip("-").isdigit() for one in following.split(self._delimiter))
 
     def _blocks(self) -> Iterator[Block]:
-        label, used = self._layout.label, self._layout.used
         place_of = {name: i for i, name in enumerate(self._names)}
-        texts = {KEPT + name: place_of[name] for name in self.columns}
+        arrays = {name: [place_of[column] for column in self.array_columns[name]] for name in self.widths}
+        numbers = sorted({place for places in arrays.values() for place in places})
+        texts = [place_of[name] for name in self.columns]
+        labels = [] if self._layout.label is None else [self._layout.label]
         line = 1 + (self._head.count(b"\n") if self._has_header else 0)
         mark = len(_BYTE_ORDER_MARK) if self._head.startswith(_BYTE_ORDER_MARK) else 0
-        chosen: dict[str, Any] = {}
-        seen = 0
+        seen, are_texts = 0, False
         for text in self._line_blocks(len(self._head) if self._has_header else mark):
-            if not chosen and text.strip():
-                if label is not None and self._labels_are_texts(text, label):
-                    texts[LABELS] = label
-                    used = [i for i in used if i != label]
-                rank = {i: place for place, i in enumerate(used)}
-                for name in self.widths:
-                    chosen[name] = _as_slice([rank[place_of[column]] for column in self.array_columns[name]])
-                if label in rank:
-                    chosen[LABELS] = rank[label]
+            if not text.strip():
+                line += text.count(b"\n")
+                continue
+            if labels and not seen:
+                are_texts = self._labels_are_texts(text, labels[0])
             seen += len(text)
-            numbers = self._parse(text, used, line, seen)
+            wanted = numbers + ([] if are_texts else labels), texts + (labels if are_texts else [])
+            columns = self._parse(text, *wanted, line, seen)
             line += text.count(b"\n")
-            if len(numbers):
-                block: Block = {name: numbers[:, place] for name, place in chosen.items()}
-                yield block | self._texts(text, texts) if texts else block
+            block: Block = {name: columns[0][:, _selected(numbers, places)] for name, places in arrays.items()}
+            if labels:
+                block[LABELS] = columns[1][:, -1] if are_texts else columns[0][:, -1]
+            yield block | {KEPT + name: columns[1][:, place] for place, name in enumerate(self.columns)}
+
+    def _line_blocks(self, skipped: int) -> Iterator[bytes]:
+        """The bytes behind the first ``skipped``, cut behind line breaks; the last block may lack one."""
+        with self._lines() as stream:
+            stream.read(skipped)
+            yield from whole_lines(stream.read1 if self.source.once else stream.read)
 
     def _labels_are_texts(self, text: bytes, label: int) -> bool:
         """Whether the first row has a label that is no number."""
@@ -142,58 +172,44 @@ class Csv(LineReader):
             return False
         return len(fields) == len(self._names) and not _is_number(fields[label])
 
-    def _parse(self, text: bytes, used: list[int], first_line: int, seen: int) -> FloatArray:
-        """The numbers of the used columns of some whole lines."""
-        if not text.strip():
-            return np.empty((0, len(used)))
-        if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
-            return self._parse_slowly(text, used, first_line)  # the quick ones take any for a line break
-        quick = self._parse_arrow if seen > _ARROW_PAYS and has_arrow() else self._parse_numpy
-        numbers = quick(text, used)
-        return self._parse_slowly(text, used, first_line) if numbers is None else numbers
+    def _parse(self, text: bytes, numbers: list[int], texts: list[int], line: int, seen: int) -> tuple[Any, Any]:
+        """The numbers of some columns of some whole lines, and the texts of others, to the letter."""
+        found = None
+        alone = b"\r" in text and text.count(b"\r") != text.count(b"\r\n")  # pyarrow takes any for a line break
+        if seen > _ARROW_PAYS and has_arrow() and not alone and b"(" not in text:  # it takes nan(x) for a number
+            found = self._parse_arrow(text, numbers, texts)
+        return self._parse_slowly(text, numbers, texts, line) if found is None else found
 
-    def _parse_arrow(self, text: bytes, used: list[int]) -> FloatArray | None:
+    def _parse_arrow(self, text: bytes, numbers: list[int], texts: list[int]) -> tuple[Any, Any] | None:
         arrow, arrow_csv = need_arrow("pyarrow", self.path), need_arrow("pyarrow.csv", self.path)
-        if b"(" in text:  # it takes nan(x) for a number
-            return None
-        names, wanted = list(map(str, range(len(self._names)))), list(map(str, used))
+        kinds = dict.fromkeys(map(str, texts), arrow.string()) | dict.fromkeys(map(str, numbers), arrow.float64())
+        names = list(map(str, range(len(self._names))))
         try:
+            if set(texts) & set(numbers):
+                return None
             table = arrow_csv.read_csv(
                 arrow.BufferReader(text),
                 read_options=arrow_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
                 parse_options=arrow_csv.ParseOptions(delimiter=self._delimiter),
-                convert_options=arrow_csv.ConvertOptions(
-                    column_types=dict.fromkeys(wanted, arrow.float64()), include_columns=wanted, null_values=[]
-                ),
+                convert_options=arrow_csv.ConvertOptions(column_types=kinds, include_columns=[*kinds], null_values=[]),
             )
         except arrow.ArrowException:
             return None
         if b'"' in text and table.num_rows != sum(bool(line.strip()) for line in text.splitlines()):
             return None  # in quotes it lets a field go on over the end of its line
-        numbers = np.empty((table.num_rows, len(wanted)))
-        for j, name in enumerate(wanted):
-            numbers[:, j] = table.column(name).to_numpy()
-        return numbers
+        found = np.empty((table.num_rows, len(numbers))), np.empty((table.num_rows, len(texts)), object)
+        for matrix, places in zip(found, (numbers, texts), strict=True):
+            for j, place in enumerate(places):
+                matrix[:, j] = table.column(str(place)).to_numpy()
+        return found
 
-    def _parse_numpy(self, text: bytes, used: list[int]) -> FloatArray | None:
-        if len(used) < len(self._names):
-            return None  # numpy checks the length of lines only when it reads all columns
-        try:
-            numbers: FloatArray = np.loadtxt(
-                io.BytesIO(text), np.float64, comments=None, delimiter=self._delimiter, quotechar='"',
-                ndmin=2, encoding="utf-8",
-            )  # fmt: skip
-        except ValueError:
-            return None
-        return numbers if numbers.shape[1] == len(self._names) else None
-
-    def _parse_slowly(self, text: bytes, used: list[int], first_line: int) -> FloatArray:
+    def _parse_slowly(self, text: bytes, numbers: list[int], texts: list[int], line: int) -> tuple[Any, Any]:
         label, rows = self._layout.label, []
-        for number, line in enumerate(self._decoded(text).split("\n"), start=first_line):
-            if not line.strip():
+        for number, one in enumerate(self._decoded(text).split("\n"), start=line):
+            if not one.strip():
                 continue
             try:
-                fields = _fields(line.rstrip("\r"), self._delimiter)
+                fields = _fields(one.rstrip("\r"), self._delimiter)
             except csv.Error as error:
                 raise FileFormatError(f"{self.path}, line {number}: {error}.") from None
             if len(fields) != len(self._names):
@@ -201,9 +217,9 @@ class Csv(LineReader):
                     f"{self.path}, line {number}: expected {len(self._names)} fields, got "
                     f"{len(fields)}. Is the line cut off, or are decimal commas used?"
                 )
-            if label is not None and not fields[label].strip():
+            if label in numbers and not fields[label].strip():
                 fields[label] = "-1"  # not known
-            for i in used:
+            for i in numbers:
                 if not _is_number(fields[i]):
                     shown = repr(fields[i][:40]) if fields[i].strip() else "an empty field"
                     raise FileFormatError(
@@ -211,20 +227,11 @@ class Csv(LineReader):
                         f"got {shown}. Drop or fill the line; if the column is no logit, name those that are "
                         "logit_<class>."
                     )
-            rows.append([float(fields[i]) for i in used])
-        return np.array(rows, dtype=np.float64).reshape(-1, len(used))
-
-    def _texts(self, text: bytes, places: Mapping[str, int]) -> dict[str, Any]:
-        """Columns of lines that were parsed, to the letter."""
-        lines = [line.rstrip("\r") for line in self._decoded(text).split("\n") if line.strip()]
-        rows = list(csv.reader(lines, delimiter=self._delimiter))
-        if len(rows) != len(lines):  # a quote that is never closed takes what follows for its own
-            rows = [_fields(line, self._delimiter) for line in lines]
-        columns: dict[str, Any] = {}
-        for name, place in places.items():
-            columns[name] = np.empty(len(rows), object)
-            columns[name][:] = [row[place] for row in rows]
-        return columns
+            rows.append(fields)
+        values = np.array([[float(row[i]) for i in numbers] for row in rows]).reshape(-1, len(numbers))
+        found = np.empty((len(rows), len(texts)), object)
+        found[:] = [[row[i] for i in texts] for row in rows]
+        return values, found
 
     def _decoded(self, line: bytes) -> str:
         try:
@@ -256,7 +263,7 @@ def _fields(line: str, delimiter: str) -> list[str]:
 
 
 def _is_number(field: str) -> bool:
-    """Whether all three parsers would take the field for a number; Python alone takes 1_000 too."""
+    """Whether both parsers would take the field for a number; Python alone takes 1_000 too."""
     try:
         float(field)
     except ValueError:
@@ -264,7 +271,8 @@ def _is_number(field: str) -> bool:
     return "_" not in field and field.isascii()
 
 
-def _as_slice(places: list[int]) -> slice | list[int]:
-    """Consecutive places as a slice, which selects without copying."""
-    run = range(places[0], places[0] + len(places)) if places else range(0)
+def _selected(there: Sequence[int], wanted: Sequence[int]) -> slice | list[int]:
+    """Where the wanted are among those there: a slice, which selects without copying, where they follow each other."""
+    places = [there.index(place) for place in wanted]
+    run = range(places[0], places[0] + len(places))
     return slice(run.start, run.stop) if places == list(run) else places

@@ -1,29 +1,35 @@
-"""numpy's .npy: one array with a short header, as a file, a zip member or a pipe."""
+"""numpy's .npy, one array with a short header, as a file or a pipe; and .npz, a zip archive of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale.encoding.npy_header import MAGIC, ByteStream, NpyHeader, take_npy_header
+from normscale.errors import FileFormatError
 from normscale.outputs import LOGITS
-from normscale.rows.arrays import ArraysReader, Stored, native
+from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, Take, fill, native
+from normscale.rows.chunks import Columns
+from normscale.rows.columns import TEXT
 from normscale.rows.format import register_format
-from normscale.rows.reader import Block
-from normscale.rows.writing import Columns, GatheringSink
+from normscale.rows.reader import DAMAGE, KEPT, Block
+from normscale.rows.writing import GatheringSink, texts_of
 
 _BUFFER = 1 << 20
+_MAX_TEXTS = 1 << 24  # bytes of class names; more is a mistake
 
 
 class NpySink(GatheringSink):
     """One array: the logits, the scores, or the first."""
 
     def save(self, arrays: Columns) -> None:
-        """Write the array alone."""
         name = next((name for name in (LOGITS, "score") if name in arrays), next(iter(arrays)))
         with open(self.file, "wb") as file:
             np.save(file, arrays[name], allow_pickle=False)
@@ -39,90 +45,132 @@ class Npy(ArraysReader):
     def _read_head(self) -> None:
         with self.source.open() as stream:
             header = self._header = take_npy_header(stream)
-            self._take_array(LOGITS, Stored(header.shape, header.dtype))
+            self._take_array(LOGITS, self._look(LOGITS))
+            self._keys = {LOGITS: LOGITS}
             if self.source.once:
                 return  # the rows are counted as they come
             if (there := stream.seek(0, os.SEEK_END) - header.offset) != header.n_bytes:
                 raise ValueError(f"its header says {header.n_bytes} bytes of numbers, and there are {there}")
 
+    def _look(self, key: str) -> Stored:
+        return Stored(self._header.shape, self._header.dtype)
+
+    def _open_array(self, key: str, stack: ExitStack) -> Take:
+        if self.source.path is not None:
+            return _mapped(self.source.path, self._header)
+        stream = stack.enter_context(self.source.open())
+        stream.read(self._header.offset)
+        return _taken(stream, self._header)
+
     def _blocks(self) -> Iterator[Block]:
-        header, n_rows, path = self._header, self._header.shape[0], self.source.path
-        if path is None:
-            with self.source.open() as stream:
-                stream.read(header.offset)
-                rows = NpyStream(stream, header)
-                for start in range(0, n_rows, self.chunk_rows):
-                    yield {LOGITS: rows.take(min(self.chunk_rows, n_rows - start))}
-                if stream.read(1):
-                    raise ValueError("more bytes follow than its header says")
-        else:
-            for start in range(0, n_rows, self.chunk_rows):
-                yield {LOGITS: _mapped(path, header, start, min(start + self.chunk_rows, n_rows))}
+        yield from super()._blocks()
+        if self.source.once and self.source.open().read(1):
+            raise ValueError("more bytes follow than its header says")
 
 
-def _mapped(path: str, header: NpyHeader, start: int, stop: int) -> NDArray[Any]:
-    """Some rows of a file.
+class NpzSink(GatheringSink):
+    """The arrays, uncompressed, as ``numpy.load`` reads them."""
+
+    def save(self, arrays: Columns) -> None:
+        """Write arrays by any name, which ``numpy.savez`` cannot: it has parameters called ``file`` and so on."""
+        kept = {name: np.array(texts_of(one), np.str_) if one.dtype == TEXT else one for name, one in arrays.items()}
+        texts = {name: np.array(texts, np.str_) for name, texts in self.about.texts.items()}
+        with zipfile.ZipFile(self.file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            for name, array in {**kept, **texts}.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
+
+
+@register_format
+class Npz(ArraysReader):
+    """Arrays by name, read side by side without unpacking any of them whole."""
+
+    name, described, suffixes = "npz", "an .npz file (a zip archive of numpy arrays)", (".npz",)
+    magic, sink = (b"PK\x03\x04", b"PK\x05\x06"), NpzSink
+    # RuntimeError: an encrypted member; NotImplementedError: an unknown compression
+    _damage = (*DAMAGE, zipfile.BadZipFile, struct.error, OverflowError, RuntimeError, NotImplementedError)
+
+    def _read_head(self) -> None:
+        with ExitStack() as stack:
+            archive = self._archive(stack)
+            names = archive.namelist()
+            keys = [name.removesuffix(".npy") for name in names if name.endswith(".npy")]
+            if names and not keys:
+                raise FileFormatError(
+                    f"{self.path} is a zip archive without .npy members (it holds {', '.join(names[:5])}); is it a "
+                    "PyTorch checkpoint or a model? Write numpy.savez('outputs.npz', logits=...)."
+                )
+            self._headers = {key: _checked_header(archive, f"{key}.npy") for key in keys}
+        self._choose_arrays(keys, self._texts(ARRAYS))
+        for key, header in self._headers.items():  # one entry per row, numbers or texts: it could be kept
+            if len(header.shape) == 1 and header.shape[0] == self.n_rows and header.dtype.kind in "fiuU":
+                self.columns_there += (key,)
+                if key in self._keep:
+                    self.columns[key] = TEXT if header.dtype.kind == "U" else header.dtype.newbyteorder("=")
+                    self._keys[KEPT + key] = key
+        self.class_names = self._texts(CLASS_NAMES)
+
+    def _archive(self, stack: ExitStack) -> zipfile.ZipFile:
+        return stack.enter_context(zipfile.ZipFile(stack.enter_context(self.source.open())))
+
+    def _look(self, key: str) -> Stored:
+        return Stored(self._headers[key].shape, self._headers[key].dtype)
+
+    def _open_array(self, key: str, stack: ExitStack) -> Take:
+        stream = cast(zipfile.ZipExtFile, stack.enter_context(self._archive(stack).open(f"{key}.npy")))
+        return _taken(stream, take_npy_header(stream))
+
+    def _texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of texts, or None if it is anything else, which is not ours to read."""
+        header = self._headers.get(key)
+        if header is None or header.dtype.kind != "U" or len(header.shape) != 1 or header.n_bytes > _MAX_TEXTS:
+            return None
+        return tuple(self._whole(key).tolist())
+
+
+def _checked_header(archive: zipfile.ZipFile, member: str) -> NpyHeader:
+    """The header of a member, checked against the size that the archive's directory gives."""
+    with archive.open(member) as stream:
+        header = take_npy_header(cast(zipfile.ZipExtFile, stream))
+        if header.dtype.kind in "fiubU" and header.n_bytes != archive.getinfo(member).file_size - stream.tell():
+            raise ValueError(f"the size of {member} is not what its header says")
+    return header
+
+
+def _mapped(path: str, header: NpyHeader) -> Take:
+    """The rows of a file.
 
     One short mapping per chunk keeps resident memory bounded. Mode "c" gives arrays that may be written to without
     touching the file: read-only arrays are another type to compiled kernels.
     """
-    if header.fortran_order:
-        whole = np.memmap(path, header.dtype, "r", header.offset, header.shape, order="F")
-        return native(np.ascontiguousarray(whole[start:stop]))
-    offset, shape = header.offset + start * header.row_bytes, (stop - start, header.shape[1])
-    return native(np.asarray(np.memmap(path, header.dtype, "c", offset, shape)))
+
+    def between(start: int, stop: int) -> NDArray[Any]:
+        if header.fortran_order:
+            whole = np.memmap(path, header.dtype, "r", header.offset, header.shape, order="F")
+            return np.ascontiguousarray(whole[start:stop])
+        offset = header.offset + start * header.row_bytes
+        return np.asarray(np.memmap(path, header.dtype, "c", offset, (stop - start, header.shape[1])))
+
+    return _in_turn(between)
 
 
-class NpyStream:
-    """The rows of an array, taken from a stream that cannot go back.
-
-    An array in Fortran order holds columns, not rows, one after the other: it is copied to a temporary file
-    first, for its first row ends only where the array does.
-    """
-
-    def __init__(self, stream: ByteStream, header: NpyHeader) -> None:
-        """Read on from the end of the header."""
-        self._stream, self._header = stream, header
-        self._row = 0
-        self._mapped: NDArray[Any] | None = None
-
-    def take(self, count: int) -> NDArray[Any]:
-        """The next ``count`` rows, which must be there."""
-        header = self._header
-        start, self._row = self._row, self._row + count
-        if header.fortran_order and len(header.shape) > 1 and header.n_bytes:
-            if self._mapped is None:
-                self._mapped = self._spilled()
-            return native(np.ascontiguousarray(self._mapped[start : self._row]))
-        array = np.empty((count, *header.shape[1:]), header.dtype)
-        fill(self._stream, array)
-        return native(array)
-
-    def _spilled(self) -> NDArray[Any]:
-        import tempfile
-
-        with tempfile.TemporaryFile() as file:
-            missing = self._header.n_bytes
-            while missing:
-                piece = self._stream.read(min(_BUFFER, missing))
-                if not piece:
-                    raise EOFError(f"it ends {missing} bytes too early")
-                file.write(piece)
-                missing -= len(piece)
-            return np.memmap(file, self._header.dtype, "r", shape=self._header.shape, order="F")
+def _taken(stream: ByteStream, header: NpyHeader) -> Take:
+    """The rows of a stream that stands behind the header; columns one after the other are read whole first."""
+    if not header.fortran_order or len(header.shape) < 2:
+        return lambda count: native(fill(stream, (count, *header.shape[1:]), header.dtype))
+    whole = fill(stream, header.shape, header.dtype, "F")
+    return _in_turn(lambda start, stop: np.ascontiguousarray(whole[start:stop]))
 
 
-def fill(stream: ByteStream, array: NDArray[Any]) -> None:
-    """Fill a contiguous array, in the order its numbers lie in memory, with the next bytes of a stream."""
-    if not array.nbytes:
-        return
-    space = memoryview(array.ravel(order="K").view(np.uint8))  # type: ignore[arg-type]
-    done = 0
-    while done < len(space):
-        got = stream.readinto(space[done:])
-        if not got:
-            raise EOFError(f"it ends {len(space) - done} bytes too early")
-        done += got
+def _in_turn(between: Callable[[int, int], NDArray[Any]]) -> Take:
+    row = 0
+
+    def take(count: int) -> NDArray[Any]:
+        nonlocal row
+        row += count
+        return native(between(row - count, row))
+
+    return take
 
 
 def rows_as_they_come(pipe: Any, header: NpyHeader) -> Iterator[NDArray[Any]]:

@@ -20,11 +20,12 @@ from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, check_name
 from normscale.rows.arrays import CLASS_NAMES, RESERVED
+from normscale.rows.chunks import Columns
 from normscale.rows.columns import LABELS, LOGIT
 from normscale.rows.format import register_format
 from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, TablePart, TableReader
 from normscale.rows.source import ByteSource, need_arrow
-from normscale.rows.writing import About, Columns, Sink
+from normscale.rows.writing import About, Sink
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
 _BUFFER_BYTES = 1 << 15
@@ -39,17 +40,18 @@ _LARGEST_HEAD = 1 << 25
 class ParquetSink(Sink):
     """Row groups of bounded size; what is a number is never null, so that whole numbers need not become floats."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+    def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: About) -> None:
         super().__init__(file, path, columns, about)
         self._arrow = need_arrow("pyarrow", path)
         parquet = need_arrow("pyarrow.parquet", path)
-        metadata: dict[bytes, bytes | str] = {}
+        metadata: dict[Any, bytes | str] = dict(about.metadata)
         if about.head is not None:
             metadata[_HEAD] = _head_text(path, about.head)
         if about.class_names is not None:
-            metadata[CLASS_NAMES.encode()] = write_json(about.class_names)
+            metadata[CLASS_NAMES] = write_json(about.class_names)
         self._schema = self._arrow.schema([self._field(*item) for item in columns.items()], metadata=metadata or None)
-        self._writer = parquet.ParquetWriter(file, self._schema)
+        repeating = [field.name for field in self._schema if not self._arrow.types.is_floating(field.type)]
+        self._writer = parquet.ParquetWriter(file, self._schema, use_dictionary=repeating, write_page_checksum=True)
         self._waiting: list[Columns] = []
         self._n_waiting = 0
         widths = [1 if not isinstance(kind, np.dtype) else int(np.prod(kind.shape)) for kind in columns.values()]
@@ -113,6 +115,7 @@ class Parquet(TableReader):
 
     def _read_head(self) -> None:
         self._arrow = need_arrow("pyarrow", self.path)
+        self._types = self._arrow.types
         self._damage = (*DAMAGE, self._arrow.ArrowException)
         file = self._parquet_file = open_parquet(self.source)
         self._schema = file.schema_arrow
@@ -120,7 +123,7 @@ class Parquet(TableReader):
         if self._chosen_parts is not None:
             self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
         try:
-            self._read_columns()
+            self._choose_columns()
         except FileFormatError as error:
             if file.metadata.num_rows:
                 raise
@@ -145,12 +148,12 @@ class Parquet(TableReader):
             for group in groups
         ]
 
-    def _read_columns(self) -> None:
-        """Choose among the columns of the schema."""
+    def _choose_columns(self) -> None:
         names: list[str] = self._schema.names
         if len(set(names)) < len(names):
             raise self._layout_error("two columns have the same name; every column needs its own.")
-        self._lists = {name for name in names if self._is_list(name)}
+        is_list = (self._types.is_list, self._types.is_large_list, self._types.is_fixed_size_list)
+        self._lists = {field.name for field in self._schema if any(check(field.type) for check in is_list)}
         for name in names:
             if name in self._lists and name not in self._keep:
                 self._take_list(name)
@@ -162,8 +165,9 @@ class Parquet(TableReader):
             if columns[0] not in self._lists:
                 self._check_columns(array)
         if self._label is not None:
-            kind, types = self._value_type(self._label), self._arrow.types
-            if not (types.is_integer(kind) or types.is_string(kind) or types.is_large_string(kind)):
+            kind = self._value_type(self._label)
+            checks = (self._types.is_integer, self._types.is_string, self._types.is_large_string)
+            if not any(check(kind) for check in checks):
                 raise self._layout_error(
                     f"column {self._label!r} holds {kind}; labels are whole numbers, -1 if not known, or names of "
                     "classes."
@@ -176,11 +180,7 @@ class Parquet(TableReader):
     def _value_type(self, name: str) -> Any:
         """The type of a column, without a dictionary that only saves room."""
         kind = self._schema.field(name).type
-        return kind.value_type if self._arrow.types.is_dictionary(kind) else kind
-
-    def _is_list(self, name: str) -> bool:
-        kind, types = self._schema.field(name).type, self._arrow.types
-        return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+        return kind.value_type if self._types.is_dictionary(kind) else kind
 
     def _take_list(self, name: str) -> None:
         """Take a column of lists for an array; one that cannot be is left out, unless it must be one."""
@@ -189,7 +189,6 @@ class Parquet(TableReader):
         except InvalidInput as error:
             if name in (LOGITS, FEATURES, *(self._wanted or ())):
                 raise self._layout_error(str(error)) from None
-            self.left_out[name] = f"{self.path}: {error}"
             return
         self.widths[name], self.array_columns[name] = width, [name]
         column = self._schema.field(name)
@@ -202,7 +201,7 @@ class Parquet(TableReader):
         if name in RESERVED:
             raise InvalidInput(f"column {name!r} holds lists, and that name has another meaning.")
         check_name(name)
-        kind, types = self._schema.field(name).type, self._arrow.types
+        kind, types = self._schema.field(name).type, self._types
         of = kind.value_type
         if not (types.is_floating(of) or types.is_integer(of) or types.is_boolean(of)):
             raise InvalidInput(f"column {name!r} holds lists of {of}; expected lists of numbers.")
@@ -212,13 +211,19 @@ class Parquet(TableReader):
             raise InvalidInput(f"{name} must be lists of {what} >= {least} numbers, at most {_WIDEST}; got {width}.")
         return width
 
+    def _first_length(self, name: str) -> int:
+        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
+            known = batch.column(0).drop_null()
+            if len(known):
+                return len(known[0].as_py())
+        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
+
     def _check_columns(self, array: str) -> None:
         """Check that the columns of an array hold numbers, and note the dtype of all of them."""
-        types, columns = self._arrow.types, self.array_columns[array]
-        kinds = {name: self._schema.field(name).type for name in columns}
+        kinds = {name: self._schema.field(name).type for name in self.array_columns[array]}
         for name, kind in kinds.items():
             marked = name.startswith(LOGIT) or array == FEATURES
-            if not (types.is_floating(kind) or (marked and types.is_integer(kind))):
+            if not (self._types.is_floating(kind) or (marked and self._types.is_integer(kind))):
                 raise self._layout_error(
                     f"column {name!r} holds {kind}, and logits are floating-point numbers. Where it is no logit, leave "
                     "it out or name the columns of logits logit_<class>."
@@ -226,20 +231,19 @@ class Parquet(TableReader):
         self._dtypes[array] = np.result_type(*map(_float_dtype, set(kinds.values())))
 
     def _blocks(self) -> Iterator[Block]:
-        labels = [] if self._label is None else [self._label]
-        wanted = [*(column for name in self.widths for column in self.array_columns[name]), *labels, *self.columns]
-        first_row = 0
-        for batch in self._batches(list(dict.fromkeys(wanted))):
-            columns = {name: batch.column(i) for i, name in enumerate(batch.schema.names)}
+        arrays = [column for name in self.widths for column in self.array_columns[name]]
+        label = [] if self._label is None else [self._label]
+        wanted = list(dict.fromkeys([*arrays, *label, *self.columns]))
+        rows, groups, first_row = min(self.chunk_rows, _BATCH_ROWS), self._chosen_parts, 0
+        for batch in self._parquet_file.iter_batches(rows, row_groups=groups, columns=wanted, use_threads=False):
+            columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             block = {name: self._matrix(columns, name, first_row) for name in self.widths}
-            for label in labels:
-                found = columns[label]
-                is_number = self._arrow.types.is_integer(found.type)
+            for name in label:
+                found = columns[name]
+                is_number = self._types.is_integer(found.type)
                 block[LABELS] = self._values(found.fill_null(-1) if is_number and found.null_count else found)
-            for name in self.columns:
-                block[KEPT + name] = self._values(columns[name])
             first_row += batch.num_rows
-            yield block
+            yield block | {KEPT + name: self._values(columns[name]) for name in self.columns}
 
     def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
         """The columns of an array side by side, or its lists below each other, in memory of its own."""
@@ -253,7 +257,7 @@ class Parquet(TableReader):
 
     def _list_rows(self, column: Any, name: str, width: int, first_row: int) -> Rows:
         known = column.drop_null() if column.null_count else column
-        if not self._arrow.types.is_fixed_size_list(column.type):
+        if not self._types.is_fixed_size_list(column.type):
             lengths = _numbers(known.value_lengths())
             if (lengths != width).any():
                 row = int(np.argmax(lengths != width))
@@ -269,10 +273,9 @@ class Parquet(TableReader):
 
     def _values(self, column: Any) -> NDArray[Any]:
         """A column as numpy has it: numbers, times, or objects where there are nulls or anything else."""
-        types, kind = self._arrow.types, column.type
-        if types.is_dictionary(kind):
-            column = column.dictionary_decode()
-            kind = column.type
+        types = self._types
+        column = column.dictionary_decode() if types.is_dictionary(column.type) else column
+        kind = column.type
         plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
         if types.is_timestamp(kind) or types.is_date(kind) or (plain and not column.null_count):
             values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
@@ -280,17 +283,6 @@ class Parquet(TableReader):
         objects = np.empty(len(column), object)
         objects[:] = column.to_pylist()
         return objects
-
-    def _first_length(self, name: str) -> int:
-        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
-            known = batch.column(0).drop_null()
-            if len(known):
-                return len(known[0].as_py())
-        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
-
-    def _batches(self, columns: list[str]) -> Iterator[Any]:
-        rows, groups = min(self.chunk_rows, _BATCH_ROWS), self._chosen_parts
-        yield from self._parquet_file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False)
 
 
 def _numbers(column: Any) -> NDArray[Any]:

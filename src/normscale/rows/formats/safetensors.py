@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from normscale._validate import Rows
 from normscale.encoding.json_text import read_json, write_json
-from normscale.encoding.safetensors_header import DTYPES, TensorPlace, read_safetensors_header, widened
+from normscale.encoding.safetensors_header import DTYPES, read_safetensors_header, widened
 from normscale.errors import InvalidInput
-from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, native
-from normscale.rows.columns import LABELS
+from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, Take, fill, native
+from normscale.rows.chunks import Columns
 from normscale.rows.format import register_format
-from normscale.rows.formats.npy import fill
-from normscale.rows.reader import Block
-from normscale.rows.writing import About, Columns, GatheringSink
+from normscale.rows.writing import About, GatheringSink
 
 
 class SafetensorsSink(GatheringSink):
@@ -25,7 +24,7 @@ class SafetensorsSink(GatheringSink):
     def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
         if any(not isinstance(kind, np.dtype) or kind.base.kind not in "fiub" for kind in columns.values()):
             raise InvalidInput(
-                f"{path}: a .safetensors file holds no texts and times. Write .parquet, .csv, .jsonl or .npz instead."
+                f"{path}: a .safetensors file holds no texts and times. Write .parquet, .csv or .npz instead."
             )
         super().__init__(file, path, columns, about)
 
@@ -56,11 +55,7 @@ class Safetensors(ArraysReader):
     def _read_head(self) -> None:
         with self.source.open() as file:
             self._tensors, metadata = read_safetensors_header(file)
-        chosen = self._choose_arrays(self._tensors, _texts(metadata.get(ARRAYS)))
-        self._places = {name: self._tensors[key] for name, key in chosen.items()}
-        for name, place in self._places.items():
-            if place.kind == "BF16":
-                self._dtypes[name] = np.dtype(np.float32)
+        self._choose_arrays(list(self._tensors), _texts(metadata.get(ARRAYS)))
         self.class_names = _texts(metadata.get(CLASS_NAMES))
 
     def _look(self, key: str) -> Stored:
@@ -70,26 +65,17 @@ class Safetensors(ArraysReader):
                 f"{key} is stored as {place.kind}; expected one of {', '.join(DTYPES)}. Convert it to F32 or F16 where "
                 "it is made."
             )
-        return Stored(place.shape, place.dtype)
+        return Stored(place.shape, np.dtype(np.float32) if place.kind == "BF16" else place.dtype)
 
-    def _whole(self, key: str) -> Rows:
-        with self.source.open() as file:
-            return _rows(file, self._tensors[key], 0, self._tensors[key].shape[0])
+    def _open_array(self, key: str, stack: ExitStack) -> Take:
+        file, place = stack.enter_context(self.source.open()), self._tensors[key]
+        file.seek(place.offset)
 
-    def _blocks(self) -> Iterator[Block]:
-        n_rows = self.n_rows or 0
-        wanted = [*self.widths, *([LABELS] if self.has_labels else [])]
-        with self.source.open() as file:
-            for start in range(0, n_rows, self.chunk_rows):
-                stop = min(start + self.chunk_rows, n_rows)
-                yield {name: _rows(file, self._places[name], start, stop) for name in wanted}
+        def take(count: int) -> NDArray[Any]:
+            array = fill(file, (count, *place.shape[1:]), place.dtype)
+            return widened(array) if place.kind == "BF16" else native(array)
 
-
-def _rows(file: IO[bytes], place: TensorPlace, start: int, stop: int) -> Rows:
-    file.seek(place.offset + start * place.row_bytes)
-    array = np.empty((stop - start, *place.shape[1:]), place.dtype)
-    fill(file, array)  # type: ignore[arg-type]
-    return widened(array) if place.kind == "BF16" else native(array)
+        return take
 
 
 def _texts(document: str | None) -> tuple[str, ...] | None:
