@@ -102,7 +102,7 @@ def test_what_must_see_all_rows_gets_them_within_a_bound_of_memory(
     found = jobs.fit(folder, "react", say=lambda _: None).detector
     np.testing.assert_allclose(found.score(outputs), make_detector("react").fit(outputs).score(outputs), rtol=1e-9)
     sentence = (
-        r"react must see all rows at once \(its limit is a percentile.*\): they take 18kB of memory, and the bound is "
+        r"react must see all rows at once \(it learns percentiles.*\): they take 18kB of memory, and the bound is "
         r"5kB \(as given\)\. Pass memory='18kB' or more, give a sample of the rows, or choose"
     )
     with pytest.raises(ns.InvalidInput, match=sentence):
