@@ -22,11 +22,8 @@ from normscale.errors import FileFormatError, InvalidInput, NotFitted, Numerical
 from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
 from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
-from normscale.guard.stored_state import Clock
-from normscale.guard.stores import Quarantined
+from normscale.guard.stored_state import Clock, fingerprint
 from normscale.guard.stores.sqlite import SqliteStore
-from normscale.guard.succession import fingerprint
-from normscale.state import record_arrays
 
 
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=12), groups=st.integers(1, 4), wide=st.booleans())
@@ -78,24 +75,6 @@ def test_probabilities_are_refused_unless_the_detector_was_fitted_on_them() -> N
     assert send(guard(made=fitted), shares).scores.shape == (40,)
 
 
-def test_scaled_logits_are_those_behind_the_scores() -> None:
-    on = guard(policy=IGNORE)
-    send(on, digits(10, seed=1))
-    before = on.state.statistics.moments
-    assert before is not None
-    rows = digits(7, seed=2)
-    first, second = on.process([request(rows[:3]), request(rows[3:], scaled=True)])
-    assert isinstance(first, Verdict)
-    assert isinstance(second, Verdict)
-    assert first.scaled is None
-    assert second.scaled is not None
-    for i, scaled in enumerate(second.scaled, 3):
-        running = before.copy().update(rows[: i + 1].astype(np.float64))
-        np.testing.assert_allclose(scaled, (rows[i] - running.mean) / running.std, rtol=1e-9)
-    (refused,) = guard(made=detector("energy")).process([request(rows, scaled=True)])
-    assert "does not scale logits" in str(refused)
-
-
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy"))
 def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_state, "FORGET_EVERY", 7)
@@ -143,32 +122,6 @@ def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
     sleeper.refresh()
     for key, array in worker.state.statistics.tensors().items():
         assert array.tolist() == sleeper.state.statistics.tensors()[key].tolist(), key
-
-
-def test_a_quarantine_of_rows_is_bounded_and_holds_no_outliers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = guard(tmp_path / "s", IGNORE, detector("robust_norm_scaling"))
-    monkeypatch.setattr(stored_state, "MOST_PACKED_BYTES", 100_000)
-    on.freeze("test")
-
-    def kept() -> list[Quarantined]:
-        with on.store.transaction() as transaction:
-            return transaction.quarantined()
-
-    for i in range(60):
-        send(on, digits(100, seed=i))
-        assert sum(len(part.packed_rows) for part in kept()) <= 100_000 + 100 * 8 * 8
-        assert on.state.quarantined == sum(part.rows for part in kept())
-    assert [len(part.packed_rows) for part in on.quarantine()] == [0] * len(kept())  # a list for people carries none
-    rows = on.state.quarantined
-    assert 0 < rows < 6000
-    on.accept()
-    assert (on.state.rows, on.state.quarantined) == (rows, 0)
-    careful = guard(tmp_path / "t", None, detector("robust_norm_scaling"))
-    send(careful, np.full((5, 8), 1e6))
-    with careful.store.transaction() as transaction:
-        assert [(part.cause, part.rows, part.packed_rows) for part in transaction.quarantined()] == [
-            ("outlier", 5, b"")
-        ]
 
 
 def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
@@ -255,7 +208,7 @@ def test_a_group_that_breaks_half_way_leaves_no_trace(tmp_path: Path, monkeypatc
     with pytest.raises(RuntimeError):
         on.process([request(digits(3), "a"), request(digits(3), "b")])
     assert on.state is before
-    assert len(on.view.recent()["score"]) == 5
+    assert len(on.view.document(on.now)["recent"]["score"]) == 5
     assert guard(tmp_path / "s", IGNORE).state.rows == 5
 
 
@@ -270,7 +223,7 @@ def test_decisions_survive_a_restart(tmp_path: Path) -> None:
     assert again.mode == "frozen"
     assert again.state.frozen is not None
     assert again.state.frozen.because == "a new camera"
-    assert (again.state.rows, again.state.quarantined, again.state.scored) == (5, 6, 11)
+    assert (again.state.rows, again.state.kept_out, again.state.scored) == (5, 6, 11)
     again.set_threshold(None)
     again.thaw()
     assert again.state.threshold == again.start.threshold
@@ -301,44 +254,9 @@ def test_frozen_scores_are_the_guard_files(tmp_path: Path) -> None:
     send(on, digits(50))
     on.freeze("test")
     rows = digits(20, seed=5)
-    verdict = send(on, rows, scaled=True)
+    verdict = send(on, rows)
     assert verdict.scores.tolist() == detector().score(rows).tolist()
     assert (verdict.mode, verdict.taken_in) == ("frozen", 0)
-    assert verdict.scaled is not None
-    twin = detector()
-    assert isinstance(twin, ns.NormScaling)
-    np.testing.assert_allclose(verdict.scaled, twin.scale(rows), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
-def test_what_was_quarantined_can_be_accepted(tmp_path: Path, name: str) -> None:
-    made = detector(name)
-    on, other = guard(tmp_path / "s", IGNORE, made), guard(tmp_path / "s", IGNORE, made)
-    send(on, digits(30))
-    on.freeze("test")
-    for i in range(5):
-        send(on, digits(8, seed=i), client="ann")
-    send(on, digits(9, seed=9), client="ben")
-    kept = on.quarantine()
-    assert sum(part.rows for part in kept) == on.state.quarantined == 49
-    assert {part.client: part.cause for part in kept} == {"ann": "frozen", "ben": "frozen"}
-    if name == "norm_scaling":
-        assert len(kept) <= 4  # merged by client and minute, not one for each request
-    on.accept("ann")
-    on.discard()
-    assert (on.state.rows, on.state.quarantined, on.quarantine()) == (70, 0, [])
-    never_frozen = detector(name)
-    for part in (digits(30), *(digits(8, seed=i) for i in range(5))):
-        never_frozen.stream(part)
-    expected, found = record_arrays(never_frozen.state_), on.state.statistics.tensors()
-    for key, array in found.items():
-        np.testing.assert_allclose(array, expected[key], rtol=1e-10, atol=1e-12)
-    other.refresh()
-    again = guard(tmp_path / "s", IGNORE, made)
-    for twin in (other, again):
-        for key, array in twin.state.statistics.tensors().items():
-            assert array.tolist() == found[key].tolist()
-        assert (twin.state.rows, twin.state.quarantined) == (70, 0)
 
 
 def test_refusals_say_what_to_do(tmp_path: Path) -> None:
@@ -416,7 +334,7 @@ def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
-    code = "from normscale.guard.succession import fingerprint\n"
+    code = "from normscale.guard.stored_state import fingerprint\n"
     code += "from normscale.guard.server.settings import sample_detector\n"
     code += "print(fingerprint(sample_detector()))"
     made = [
@@ -449,8 +367,8 @@ def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) ->
     made.threshold_ = Threshold(1.94)
     on = guard(policy=Policy(on_drift="ignore"), made=made)
     parts = [digits(n, seed=n) for n in sizes]
-    parts[1][4] = 1e6  # far out, so flagged and quarantined
+    parts[1][4] = 1e6  # far out, so flagged and kept out
     on.process([request(part, client="a") for part in parts])
-    (flagged,) = on.view.latest_flagged()
+    (flagged,) = on.view.document(on.now)["flagged"]
     assert (flagged["row"], flagged["client"]) == (4, "a")
-    assert len(on.view.recent()["score"]) == min(sum(sizes) - 1, 48) + 1
+    assert len(on.view.document(on.now)["recent"]["score"]) == min(sum(sizes) - 1, 48) + 1

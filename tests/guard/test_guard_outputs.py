@@ -59,17 +59,6 @@ def test_it_goes_on_to_the_bit_after_a_restart(tmp_path: Path, name: str) -> Non
         assert array.tolist() == killed.state.statistics.tensors()[key].tolist(), key
 
 
-def test_quarantined_features_can_be_accepted(tmp_path: Path) -> None:
-    made, rows = made_by_name(RunningNeighbour.name), sample().test
-    on, never_frozen = guard(tmp_path / "s", IGNORE, made), made_by_name(RunningNeighbour.name)
-    on.freeze("test")
-    on.score(rows[:9])
-    on.accept()
-    on.thaw()
-    never_frozen.stream(rows[:9])
-    assert on.score(rows[9:12]).scores.tolist() == never_frozen.stream(rows[9:12]).tolist()
-
-
 def test_a_missing_array_is_named_and_a_bad_number_in_any_array_refuses() -> None:
     on, rows = guard(made=made_by_name("mahalanobis")), sample().test[:4]
     with pytest.raises(MissingOutput, match="features is missing: mahalanobis needs logits and features; got logits"):
@@ -109,7 +98,7 @@ def test_lines_with_features_go_through_the_pipe() -> None:
         watch_pipe(guard(made=made_by_name("mahalanobis")), io.BytesIO(b'{"logits": [1]}'), io.BytesIO())
     buffer = io.BytesIO()
     np.save(buffer, rows.logits)
-    with pytest.raises(InvalidInput, match="logits and features"):
+    with pytest.raises(InvalidInput, match="send JSON lines"):
         watch_pipe(guard(made=made_by_name("mahalanobis")), io.BytesIO(buffer.getvalue()), io.BytesIO())
 
 
@@ -137,10 +126,10 @@ def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPa
     for seed in range(3):
         with monkeypatch.context() as counting:
             counting.setattr(DriftMonitor, "readings", counted)
-            send(on, digits(100, seed=seed))  # the last in two parts: taken in, and quarantined
+            send(on, digits(100, seed=seed))  # the last in two parts: taken in, and kept out
         assert len(on.readings()) == 4  # there is not enough evidence for the others
     assert len(calls) == 3
-    assert on.state.quarantined == 50
+    assert on.state.kept_out == 50
 
 
 def test_recent_rows_are_the_same_for_those_who_read_them(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from guard.guards import IGNORE, detector, digits, one_class, send
 from guard.guards import guard as opened
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, StoreHeld, StoreUnavailable
-from normscale.guard import GuardPair, Policy, Request, open_guard
+from normscale.guard import Policy, Request, open_guard
 from normscale.guard.server.group_commit import GroupCommit
 
 ROBUST = "robust_norm_scaling"
@@ -45,21 +45,6 @@ def test_a_person_s_thaw_lasts() -> None:
     on.store.close()
 
 
-def test_accepted_rows_do_not_end_a_probation() -> None:
-    on = guard(made=detector(ROBUST))
-    on.freeze("to see")
-    send(on, digits(520))
-    on.accept()
-    on.thaw()
-    assert on.state.rows == 520
-    assert on.judge.probation_left(on.state) == 500
-    send(on, digits(200))
-    assert on.judge.probation_left(on.state) == 300
-    on.accept()  # nothing is left to accept, so nothing begins anew
-    assert on.judge.probation_left(on.state) == 300
-    on.store.close()
-
-
 def test_rows_that_nobody_watched_do_not_end_a_probation(tmp_path: Path) -> None:
     trusting = guard(tmp_path / "s", IGNORE, detector(ROBUST))
     send(trusting, digits(520))
@@ -70,7 +55,7 @@ def test_rows_that_nobody_watched_do_not_end_a_probation(tmp_path: Path) -> None
     careful.store.close()
 
 
-def test_the_row_after_a_probation_and_a_preview_are_judged_alike() -> None:
+def test_the_row_after_a_probation_is_judged_by_both_statistics() -> None:
     on = guard(policy=Policy(most_stream_only_flags=1.0, flagged=0.99, balance=0.99), made=detector(ROBUST))
     send(on, digits(499))
     assert on.judge.probation_left(on.state) == 1
@@ -79,7 +64,10 @@ def test_the_row_after_a_probation_and_a_preview_are_judged_alike() -> None:
     file = on.detector.score(odd)
     running = on.state.statistics.score(ns.ModelOutputs(odd))
     assert (running > file).any()
-    np.testing.assert_array_equal(on.preview(odd).scores, np.maximum(file, running))
+    after = on.judge.rule(on.state, "a", on.now, ns.ModelOutputs(odd[:1]), np.zeros(1, np.int64)).verdict
+    np.testing.assert_array_equal(
+        after.scores, np.maximum(file, on.state.statistics.step(ns.ModelOutputs(odd[:1]))[0])[:1]
+    )
     on.store.close()
 
 
@@ -132,19 +120,6 @@ def test_a_threshold_that_flags_nothing_is_refused_at_the_start(tmp_path: Path) 
     for name in ("energy", "msp", "knn", ROBUST):  # what rows gave is never refused
         fitted = ns.make_detector(name).fit(sample.train).set_threshold(sample.validation, keep=1.0)
         open_guard(fitted, ":memory:").store.close()
-
-
-def test_scaled_logits_are_those_of_one_row_at_a_time_also_where_the_past_is_halved() -> None:
-    rows = digits(1300)
-    whole, single = guard(policy=Policy(prior=500.0)), guard(policy=Policy(prior=500.0))
-    for on in (whole, single):
-        send(on, rows[:400])
-    together: Any = send(whole, rows[400:1300], scaled=True).scaled
-    singly: list[Any] = [send(single, rows[i : i + 1], scaled=True).scaled for i in range(400, 1300)]
-    apart = np.concatenate(singly)
-    np.testing.assert_allclose(together, apart, rtol=1e-9, atol=1e-9)
-    for on in (whole, single):
-        on.store.close()
 
 
 def test_a_store_that_went_back_stays_refused_when_others_write_on(tmp_path: Path) -> None:
@@ -223,13 +198,13 @@ def test_nobody_waits_twice_for_a_store_that_another_process_holds() -> None:
         raise StoreHeld("process 7 has held the store")
 
     async def ask() -> list[Any]:
-        pair: Any = GuardPair(on)
-        pair.process = held
-        commit = GroupCommit(pair)
+        broken: Any = on
+        broken.process = held
+        commit = GroupCommit(broken)
         rows = ns.ModelOutputs(digits(2))
         asked = [commit.submit(Request(rows)), commit.run(lambda guards: held()), commit.run(lambda guards: held())]
         found = await asyncio.gather(*asked, return_exceptions=True)
-        pair.process = lambda requests: [1] * len(requests)
+        broken.process = lambda requests: [1] * len(requests)
         found.append(await commit.submit(Request(rows)))  # and it goes on
         commit.stop()
         return found

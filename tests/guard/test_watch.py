@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from guard.guards import detector, digits, guard, one_class, send
-from normscale.errors import FileFormatError, InvalidInput
+from normscale.errors import InvalidInput
 from normscale.guard.pipe import watch_pipe
 
 
@@ -32,36 +32,6 @@ def test_json_lines_are_answered_in_order_with_their_other_fields() -> None:
     np.testing.assert_allclose([answer["score"] for answer in answers], expected.scores, rtol=1e-12, atol=1e-12)
     assert [answer["is_ood"] for answer in answers] == expected.is_ood.tolist()
     assert totals == (30, int(expected.is_ood.sum()), 0)
-
-
-@pytest.mark.parametrize("dtype", ("<f4", ">f8", "<f2"))
-def test_an_array_is_read_as_it_arrives(dtype: str) -> None:
-    rows = digits(50).astype(dtype)
-    buffer = io.BytesIO()
-    np.save(buffer, rows)
-    data = buffer.getvalue()
-
-    class Trickle(io.BytesIO):
-        def read1(self, size: int | None = -1, /) -> bytes:
-            return super().read1(7 if size is None or size < 0 else min(size, 7))
-
-    out = io.BytesIO()
-    assert watch_pipe(guard(), Trickle(data), out).rows == 50
-    expected = send(guard(), rows)
-    np.testing.assert_allclose(
-        np.array([answer["score"] for answer in lines(out.getvalue())]), expected.scores, rtol=1e-6
-    )
-    with pytest.raises(FileFormatError, match=r"ends after 4\d of 50 rows"):
-        watch_pipe(guard(), io.BytesIO(data[:-20]), io.BytesIO())
-    with pytest.raises(FileFormatError, match="within its header"):
-        watch_pipe(guard(), io.BytesIO(data[:40]), io.BytesIO())
-
-
-def test_a_header_that_promises_gigabytes_is_not_waited_for() -> None:
-    endless = io.BytesIO(b"\x93NUMPY\x02\x00\xff\xff\xff\xff" + b" " * (1 << 20))
-    with pytest.raises(FileFormatError, match="damaged header"):
-        watch_pipe(guard(), endless, io.BytesIO())
-    assert endless.tell() < 1 << 18
 
 
 def test_a_bad_line_stops_or_is_passed_over() -> None:

@@ -137,7 +137,7 @@ def test_their_store_keeps_a_guard_as_ours_does(environment: dict[str, str], tmp
         need(package)
     detector = tmp_path / "guard.safetensors"
     ns.NormScaling().fit(SAMPLE.train).set_threshold(SAMPLE.validation).save(detector)
-    stores = [str(tmp_path / "ours.sqlite"), f"onefile://{tmp_path / 'theirs.json'}"]
+    stores = [str(tmp_path / "ours.sqlite"), f"onefile://{tmp_path / 'theirs.db'}"]
 
     def answers(ask: list[tuple[str, str, Any]]) -> list[list[Any]]:
         found = []
@@ -148,7 +148,7 @@ def test_their_store_keeps_a_guard_as_ours_does(environment: dict[str, str], tmp
                 replies = [client.ask(*one) for one in ask]
                 state = client.state()
                 server.kill()  # without a word of warning
-            kept = ("rows", "scored", "quarantined", "mode", "entry", "classes", "threshold")
+            kept = ("rows", "scored", "kept_out", "mode", "entry", "classes", "threshold")
             found.append([*((reply.status, reply.json) for reply in replies), {name: state[name] for name in kept}])
         return found
 
@@ -158,9 +158,7 @@ def test_their_store_keeps_a_guard_as_ours_does(environment: dict[str, str], tmp
     ours, theirs = answers(first)
     assert ours == theirs
     second: list[tuple[str, str, Any]]
-    second = [once, ("POST", "/v1/thaw", {}), ("POST", "/v1/quarantine/accept", {}),
-              ("PUT", "/v1/threshold", {"value": 0.5}), score]  # fmt: skip
+    second = [once, ("POST", "/v1/thaw", {}), ("PUT", "/v1/threshold", {"value": 0.5}), score]
     ours, theirs = answers(second)
     assert ours == theirs
-    assert ours[-1]["rows"] == 80
-    assert ours[-1]["quarantined"] == 0
+    assert (ours[-1]["rows"], ours[-1]["kept_out"]) == (60, 20)

@@ -8,34 +8,28 @@ from typing import Annotated
 import typer
 
 from normscale.cli._options import OnInvalid
-from normscale.guard.policy import Expect, OnDrift, Policy
+from normscale.cli.serve import (
+    DETECTOR_HELP,
+    EXPECT,
+    ON_DRIFT,
+    AdoptOption,
+    ExpectOption,
+    OnDriftOption,
+    StoreOption,
+    ThresholdOption,
+)
+from normscale.guard.policy import Policy
 
 EXAMPLE = "Example: [bold]my-classifier | normscale watch detector.safetensors | jq 'select(.is_ood)'[/bold]"
-_ON_DRIFT = OnDrift(Policy().on_drift)
-_EXPECT = Expect(Policy().expect)
 
 
 def watch(
-    detector: Annotated[str, typer.Argument(help="A detector that `normscale fit --threshold-on` saved.")],
-    store: Annotated[
-        str, typer.Option(help="Where the statistics are kept: a file, postgresql://..., or :memory:.")
-    ] = ":memory:",
-    threshold: Annotated[
-        float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")
-    ] = None,
-    adopt: Annotated[
-        bool,
-        typer.Option("--adopt", help="Take over a store of another detector with the same classes."),
-    ] = False,
-    on_drift: Annotated[
-        OnDrift, typer.Option(help="On alarm: freeze the statistics, warn only, or ignore drift.")
-    ] = _ON_DRIFT,
-    expect: Annotated[
-        Expect,
-        typer.Option(
-            help="Whether the classes come as often as in training, or the stream is sorted or mostly one class."
-        ),
-    ] = _EXPECT,
+    detector: Annotated[str, typer.Argument(help=f"{DETECTOR_HELP}.")],
+    store: StoreOption = None,
+    threshold: ThresholdOption = None,
+    adopt: AdoptOption = False,
+    on_drift: OnDriftOption = ON_DRIFT,
+    expect: ExpectOption = EXPECT,
     on_invalid: Annotated[
         OnInvalid, typer.Option(help="A line that cannot be scored: stop, or say so and go on.")
     ] = OnInvalid.RAISE,
@@ -43,8 +37,8 @@ def watch(
     """Score rows from a pipe as they come, one line each.
 
     Reads JSON lines ({"logits": [...]} with a field for every array that the detector reads; other fields are passed
-    through; a bare list is logits) or a .npy array; writes JSON
-    lines with score, is_ood, predicted and mode. The same guard as `normscale serve`, without the server.
+    through; a bare list is logits); writes JSON lines with score, is_ood, predicted and mode. The same guard as
+    `normscale serve`, without the server.
     """
     from normscale.detectors.registry import load_detector
     from normscale.detectors.threshold import Threshold
@@ -54,7 +48,7 @@ def watch(
     loaded = load_detector(detector)
     if threshold is not None:
         loaded.threshold_ = Threshold(threshold)
-    guard = open_guard(loaded, store, Policy(on_drift=on_drift, expect=expect), adopt=adopt)
+    guard = open_guard(loaded, store or ":memory:", Policy(on_drift=on_drift, expect=expect), adopt=adopt)
     with guard.store:
         totals = watch_pipe(
             guard,

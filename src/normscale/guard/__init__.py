@@ -1,14 +1,12 @@
-"""A detector in production, whose statistics survive crashes, resist steering by strangers, and can be watched.
+"""A detector in production: durable running statistics, limits on what a stream may teach, drift alarms.
 
-``serve/`` puts it behind HTTP, ``normscale watch`` behind a pipe. Rows are read, judged, scored and written, with the
-state after them, inside one transaction of the store, so any number of processes on one store agree to the bit. A log
-tells people what happened.
+``server/`` puts it behind HTTP, ``normscale watch`` behind a pipe. One transaction of the store reads, judges, scores
+and writes rows with the state after them, so any number of processes on one store agree to the bit.
 """
 
 from normscale.guard.guard import Guard, open_guard
-from normscale.guard.pair import GuardPair
 from normscale.guard.policy import OnDrift, Policy
 from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.stores import open_store
 
-__all__ = ["Guard", "GuardPair", "Mode", "OnDrift", "Policy", "Request", "Verdict", "open_guard", "open_store"]
+__all__ = ["Guard", "Mode", "OnDrift", "Policy", "Request", "Verdict", "open_guard", "open_store"]

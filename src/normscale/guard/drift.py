@@ -1,26 +1,11 @@
 """Does the stream still look like training? Readings of its recent rows, and of the running statistics themselves.
 
-Of the rows that were taken in lately:
-
-* *class balance*: the total variation between the shares of predicted classes, recent and training, beyond what a
-  sample of that size shows anyway. Plain norm-scaling breaks on a stream that one class dominates.
-* *shift*: the farthest that the recent mean logit of any class lies from its training mean, in training deviations.
-* *spread*: how much wider or narrower than in training the recent logits of any class spread, as a factor minus 1. Rows
-  drawn together around the training mean would otherwise shrink the running deviations unseen.
-
-Of all rows that were answered lately, taken in or not:
-
-* *flagged*: the share that was flagged.
-* *stream-only flags*: the share that the running statistics flagged and the detector file would not, less a few rows.
-  It is what a stream, or an attacker, has taught. The share is one of a fixed number of rows, so a few rows after a
-  start say no more than the same few rows later on.
-
-Of training rows that the detector file keeps, *reference flags*: the share that the running statistics alone would
-flag, of the predicted class where it is largest. No stream can dilute it, and it shows harm to one class before rows of
-that class come.
-
-Of the running moments, where they are known: *running shift* and *running spread*, which slow poison moves before
-anything else shows.
+Class balance, shift and spread are of the rows that were taken in lately. Rows drawn together around the training mean
+would shrink the running deviations unseen, so the spread counts both ways. Flagged and stream-only flags are of all
+rows that were answered lately. Stream-only flags are what a stream, or an attacker, has taught. They are a share of a
+fixed number of rows, so a few rows after a start say no more than the same few rows later on. Reference flags are of
+training rows that the detector file keeps: no stream can dilute them, and they show harm to one class before rows of
+that class come. Running shift and spread are of running moments, which slow poison moves first.
 """
 
 from __future__ import annotations
@@ -32,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale._kernels import BlockState, combine
-from normscale._validate import FloatArray, IntArray, Rows
+from normscale._validate import FloatArray, IntArray
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard.policy import Expect, Policy
 from normscale.moments import RunningMoments
@@ -63,28 +48,57 @@ class Drift(StrEnum):
     RUNNING_SPREAD = "running_spread"
 
 
-LABELS = {
-    Drift.BALANCE: "class balance",
-    Drift.SHIFT: "mean shift",
-    Drift.SPREAD: "spread",
-    Drift.FLAGGED: "flagged share",
-    Drift.STREAM_ONLY: "flagged by the stream alone",
-    Drift.REFERENCE: "the same of training rows",
-    Drift.RUNNING_SHIFT: "running mean shift",
-    Drift.RUNNING_SPREAD: "running spread",
-}
+class About(NamedTuple):
+    """What people are told of a reading; ``{name}`` stands for a class, ``{detail}`` for what else is known."""
 
-NORMAL = {
-    Drift.BALANCE: "0.02 at most; a sorted stream, or one of mostly one class, needs --expect unbalanced",
-    Drift.SHIFT: "0.13 at most; one class at half of the stream gives 0.9 and more",
-    Drift.SPREAD: "0.16 at most; other logits, as of a changed network or input, give more",
-    Drift.FLAGGED: "about the share that the threshold was set for",
-    Drift.STREAM_ONLY: "0.006 at most; every tenth row OoD gives up to 0.13",
-    Drift.REFERENCE: "0.057 at most; every tenth row OoD, or all logits times 0.9, may give more",
-    Drift.RUNNING_SHIFT: "0.1 at most; a stream of another class balance than training's gives more",
-    Drift.RUNNING_SPREAD: "0.1 at most; logits times 0.9 or 1.1 give more",
+    label: str
+    sentence: str
+    normal: str
+    """What streams like training reach (24 000 rows each of the sample and a ResNet-20), and what else gives more."""
+
+
+ABOUT = {
+    Drift.BALANCE: About(
+        "class balance",
+        "{detail} of the recent rows are predicted {name}.",
+        "0.02 at most; a sorted stream, or one of mostly one class, needs --expect unbalanced",
+    ),
+    Drift.SHIFT: About(
+        "mean shift",
+        "The recent logits of {name} lie {value:.1f} training deviations {detail} their training mean.",
+        "0.13 at most; one class at half of the stream gives 0.9 and more",
+    ),
+    Drift.SPREAD: About(
+        "spread",
+        "The recent logits of {name} spread {factor:.1f} times {detail} than in training.",
+        "0.16 at most; other logits, as of a changed network or input, give more",
+    ),
+    Drift.FLAGGED: About(
+        "flagged share",
+        "{value:.0%} of the recent rows are flagged as out-of-distribution.",
+        "about the share that the threshold was set for",
+    ),
+    Drift.STREAM_ONLY: About(
+        "flagged by the stream alone",
+        "{value:.0%} of the recent rows are flagged by what the stream has taught alone.",
+        "0.006 at most; every tenth row OoD gives up to 0.13",
+    ),
+    Drift.REFERENCE: About(
+        "the same of training rows",
+        "{value:.0%} of the training rows predicted {name} would be flagged by what the stream has taught alone.",
+        "0.057 at most; every tenth row OoD, or all logits times 0.9, may give more",
+    ),
+    Drift.RUNNING_SHIFT: About(
+        "running mean shift",
+        "The running mean of {name} lies {value:.1f} training deviations {detail} its training mean.",
+        "0.1 at most; a stream of another class balance than training's gives more",
+    ),
+    Drift.RUNNING_SPREAD: About(
+        "running spread",
+        "The running statistics of {name} spread {factor:.1f} times {detail} than in training.",
+        "0.1 at most; logits times 0.9 or 1.1 give more",
+    ),
 }
-"""What streams like training reach (24 000 rows each of the sample and of a ResNet-20), and what else gives more."""
 
 
 class Reading(NamedTuple):
@@ -95,23 +109,28 @@ class Reading(NamedTuple):
     limit: float
     worst: int = -1
     """The class that stands out, where there is one."""
+    detail: str = ""
     freezes_above: float = 0.0
     """Beyond its limit and this it freezes the guard."""
 
     @property
     def alarming(self) -> bool:
-        """Whether the limit is passed."""
         return self.value > self.limit
 
     @property
     def freezing(self) -> bool:
-        """Whether the guard must stop learning."""
         return self.alarming and self.value > self.freezes_above
 
     @property
     def calm(self) -> bool:
         """Whether it is so far below the limit that an alarm may end."""
         return self.value <= _CLEARS_BELOW * self.limit
+
+    def explained(self, class_names: tuple[str, ...] | None) -> str:
+        about, names = ABOUT[self.name], class_names or ()
+        name = "any class" if self.worst < 0 else repr(names[self.worst]) if names else f"class {self.worst}"
+        said = about.sentence.format(name=name, value=self.value, factor=1.0 + self.value, detail=self.detail)
+        return f"{said} ({self.value:.2g}; normal: {about.normal}.)"
 
 
 class RecentRows(NamedTuple):
@@ -138,7 +157,6 @@ class RecentRows(NamedTuple):
 
     @classmethod
     def empty(cls, n_classes: int) -> RecentRows:
-        """Start without any row."""
         return cls(0.0, *np.zeros((3, n_classes)))
 
     def after(self, block: BlockState, predicted: IntArray, window: float) -> RecentRows:
@@ -150,7 +168,6 @@ class RecentRows(NamedTuple):
         return self._replace(weight=weight, predicted=self.predicted * keep + predicted * share, mean=mean, m2=m2)
 
     def after_answers(self, rows: int, flagged: int, window: float) -> RecentRows:
-        """Count answered rows."""
         keep, new = _fading(rows, window)
         return self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
 
@@ -162,11 +179,6 @@ class RecentRows(NamedTuple):
     def without_stream_only(self) -> RecentRows:
         """Forget what the running statistics flagged: they begin anew."""
         return self._replace(stream_only=0.0, reference=-1.0, reference_class=-1)
-
-    @property
-    def std(self) -> FloatArray:
-        """(C,) of the logits."""
-        return _std(self)
 
 
 def _std(moments: BlockState | RecentRows) -> FloatArray:
@@ -180,21 +192,21 @@ def _fading(rows: float, window: float) -> tuple[float, float]:
     return keep, window * (1.0 - keep)
 
 
-class _TrainingRange:
-    """How far from the training mean the numbers of one array lie, in training deviations."""
+class _Range(NamedTuple):
+    """Where the numbers of one array lay in training."""
 
-    def __init__(self, moments: RunningMoments, far: float) -> None:
-        self._mean, self._per_deviation = moments.mean, scale_factor(moments)
-        std, reach = moments.std, np.full(self._mean.size, math.inf)
+    mean: FloatArray
+    per_deviation: FloatArray
+    low: float
+    high: float
+    """Between these no number of any column is far."""
+
+    @classmethod
+    def of(cls, moments: RunningMoments, far: float) -> _Range:
+        std, mean = moments.std, moments.mean
+        reach = np.full(mean.size, math.inf)
         reach[std > 0.0] = far * std[std > 0.0]
-        self._low, self._high = float((self._mean - reach).max()), float((self._mean + reach).min())
-
-    def distances(self, rows: Rows) -> FloatArray | None:
-        """(n,) the distance of each row's farthest number; None: none is far."""
-        if rows.min() >= self._low and rows.max() <= self._high:
-            return None
-        distances: FloatArray = (np.abs(rows - self._mean) * self._per_deviation).max(axis=1)
-        return distances
+        return cls(mean, scale_factor(moments), float((mean - reach).max()), float((mean + reach).min()))
 
 
 class DriftMonitor:
@@ -227,13 +239,13 @@ class DriftMonitor:
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
             self.mean, self.per_deviation = baseline.moments.mean, scale_factor(baseline.moments)
             arrays = {LOGITS: baseline.moments, **baseline.others}
-            self._ranges = {name: _TrainingRange(moments, self.far) for name, moments in arrays.items()}
+            self._ranges = {name: _Range.of(moments, self.far) for name, moments in arrays.items()}
 
     def readings(self, recent: RecentRows, running: BlockState | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
         readings = []
         if self.baseline is not None and recent.weight >= self._enough:
-            readings = [self._balance(recent), *self._moved(recent.mean, recent.std, Drift.SHIFT, Drift.SPREAD)]
+            readings = [self._balance(recent), *self._moved(recent, Drift.SHIFT, Drift.SPREAD)]
         if recent.answered >= self._enough:
             readings.append(self._reading(Drift.FLAGGED, recent.flagged / recent.answered))
         if recent.answered > 0.0:
@@ -241,67 +253,39 @@ class DriftMonitor:
         if recent.reference >= 0.0:
             readings.append(self._reading(Drift.REFERENCE, recent.reference, recent.reference_class))
         if self.baseline is not None and running is not None:
-            readings += self._moved(running.mean, _std(running), Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
+            readings += self._moved(running, Drift.RUNNING_SHIFT, Drift.RUNNING_SPREAD)
         return tuple(readings)
 
     def _balance(self, recent: RecentRows) -> Reading:
-        excess = recent.predicted / recent.weight - self.share
+        shares = recent.predicted / recent.weight
+        excess = shares - self.share
         chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
-        balance = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum()))
-        return self._reading(Drift.BALANCE, balance, int(excess.argmax()))
+        balance, worst = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum())), int(excess.argmax())
+        detail = f"{shares[worst]:.0%} (in training {self.share[worst]:.0%})"
+        return self._reading(Drift.BALANCE, balance, worst, detail)
 
-    def _moved(self, mean: FloatArray, std: FloatArray, shift: Drift, spread: Drift) -> list[Reading]:
-        """How far the mean and deviation of every class lie from training."""
-        distance = np.abs(mean - self.mean) * self.per_deviation
-        wider = np.where(self.per_deviation > 0.0, std * self.per_deviation, 1.0)
+    def _moved(self, moments: BlockState | RecentRows, shift: Drift, spread: Drift) -> list[Reading]:
+        distance = (moments.mean - self.mean) * self.per_deviation
+        wider = np.where(self.per_deviation > 0.0, _std(moments) * self.per_deviation, 1.0)
         factor = np.maximum(wider, 1.0 / np.maximum(wider, 1.0 / _WIDEST))
-        farthest, strangest = int(distance.argmax()), int(factor.argmax())
+        farthest, strangest = int(np.abs(distance).argmax()), int(factor.argmax())
+        side = "above" if distance[farthest] > 0.0 else "below"
+        how = "wider" if wider[strangest] > 1.0 else "more closely"
         return [
-            self._reading(shift, float(distance[farthest]), farthest),
-            self._reading(spread, min(float(factor[strangest]), _WIDEST) - 1.0, strangest),
+            self._reading(shift, abs(float(distance[farthest])), farthest, side),
+            self._reading(spread, min(float(factor[strangest]), _WIDEST) - 1.0, strangest, how),
         ]
 
-    def _reading(self, name: Drift, value: float, worst: int = -1) -> Reading:
-        return Reading(name, value, self.limits[name], worst, self._freezes_above.get(name, 0.0))
+    def _reading(self, name: Drift, value: float, worst: int = -1, detail: str = "") -> Reading:
+        return Reading(name, value, self.limits[name], worst, detail, self._freezes_above.get(name, 0.0))
 
     def distances(self, outputs: ModelOutputs) -> FloatArray | None:
         """(n,) how far from training each row's farthest number lies, in training deviations; None: none is far."""
         if self.baseline is None:
             return None
-        ranges = self._ranges.items()
-        found = [far for name, limits in ranges if (far := limits.distances(outputs.array(name))) is not None]
+        found = []
+        for name, (mean, per_deviation, low, high) in self._ranges.items():
+            rows = outputs.array(name)
+            if rows.min() < low or rows.max() > high:
+                found.append((np.abs(rows - mean) * per_deviation).max(axis=1))
         return np.maximum.reduce(found) if found else None
-
-    def explain(
-        self, reading: Reading, recent: RecentRows, running: BlockState | None, names: tuple[str, ...] | None
-    ) -> str:
-        """Say a reading in plain words, and what is normal."""
-        said = self._words(reading, recent, running, names)
-        return f"{said} ({reading.value:.2g}; normal: {NORMAL[reading.name]}.)"
-
-    def _words(
-        self, reading: Reading, recent: RecentRows, running: BlockState | None, names: tuple[str, ...] | None
-    ) -> str:
-        worst, share = reading.worst, f"{100 * reading.value:.0f} % of the recent rows are flagged"
-        name = repr(names[worst]) if names is not None and worst >= 0 else f"class {worst}"
-        if reading.name == Drift.FLAGGED:
-            return f"{share} as out-of-distribution."
-        if reading.name == Drift.STREAM_ONLY:
-            return f"{share} by what the stream has taught alone."
-        if reading.name == Drift.REFERENCE:
-            of_rows = f"{100 * reading.value:.0f} % of the training rows{f' predicted {name}' if worst >= 0 else ''}"
-            return f"{of_rows} would be flagged by what the stream has taught alone."
-        if reading.name == Drift.BALANCE:
-            now, then = recent.predicted[worst] / recent.weight, self.share[worst]
-            return f"{100 * now:.0f} % of the recent rows are predicted {name}; in training {100 * then:.0f} % were."
-        recent_rows = reading.name in (Drift.SHIFT, Drift.SPREAD) or running is None
-        mean, std = (recent.mean, recent.std) if recent_rows else (running.mean, _std(running))  # type: ignore
-        if reading.name in (Drift.SHIFT, Drift.RUNNING_SHIFT):
-            direction = "above" if mean[worst] > self.mean[worst] else "below"
-            distance = f"{reading.value:.1f} training deviations {direction}"
-            if recent_rows:
-                return f"The recent logits of {name} lie {distance} their training mean."
-            return f"The running mean of {name} lies {distance} its training mean."
-        how = "wider" if std[worst] * self.per_deviation[worst] > 1.0 else "more closely"
-        what = "recent logits" if recent_rows else "running statistics"
-        return f"The {what} of {name} spread {1.0 + reading.value:.1f} times {how} than in training."

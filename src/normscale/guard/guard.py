@@ -12,25 +12,21 @@ from typing import Any
 import numpy as np
 
 from normscale import _validate
-from normscale._validate import BoolArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
 from normscale.guard.acceptable import checked_outputs, require_numbers, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
-from normscale.guard.entries import Event
-from normscale.guard.guard_state import Frozen, GuardState, ShadowAgreement, Successor
-from normscale.guard.judge import Cause, Judge, Ruling
+from normscale.guard.guard_state import Frozen, GuardState
+from normscale.guard.judge import Judge, Ruling
+from normscale.guard.log import Event
 from normscale.guard.policy import Expect, Policy
 from normscale.guard.request import Mode, Request, Verdict
 from normscale.guard.statistics import statistics_of
 from normscale.guard.stored_state import Session, StoredState
-from normscale.guard.stores import Quarantined, Store, open_store
+from normscale.guard.stores import Store, open_store
 from normscale.input_checks.logits import squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
-
-_COMPARED_EVERY = 1000
-"""Rows between two entries of a shadow's log that say how far it agrees."""
 
 
 class Guard(StoredState):
@@ -85,7 +81,6 @@ class Guard(StoredState):
 
     @property
     def mode(self) -> Mode:
-        """How rows are scored now."""
         return self.judge.mode_of(self.state)
 
     @property
@@ -95,7 +90,7 @@ class Guard(StoredState):
 
     # -- rows --------------------------------------------------------------------------------------------------
 
-    def score(self, outputs: ModelOutputs | Any, client: str = "local", *, scaled: bool = False) -> Verdict:
+    def score(self, outputs: ModelOutputs | Any, client: str = "local") -> Verdict:
         """Score rows, take them in where the policy allows, and return once they are on disk.
 
         Parameters
@@ -103,11 +98,9 @@ class Guard(StoredState):
         outputs : ModelOutputs
             With logits and whatever else the detector reads; plain logits (n, C) where that is all.
         client : str
-            Whose rows they are; caps and quarantine go by client.
-        scaled : bool
-            Whether the scaled logits are wanted too.
+            Whose rows they are; caps go by client.
         """
-        (answer,) = self.process([Request(as_outputs(outputs), client, scaled=scaled)])
+        (answer,) = self.process([Request(as_outputs(outputs), client)])
         if isinstance(answer, InvalidInput):
             raise answer
         return answer
@@ -155,7 +148,6 @@ class Guard(StoredState):
         return outputs
 
     def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
-        """What was answered to an earlier request with that key."""
         earlier = None if request.key is None else session.transaction.answer(request.client, request.key)
         if earlier is None:
             return None
@@ -167,16 +159,11 @@ class Guard(StoredState):
             "send the same bytes again."
         )
 
-    def preview(self, outputs: ModelOutputs | Any) -> Verdict:
-        """What would be said of rows by the statistics as they are; nothing is taken in, counted or written."""
-        return self.judge.preview(self.state, self.acceptable(outputs))
-
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
-        """Score one client's rows, and write what becomes of them."""
-        outputs, wanted = _joined(requests), any(request.scaled for request in requests)
+        outputs = _joined(requests)
         starts = np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
         try:
-            ruling = self.judge.rule(session.state, client, session.now, outputs, starts, scaled=wanted)
+            ruling = self.judge.rule(session.state, client, session.now, outputs, starts)
         except InvalidInput as refusal:  # nothing is written yet; whose fault it is shows one by one
             if len(requests) == 1:
                 return [refusal]
@@ -184,30 +171,14 @@ class Guard(StoredState):
         session.state = ruling.after
         for event, note in ruling.events:
             session.append(event, note)
-        for part in ruling.parts:
-            event = Event.ROWS if part.cause is None else Event.QUARANTINE
-            note = {} if part.cause is None else {"cause": part.cause}
-            counts = {"rows": part.rows, "flagged": part.flagged, "display_sample": part.display_sample}
-            entry = session.append(event, note, client=client, **counts)
-            if part.cause is not None and part.moments is not None:
-                session.quarantine(entry, part.cause, part.moments, part.packed_rows)
-        given = [request.given for request in requests if request.given is not None]
-        self._compare(session, given, ruling.verdict.is_ood)
+        for cause, counts in ruling.fates:
+            event, note = (Event.ROWS, {}) if cause is None else (Event.KEPT_OUT, {"cause": cause})
+            session.append(event, note, client=client, **counts)
         verdicts = [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
         for request, verdict in zip(requests, verdicts, strict=True):
             if request.key is not None:
-                session.remember(client, request.key, request.digest, (request.given or verdict).pack())
+                session.remember(client, request.key, request.digest, verdict.pack())
         return verdicts
-
-    def _compare(self, session: Session, given: list[Verdict], flags: BoolArray) -> None:
-        """Count how far a shadow agrees with what the serving guard answered."""
-        if not given:
-            return
-        before = session.state.agreement
-        agreement = before.after(np.concatenate([verdict.is_ood for verdict in given]), flags)
-        session.state = session.state._replace(agreement=agreement)
-        if agreement.rows // _COMPARED_EVERY != before.rows // _COMPARED_EVERY:
-            session.append(Event.COMPARED, agreement._asdict())
 
     # -- decisions of a person ---------------------------------------------------------------------------------
 
@@ -249,57 +220,16 @@ class Guard(StoredState):
         return self.state
 
     def reset(self, *, by: str = "") -> GuardState:
-        """Forget the stream: back to the detector file's statistics. Quarantined rows stay where they are."""
+        """Forget the stream: back to the detector file's statistics."""
         names = ("statistics", "recent", "rows", "counted", "frozen", "alarms")
         with self.session() as session:
             session.decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
         return self.state
 
-    def accept(self, client: str | None = None, *, by: str = "") -> GuardState:
-        """Take quarantined rows in, of one client or of all; outliers stay in quarantine."""
-        with self.session() as session:
-            parts = [part for part in session.transaction.quarantined(client) if part.cause != Cause.OUTLIER]
-            statistics = session.state.statistics
-            for part in parts:
-                statistics = statistics.accept(part.moments, part.packed_rows)
-            rows = session.drop_quarantined(parts)
-            before = session.state
-            counted = 0 if rows else before.counted  # what these rows teach was never held against a limit
-            session.state = before._replace(statistics=statistics, rows=before.rows + rows, counted=counted)
-            session.append(Event.ACCEPT, {"client": client}, rows=rows, by=by)
-        return self.state
-
-    def discard(self, client: str | None = None, *, by: str = "") -> GuardState:
-        """Drop quarantined rows, of one client or of all."""
-        with self.session() as session:
-            rows = session.drop_quarantined(session.transaction.quarantined(client, with_rows=False))
-            session.append(Event.DISCARD, {"client": client}, rows=rows, by=by)
-        return self.state
-
-    def hand_over(self, other: Guard, *, by: str = "") -> GuardState:
-        """Let another guard serve from now on: nothing is taken in or changed here any more, by any process."""
-        with self.session() as session:
-            successor = Successor(other.fingerprint, other.store.name, session.now, by)
-            session.decide(Event.SWITCH, {"to": successor.store}, by, successor=successor)
-        return self.state
-
-    def recall(self) -> None:
-        """Take rows in again, though another guard was switched to: this one is its shadow now."""
-        if self.state.successor is not None:
-            with self.session(switched_too=True) as session:
-                session.decide(Event.SWITCH, {"to": None}, "", successor=None, agreement=ShadowAgreement())
-
     # -- looking -----------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[Reading, ...]:
-        """The drift readings, and those of the running statistics."""
-        state = self.state
-        return self.drift.readings(state.recent, self.judge.running_moments(state, state.statistics))
-
-    def quarantine(self) -> list[Quarantined]:
-        """List quarantined rows by client and minute, without the rows themselves."""
-        with self.session() as session:
-            return session.transaction.quarantined(with_rows=False)
+        return self.judge.readings(self.state, self.state.statistics)
 
     def refresh(self) -> GuardState:
         """Read what other processes have written since."""
@@ -341,7 +271,6 @@ def _require_some_flagged(threshold: float, largest: float) -> None:
 
 
 def _joined(requests: Sequence[Request]) -> ModelOutputs:
-    """The rows of all requests below each other; they were checked, so there is nothing to compare."""
     first = requests[0].outputs
     if len(requests) == 1:
         return first
@@ -351,11 +280,9 @@ def _joined(requests: Sequence[Request]) -> ModelOutputs:
 
 
 def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
-    """The verdict on a request, whose rows begin at ``start``, out of that on all."""
     all_rows, rows = ruling.verdict, slice(start, start + len(request.outputs))
     arrays = {name: getattr(all_rows, name)[rows] for name in ("scores", "is_ood", "predicted")}
-    scaled = all_rows.scaled[rows] if all_rows.scaled is not None and request.scaled else None
-    return dataclasses.replace(all_rows, **arrays, scaled=scaled, taken_in=int(np.count_nonzero(ruling.taken[rows])))
+    return dataclasses.replace(all_rows, **arrays, taken_in=int(np.count_nonzero(ruling.taken[rows])))
 
 
 def open_guard(

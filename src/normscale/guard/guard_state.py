@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from normscale._validate import BoolArray
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard.drift import RecentRows
@@ -17,7 +14,7 @@ from normscale.guard.statistics import Statistics, Tensors
 from normscale.state import Kind, pack_state, unpack_state
 
 STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
-_STATISTICS = "statistics."
+_STATISTICS, _RECENT = "statistics.", "recent."
 
 
 class Alarm(NamedTuple):
@@ -48,53 +45,14 @@ class MinuteCounts(NamedTuple):
     """Who has had how many rows taken in within the present minute."""
 
     number: int = -1
-    total: int = 0
     by_client: Mapping[str, int] = {}
 
     def at(self, time: float) -> MinuteCounts:
-        """The counts of the minute that it is now."""
         number = int(time // 60.0)
         return self if number == self.number else MinuteCounts(number)
 
-    def after(self, time: float, client: str, rows: int) -> MinuteCounts:
-        """Count some more rows of a client."""
-        now = self.at(time)
-        mine = now.by_client.get(client, 0) + rows
-        return MinuteCounts(now.number, now.total + rows, {**now.by_client, client: mine})
-
-    def room(self, time: float, client: str, client_cap: int | None, minute_cap: int | None) -> int | None:
-        """Say how many more rows of a client may be taken in; None: any number."""
-        now = self.at(time)
-        used = ((client_cap, now.by_client.get(client, 0)), (minute_cap, now.total))
-        left = [cap - rows for cap, rows in used if cap is not None]
-        return max(0, min(left)) if left else None
-
-
-class Successor(NamedTuple):
-    """The guard that serves instead of this one, and who decided so."""
-
-    fingerprint: str
-    store: str
-    at: float
-    by: str
-
-
-class ShadowAgreement(NamedTuple):
-    """How far a shadow and the guard that it stands behind flag the same rows."""
-
-    rows: int = 0
-    both: int = 0
-    serving_only: int = 0
-    shadow_only: int = 0
-
-    def after(self, serving: BoolArray, shadow: BoolArray) -> ShadowAgreement:
-        """Count some more rows, by whether they were flagged."""
-        return ShadowAgreement(
-            self.rows + shadow.size,
-            self.both + int(np.count_nonzero(serving & shadow)),
-            self.serving_only + int(np.count_nonzero(serving & ~shadow)),
-            self.shadow_only + int(np.count_nonzero(shadow & ~serving)),
-        )
+    def after(self, client: str, rows: int) -> MinuteCounts:
+        return self._replace(by_client={**self.by_client, client: self.by_client.get(client, 0) + rows})
 
 
 class GuardState(NamedTuple):
@@ -112,8 +70,8 @@ class GuardState(NamedTuple):
     """Rows in them of which it was counted what the stream alone flags; probation lasts so long."""
     scored: int = 0
     """Rows answered since the store began."""
-    quarantined: int = 0
-    """Rows answered but not taken in, waiting for a person."""
+    kept_out: int = 0
+    """Rows answered but not taken in, since the store began."""
     frozen: Frozen | None = None
     alarms: tuple[Alarm, ...] = ()
     alarms_raised: int = 0
@@ -123,10 +81,6 @@ class GuardState(NamedTuple):
     this_minute: MinuteCounts = MinuteCounts()
     threshold_decided: bool = False
     """Whether a person drew the threshold; else it is the detector file's, or that of the command line, of today."""
-    successor: Successor | None = None
-    """Set: nothing is taken in or changed here any more."""
-    agreement: ShadowAgreement = ShadowAgreement()
-    """Since it became a shadow."""
 
     def froze(self, because: str, alarms: tuple[Alarm, ...], start: GuardState) -> GuardState:
         """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
@@ -135,10 +89,12 @@ class GuardState(NamedTuple):
         return self._replace(frozen=frozen, statistics=start.statistics, recent=recent, rows=0, counted=0)
 
     def pack(self) -> bytes:
-        """Write the state as bytes."""
-        tensors = {_STATISTICS + name: array for name, array in self.statistics.tensors().items()}
-        parts = {name: _split(value, name, tensors) for name, value in self._asdict().items() if name != "statistics"}
-        return pack_state(parts, tensors, STORED)
+        recent = {name: value for name, value in self.recent._asdict().items() if isinstance(value, np.ndarray)}
+        tensors = {_RECENT + name: array for name, array in recent.items()}
+        tensors |= {_STATISTICS + name: array for name, array in self.statistics.tensors().items()}
+        plain = {**self._asdict(), "recent": {k: v for k, v in self.recent._asdict().items() if k not in recent}}
+        del plain["statistics"]
+        return pack_state(plain, tensors, STORED)
 
     def unpacked(self, data: bytes, *, of_detector: bool = True) -> GuardState:
         """Read a state from bytes; ``self`` is that of an empty store.
@@ -146,40 +102,26 @@ class GuardState(NamedTuple):
         With ``of_detector`` the running statistics are read, too, which only those of the same detector can be.
         """
         parts, tensors = unpack_state(data, STORED)
-        own = {name[len(_STATISTICS) :]: array for name, array in tensors.items() if name.startswith(_STATISTICS)}
+
+        def arrays(prefix: str) -> Tensors:
+            return {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+
         try:
-            fields = {name: _joined(hint, parts[name], name, tensors) for name, hint in _hints(GuardState)}
-            if not fields["threshold_decided"]:
-                fields["threshold"] = self.threshold
-            return GuardState(statistics=self.statistics.restored(own) if of_detector else self.statistics, **fields)
+            fields = {name: parts[name] for name in self._fields if name != "statistics"}
+            value, per_class, *rest = fields["threshold"]
+            stored = Threshold(value, None if per_class is None else tuple(per_class), *rest)
+            fields["threshold"] = stored if fields["threshold_decided"] else self.threshold
+            fields["recent"] = RecentRows(**(parts["recent"] | arrays(_RECENT)))
+            fields["alarms"] = _alarms(parts["alarms"])
+            if parts["frozen"] is not None:
+                since, because, by_person, alarms = parts["frozen"]
+                fields["frozen"] = Frozen(since, because, by_person, _alarms(alarms))
+            fields["this_minute"] = MinuteCounts(*parts["this_minute"])
+            statistics = self.statistics.restored(arrays(_STATISTICS)) if of_detector else self.statistics
+            return GuardState(statistics=statistics, **fields)
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"the state of the guard is damaged ({error!r}); {STORED.when_damaged}") from error
 
 
-@cache
-def _hints(record: type) -> list[tuple[str, Any]]:
-    return [(name, hint) for name, hint in get_type_hints(record).items() if hint is not Statistics]
-
-
-def _split(value: Any, name: str, tensors: Tensors) -> Any:
-    """A record as plain values; its arrays are put among ``tensors`` by their dotted names."""
-    if isinstance(value, np.ndarray):
-        tensors[name] = value
-        return None
-    if isinstance(value, tuple):
-        fields = getattr(value, "_fields", range(len(value)))
-        return [_split(part, f"{name}.{field}", tensors) for field, part in zip(fields, value, strict=True)]
-    return value
-
-
-def _joined(hint: Any, value: Any, name: str, tensors: Mapping[str, NDArray[Any]]) -> Any:
-    """What :func:`_split` was given, of a declared type."""
-    if value is None:
-        return tensors.get(name)
-    wanted = next((one for one in (hint, *get_args(hint)) if hasattr(one, "_fields")), None)
-    if get_origin(hint) is tuple:
-        return tuple(_joined(get_args(hint)[0], part, f"{name}.{i}", tensors) for i, part in enumerate(value))
-    if wanted is not None:
-        pairs = zip(_hints(wanted), value, strict=True)
-        return wanted(*(_joined(inner, part, f"{name}.{field}", tensors) for (field, inner), part in pairs))
-    return tuple(value) if isinstance(value, list) else value
+def _alarms(parts: list[list[Any]]) -> tuple[Alarm, ...]:
+    return tuple(Alarm(*one) for one in parts)

@@ -21,8 +21,8 @@ from normscale import _kernels, _validate
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
-from normscale.guard.entries import Event
 from normscale.guard.guard_state import Alarm, GuardState
+from normscale.guard.log import Event, sample_for_display
 from normscale.guard.policy import OnDrift
 from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
@@ -34,15 +34,8 @@ _FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
 """Training rows that may be flagged before their share counts, and how many of a class there must be."""
 
 
-SHOWN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
-"""What the log keeps of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
-_MOST_SHOWN, _MOST_FLAGGED = 48, 8
-"""Rows of a part that the log keeps, and how many flagged ones besides."""
-_LARGEST_SINGLE = 3e38
-
-
 class Cause(StrEnum):
-    """Why rows were quarantined."""
+    """Why rows were not taken in."""
 
     OUTLIER = "outlier"
     """They lie too far from training ever to be taken in."""
@@ -62,18 +55,11 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, outputs: ModelOutputs, drift: DriftMonitor) -> Block:
-        """Look at rows that were checked."""
         distances = drift.distances(outputs)
         if distances is None:
             distances = np.zeros(len(outputs))
         far, outliers = distances > drift.far, distances > drift.policy.outlier
         return cls(outputs, _kernels.predicted(outputs.logits), far, outliers)
-
-    def part(self, mask: BoolArray) -> Block:
-        """Some of the rows."""
-        if mask.all():
-            return self
-        return Block(self.outputs[mask], self.predicted[mask], self.far[mask], self.outliers[mask])
 
 
 def block_moments(logits: Rows) -> BlockState:
@@ -82,20 +68,6 @@ def block_moments(logits: Rows) -> BlockState:
     if state is None:
         raise _validate.invalid_row_error(logits, "logits")
     return state
-
-
-class Part(NamedTuple):
-    """Rows of a block that share a fate."""
-
-    cause: Cause | None
-    """None: they were taken in."""
-    rows: int
-    flagged: int
-    display_sample: bytes
-    moments: BlockState | None
-    """Of the logits of quarantined rows ..."""
-    packed_rows: bytes
-    """... and what else must be kept of them to accept them some day."""
 
 
 class Ruling(NamedTuple):
@@ -107,8 +79,19 @@ class Ruling(NamedTuple):
     """Which of them the statistics take in."""
     events: list[tuple[Event, dict[str, Any]]]
     """What else happened, with notes: alarms, freeze, thaw."""
-    parts: list[Part]
+    fates: list[tuple[Cause | None, dict[str, Any]]]
+    """Rows that share a fate, for the log; None: they were taken in."""
     after: GuardState
+
+
+class _Scored(NamedTuple):
+    scores: FloatArray
+    flags: BoolArray
+    stream_only: BoolArray
+    """Which rows the running statistics flag alone; during their probation they are not answered so."""
+    taken: BoolArray
+    statistics: Statistics
+    """After the rows."""
 
 
 class Judge:
@@ -131,7 +114,6 @@ class Judge:
         self.class_names = class_names
         self.mode = Mode.RUNNING if start.statistics.running else Mode.STATIC
         kept = {} if drift.baseline is None else drift.baseline.kept
-        self._capped = self.policy.client_cap is not None or self.policy.minute_cap is not None
         self._has_moments = start.statistics.moments is not None
         self._reference: Block | None = None
         if self.mode == Mode.RUNNING and not self._trusting and len(kept.get(LOGITS, ())):
@@ -139,14 +121,7 @@ class Judge:
             self._reference_scores = start.statistics.score(self._reference.outputs)
 
     def rule(
-        self,
-        state: GuardState,
-        client: str,
-        at: float,
-        outputs: ModelOutputs,
-        request_starts: IntArray,
-        *,
-        scaled: bool = False,
+        self, state: GuardState, client: str, at: float, outputs: ModelOutputs, request_starts: IntArray
     ) -> Ruling:
         """Judge the rows of one client, or refuse them (:class:`InvalidInput`); each request begins at a start."""
         events: list[tuple[Event, dict[str, Any]]] = []
@@ -156,16 +131,16 @@ class Judge:
             events.append((Event.THAW, {"because": why}))
         block = Block.of(outputs, self.drift)
         may = ~block.far
-        if self._capped:
-            room = state.this_minute.room(at, client, self.policy.client_cap, self.policy.minute_cap)
+        if self.policy.client_cap is not None:
+            state = state._replace(this_minute=state.this_minute.at(at))
+            room = max(0, self.policy.client_cap - state.this_minute.by_client.get(client, 0))
             may[np.flatnonzero(may)[room:]] = False
         scored = self._score(state, block, may)
         recent = self._counted(state, block, may, scored)
         if (state.rows + np.count_nonzero(scored.taken)) // _LOOK_EVERY != state.rows // _LOOK_EVERY:
             recent = self._with_reference(state, recent, scored.statistics)
-        running = self.running_moments(state, scored.statistics)
-        readings = () if self._trusting else self.drift.readings(recent, running)
-        alarms = tuple(self._alarms(state, readings, len(outputs), recent, running))
+        readings = () if self._trusting else self.readings(state._replace(recent=recent), scored.statistics)
+        alarms = tuple(self._alarms(state, readings, len(outputs)))
         known = {alarm.name for alarm in state.alarms}
         if new := [alarm for alarm in alarms if alarm.name not in known]:
             events.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}))
@@ -178,32 +153,27 @@ class Judge:
             scored = self._score(state, block, may)  # as if it had been frozen before these rows came
             recent = self._counted(state, block, may, scored)
         raised = state.alarms_raised + len(new)
-        seen = state._replace(recent=recent, alarms=alarms, alarms_raised=raised)
-        after = self._after(seen, client, may, scored)
-        verdict = self._verdict(after, block, scored, self._scaled(state, outputs, scored) if scaled else None)
-        return Ruling(verdict, scored.taken, events, list(self._parts(block, may, scored, request_starts)), after)
+        after = self._after(state._replace(recent=recent, alarms=alarms, alarms_raised=raised), client, may, scored)
+        taken, names = int(np.count_nonzero(scored.taken)), tuple(alarm.name for alarm in alarms)
+        mode = self.mode_of(after).value
+        verdict = Verdict(scored.scores, scored.flags, block.predicted, mode, taken, names, after.rows)
+        return Ruling(verdict, scored.taken, events, list(_fates(block, may, scored, request_starts)), after)
 
-    def preview(self, state: GuardState, outputs: ModelOutputs) -> Verdict:
-        """What would be said of rows by the statistics as they are."""
-        block = Block.of(outputs, self.drift)
-        return self._verdict(state, block, self._score(state, block, np.zeros(len(outputs), np.bool_)))
-
-    def running_moments(self, state: GuardState, statistics: Statistics) -> BlockState | None:
-        """The moments that are held against training, where statistics are moments and not frozen."""
-        return statistics.block_state() if self._has_moments and state.frozen is None else None
+    def readings(self, state: GuardState, statistics: Statistics) -> tuple[Reading, ...]:
+        """The drift readings, of the running statistics too where they are moments and not frozen."""
+        running = statistics.block_state() if self._has_moments and state.frozen is None else None
+        return self.drift.readings(state.recent, running)
 
     def mode_of(self, state: GuardState) -> Mode:
-        """How rows are scored in a state."""
         return Mode.FROZEN if state.frozen is not None else self.mode
 
     def probation_left(self, state: GuardState) -> int:
         """Rows to be taken in before answers are more than the detector file's."""
         return max(0, math.ceil(self.start.statistics.probation) - state.counted)
 
-    def _verdict(self, state: GuardState, block: Block, scored: _Scored, scaled: FloatArray | None = None) -> Verdict:
-        alarms = tuple(alarm.name for alarm in state.alarms)
-        taken, mode = int(np.count_nonzero(scored.taken)), self.mode_of(state).value
-        return Verdict(scored.scores, scored.flags, block.predicted, mode, taken, alarms, state.rows, scaled)
+    def calm_rows(self, state: GuardState) -> int:
+        """Rows for which every reading has been well below its limit; all that are needed when no alarm stands."""
+        return min((alarm.calm_rows for alarm in state.alarms), default=math.ceil(self.policy.calm))
 
     def _thaws(self, state: GuardState) -> str | None:
         if state.frozen is not None and state.frozen.by_person:
@@ -212,29 +182,18 @@ class Judge:
             return "drift is not acted on any more"
         return None if state.alarms else "the stream is calm again"
 
-    def calm_rows(self, state: GuardState) -> int:
-        """Rows for which every reading has been well below its limit; all that are needed when no alarm stands."""
-        return min((alarm.calm_rows for alarm in state.alarms), default=math.ceil(self.policy.calm))
-
     def _freezes(self, readings: tuple[Reading, ...]) -> bool:
         acts = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
         return acts and any(reading.freezing for reading in readings)
 
-    def _alarms(
-        self,
-        state: GuardState,
-        readings: tuple[Reading, ...],
-        rows: int,
-        recent: RecentRows,
-        running: BlockState | None,
-    ) -> Iterator[Alarm]:
+    def _alarms(self, state: GuardState, readings: tuple[Reading, ...], rows: int) -> Iterator[Alarm]:
         """The alarms that stand after some rows: new ones, and earlier ones that have not been calm for long."""
         earlier = {alarm.name: alarm for alarm in state.alarms}
         by_name = {reading.name.value: reading for reading in readings}
         for name in dict.fromkeys((*by_name, *earlier)):
             reading, alarm = by_name.get(name), earlier.get(name)
             if reading is not None and reading.alarming:
-                text = self.drift.explain(reading, recent, running, self.class_names)
+                text = reading.explained(self.class_names)
                 yield Alarm(name, alarm.since if alarm else state.at, reading.value, reading.limit, text)
             elif alarm is not None:
                 calm_rows = alarm.calm_rows + rows if reading is None or reading.calm else 0
@@ -242,7 +201,6 @@ class Judge:
                     yield alarm._replace(calm_rows=calm_rows)
 
     def _score(self, state: GuardState, block: Block, may: BoolArray) -> _Scored:
-        """Score and flag a block, taking in what may be."""
         file, none = self.start.statistics, np.zeros_like(may)
         if state.frozen is not None:
             scores = file.score(block.outputs)
@@ -270,9 +228,8 @@ class Judge:
             recent = recent.after_stream_only(len(block.outputs), int(np.count_nonzero(scored.stream_only)))
         if not may.any():
             return recent
-        part = block.part(may)
-        moments = block_moments(part.outputs.logits)
-        return recent.after(moments, np.bincount(part.predicted, minlength=n_classes), window)
+        logits = block.outputs.logits if may.all() else block.outputs.logits[may]
+        return recent.after(block_moments(logits), np.bincount(block.predicted[may], minlength=n_classes), window)
 
     def _with_reference(self, state: GuardState, recent: RecentRows, statistics: Statistics) -> RecentRows:
         """Look which of the training rows that are kept the running statistics alone would flag."""
@@ -293,42 +250,29 @@ class Judge:
     def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
         n, taken = may.size, int(np.count_nonzero(scored.taken))
         this_minute = state.this_minute
-        if self._capped:
-            this_minute = this_minute.after(state.at, client, int(np.count_nonzero(may)))
+        if self.policy.client_cap is not None:
+            this_minute = this_minute.after(client, int(np.count_nonzero(may)))
         return state._replace(
             statistics=scored.statistics,
             rows=state.rows + taken,
             counted=state.counted + (0 if self._trusting else taken),
             scored=state.scored + n,
-            quarantined=state.quarantined + n - taken,
+            kept_out=state.kept_out + n - taken,
             largest_score=max(state.largest_score, float(scored.scores.max())),
             this_minute=this_minute,
         )
 
-    def _parts(self, block: Block, may: BoolArray, scored: _Scored, request_starts: IntArray) -> Iterator[Part]:
-        far, taken = block.far, scored.taken
-        fates = {None: taken, Cause.FROZEN: may & ~taken, Cause.CAP: ~may & ~far, Cause.OUTLIER: far}
-        for cause, mask in fates.items():
-            if not mask.any():
-                continue
-            part, flags, places = block.part(mask), scored.flags[mask], np.flatnonzero(mask)
-            sample = _sample_for_display(scored.scores[mask], part.predicted, flags, request_starts, places)
-            kept = cause in (Cause.FROZEN, Cause.CAP)
-            packed = self.start.statistics.pack_rows(part.outputs) if kept else b""
-            moments = None if cause is None else block_moments(part.outputs.logits)
-            yield Part(cause, len(part.outputs), int(np.count_nonzero(flags)), sample, moments, packed)
 
-    def _scaled(self, state: GuardState, outputs: ModelOutputs, scored: _Scored) -> FloatArray:
-        """The scaled logits behind the scores."""
-        logits, taken = outputs.logits, scored.taken
-        if state.frozen is not None:
-            return self.start.statistics.scaled(logits, taking_in=False)
-        scaled = np.empty(logits.shape)
-        if taken.any():
-            scaled[taken] = state.statistics.scaled(logits[taken], taking_in=True)
-        if not taken.all():
-            scaled[~taken] = scored.statistics.scaled(logits[~taken], taking_in=False)
-        return scaled
+def _fates(
+    block: Block, may: BoolArray, scored: _Scored, request_starts: IntArray
+) -> Iterator[tuple[Cause | None, dict[str, Any]]]:
+    far, taken = block.far, scored.taken
+    masks = {None: taken, Cause.FROZEN: may & ~taken, Cause.CAP: ~may & ~far, Cause.OUTLIER: far}
+    for cause, mask in masks.items():
+        if mask.any():
+            flags, places = scored.flags[mask], np.flatnonzero(mask)
+            sample = sample_for_display(scored.scores[mask], block.predicted[mask], flags, request_starts, places)
+            yield cause, {"rows": places.size, "flagged": int(np.count_nonzero(flags)), "display_sample": sample}
 
 
 def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) -> tuple[FloatArray, Statistics]:
@@ -340,32 +284,3 @@ def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) ->
         scores[taken], statistics = statistics.step(outputs[taken])
     scores[~taken] = statistics.score(outputs[~taken])
     return scores, statistics
-
-
-def _sample_for_display(
-    scores: FloatArray, predicted: IntArray, flagged: BoolArray, request_starts: IntArray, places: IntArray
-) -> bytes:
-    """Choose evenly spread rows and the first flagged ones; all rows of a small block.
-
-    ``request_starts`` says where in the block each request begins, ``places`` which of the block's rows these are.
-    """
-    n, even = scores.size, min(scores.size, _MOST_SHOWN)
-    chosen = np.arange(even)
-    if n > even:
-        chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_MOST_FLAGGED]])
-    records, place = np.zeros(chosen.size, SHOWN), places[chosen]
-    records["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
-    records["predicted"], records["flagged"] = predicted[chosen], flagged[chosen]
-    records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
-    records["sampled"][:even] = True
-    return records.tobytes()
-
-
-class _Scored(NamedTuple):
-    scores: FloatArray
-    flags: BoolArray
-    stream_only: BoolArray
-    """Which rows the running statistics flag alone; during their probation they are not answered so."""
-    taken: BoolArray
-    statistics: Statistics
-    """After the rows."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale.encoding.json_text import read_json, write_json
-from normscale.encoding.npy_header import take_npy_header
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.guard import Guard
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.rows.format import format_of_content
-from normscale.rows.formats.npy import rows_as_they_come
 from normscale.rows.streams import LineTooLong, Pipe, whole_lines
 
 _LONGEST_LINE = 16 << 20
@@ -28,16 +25,26 @@ class PipeTotals(NamedTuple):
     skipped: int = 0
 
 
+class _Line(NamedTuple):
+    """One row of input, or why it is none."""
+
+    number: int
+    row: dict[str, NDArray[Any]]
+    """Arrays by name, without the axis of rows."""
+    others: dict[str, Any]
+    error: str = ""
+
+
 def watch_pipe(
     guard: Guard, source: BinaryIO, target: BinaryIO, *, skip: bool = False, say: Callable[[str], None] = lambda _: None
 ) -> PipeTotals:
-    """Read JSON lines or one .npy array from ``source`` until it ends; write a JSON line for every row.
+    """Read JSON lines from ``source`` until it ends; write a JSON line for every row.
 
     A line that cannot be scored is an error, or with ``skip`` answered with ``{"error": ...}`` and passed over. ``say``
     hears, in words, when the guard freezes and thaws.
     """
     totals, mode = PipeTotals(), guard.mode
-    for block in _blocks(source, guard.widths):
+    for block in _blocks(Pipe(source, "the pipe"), guard.widths):
         lines = _checked(guard, block)
         bad = [i for i, line in enumerate(lines) if line.error]
         stop = bad[0] if bad and not skip else len(lines)
@@ -53,18 +60,7 @@ def watch_pipe(
     return totals
 
 
-class _Line(NamedTuple):
-    """One row of input, or why it is none."""
-
-    number: int
-    row: dict[str, NDArray[Any]]
-    """Arrays by name, without the axis of rows."""
-    others: dict[str, Any]
-    error: str = ""
-
-
 def _checked(guard: Guard, block: list[_Line]) -> list[_Line]:
-    """The lines, those that the guard would refuse marked as such."""
     if _trouble(guard, block):
         block = [line if line.error else line._replace(error=_trouble(guard, [line])) for line in block]
         if error := _trouble(guard, block):  # none by itself, but all that are left
@@ -84,7 +80,6 @@ def _trouble(guard: Guard, lines: list[_Line]) -> str:
 
 
 def _stacked(guard: Guard, lines: list[_Line]) -> ModelOutputs:
-    """Rows as outputs; ``ValueError`` where their widths differ."""
     return ModelOutputs(**{name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
 
 
@@ -107,23 +102,12 @@ def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:
     return sum(answer["is_ood"] for answer in answers)
 
 
-def _blocks(source: BinaryIO, widths: Mapping[str, int]) -> Iterator[list[_Line]]:
-    pipe = Pipe(source, "the pipe")
-    head = pipe.head()
-    if format_of_content(head).name == "npy":
-        if len(widths) > 1:
-            raise InvalidInput(
-                f"a .npy holds logits alone, and this guard needs {' and '.join(widths)}; send JSON lines."
-            )
-        yield from _npy_blocks(pipe, widths[LOGITS])
-    elif head:
-        yield from _json_blocks(pipe, widths)
-
-
-def _json_blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
+def _blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
     number = 0
+    if pipe.head().startswith(b"\x93NUMPY"):
+        raise InvalidInput("the pipe holds a .npy array; send JSON lines, or score it with normscale score --stream.")
     try:
-        for text in whole_lines(pipe.read1, _LONGEST_LINE):  # whatever is there, without waiting for more
+        for text in whole_lines(pipe.read1, _LONGEST_LINE):
             lines = text.split(b"\n")
             block = [_parse(number + i, line, names) for i, line in enumerate(lines, 1) if line.strip()]
             number += text.count(b"\n")
@@ -153,22 +137,3 @@ def _parse(number: int, line: bytes, names: Collection[str]) -> _Line:
         except OverflowError:
             return _Line(number, {}, others, "a number is too large for float64")
     return _Line(number, row, others)
-
-
-def _npy_blocks(pipe: Pipe, width: int) -> Iterator[list[_Line]]:
-    """Rows of an array as their bytes arrive."""
-    try:
-        header = take_npy_header(pipe)
-    except ValueError as error:
-        raise FileFormatError(f"the .npy on the pipe has a damaged header ({error}).") from error
-    if header.dtype.kind not in "fiu" or header.fortran_order:
-        raise InvalidInput(f"the .npy on the pipe must hold real numbers in C order; got {header.dtype}.")
-    if len(header.shape) != 2 or header.shape[1] != width:
-        raise InvalidInput(f"logits must have shape (n, {width}); the .npy on the pipe has {header.shape}.")
-    number = 0
-    try:
-        for rows in rows_as_they_come(pipe, header):
-            yield [_Line(number + i, {LOGITS: row}, {}) for i, row in enumerate(rows, 1)]
-            number += len(rows)
-    except EOFError as error:
-        raise FileFormatError(f"the .npy on the pipe {error}") from None

@@ -72,24 +72,19 @@ class Policy:
     """Where statistics are moments: how many rows the training counts as; beyond twice as many, the past fades."""
     client_cap: int | None = None
     """Rows of one client that are taken in within one minute."""
-    minute_cap: int | None = None
-    """Rows of all clients that are taken in within one minute."""
 
     @property
     def trusting(self) -> bool:
-        """Whether the stream is trusted."""
         return self.on_drift == OnDrift.IGNORE
 
     def __post_init__(self) -> None:
-        """Raise :class:`InvalidInput` naming what is wrong with it."""
         _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
         _validate.one_of(self.expect, "expect", tuple(choice.value for choice in Expect))
         for field in dataclasses.fields(self):
             if field.type == "float":
                 _validate.positive(getattr(self, field.name), field.name, allow_inf=field.name not in _FINITE)
-        for name in ("client_cap", "minute_cap"):
-            if getattr(self, name) is not None:
-                _validate.at_least(getattr(self, name), name, 1)
+        if self.client_cap is not None:
+            _validate.at_least(self.client_cap, "client_cap", 1)
         if self.window < self.evidence:
             raise InvalidInput(
                 f"window must be at least {self.evidence:g} rows (evidence); got {self.window:g}. Over fewer rows a "

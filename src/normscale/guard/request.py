@@ -1,4 +1,4 @@
-"""What a guard is asked, and what it says: the rows of one request, and a verdict on them."""
+"""The rows of one request to a guard, and the verdict on them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from normscale.outputs import ModelOutputs
 from normscale.state import Kind, pack_state, unpack_state
 
 STORED = Kind("normscale_verdict", "verdict", "", "it is of no use any more.")
+_FACTS = ("mode", "taken_in", "alarms", "rows")
+_ARRAYS = ("scores", "is_ood", "predicted")
 
 
 class Mode(StrEnum):
@@ -33,37 +35,28 @@ class Verdict:
     scores: FloatArray
     """(n,) higher = more out-of-distribution."""
     is_ood: BoolArray
-    """(n,)"""
     predicted: IntArray
     """(n,) the class with the largest logit."""
     mode: str
-    """One of :class:`Mode`."""
     taken_in: int
-    """How many of the rows are in the running statistics now; the others are quarantined."""
+    """How many of the rows are in the running statistics now; the others were kept out."""
     alarms: tuple[str, ...] = ()
     """The drift readings that were beyond their limits at that time."""
     rows: int = 0
     """How many rows are in the statistics after this request's group of requests."""
-    scaled: FloatArray | None = None
-    """(n, C) the scaled logits, for a request that wanted them."""
     repeated: bool = False
     """Whether this was the answer to an earlier request with the same key."""
 
     def pack(self) -> bytes:
-        """Write it as bytes, for a retry of the same request."""
-        header = {"mode": self.mode, "taken_in": self.taken_in, "alarms": self.alarms, "rows": self.rows}
-        tensors = {"scores": self.scores, "is_ood": self.is_ood, "predicted": self.predicted}
-        if self.scaled is not None:
-            tensors["scaled"] = self.scaled
-        return pack_state(header, tensors, STORED)
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return pack_state({name: getattr(self, name) for name in _FACTS}, arrays, STORED)
 
     @classmethod
     def unpack(cls, data: bytes) -> Verdict:
-        """Read the verdict of an earlier request, marked as repeated."""
         header, tensors = unpack_state(data, STORED)
-        fields: dict[str, Any] = {name: header[name] for name in ("mode", "taken_in", "rows")} | tensors
-        fields["is_ood"] = tensors["is_ood"].astype(np.bool_, copy=False)
-        return cls(**fields, alarms=tuple(header["alarms"]), repeated=True)
+        fields: dict[str, Any] = {name: header[name] for name in _FACTS} | tensors
+        fields |= {"is_ood": tensors["is_ood"].astype(np.bool_, copy=False), "alarms": tuple(header["alarms"])}
+        return cls(**fields, repeated=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,3 @@ class Request:
     """A retry with the same key is answered as the first time, and counted once."""
     digest: bytes = b""
     """Of what the client sent: the same key with other rows is an error."""
-    scaled: bool = False
-    """Whether the scaled logits are wanted."""
-    given: Verdict | None = None
-    """What the serving guard answered, where this is for its shadow."""

@@ -1,7 +1,6 @@
 """The running statistics of a guard: a detector, and a state that is never changed. A block of rows makes a new one.
 
-So a transaction that fails is undone by forgetting what it made. Nothing here knows a detector: statistics are what its
-``_start`` and ``_step`` give, for rows that the guard has checked.
+So a transaction that fails is undone by forgetting what it made. Nothing here knows a detector.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale._kernels import BlockState
-from normscale._validate import FloatArray, Rows
+from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.formula import offered_moments
-from normscale.errors import InvalidInput
 from normscale.guard.policy import Policy
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
-from normscale.scaling import norm_scale, norm_scale_stream
 from normscale.state import copied, record_arrays
 
 Tensors = dict[str, NDArray[Any]]
@@ -42,8 +38,6 @@ class Statistics:
     widths: Mapping[str, int]
     running: bool = False
     """Whether they change with the stream."""
-    in_place: bool = False
-    """Whether the detector changes the arrays of a state that it is given."""
     state: Any = None
     prior: float = math.inf
     probation: float = 0.0
@@ -53,7 +47,7 @@ class Statistics:
         """Scores of rows as they are taken in one by one, and the statistics after them."""
         rows, state, scores = outputs.only(*self.widths), self.state, []
         for part in self._parts(len(rows)):
-            own = copied(state) if self.in_place else state
+            own = copied(state) if self.detector._in_place else state
             prepared = self.detector._prepare(rows if part is None else rows[part], 1)
             some, state = self.detector._step(own, prepared, 1)
             scores.append(some)
@@ -78,7 +72,6 @@ class Statistics:
         return self.detector._of_moments(RunningMoments.wrap(self.block_state(state)).reweighted(self.prior).state)
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
-        """Score rows by the statistics as they are."""
         rows = outputs.only(*self.widths)
         return self.detector._score_at(self.state, rows, 1) if self.running else self.detector._score(rows, 1)
 
@@ -94,42 +87,7 @@ class Statistics:
         moments = self.detector._moments(self.state) if self.running else None
         return None if moments is None else RunningMoments.wrap(moments)
 
-    def pack_rows(self, outputs: ModelOutputs) -> bytes:
-        """What must be kept of quarantined rows, besides their moments, to accept them some day."""
-        if not self.running or self.moments is not None:
-            return b""
-        return b"".join(outputs.array(name).astype("<f8").tobytes() for name in self.widths)
-
-    def accept(self, moments: BlockState, packed_rows: bytes) -> Statistics:
-        """Take quarantined rows in: their moments, and what :meth:`pack_rows` kept of them."""
-        if not self.running:
-            return self
-        if self.moments is not None:
-            merged = self.detector.merge(self.state, self.detector._of_moments(moments))
-            return replace(self, state=self._halved(merged))
-        n, place, arrays = int(moments.weight), 0, {}
-        for name, width in self.widths.items():
-            arrays[name] = np.frombuffer(packed_rows, "<f8", n * width, place).reshape(n, width).copy()
-            place += 8 * n * width
-        return self.step(ModelOutputs._trusted(arrays))[1]
-
-    def scaled(self, logits: Rows, *, taking_in: bool) -> FloatArray:
-        """The scaled logits (n, C) behind the scores of ``step`` or ``score``."""
-        formula = offered_moments(self.detector)
-        if formula is None:
-            raise InvalidInput("this detector does not scale logits; ask without scaled=true.")
-        if not taking_in:
-            return norm_scale(logits, self.moments or RunningMoments.wrap(formula.state), formula.temperature)
-        scaled, now = np.empty(logits.shape), self
-        for part in self._parts(len(logits)):
-            rows = slice(None) if part is None else part
-            moments = RunningMoments.wrap(now.block_state())
-            scaled[rows] = norm_scale_stream(logits[rows], moments, formula.temperature)
-            now = now.step(ModelOutputs(logits[rows]))[1]
-        return scaled
-
     def tensors(self) -> Tensors:
-        """What the store keeps."""
         return record_arrays(self.state) if self.running else {}
 
     def restored(self, tensors: Tensors) -> Statistics:
@@ -145,14 +103,11 @@ class Statistics:
 
 
 def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy) -> Statistics:
-    """The statistics that a detector starts with; where the stream is not trusted, its first rows decide nothing.
-
-    The detector itself is left alone.
-    """
+    """The statistics that a detector starts with; where the stream is not trusted, its first rows decide nothing."""
     own = copy.copy(detector)
     if not own.has_running_statistics:
         return Statistics(own, widths)
-    at_start = Statistics(own, widths, True, own._in_place, own._current())
+    at_start = Statistics(own, widths, True, own._current())
     if policy.trusting:
         return at_start
     if at_start.moments is None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from normscale._kernels import BlockState, combine
+import numpy as np
+
 from normscale.detectors.base import Detector
-from normscale.encoding.json_text import write_json
-from normscale.errors import StoreUnavailable
-from normscale.guard.entries import Entry, Event
-from normscale.guard.guard_state import GuardState, Successor
-from normscale.guard.stores import Quarantined, Store, Transaction
-from normscale.guard.succession import fingerprint, succeed
-from normscale.guard.view import View
+from normscale.encoding.json_text import read_json, write_json
+from normscale.errors import InvalidInput, StoreUnavailable
+from normscale.guard.guard_state import GuardState
+from normscale.guard.log import Entry, Event, View
+from normscale.guard.stores import Store, Transaction
 
 KEEP = 2000
 """Entries that stay in the log ..."""
@@ -25,10 +25,6 @@ REMEMBER = 24 * 3600.0
 """Seconds that the answer to a request with a key is kept ..."""
 MOST_BYTES = 512 << 20
 """... and how many bytes of such answers of one client."""
-MOST_PARTS, MOST_PACKED_BYTES = 10_000, 64 << 20
-"""Of all that is quarantined; beyond, the older half is dropped."""
-LOOK_EVERY = 50
-"""Entries between two looks at its size."""
 
 
 class Clock:
@@ -42,7 +38,6 @@ class Clock:
         self._offset = wall() - monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970."""
         return self._offset + self._monotonic()
 
     def catch_up(self, at: float) -> None:
@@ -66,9 +61,9 @@ class StoredState:
         """Why the store is none that rows may be acknowledged on any more, if so."""
         self.state_bytes = 0
         """What the state took when it was last written here."""
-        self.fingerprint = fingerprint(detector)
         with store.transaction() as transaction:
-            note = succeed(transaction, start, detector, self.fingerprint, adopt=adopt, store_name=store.name)
+            self.adopted = claim(transaction, start, detector, adopt=adopt)
+            """What the detector had learned that the store belonged to; None: it was this one's."""
             self.head = transaction.head()
             self.state = self.loaded(transaction)
             """As of the last transaction that succeeded."""
@@ -77,54 +72,32 @@ class StoredState:
         self.last_entry = entries[-1] if entries else None
         """The last one that this process has seen in the log."""
         self.clock.catch_up(self.state.at)
-        self.adopted = note
-        """What the detector had learned that the store belonged to; None: it was this one's."""
-        if note is not None:
+        if self.adopted is not None:
             with self.session() as session:
-                session.append(Event.ADOPT, note=note)
+                session.append(Event.ADOPT, note=self.adopted)
 
     def loaded(self, transaction: Transaction) -> GuardState:
-        """The state in the store."""
         stored = transaction.state()
         return self.start if stored is None else self.start.unpacked(stored)
 
     @contextmanager
-    def session(self, *, switched_too: bool = False) -> Iterator[Session]:
-        """A transaction that writes the state it makes; of a guard switched from, only with ``switched_too``."""
+    def session(self) -> Iterator[Session]:
+        """A transaction that writes the state it makes."""
         if self.went_back:
             raise StoreUnavailable(self.went_back)
         with self.store.transaction() as transaction:
             session = Session(self, transaction)
             before = session.state
-            if before.successor is not None and not switched_too:
-                self._take_over(session)
-                raise Switched(self.store.name, before.successor)
             yield session
             if session.state is not before:
                 session.write()
-        self._take_over(session)
-        for listener in self.listeners:
-            for entry in session.own:
-                listener(entry)
-
-    def _take_over(self, session: Session) -> None:
-        """Make what a session has seen and written this process's own."""
         self.state, self.head = session.state, session.head
         new = session.entries + session.own
         self.view.feed(new)
         self.last_entry = new[-1] if new else self.last_entry
-
-
-class Switched(StoreUnavailable):
-    """A store whose guard was switched to another one: nothing is taken in any more."""
-
-    def __init__(self, store_name: str, successor: Successor) -> None:
-        """Say who did it, and how to go on or back."""
-        super().__init__(
-            f"the guard on the store {store_name!r} was switched to that on {successor.store!r}, by "
-            f"{successor.by or 'somebody'}, and takes nothing in any more. Serve that one, or give its detector as "
-            "--shadow. To go back, serve that one with this detector as its --shadow, and switch."
-        )
+        for listener in self.listeners:
+            for entry in session.own:
+                listener(entry)
 
 
 class Session:
@@ -150,11 +123,9 @@ class Session:
 
     @property
     def now(self) -> float:
-        """The time, never before the last entry's."""
         return max(self.state.at, self._stored.clock.now())
 
     def append(self, event: Event, note: dict[str, Any] | None = None, **fields: Any) -> Entry:
-        """Write an entry to the log."""
         entry = Entry(self.state.seq + 1, self.now, event.value, note=write_json(note) if note else "", **fields)
         self.transaction.append(entry)
         self.own.append(entry)
@@ -162,36 +133,13 @@ class Session:
         return entry
 
     def decide(self, event: Event, note: dict[str, Any], by: str, **changed: Any) -> None:
-        """Change the state as a person wants it, and write down who that was."""
         self.state = self.state._replace(**changed)
         self.append(event, note, by=by)
 
-    def quarantine(self, entry: Entry, cause: str, moments: BlockState, packed_rows: bytes) -> None:
-        """Keep what a person may accept some day; moments join those of the same minute, client and cause."""
-        minute = int(entry.at // 60.0)
-        kept = Quarantined(entry.seq, entry.at, minute, entry.client, cause, 0, 0, b"", b"", packed_rows)
-        earlier = None if packed_rows else self.transaction.quarantined_in_minute(minute, entry.client, cause)
-        if earlier is not None:
-            kept, moments = earlier, combine(earlier.moments, moments)
-        rows, flagged = kept.rows + entry.rows, kept.flagged + entry.flagged
-        mean, m2 = moments.mean.tobytes(), moments.m2.tobytes()
-        self.transaction.quarantine(kept._replace(rows=rows, flagged=flagged, mean=mean, m2=m2))
-        if entry.seq % LOOK_EVERY == 0 or len(packed_rows) > MOST_PACKED_BYTES // LOOK_EVERY:
-            self.drop_quarantined(self.transaction.oldest_quarantined_beyond(MOST_PARTS, MOST_PACKED_BYTES))
-
-    def drop_quarantined(self, parts: Sequence[Quarantined]) -> int:
-        """Take parts out of the quarantine; how many rows that were."""
-        self.transaction.drop_quarantined(parts)
-        rows = sum(part.rows for part in parts)
-        self.state = self.state._replace(quarantined=self.state.quarantined - rows)
-        return rows
-
     def remember(self, client: str, key: str, digest: bytes, verdict: bytes) -> None:
-        """Keep the answer to a request that may be sent again."""
         self.transaction.remember(client, key, digest, self.state.at, verdict, MOST_BYTES)
 
     def write(self) -> None:
-        """Write the state, and forget what is old."""
         before, state = self.head.seq, self.state
         packed = state.pack()
         self.head = self.transaction.save_state(state.seq, self.head, packed)
@@ -219,3 +167,52 @@ class Session:
             "Restart the guard to go on from what the store holds."
         )
         raise StoreUnavailable(stored.went_back)
+
+
+def fingerprint(detector: Detector) -> str:
+    """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
+    digest = hashlib.sha256()
+    digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
+    for name, array in sorted(detector._arrays().items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
+        digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())
+    return digest.hexdigest()
+
+
+def claim(transaction: Transaction, start: GuardState, detector: Detector, *, adopt: bool) -> dict[str, Any] | None:
+    """Make sure that a store belongs to the detector; a note for the log when it was taken over from another one.
+
+    Counts, a person's freeze and answers to keys stay. The statistics begin anew, and the threshold is the new file's.
+    """
+    own, known, stored = fingerprint(detector), transaction.text("detector"), transaction.state()
+    if known == own:
+        return None
+    if known is not None and not adopt:
+        raise InvalidInput(
+            f"the store {transaction.name!r} holds the statistics of another detector; its rows do not belong to "
+            "this one. Choose another --store, go back to the detector file that it was made with, or take it over "
+            "(--adopt)."
+        )
+    names, n_classes = detector.class_names, detector.n_classes_
+    classes: dict[str, Any] = {"names": None if names is None else list(names), "number": n_classes}
+    earlier = read_json(transaction.text("classes") or "null") or classes
+    compared = "number" if earlier["names"] is None or names is None else "names"
+    if earlier[compared] != classes[compared]:
+        then, now = (", ".join(one["names"] or [f"{one['number']} without names"]) for one in (earlier, classes))
+        raise InvalidInput(
+            f"the store {transaction.name!r} was made with other classes ({then}) than this detector has ({now}), so "
+            "nothing of it can be taken over; choose another --store."
+        )
+    transaction.set_text("detector", own)
+    transaction.set_text("classes", write_json(classes))
+    if stored is None:
+        return None if known is None else {"rows": 0}
+    before = start.unpacked(stored, of_detector=False)
+    by_person = before.frozen is not None and before.frozen.by_person
+    state = start._replace(  # what only the old detector's logits explain begins anew, an alarm's freeze too
+        **{name: getattr(before, name) for name in ("seq", "at", "scored", "kept_out", "alarms_raised", "this_minute")},
+        frozen=before.frozen if by_person else None,
+    )
+    transaction.save_state(state.seq, transaction.head(), state.pack())
+    return {"rows": before.rows}

@@ -90,6 +90,17 @@ class Client:
         assert reply.status == 200, reply
         return reply.json
 
+    def live(self, prefix: str = "") -> Any:
+        """The first view of the live stream, on a connection of its own."""
+        other = http.client.HTTPConnection(self.connection.host, self.connection.port, timeout=20)
+        other.request("GET", f"{prefix}/v1/live", headers=self._own)
+        response = other.getresponse()
+        assert response.status == 200, response.status
+        while not (line := response.readline()).startswith(b"data: "):
+            pass
+        other.close()
+        return json.loads(line.removeprefix(b"data: "))
+
     def close(self) -> None:
         self.connection.close()
 

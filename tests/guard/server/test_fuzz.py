@@ -26,8 +26,7 @@ CASES = 15
 """Of each kind, for each operation."""
 OPERATIONS = (
     "POST /v2/models/guard/infer", "POST /v1/events", "GET /v1/state", "PUT /v1/threshold", "POST /v1/freeze",
-    "POST /v1/thaw", "POST /v1/reset", "GET /v1/quarantine", "POST /v1/quarantine/accept",
-    "POST /v1/quarantine/discard", "GET /v2", "GET /v2/health/live", "GET /v2/health/ready", "GET /v2/models/guard",
+    "POST /v1/thaw", "POST /v1/reset", "GET /v2", "GET /v2/health/live", "GET /v2/health/ready", "GET /v2/models/guard",
     "GET /v2/models/guard/ready", "GET /metrics",
 )  # fmt: skip
 

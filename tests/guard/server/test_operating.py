@@ -29,10 +29,10 @@ from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard import Policy
 from normscale.guard.server import event_log, events
 from normscale.guard.server.bounds import Bounds
-from normscale.guard.server.event_log import JsonLines, Refusals, TextLines
+from normscale.guard.server.event_log import Lines, Refusals
 from normscale.guard.server.events import CloudEvent, Webhook, checked_webhook
 from normscale.guard.server.settings import read_guards
-from normscale.guard.server.tokens import TokenFile, add_token
+from normscale.guard.server.tokens import Tokens, add_token
 
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
@@ -209,11 +209,12 @@ def test_files_of_guards_that_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         "[a]\ndetector = 'x'\n[a.policy]\nwidow = 3": "is not a policy",
         "[a]\ndetector = 'x'\n[b]\ndetector = 'x'": "a and b have one store",
         "[a": "cannot read the guards",
-        "[a]\ndetector = 'x'\nthreshold = '0.5'": "[a] threshold must be a number; got '0.5'",
-        "[a]\ndetector = 'x'\nthreshold = true": "[a] threshold must be a number; got True",
-        "[a]\ndetector = 'x'\nadopt = 'no'": "[a] adopt must be true or false; got 'no'",
-        "[a]\ndetector = 3": "[a] detector must be a text; got 3",
-        "[a]\ndetector = 'x'\npolicy = 3": "[a] policy must be a table; got 3",
+        "[a]\ndetector = 'x'\nthreshold = '0.5'": "[a] must have a detector, and no other keys than detector, store, policy, threshold, model, "
+        "tokens, adopt, logits: Expected `float | null`, got `str` - at `$.threshold`.",
+        "[a]\ndetector = 'x'\nthreshold = true": "got `bool` - at `$.threshold`",
+        "[a]\ndetector = 'x'\nadopt = 'no'": "Expected `bool`, got `str` - at `$.adopt`",
+        "[a]\ndetector = 3": "Expected `str`, got `int` - at `$.detector`",
+        "[a]\ndetector = 'x'\npolicy = 3": "is not a policy",
     }
     for text, match in wrong.items():
         file.write_text(text)
@@ -258,10 +259,10 @@ def test_a_removed_token_stops_working_at_once(operated: Operated) -> None:
 
 
 def test_without_a_file_only_the_environment_counts() -> None:
-    assert not TokenFile(None, {}).required
-    held = TokenFile(None, {"NORMSCALE_TOKEN": "nsk_" + "x" * 43})
+    assert not Tokens(None, {}).required
+    held = Tokens(None, {"NORMSCALE_TOKEN": "nsk_" + "x" * 43})
     assert held.required
-    assert len(held.current()) == 1
+    assert len(held) == 1
 
 
 def test_names_for_strangers_need_tokens(sample_guard: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,9 +324,8 @@ def test_more_idle_connections_than_are_allowed_keep_nobody_out(operated: Operat
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_metrics_tell_of_the_processes_and_of_what_is_running(start_server: Start, workers: str) -> None:
-    client = start_server("--workers", workers).client()
+def test_metrics_tell_of_the_process_and_of_what_is_running(start_server: Start) -> None:
+    client = start_server().client()
     for _ in range(10):
         fresh = {}
         for line in client.ask("GET", "/metrics").body.decode().splitlines():
@@ -336,7 +336,7 @@ def test_metrics_tell_of_the_processes_and_of_what_is_running(start_server: Star
         client.connection.close()
     (build,) = [name for name in fresh if name.startswith("normscale_build_info{")]
     assert f'version="{ns.__version__}"' in build
-    assert fresh["process_resident_memory_bytes"] > int(workers) * (20 << 20)
+    assert fresh["process_resident_memory_bytes"] > 20 << 20
     assert fresh["process_cpu_seconds_total"] > 0
     assert fresh["process_open_fds"] > 5
     assert 0 < time.time() - fresh["process_start_time_seconds"] < 3600
@@ -396,7 +396,7 @@ def sample_value(client: Client, line: str) -> float:
 def test_an_alarm_and_its_freeze_are_told_counted_and_sent(operated: Operated) -> None:
     admin = operated.client("cameras", "admin")
     assert admin.ask("POST", "/cameras/v1/reset").status == 200
-    assert eventually(lambda: operated.lines(event="decision", what="reset", by="cameras-admin"))
+    assert eventually(lambda: operated.lines(event="reset", by="cameras-admin"))
     before = len(operated.lines(event="alarm", reading="class_balance"))
     freezes = sample_value(admin, 'normscale_freezes_total{guard="cameras"}')
     rng = np.random.default_rng(5)
@@ -434,7 +434,7 @@ def test_an_alarm_and_its_freeze_are_told_counted_and_sent(operated: Operated) -
         distance.max()
     )
     assert admin.ask("PUT", "/cameras/v1/threshold", {"value": None}).status == 200
-    assert operated.lines(event="decision", what="threshold", by="cameras-admin")
+    assert operated.lines(event="threshold", by="cameras-admin")
 
 
 def test_refused_requests_are_told_without_what_strangers_wrote(operated: Operated) -> None:
@@ -455,29 +455,21 @@ def test_refused_requests_are_told_without_what_strangers_wrote(operated: Operat
 
 def test_a_trusted_proxy_is_believed_and_anyone_else_is_not(operated: Operated) -> None:
     anyone = operated.server.client()
-    assert anyone.ask("POST", "/open/v1/freeze", {}).status == 200
-    body = tensors(ROWS[0])
+    body = tensors(np.full((1, 8), 1e6))
     assert anyone.ask("POST", "/v2/models/open/infer", body, X_Forwarded_For="198.51.100.7").status == 200
-    aside = anyone.ask("GET", "/open/v1/quarantine").json["quarantine"]
-    assert aside[-1]["client"] == "198.51.100.7"  # test_access has a server that trusts nobody
-    assert anyone.ask("POST", "/open/v1/thaw", {}).status == 200
+    # test_access has a server that trusts nobody
+    assert anyone.live("/open")["flagged"][0]["client"] == "198.51.100.7"
 
 
 def test_a_client_may_name_its_sources(operated: Operated) -> None:
     sender, admin = operated.client("cameras", "score"), operated.client("cameras", "admin")
-    assert admin.ask("POST", "/cameras/v1/freeze", {}).status == 200
     for client in ("camera-7", "camera-8"):
-        assert sender.ask("POST", "/v2/models/cameras/infer", tensors(ROWS[:2], client=client)).status == 200
-    parts = admin.ask("GET", "/cameras/v1/quarantine").json["quarantine"]
-    assert {"cameras-score/camera-7", "cameras-score/camera-8"} <= {part["client"] for part in parts}
-    gone = admin.ask("POST", "/cameras/v1/quarantine/discard", {"client": "cameras-score/camera-7"})
-    assert gone.status == 200
-    parts = admin.ask("GET", "/cameras/v1/quarantine").json["quarantine"]
-    assert "cameras-score/camera-7" not in {part["client"] for part in parts}
+        far = tensors(np.full((1, 8), 1e6), client=client)
+        assert sender.ask("POST", "/v2/models/cameras/infer", far).status == 200
+    senders = {row["client"] for row in admin.live("/cameras")["flagged"]}
+    assert {"cameras-score/camera-7", "cameras-score/camera-8"} <= senders
     for wrong in ("", "x" * 65, "a\nb", 7):
         assert sender.ask("POST", "/v2/models/cameras/infer", tensors(ROWS[:2], client=wrong)).status == 422
-    assert admin.ask("POST", "/cameras/v1/quarantine/discard", {}).status == 200
-    assert admin.ask("POST", "/cameras/v1/thaw", {}).status == 200
 
 
 # ---------------------------------------------------------------- the parts alone
@@ -491,16 +483,16 @@ def record(**fields: Any) -> logging.LogRecord:
 
 def test_lines_are_one_line_each_and_tell_no_token() -> None:
     fields = {"guard": "a", "because": "line\nbreak nsk_abc-DEF", "value": 0.5}
-    line = JsonLines().format(record(**fields))
+    line = Lines("json").format(record(**fields))
     assert "\n" not in line
     told = json.loads(line)
     assert (told["event"], told["level"], told["guard"], told["value"]) == ("alarm", "warning", "a", 0.5)
     assert told["because"] == "line\nbreak [token]"
-    text = TextLines().format(record(**fields))
+    text = Lines("text").format(record(**fields))
     assert "\n" not in text
     assert text.endswith('alarm guard="a" because="line\\nbreak [token]" value=0.5')
     plain = logging.LogRecord("uvicorn.error", logging.ERROR, "", 0, "a %s", ("mistake",), None)
-    assert json.loads(JsonLines().format(plain))["message"] == "a mistake"
+    assert json.loads(Lines("json").format(plain))["message"] == "a mistake"
 
 
 def test_of_a_flood_of_refusals_only_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.guard import Guard, GuardPair, Policy, open_guard
-from normscale.guard.server import state_document as document_module
+from normscale.guard import Guard, Policy, open_guard
+from normscale.guard.server.state_document import state_document
 
 SAMPLE = ns.load_sample()
 DIGITS = SAMPLE.test.logits
@@ -28,10 +27,6 @@ def freeze(guard: Guard) -> None:
         if guard.state.frozen is None:
             guard.score(ONE_CLASS[start : start + 20])
     assert guard.state.frozen is not None
-
-
-def state_document(guard: Guard) -> dict[str, Any]:
-    return document_module.state_document(GuardPair(guard))
 
 
 def values(guard: Guard) -> dict[str, float | None]:

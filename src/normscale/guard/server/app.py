@@ -15,19 +15,18 @@ import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 from normscale._processes import end_with_parent
 from normscale._version import __version__
-from normscale.errors import FileFormatError, InvalidInput, MissingExtra, NormscaleError, StoreUnavailable
-from normscale.guard.server.bodies import encode_json, error_body
+from normscale.errors import FileFormatError, InvalidInput, NormscaleError, StoreUnavailable
 from normscale.guard.server.bounds import Shares
 from normscale.guard.server.event_log import Refusals
 from normscale.guard.server.events import Webhook
-from normscale.guard.server.handlers import Handlers, ShutdownSignal
+from normscale.guard.server.handlers import Handlers
 from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts, checked_origin
 from normscale.guard.server.instruments import Instruments
-from normscale.guard.server.openapi import SERVER_ROUTES, Route, openapi_document
-from normscale.guard.server.protocol import DROPPED, KNOWN
+from normscale.guard.server.protocol import DROPPED, KNOWN, LIVE
 from normscale.guard.server.request import (
     BadRequest,
     ClientGone,
@@ -37,9 +36,12 @@ from normscale.guard.server.request import (
     Reply,
     Scope,
     Send,
+    error_body,
     shown,
 )
+from normscale.guard.server.routes import SERVER_ROUTES, Route, openapi_document
 from normscale.guard.server.settings import ServerSettings
+from normscale.guard.server.tensors import encode_json
 
 _PRIVATE = (*SECURITY_HEADERS, (b"cache-control", b"no-store"))
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -56,25 +58,11 @@ _SERVER_ERROR = (
     "the server made a mistake, and its log says which. Whether it happened before or after rows were taken in is not "
     "known: ask again with the same idempotency_key, or look at /v1/state."
 )
+_Methods = dict[str, tuple[Route, Handlers | None, Handler]]
 
 
 class GuardApp:
-    """The application of one worker, for one guard or for several by name.
-
-    ======  ====================================================================================
-    400     no header Host, or a header twice that may come once
-    401     no token that is known; 403: it may not do this, or a page of another origin asks
-    404     no such path; 405: not by this method
-    408     the body did not arrive in time
-    413     the body is too large; declared bodies are refused before a byte is read
-    415     the body is compressed, or of a format that is not known
-    421     the header Host names another server
-    422     the body can be read and breaks a rule
-    500     the server made a mistake; its log has the traceback
-    503     too much to do, or the store cannot be used; ``Retry-After`` says when to try again
-    504     the answer took too long; 507: the disk is full
-    ======  ====================================================================================
-    """
+    """The application of one worker, for one guard or for several by name; docs/guard-http.md lists its statuses."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
@@ -88,10 +76,16 @@ class GuardApp:
         self._refusals = Refusals()
         self._webhook: Webhook | None = None
         self.guards = {name: Handlers(name, settings, self._instruments) for name in settings.guards}
-        self._routes: dict[str, dict[str, tuple[Route, Handlers | None, Handler]]] = {}
-        for route in (*SERVER_ROUTES, Route("GET", "/openapi.json", "openapi", "The interface")):
-            self._routes[route.path] = {"GET": (route, None, getattr(self, route.handler))}
-        self._routes["/"] = {"GET": (Route("GET", "/", "names", "Which guards there are"), None, self.names)}
+        self._routes: dict[str, _Methods] = {}
+        fixed: dict[str, Any] = {
+            "/v2": {"name": "normscale", "version": __version__, "extensions": ["binary_tensor_data"]},
+            "/v2/health/live": {"live": True},
+            "/": {"guards": {name: f"/{name}/" for name in self.guards}},  # one that nobody named has its page there
+        }
+        for route in (*SERVER_ROUTES, Route("GET", "/openapi.json", "openapi", ""), Route("GET", "/", "names", "")):
+            document = fixed.get(route.path)
+            handler = getattr(self, route.handler) if document is None else _always(Reply(encode_json(document)))
+            self._routes[route.path] = {"GET": (route, None, handler)}
         for guard in self.guards.values():
             for route in guard.routes:
                 self._routes.setdefault(route.path, {})[route.method] = (route, guard, guard.handler(route))
@@ -107,7 +101,6 @@ class GuardApp:
             await send({"type": "websocket.close"})
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Start and stop with the server."""
         await receive()
         try:
             await self.start()
@@ -124,10 +117,9 @@ class GuardApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def start(self) -> None:
-        """Open every guard."""
-        shutdown, self._webhook = ShutdownSignal(), Webhook(self._settings.webhook)
+        self._webhook = Webhook(self._settings.webhook)
         for guard in self.guards.values():
-            await guard.start(shutdown, self._webhook)
+            await guard.start(self._webhook)
         gc.collect()
         gc.freeze()  # what is loaded by now stays; looking through it again and again is felt in the answers' times
 
@@ -144,7 +136,7 @@ class GuardApp:
                 reply = refusal(error)
                 guard = next((handlers for _, handlers, _ in methods.values() if handlers is not None), None)
                 if isinstance(error, (StoreUnavailable, FileFormatError)) and guard is not None:
-                    self._count_store_error(guard, error)
+                    guard.store_failed(error)
                 elif reply.status == 500:
                     _LOGGER.exception("a request was not answered")
                 because = None if reply.status in (401, 404) else _sentence(error)  # of strangers' paths, nothing
@@ -153,9 +145,7 @@ class GuardApp:
             self._instruments.request(path, reply.status)
             await respond(request, reply, send)
 
-    async def _reply(
-        self, request: HttpRequest, methods: dict[str, tuple[Route, Handlers | None, Handler]], held: ExitStack
-    ) -> Reply:
+    async def _reply(self, request: HttpRequest, methods: _Methods, held: ExitStack) -> Reply:
         self._check_head(request)
         found = methods.get(request.method)
         if not methods:
@@ -198,7 +188,6 @@ class GuardApp:
             ) from None
 
     def _check_head(self, request: HttpRequest) -> None:
-        """Refuse what its headers alone show to be for another server, or from another's page."""
         headers = request.headers
         request.require_single_headers()
         host, origin = headers.get(b"host"), headers.get(b"origin")
@@ -209,30 +198,19 @@ class GuardApp:
         if origin is not None and request.method not in _SAFE:
             # Behind a proxy that does TLS the page is of https; a page of http is one of ours only if we speak it.
             schemes = (b"https://",) if request.scope.get("scheme") == "https" else (b"https://", b"http://")
-            own = {scheme + host.lower() for scheme in schemes}
-            if origin.lower() not in own | self._origins:
+            if origin.lower() not in {*(scheme + host.lower() for scheme in schemes), *self._origins}:
                 raise BadRequest(
                     403, "pages of another origin may not do this; --allow-origin lets one that you trust."
                 )
         if headers.get(b"content-encoding", b"").strip().lower() not in (b"identity", b""):
             raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")
 
-    async def server_metadata(self, _: HttpRequest) -> Reply:
-        """``GET /v2``."""
-        about = {"name": "normscale", "version": __version__, "extensions": ["binary_tensor_data"]}
-        return Reply(encode_json(about))
-
-    async def health(self, _: HttpRequest) -> Reply:
-        """``GET /v2/health/live``."""
-        return Reply(encode_json({"live": True}))
-
     async def all_ready(self, request: HttpRequest) -> Reply:
-        """``GET /v2/health/ready``."""
         for name, guard in self.guards.items():
             try:
                 await guard.ready(request)
             except (StoreUnavailable, FileFormatError) as error:
-                self._count_store_error(guard, error)
+                guard.store_failed(error)
                 raise BadRequest(refusal(error).status, f"{name}: {error}") from error
         return Reply(encode_json({"ready": True}))
 
@@ -252,17 +230,8 @@ class GuardApp:
         return Reply(self._instruments.exposition(states), "text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, _: HttpRequest) -> Reply:
-        """``GET /openapi.json``."""
         guards = {name: (guard.routes, guard.reads, guard.arrays) for name, guard in self.guards.items()}
         return Reply(encode_json(openapi_document(guards)))
-
-    def _count_store_error(self, guard: Handlers, error: Exception) -> None:
-        self._instruments.store_errors.labels(guard.name).inc()
-        guard.watcher.store_trouble(str(error))
-
-    async def names(self, _: HttpRequest) -> Reply:
-        """``GET /``; a guard that nobody named has its page there."""
-        return Reply(encode_json({"guards": {name: f"/{name}/" for name in self.guards}}))
 
 
 def worker_app(settings: ServerSettings) -> GuardApp:
@@ -299,12 +268,8 @@ def refusal(error: Exception) -> Reply:
     headers: dict[str, str] = {}
     if isinstance(error, BadRequest):
         status = error.status
-    elif isinstance(error, StoreUnavailable):
-        status = 507 if error.full else 503
-    elif isinstance(error, FileFormatError):  # a store that is damaged
-        status = 503
-    elif isinstance(error, MissingExtra):  # of a format that this server cannot read
-        status = 415
+    elif isinstance(error, (StoreUnavailable, FileFormatError)):  # the latter: a store that is damaged
+        status = 507 if getattr(error, "full", False) else 503
     else:
         status = 422 if isinstance(error, InvalidInput) else 500
     if status in (503, 507):
@@ -324,6 +289,7 @@ async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:
     ]
     content = reply.content
     if not isinstance(content, bytes):
+        request.scope[LIVE] = True
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await _stream(request, content, send)
         return
@@ -339,8 +305,6 @@ async def respond(request: HttpRequest, reply: Reply, send: Send) -> None:
 
 
 async def _stream(request: HttpRequest, pieces: AsyncIterator[bytes], send: Send) -> None:
-    """Send pieces until there are no more or the client is gone."""
-
     async def send_all() -> None:
         async for piece in pieces:
             await send({"type": "http.response.body", "body": piece, "more_body": True})

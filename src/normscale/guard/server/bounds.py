@@ -36,18 +36,7 @@ class Bounds(NamedTuple):
 
 
 class Shares:
-    """So much for all clients, and half of it for any one of them: one token cannot keep all others out.
-
-    Examples
-    --------
-    >>> places = Shares(4, "the server is busy")
-    >>> places.take("camera-7"); places.take("camera-7"); places.take("camera-8")
-    >>> places.take("camera-7")
-    Traceback (most recent call last):
-    normscale.guard.server.request.BadRequest: the server is busy. Try again in a second.
-    >>> places.give_back("camera-7"); places.taken
-    2
-    """
+    """So much for all clients, and half of it for any one of them: one token cannot keep all others out."""
 
     def __init__(self, most: int, full: str) -> None:
         self._most = most
@@ -63,7 +52,6 @@ class Shares:
         self._by_client[client] += amount
 
     def give_back(self, client: str, amount: int = 1) -> None:
-        """Give a share back."""
         self.taken -= amount
         self._by_client[client] -= amount
         if not self._by_client[client]:

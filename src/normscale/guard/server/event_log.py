@@ -1,7 +1,7 @@
 """What operators read: one line on stderr for every alarm, freeze, decision, refused request and death of a worker.
 
 Lines go through Python's :mod:`logging`, so uvicorn's own (a traceback, say) have the same form. Nothing that a client
-sent stands in them but what :func:`~normscale.guard.server.bad_request.shown` made harmless, and never a token.
+sent stands in them but what :func:`~normscale.guard.server.request.shown` made harmless, and never a token.
 """
 
 from __future__ import annotations
@@ -40,13 +40,7 @@ def tell(event: str, *, level: int = logging.INFO, **fields: Any) -> None:
 
 
 def iso_time(seconds: float) -> str:
-    """Seconds since 1970 as a date and a time, to the millisecond.
-
-    Examples
-    --------
-    >>> iso_time(0.25)
-    '1970-01-01T00:00:00.250Z'
-    """
+    """Seconds since 1970 as a date and a time, to the millisecond."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -57,7 +51,6 @@ class Refusals:
         self._second = self._logged = self._left_out = 0
 
     def log(self, **fields: Any) -> None:
-        """Write a line, or count it for the next."""
         now = int(time.monotonic())
         if now != self._second:
             self._second, self._logged = now, 0
@@ -69,46 +62,37 @@ class Refusals:
         self._left_out = 0
 
 
-class JsonLines(logging.Formatter):
-    """A record as one JSON object: time, level, event and its fields."""
+class Lines(logging.Formatter):
+    """A record as one JSON object, or for people: time, level, event, and its fields as name=value."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._as_json = form == LogFormat.JSON
 
     def format(self, record: logging.LogRecord) -> str:
-        return _SECRET.sub("[token]", json.dumps(self.document(record)))
-
-    def document(self, record: logging.LogRecord) -> dict[str, Any]:
-        """The fields of a line; uvicorn's own records are of the event ``server``."""
-        moment = iso_time(record.created)
+        """Write the fields of a line; uvicorn's own records are of the event ``server``."""
         fields = getattr(record, _FIELDS, None)
-        event = {"event": "server", "message": record.getMessage()} if fields is None else {"event": record.msg}
-        traceback = {"traceback": self.formatException(record.exc_info)} if record.exc_info else {}
-        return {"time": moment, "level": record.levelname.lower(), **event, **(fields or {}), **traceback}
-
-
-class TextLines(JsonLines):
-    """A record for people: time, event, and its fields as name=value; a traceback stands below."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        document = self.document(record)
-        moment, level, event = (document.pop(name) for name in ("time", "level", "event"))
-        traceback = document.pop("traceback", None)
-        if event == "server":
-            said = f"{level} {document['message']}"
+        event = "server" if fields is None else str(record.msg)
+        said = {"message": record.getMessage()} if fields is None else fields
+        moment, level = iso_time(record.created), record.levelname.lower()
+        traceback = self.formatException(record.exc_info) if record.exc_info else ""
+        if self._as_json:
+            more = {"traceback": traceback} if traceback else {}
+            line = json.dumps({"time": moment, "level": level, "event": event, **said, **more})
         else:
-            said = " ".join([event, *(f"{name}={json.dumps(value)}" for name, value in document.items())])
-        return _SECRET.sub("[token]", f"{moment} {said}" + ("" if traceback is None else f"\n{traceback}"))
+            shown = [level, said["message"]] if fields is None else [event]
+            shown += [f"{name}={json.dumps(value)}" for name, value in (fields or {}).items()]
+            line = " ".join([moment, *shown]) + ("\n" + traceback if traceback else "")
+        return _SECRET.sub("[token]", line)
 
 
 def log_config(form: str) -> dict[str, Any]:
     """For :func:`logging.config.dictConfig` and uvicorn: everything to stderr, in one form."""
-    formatter = JsonLines if form == "json" else TextLines
-    handler = {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"}
+    lines = {"handlers": ["lines"], "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"lines": {"()": f"{__name__}.{formatter.__name__}"}},
-        "handlers": {"lines": handler},
-        "loggers": {
-            _LOGGER.name: {"handlers": ["lines"], "level": "INFO", "propagate": False},
-            "uvicorn": {"handlers": ["lines"], "level": "WARNING", "propagate": False},
-        },
+        "formatters": {"lines": {"()": f"{__name__}.{Lines.__name__}", "form": form}},
+        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"}},
+        "loggers": {_LOGGER.name: {**lines, "level": "INFO"}, "uvicorn": {**lines, "level": "WARNING"}},
     }

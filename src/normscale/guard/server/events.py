@@ -13,12 +13,13 @@ import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
-from normscale.guard.entries import Entry, Event
+from normscale.guard.log import Entry, Event
 from normscale.guard.server.event_log import iso_time, tell
 from normscale.guard.server.instruments import Instruments
 
@@ -26,9 +27,7 @@ _MOST_WAITING = 256
 _SECONDS = 5.0
 _PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
 """Seconds before it is tried again."""
-_DECISIONS = frozenset(
-    event.value for event in (Event.THRESHOLD, Event.RESET, Event.ACCEPT, Event.DISCARD, Event.SWITCH)
-)
+_SILENT = (Event.ROWS, Event.KEPT_OUT, Event.CALM)
 
 
 def checked_webhook(url: str) -> str:
@@ -57,23 +56,15 @@ class CloudEvent(NamedTuple):
     data: dict[str, Any]
     id: str
 
-    def headers(self) -> dict[str, str]:
-        """Its attributes as they are sent."""
-        attributes = {"specversion": "1.0", "id": self.id, "source": self.source, "time": self.time}
-        attributes["type"] = f"normscale.guard.{self.event}"
-        return {f"ce-{name}": value for name, value in attributes.items()} | {"Content-Type": "application/json"}
-
-
-class _Waiting(NamedTuple):
-    """A message that was not delivered yet."""
-
-    message: CloudEvent
-    tries: int = 0
-
     @property
     def is_urgent(self) -> bool:
         """A freeze, a thaw or a decision does not wait behind alarms."""
-        return self.message.event != Event.ALARM
+        return self.event != Event.ALARM
+
+    def headers(self) -> dict[str, str]:
+        attributes = {"specversion": "1.0", "id": self.id, "source": self.source, "time": self.time}
+        attributes["type"] = f"normscale.guard.{self.event}"
+        return {f"ce-{name}": value for name, value in attributes.items()} | {"Content-Type": "application/json"}
 
 
 class Webhook:
@@ -87,7 +78,8 @@ class Webhook:
         self._url = url
         self._pauses = pauses
         self._opener = urllib.request.build_opener(_NoRedirects)
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[CloudEvent] = []
+        self._tries: Counter[str] = Counter()  # of those that wait
         self._stopping = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -97,11 +89,10 @@ class Webhook:
             self._thread.start()
 
     def send(self, message: CloudEvent) -> None:
-        """Queue a message; returns at once."""
         if self._thread is None:
             return
         with self._changed:
-            self._waiting.append(_Waiting(message))
+            self._waiting.append(message)
             dropped = self._next(urgent=False) if len(self._waiting) > _MOST_WAITING else None
             if dropped is not None:
                 self._waiting.remove(dropped)
@@ -119,8 +110,7 @@ class Webhook:
         self._thread.join(seconds)
         with self._changed:
             left, self._waiting = self._waiting, []
-        if left:
-            self._dropped("the server stopped", *left)
+        self._dropped("the server stopped", *left)
 
     def _work(self) -> None:
         failures = 0
@@ -130,32 +120,30 @@ class Webhook:
                 if not self._waiting:
                     return
                 chosen = self._next(urgent=True)
-            trouble = self._post(chosen.message)
-            gives_up = trouble is not None and (chosen.tries == len(self._pauses) or self._stopping)
+            trouble = self._post(chosen)
+            gives_up = trouble is not None and (self._tries[chosen.id] == len(self._pauses) or self._stopping)
             with self._changed:
                 if chosen not in self._waiting:  # it was dropped meanwhile
                     continue
-                place = self._waiting.index(chosen)
                 if trouble is None or gives_up:
-                    del self._waiting[place]
+                    self._waiting.remove(chosen)
+                    del self._tries[chosen.id]
+                    failures = 0
                 else:
-                    self._waiting[place] = chosen._replace(tries=chosen.tries + 1)
-                failures = 0 if trouble is None or gives_up else failures + 1
-                if failures:
-                    pause = self._pauses[min(failures, len(self._pauses)) - 1]
-                    self._changed.wait_for(self._must_go_on, pause)
+                    self._tries[chosen.id] += 1
+                    failures += 1
+                    self._changed.wait_for(self._must_go_on, self._pauses[min(failures, len(self._pauses)) - 1])
             if gives_up:
                 self._dropped(str(trouble), chosen)
 
-    def _next(self, *, urgent: bool) -> _Waiting:
+    def _next(self, *, urgent: bool) -> CloudEvent:
         """The first of those that are urgent, or are not; the first of all where there are none of them."""
         return next((one for one in self._waiting if one.is_urgent is urgent), self._waiting[0])
 
     def _must_go_on(self) -> bool:
-        return self._stopping or any(one.is_urgent and not one.tries for one in self._waiting)
+        return self._stopping or any(one.is_urgent and not self._tries[one.id] for one in self._waiting)
 
     def _post(self, message: CloudEvent) -> str | None:
-        """Send it once; what went wrong."""
         assert self._url is not None
         headers = {**message.headers(), "User-Agent": "normscale"}
         request = urllib.request.Request(self._url, write_json(message.data).encode(), headers)
@@ -167,9 +155,8 @@ class Webhook:
         except (OSError, ValueError, http.client.HTTPException) as error:
             return type(error).__name__
 
-    def _dropped(self, trouble: str, *lost: _Waiting) -> None:
-        events = Counter(one.message.event for one in lost)
-        for event, count in events.items():
+    def _dropped(self, trouble: str, *lost: CloudEvent) -> None:
+        for event, count in Counter(one.event for one in lost).items():
             more = {"count": count} if count > 1 else {}
             tell("webhook", level=logging.ERROR, host=self._host, because=trouble, dropped=event, **more)
 
@@ -183,45 +170,30 @@ class Watcher:
         self._webhook = webhook
         self._store_is_up = True
 
-    def report(self, entry: Entry, *, of_shadow: bool = False) -> None:
-        """Report an entry that is on disk; what a shadow does stands in the log alone."""
-        if entry.event in (Event.ROWS, Event.QUARANTINE):
-            return
-        note = read_json(entry.note) if entry.note else {}
-        if entry.event == Event.ALARM:
-            for alarm in note["alarms"]:
-                if not of_shadow:
-                    self._instruments.alarms.labels(self._name, alarm["name"]).inc()
-                reading = {"reading": alarm["name"], "value": alarm["value"], "limit": alarm["limit"]}
-                self._send(entry, alarm["text"], of_shadow, **reading)
-            return
-        if entry.event == Event.COMPARED:
-            tell("shadow", guard=self._name, **note)
-        if entry.by or entry.event in _DECISIONS:
-            tell("decision", guard=self._name, what=entry.event, by=entry.by, rows=entry.rows or None)
-        if entry.event == Event.FREEZE and not of_shadow:
-            self._instruments.freezes.labels(self._name).inc()
-        if entry.event in (Event.FREEZE, Event.THAW):
-            self._send(entry, note["because"], of_shadow, by_person=bool(entry.by))
-        elif entry.event in _DECISIONS and not of_shadow:
-            self._post(entry, f"by {entry.by or 'somebody'}", by=entry.by, rows=entry.rows, **note)
+    def report(self, entry: Entry) -> None:
+        """Report an entry that is on disk: log, counters and webhook get the same text and fields."""
+        event = str(entry.event)
+        self._instruments.happened(self._name, entry)
+        for text, fields in _messages(entry):
+            level = logging.WARNING if event in (Event.ALARM, Event.FREEZE) else logging.INFO
+            tell(event, level=level, guard=self._name, because=text, **fields)
+            data = {"guard": self._name, "text": f"{event} of guard {self._name}: {text}", **fields}
+            source = f"/v2/models/{self._name}"
+            self._webhook.send(CloudEvent(event, source, iso_time(entry.at), data, str(uuid.uuid4())))
 
     def store_trouble(self, sentence: str | None) -> None:
-        """Log when the store goes down, and when it is back."""
         if (sentence is None) == self._store_is_up:
             return
         self._store_is_up = sentence is None
         level = logging.INFO if sentence is None else logging.ERROR
         tell("store", level=level, guard=self._name, up=self._store_is_up, because=sentence)
 
-    def _send(self, entry: Entry, text: str, of_shadow: bool, **fields: Any) -> None:
-        event = entry.event
-        level = logging.INFO if event == Event.THAW else logging.WARNING
-        tell(event, level=level, guard=self._name, because=text, **fields, shadow=of_shadow or None)
-        if not of_shadow:
-            self._post(entry, text, **fields)
 
-    def _post(self, entry: Entry, text: str, **fields: Any) -> None:
-        data = {"guard": self._name, "text": f"{entry.event} of guard {self._name}: {text}", **fields}
-        source, time = f"/v2/models/{self._name}", iso_time(entry.at)
-        self._webhook.send(CloudEvent(str(entry.event), source, time, data, str(uuid.uuid4())))
+def _messages(entry: Entry) -> Iterator[tuple[str, dict[str, Any]]]:
+    note = entry.details
+    if entry.event == Event.ALARM:
+        for alarm in note["alarms"]:
+            yield alarm["text"], {"reading": alarm["name"], "value": alarm["value"], "limit": alarm["limit"]}
+    elif entry.event not in _SILENT:
+        who = {"by": entry.by, "by_person": bool(entry.by), "rows": entry.rows}
+        yield note.pop("because", f"by {entry.by or 'the command line'}"), {**who, **note}

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 from normscale.errors import FileFormatError, NormscaleError, StoreHeld, StoreUnavailable
-from normscale.guard import GuardPair, Request, Verdict
+from normscale.guard import Guard, Request, Verdict
 
 GROUP_NUMBERS = 1 << 22
 """Numbers in one group, which bounds its memory; a request is never divided."""
@@ -25,16 +25,16 @@ Python's five milliseconds, and hardly at all within a group of many rows, which
 _MANY_ROWS = 4096
 
 Result = TypeVar("Result")
-Job: TypeAlias = Callable[[GuardPair], Any]
+Job: TypeAlias = Callable[[Guard], Any]
 Work: TypeAlias = tuple[Request | Job, asyncio.Future[Any]]
 
 
 class GroupCommit:
-    """The way from the event loop to the guards, which nobody else may use from now on, and back."""
+    """The way from the event loop to the guard, which nobody else may use from now on, and back."""
 
-    def __init__(self, guards: GuardPair) -> None:
+    def __init__(self, guard: Guard) -> None:
         """Start the thread; call it inside the event loop."""
-        self._guards = guards
+        self._guard = guard
         self.is_failing = False
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Work] = []
@@ -45,7 +45,6 @@ class GroupCommit:
 
     @property
     def alive(self) -> bool:
-        """Whether requests are being answered."""
         return self._thread.is_alive() and not self._stopping
 
     async def submit(self, request: Request) -> Verdict:
@@ -53,8 +52,7 @@ class GroupCommit:
         verdict: Verdict = await self._put(request)
         return verdict
 
-    async def run(self, job: Callable[[GuardPair], Result]) -> Result:
-        """Run something on the guards, between two groups."""
+    async def run(self, job: Callable[[Guard], Result]) -> Result:
         result: Result = await self._put(job)
         return result
 
@@ -98,15 +96,14 @@ class GroupCommit:
         return work
 
     def _do(self, group: Sequence[Work]) -> list[Any]:
-        """The results of a group; an error is that of every request in it."""
         requests = [item for item, _ in group if isinstance(item, Request)]
         try:
             if requests:
                 many = sum(len(request.outputs) for request in requests) >= _MANY_ROWS
                 sys.setswitchinterval(_SHORT_TURN if many else _TURN)
-                results: list[Any] = self._guards.process(requests)
+                results: list[Any] = self._guard.process(requests)
             else:
-                results = [job(self._guards) for job, _ in group if not isinstance(job, Request)]
+                results = [job(self._guard) for job, _ in group if not isinstance(job, Request)]
             self.is_failing = False
         except Exception as error:  # every request of a group must hear of it
             results = [error] * len(group)
@@ -115,7 +112,6 @@ class GroupCommit:
 
 
 def _groups(work: Iterable[Work]) -> Iterator[list[Work]]:
-    """Requests that fit together, and each job by itself."""
     group: list[Work] = []
     numbers = 0
     for item, future in work:

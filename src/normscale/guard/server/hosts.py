@@ -25,22 +25,14 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
 )
 """What every response says to browsers."""
-
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
-_EVERYWHERE = ("0.0.0.0", "::", "")
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
 _ORIGIN = re.compile("https?://" + _HOST.pattern)
 
 
 class Hosts:
-    """The names that are answered to: loopback, the address bound to, and those named.
+    """The names that are answered to: loopback, the address bound to, and those named; ``*`` stands for all.
 
-    Parameters
-    ----------
-    bound : str
-        The address the server listens on. When it listens on all of them, any bare address will do.
-    names : collection of str
-        Further names, such as ``guard.example.com``; ``*`` stands for all.
+    Where the server listens on all addresses, any bare address will do.
 
     Examples
     --------
@@ -51,11 +43,11 @@ class Hosts:
 
     def __init__(self, bound: str, names: Collection[str] = ()) -> None:
         self._all = "*" in names
-        self._any_address = bound in _EVERYWHERE
-        self._names = {*_LOOPBACK, _written(bound), *(_checked(name) for name in names if name != "*")}
+        self._any_address = bound in ("0.0.0.0", "::", "")
+        own = ("localhost", "127.0.0.1", "[::1]", _written(bound))
+        self._names = {*own, *(_checked(name) for name in names if name != "*")}
 
     def allow(self, host: bytes) -> bool:
-        """Whether a request with this header Host is for this server."""
         match = _HOST.fullmatch(host.decode("latin-1").lower())
         if match is None:
             return False
@@ -64,13 +56,7 @@ class Hosts:
 
 
 def checked_origin(origin: str) -> bytes:
-    """An origin as browsers write it in the header, or :class:`InvalidInput`.
-
-    Examples
-    --------
-    >>> checked_origin("https://Guard.example.com/")
-    b'https://guard.example.com'
-    """
+    """An origin as browsers write it in the header, or :class:`InvalidInput`."""
     written = origin.lower().rstrip("/")
     if not _ORIGIN.fullmatch(written):
         raise InvalidInput(
@@ -81,12 +67,11 @@ def checked_origin(origin: str) -> bytes:
 
 
 def _written(address: str) -> str:
-    """An address as it stands in a header: IPv6 in brackets."""
-    return f"[{address.lower()}]" if ":" in address else address.lower()
+    return f"[{address.lower()}]" if ":" in address and not address.startswith("[") else address.lower()
 
 
 def _checked(name: str) -> str:
-    written = name.lower().rstrip(".") if name.startswith("[") else _written(name).rstrip(".")
+    written = _written(name).rstrip(".")
     match = _HOST.fullmatch(written)
     if match is None or match[1] != written or (written.startswith("[") and not _is_address(written)):
         raise InvalidInput(f"an allowed host must be a name or an address without port or scheme; got {name!r}.")

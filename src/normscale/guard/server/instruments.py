@@ -6,23 +6,23 @@ list. Clients are no label.
 
 from __future__ import annotations
 
-import glob
 import math
 import os
 import platform
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from normscale._version import __version__
 from normscale.guard import Verdict
+from normscale.guard.log import Entry, Event
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -30,8 +30,6 @@ _MARGINS = (*(-step for step in reversed(_STEPS)), 0.0, *_STEPS)
 """Scores have the scale of their detector, so these are fine near the threshold and coarse far from it."""
 _MOST_CLASSES = 100
 _RECENT_SECONDS = 10.0
-_JOINED: dict[str, Callable[[Iterable[float]], float]] = {"process_start_time_seconds": min, "process_max_fds": min}
-"""How such a metric of several workers becomes one; all others are added."""
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -51,23 +49,29 @@ class Instruments:
         self._seconds = histogram(
             "normscale_infer_seconds", "From a request's arrival to its answer.", ["guard"], buckets=_SECONDS
         )
-        self.alarms = counter("normscale_alarms", "Alarms that were raised.", ["guard", "reading"])
-        self.freezes = counter("normscale_freezes", "Times it was frozen.", ["guard"])
+        self._alarms = counter("normscale_alarms", "Alarms that were raised.", ["guard", "reading"])
+        self._freezes = counter("normscale_freezes", "Times it was frozen.", ["guard"])
         self.store_errors = counter("normscale_store_errors", "Requests that the store failed.", ["guard"])
         self._recent: deque[tuple[float, int, float]] = deque(maxlen=4096)
 
     def begin(self, guard: str, readings: Iterable[str]) -> None:
         """Let counters of a guard begin at 0, so that their first increase is seen."""
-        for fate in ("taken_in", "quarantined"):
+        for fate in ("taken_in", "kept_out"):
             self._rows.labels(guard, fate)
         for reading in readings:
-            self.alarms.labels(guard, reading)
-        for counter in (self.freezes, self.store_errors):
+            self._alarms.labels(guard, reading)
+        for counter in (self._freezes, self.store_errors):
             counter.labels(guard)
 
     def request(self, path: str, status: int) -> None:
-        """Count a request."""
         self._requests.labels(path, str(status)).inc()
+
+    def happened(self, guard: str, entry: Entry) -> None:
+        if entry.event == Event.ALARM:
+            for alarm in entry.details["alarms"]:
+                self._alarms.labels(guard, alarm["name"]).inc()
+        elif entry.event == Event.FREEZE:
+            self._freezes.labels(guard).inc()
 
     def answered(
         self, guard: str, verdict: Verdict, margins: NDArray[Any], names: Sequence[str] | None, seconds: float
@@ -79,7 +83,7 @@ class Instruments:
         if verdict.repeated:
             return
         self._rows.labels(guard, "taken_in").inc(verdict.taken_in)
-        self._rows.labels(guard, "quarantined").inc(rows - verdict.taken_in)
+        self._rows.labels(guard, "kept_out").inc(rows - verdict.taken_in)
         margin = self._margins.labels(guard)
         if rows == 1:
             margin.observe(float(margins[0]))
@@ -94,28 +98,30 @@ class Instruments:
 
     def summary(self) -> dict[str, Any]:
         """Rows and requests per second, and latencies, of this worker in the last ten seconds."""
-        since = time.monotonic() - _RECENT_SECONDS
-        recent = [item for item in self._recent if item[0] >= since]
-        span = _RECENT_SECONDS
-        if len(self._recent) == self._recent.maxlen and recent and recent[0] == self._recent[0]:
-            span = max(1e-3, time.monotonic() - recent[0][0])  # the memory is shorter than ten seconds
-        times = sorted(seconds for *_, seconds in recent)
+        now = time.monotonic()
+        recent = [item for item in self._recent if item[0] >= now - _RECENT_SECONDS]
+        # Where the memory is shorter than ten seconds, they are those that it covers.
+        span = max(1e-3, now - recent[0][0]) if len(recent) == self._recent.maxlen else _RECENT_SECONDS
+        times = sorted(1e3 * seconds for *_, seconds in recent)
+        p50, p99 = (times[int(share * len(times))] if times else None for share in (0.5, 0.99))
         return {
             "throughput": {"rows": sum(rows for _, rows, _ in recent) / span, "requests": len(recent) / span},
-            "latency": {"p50_ms": _quantile(times, 0.5), "p99_ms": _quantile(times, 0.99)},
+            "latency": {"p50_ms": p50, "p99_ms": p99},
         }
 
     def exposition(self, states: Mapping[str, tuple[dict[str, Any], bool]]) -> bytes:
         """All metrics of guards in Prometheus' text format: of each its ``/v1/state``, and whether its store is up."""
+        about = {"version": __version__, "python": platform.python_version()}
+        families: list[Metric] = [InfoMetricFamily("normscale_build", "What is running.", value=about)]
         counted = self._registry
         if MULTIPROCESS in os.environ:
             from prometheus_client.multiprocess import MultiProcessCollector
 
             counted = CollectorRegistry()
             MultiProcessCollector(counted)  # type: ignore[no-untyped-call]
-        about = {"version": __version__, "python": platform.python_version()}
-        build = InfoMetricFamily("normscale_build", "What is running.", value=about)
-        families = [build, *_process_metrics(), *_state_metrics(states)]
+        else:
+            families += ProcessCollector(registry=None).collect()
+        families += _state_metrics(states)
         for family in counted.collect():  # a token of one guard sees nothing of another
             family.samples = [one for one in family.samples if one.labels.get("guard") in (None, *states)]
             families.append(family)
@@ -133,82 +139,22 @@ class _Families(CollectorRegistry):
         return iter(self._families)
 
 
-def _process_metrics() -> list[Metric]:
-    """Memory, processor time and open files, of all workers together; none where there is no ``/proc``."""
-    pids = {os.getpid()}
-    if MULTIPROCESS in os.environ:  # a file of each worker's counters is there, also of one that has died
-        names = glob.glob(os.path.join(os.environ[MULTIPROCESS], "counter_*.db"))
-        pids |= {int(name.rpartition("_")[2].removesuffix(".db")) for name in names}
-    families: dict[str, Metric] = {}
-    for pid in sorted(pids):
-        for family in ProcessCollector(pid=partial(int, pid), registry=None).collect():
-            known = families.setdefault(family.name, family)
-            if known is not family:
-                (one,), (other,) = known.samples, family.samples
-                join = _JOINED.get(family.name, sum)
-                known.samples = [one._replace(value=join((one.value, other.value)))]
-    return list(families.values())
+def _state_metrics(states: Mapping[str, tuple[dict[str, Any], bool]]) -> list[Metric]:
+    families: dict[str, GaugeMetricFamily] = {}
 
+    def put(name: str, text: str, value: Any, **labels: str) -> None:
+        family = families.setdefault(name, GaugeMetricFamily(f"normscale_{name}", text, labels=list(labels)))
+        family.add_metric(list(labels.values()), math.nan if value is None else float(value))
 
-_GAUGES: tuple[tuple[str, str, Callable[[dict[str, Any]], float]], ...] = (
-    ("statistics_rows", "Rows in the statistics.", lambda state: state["rows"]),
-    ("quarantined_rows", "Rows in quarantine.", lambda state: state["quarantined"]),
-    ("frozen", "1 while nothing is taken in.", lambda state: state["mode"] == "frozen"),
-    ("threshold", "Scores above are flagged.", lambda state: state["threshold"]["value"]),
-)
-_SHADOW_GAUGES: tuple[tuple[str, str, Callable[[dict[str, Any]], float]], ...] = (
-    ("shadow_frozen", "1 while the shadow is.", lambda shadow: shadow["mode"] == "frozen"),
-    ("shadow_up", "0 while the shadow's store fails.", lambda shadow: shadow["trouble"] is None),
-    ("shadow_alarms", "Alarms of the shadow that stand.", lambda shadow: len(shadow["alarms"])),
-)
-
-
-def _state_metrics(states: Mapping[str, tuple[dict[str, Any], bool]]) -> Iterator[Metric]:
-    """The guards' states as metrics; every worker gives the same."""
-
-    def gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"normscale_{name}", text, labels=["guard", *labels])
-
-    up = gauge("store_up", "0 while the store cannot be read; then the rest is old.")
-    drift = gauge("drift", "How far recent rows, and running statistics, are from training; NaN: not known.", "reading")
-    limits = gauge("drift_limit", "An alarm is raised above it.", "reading")
-    alarms = gauge("alarm", "1 while an alarm stands.", "reading")
-    plain = [(gauge(name, text), value) for name, text, value in _GAUGES]
-    of_shadow = [(gauge(name, text), value) for name, text, value in _SHADOW_GAUGES]
-    compared = CounterMetricFamily(
-        "normscale_shadow_rows", "Rows scored by the shadow, too, by who flagged them.", labels=["guard", "flagged_by"]
-    )
-    missed = CounterMetricFamily("normscale_shadow_missed_rows", "Rows of this worker it missed.", labels=["guard"])
-    for guard, (state, store_is_up) in states.items():
-        up.add_metric([guard], store_is_up)
-        for family, value in plain:
-            family.add_metric([guard], float(value(state)))
+    for guard, (state, is_up) in states.items():
+        put("store_up", "0 while the store cannot be read; then the rest is old.", is_up, guard=guard)
+        put("statistics_rows", "Rows in the statistics.", state["rows"], guard=guard)
+        put("frozen", "1 while nothing is taken in.", state["mode"] == "frozen", guard=guard)
+        put("threshold", "Scores above are flagged.", state["threshold"]["value"], guard=guard)
         standing = {alarm["name"] for alarm in state["alarms"]}
         for reading in state["readings"]:
-            name, value_now = reading["name"], reading["value"]
-            drift.add_metric([guard, name], math.nan if value_now is None else value_now)
-            limits.add_metric([guard, name], float(reading["limit"]))
-            alarms.add_metric([guard, name], float(name in standing))
-        shadow = state["shadow"]
-        if shadow is not None:
-            agreement, flagged = (
-                shadow["agreement"],
-                {"serving": "serving_only", "shadow": "shadow_only", "both": "both"},
-            )
-            for label, name in flagged.items():
-                compared.add_metric([guard, label], agreement[name])
-            neither = agreement["rows"] - sum(agreement[name] for name in flagged.values())
-            compared.add_metric([guard, "neither"], neither)
-            missed.add_metric([guard], shadow["missed"])
-            for family, value in of_shadow:
-                family.add_metric([guard], float(value(shadow)))
-    yield from (up, drift, limits, alarms, *(family for family, _ in plain))
-    if compared.samples:
-        yield from (compared, missed, *(family for family, _ in of_shadow))
-
-
-def _quantile(times: list[float], share: float) -> float | None:
-    """In milliseconds."""
-    if not times:
-        return None
-    return 1e3 * times[min(len(times) - 1, int(share * len(times)))]
+            labels = {"guard": guard, "reading": reading["name"]}
+            put("drift", "How far the stream is from training; NaN: not known.", reading["value"], **labels)
+            put("drift_limit", "An alarm is raised above it.", reading["limit"], **labels)
+            put("alarm", "1 while an alarm stands.", reading["name"] in standing, **labels)
+    return list(families.values())

@@ -11,26 +11,18 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from normscale.guard.server.bodies import error_body
 from normscale.guard.server.bounds import Bounds
 from normscale.guard.server.event_log import Refusals
 from normscale.guard.server.hosts import SECURITY_HEADERS
+from normscale.guard.server.request import error_body
 
-KNOWN, DROPPED = "normscale.known", "normscale.dropped"
+KNOWN, DROPPED, LIVE = "normscale.known", "normscale.dropped", "normscale.live"
 """What the application says of a request in its scope: who sent it is known; it was answered, and its body is not read
-but dropped."""
+but dropped; its answer goes on until somebody hangs up."""
 
 
 class GuardProtocol(HttpToolsProtocol):
-    """One connection. Errors are JSON, as everywhere, and close it.
-
-    ======  =======================================================================================
-    400     not HTTP
-    408     the head of a request was begun and not finished in time; without a byte it just closes
-    431     the head, or what stands between the pieces of a body, is too long
-    503     too many connections, and on each of them a request of a known client is under way
-    ======  =======================================================================================
-    """
+    """One connection. Errors are JSON, as everywhere, and close it."""
 
     bounds: ClassVar[Bounds] = Bounds()
     refusals: ClassVar[Refusals] = Refusals()
@@ -57,6 +49,12 @@ class GuardProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clock()
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        """End with the server; an answer without an end would keep it waiting."""
+        super().shutdown()
+        if self.cycle is not None and self.cycle.scope.get(LIVE, False) and not self.cycle.response_complete:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Hand bytes to the parser; those that lead nowhere are counted."""
@@ -90,7 +88,6 @@ class GuardProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Check the size of the head, then let uvicorn start the request."""
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self.bounds.max_head:
             self._refusal = 431, self._too_long()
             raise ValueError(self._refusal[1])  # uvicorn takes it for a request that cannot be parsed
@@ -105,7 +102,6 @@ class GuardProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of a body; the application bounds its size."""
         self._advance()
         super().on_body(body)
 
@@ -115,7 +111,6 @@ class GuardProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what could not be parsed, and say it in JSON."""
         self._refuse(*self._refusal)
 
     def _advance(self) -> None:
@@ -163,7 +158,6 @@ class GuardProtocol(HttpToolsProtocol):
         return True
 
     def _refuse(self, status: int, sentence: str) -> None:
-        """Answer and close; when another answer is under way, only close."""
         self._stop_clock()
         self.refusals.log(status=status, address=self.client and self.client[0], because=sentence)
         cycle = self.cycle

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, NamedTuple, TypeAlias
 
+from normscale.encoding.json_text import write_json
 from normscale.errors import NormscaleError
 
 JSON = "application/json"
@@ -43,6 +44,11 @@ class BadRequest(NormscaleError):
         self.status = status
 
 
+def error_body(sentence: str) -> bytes:
+    """The body of every response that is an error."""
+    return write_json({"error": sentence}).encode()
+
+
 def shown(text: object) -> str:
     """What a client sent, fit for an error message: plain ASCII on one line, at most 100 characters.
 
@@ -56,17 +62,7 @@ def shown(text: object) -> str:
 
 
 class HttpRequest:
-    """A request whose body is still to be read.
-
-    Attributes
-    ----------
-    headers : dict of bytes to bytes
-        By name in lower case.
-    body : bytes or bytearray
-        Empty until :meth:`read_body`.
-    client : str
-        Whose request it is, once that is known.
-    """
+    """A request whose body is still to be read; headers are by name in lower case."""
 
     __slots__ = ("_receive", "body", "client", "headers", "method", "path", "scope", "unread")
 
@@ -79,20 +75,18 @@ class HttpRequest:
         self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
         self.body: Body = b""
         self.client = ""
+        """Whose request it is, once that is known."""
 
     @property
     def address(self) -> str:
-        """Where it comes from."""
         address = self.scope.get("client")
         return str(address[0]) if address else "local"
 
     def header(self, name: bytes) -> str | None:
-        """A header by its name in lower case."""
         value = self.headers.get(name)
         return None if value is None else str(value, "latin-1")
 
     def require_single_headers(self) -> None:
-        """Refuse a header that comes twice and contradicts itself."""
         if len(self.headers) == len(self.scope["headers"]):
             return
         names = [name for name, _ in self.scope["headers"]]
@@ -103,8 +97,9 @@ class HttpRequest:
     async def read_body(self, max_body: int, take: Callable[[int], None] = lambda _: None) -> None:
         """Read the body within its bounds of size and memory; ``take`` is told of every piece and may refuse it."""
         declared = self.headers.get(b"content-length", b"0")
+        too_large = BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")
         if not declared.isdigit() or int(declared) > max_body:
-            raise _too_large(max_body)
+            raise too_large
         parts: list[bytes] = []
         size = 0
         while self.unread:
@@ -116,7 +111,7 @@ class HttpRequest:
             size += len(part)
             self.unread = message.get("more_body", False)
             if size > max_body:
-                raise _too_large(max_body)
+                raise too_large
             take(len(part))
         self.body = parts[0] if len(parts) == 1 else bytearray().join(parts)
 
@@ -144,7 +139,3 @@ class HttpRequest:
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply]]
 """What answers a route."""
-
-
-def _too_large(max_body: int) -> BadRequest:
-    return BadRequest(413, f"the body is larger than {max_body} bytes. Send fewer rows at once.")

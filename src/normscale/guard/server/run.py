@@ -24,7 +24,7 @@ from normscale.guard.server.hosts import Hosts, checked_origin
 from normscale.guard.server.instruments import MULTIPROCESS
 from normscale.guard.server.protocol import GuardProtocol
 from normscale.guard.server.settings import ServerSettings
-from normscale.guard.server.tokens import load_tokens
+from normscale.guard.server.tokens import Tokens
 
 _SHUTDOWN_SECONDS = 3
 _WORKER_SECONDS = 15
@@ -47,12 +47,9 @@ def check_settings(settings: ServerSettings) -> None:
         checked_webhook(settings.webhook)
     if settings.log_format not in tuple(LogFormat):
         raise InvalidInput(f"a log format is one of {', '.join(LogFormat)}; got {settings.log_format!r}.")
-    for guard in settings.guards.values():
-        if len(set(guard.stores)) < len(guard.stores) and guard.store != ":memory:":
-            raise InvalidInput(f"a shadow needs a store of its own (--shadow-store); both are {guard.store!r}.")
-    if settings.workers > 1 and any(":memory:" in guard.stores for guard in settings.guards.values()):
+    if settings.workers > 1 and any(guard.store == ":memory:" for guard in settings.guards.values()):
         raise InvalidInput("a store in memory cannot be shared by several workers; give --store FILE.")
-    without = [name for name, guard in settings.guards.items() if not len(load_tokens(guard.tokens))]
+    without = [name for name, guard in settings.guards.items() if not len(Tokens(guard.tokens))]
     reached = settings.host if not settings.is_loopback else "a server behind --allow-host" if settings.hosts else ""
     if reached and without:
         raise InvalidInput(
@@ -110,7 +107,6 @@ class Workers(Multiprocess):
     """uvicorn's workers; a death is told, and none of them, hung or stopped, outlives the server."""
 
     def keep_subprocess_alive(self) -> None:
-        """Replace workers that have died or do not answer."""
         before = list(self.processes)
         super().keep_subprocess_alive()
         for old, new in zip(before, self.processes, strict=False):
@@ -122,7 +118,6 @@ class Workers(Multiprocess):
         _stay()
 
     def join_all(self) -> None:
-        """Wait for them, but not for ever."""
         deadline = time.monotonic() + _WORKER_SECONDS
         for process in self.processes:
             process.process.join(max(0.0, deadline - time.monotonic()))
@@ -162,7 +157,6 @@ def _stay(*_: object) -> None:
 
 
 def _allow_connections(wanted: int) -> None:
-    """Let the process open as many files as it may have connections, where the system lets it."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

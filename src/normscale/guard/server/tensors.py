@@ -1,11 +1,7 @@
 """Tensors of the Open Inference Protocol: the body of a request to arrays, and arrays to the body of an answer.
 
-JSON, and the binary tensor extension: after a JSON part, whose length is in the header
-``Inference-Header-Content-Length``, the bytes of the tensors follow in their order.
-
 Names, types and shapes are looked at before a number is read, and the commas of JSON say how many numbers there will be
-before one is made. What comes out may be trusted. Everything else is a :class:`BadRequest` with a status and a
-sentence.
+before one is made. What comes out may be trusted. Everything else is a :class:`BadRequest`.
 """
 
 from __future__ import annotations
@@ -22,7 +18,6 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from numpy.typing import NDArray
 
 from normscale.encoding.json_text import number_for_json
-from normscale.guard.server.bodies import encode_json
 from normscale.guard.server.request import BadRequest, Body, Reply, shown
 
 HEADER = "Inference-Header-Content-Length"
@@ -35,6 +30,7 @@ DATATYPES: Mapping[str, np.dtype[Any]] = {
     **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
 }
 """The protocol's names of types; BF16, which numpy lacks, is read, and BYTES (texts) is written."""
+encode_json = msgspec.json.Encoder().encode
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 Parameters = dict[str, int | float | bool | str]
@@ -66,7 +62,6 @@ class InferRequest(Struct):
     outputs: list[WantedOutput] = []
 
     def require_outputs(self, known: Sequence[str]) -> None:
-        """Refuse to give outputs that there are not."""
         unknown = [one.name for one in self.outputs if one.name not in known]
         if unknown:
             raise BadRequest(422, f"there is no output {shown(unknown[0])}; there are {', '.join(known)}.")
@@ -117,7 +112,6 @@ class TensorSpec(NamedTuple):
     """Whether no other type of numbers is taken."""
 
     def document(self) -> dict[str, Any]:
-        """As the protocol's metadata has it."""
         shape = [-1 if length is None else length for length in self.shape]
         return {"name": self.name, "datatype": self.datatype, "shape": shape}
 
@@ -157,13 +151,6 @@ def read_tensors(
     """The arrays of a request by name, in the order of ``specs``: each with as many rows, at least one, in C order.
 
     With ``others_too`` tensors that no spec names are passed over.
-
-    Examples
-    --------
-    >>> body = b'{"inputs": [{"name": "logits", "shape": [1, 2], "datatype": "FP32", "data": [1, -2]}]}'
-    >>> request, rest = read_body(body, None)
-    >>> read_tensors(request.inputs, rest, [TensorSpec("logits", "FP32", (None, 2))], 100)
-    {'logits': array([[ 1., -2.]], dtype=float32)}
     """
     wanted = {spec.name: spec for spec in specs}
     names = [tensor.name for tensor in tensors]

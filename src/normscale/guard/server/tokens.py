@@ -1,18 +1,9 @@
 """Who may do what: a file of clients, each with a role and the hash of its secret.
 
-One client per line, as JSON::
-
-    {"name": "camera-7", "role": "score", "sha256": "9f86d0..."}
-
-A secret is 256 random bits, so its plain SHA-256 cannot be turned back and the file may be read by anyone; it must not
-be writable by everyone, for a line more is a client more. Roles are no ladder: a camera that sends rows has no business
-in the statistics, and whoever watches them must not move them.
-
-========  ==================================================
-``score``  send rows or inputs to be scored, nothing else
-``read``   look at the state, the page, the metrics, nothing else
-``admin``  both, and change the guard
-========  ==================================================
+One client per line, as JSON: ``{"name": "camera-7", "role": "score", "sha256": "9f86d0..."}``. A secret is 256 random
+bits, so its plain SHA-256 cannot be turned back and the file may be read by anyone. It must not be writable by
+everyone, for a line more is a client more. Roles are no ladder: a camera that sends rows has no business in the
+statistics, and whoever watches them must not move them.
 """
 
 from __future__ import annotations
@@ -24,7 +15,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from normscale._lock import lock_file
@@ -35,11 +26,9 @@ ROLES: Mapping[str, frozenset[str]] = {
     "read": frozenset({"read"}),
     "admin": frozenset({"score", "read", "admin"}),
 }
-"""Role -> the actions it may take."""
-
+"""Role -> the actions it may take: send rows, look at the state, the page and the metrics, change the guard."""
 ENVIRONMENT = "NORMSCALE_TOKEN"
 """The environment variable that holds the secret of one more client, an administrator."""
-
 _PREFIX = "nsk_"  # lets people and secret scanners see what it is
 _SHORTEST = 20
 _RULES = {
@@ -51,60 +40,20 @@ _RULES = {
 
 
 class Client(NamedTuple):
-    """Who sent a request."""
+    """Who sends requests."""
 
     name: str
     role: str
+    sha256: str
+
+    def may(self, action: str) -> bool:
+        return action in ROLES[self.role]
 
 
 class Tokens:
-    """The clients that are known, by the hashes of their secrets."""
+    """The clients of a file as it is now, and the administrator whose secret the environment holds.
 
-    __slots__ = ("_clients",)
-
-    def __init__(self, clients: Iterable[tuple[str, str, str]]) -> None:
-        """Take (name, role, sha256) of each client."""
-        self._clients = tuple((bytes.fromhex(digest), Client(name, role)) for name, role, digest in clients)
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def __repr__(self) -> str:
-        """Say how many there are; neither secrets nor hashes."""
-        return f"Tokens({len(self)} clients)"
-
-    def identify(self, authorization: str | None) -> Client | None:
-        """Whose secret a header ``Authorization: Bearer nsk_...`` holds, or the password of ``Basic``; None: nobody's.
-
-        Takes as long for the first client as for the last and for a stranger.
-
-        Examples
-        --------
-        >>> secret, line = new_token("camera-7", "score")
-        >>> tokens = Tokens([parse_line(line)])
-        >>> tokens.identify(f"Bearer {secret}")
-        Client(name='camera-7', role='score')
-        >>> tokens.identify("Bearer nsk_guess") is None
-        True
-        """
-        scheme, _, secret = (authorization or "").partition(" ")
-        if scheme.lower() == "basic":  # of senders that know an address with a password and nothing else
-            try:
-                secret = base64.b64decode(secret, validate=True).decode("latin-1").partition(":")[2]
-            except ValueError:
-                return None
-        elif scheme.lower() != "bearer":
-            return None
-        digest = hashlib.sha256(secret.strip().encode("utf-8", "surrogatepass")).digest()
-        found: Client | None = None
-        for known, client in self._clients:
-            if hmac.compare_digest(known, digest):
-                found = client
-        return found
-
-
-class TokenFile:
-    """The clients of a file as it is now: a line that is removed stops working at once.
+    A line that is removed stops working at once.
 
     Attributes
     ----------
@@ -117,12 +66,33 @@ class TokenFile:
         self._path = path
         self._environment = environment
         self._stamp: tuple[int, ...] | None = None
-        self._tokens = load_tokens(path, environment)
+        self._clients = self._read()
 
-    def current(self) -> Tokens:
-        """Everyone who is known; :class:`FileFormatError` while the file cannot be read."""
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def identify(self, authorization: str | None) -> Client | None:
+        """Whose secret a header ``Authorization: Bearer nsk_...`` holds, or the password of ``Basic``; None: nobody's.
+
+        Takes as long for the first client as for the last and for a stranger. Raises :class:`FileFormatError` while the
+        file cannot be read.
+        """
+        self._refresh()
+        scheme, _, secret = (authorization or "").partition(" ")
+        if scheme.lower() == "basic":  # of senders that know an address with a password and nothing else
+            try:
+                secret = base64.b64decode(secret, validate=True).decode("latin-1").partition(":")[2]
+            except ValueError:
+                return None
+        elif scheme.lower() != "bearer":
+            return None
+        digest = hashlib.sha256(secret.strip().encode("utf-8", "surrogatepass")).hexdigest()
+        found = [client for client in self._clients if hmac.compare_digest(client.sha256, digest)]
+        return found[0] if found else None
+
+    def _refresh(self) -> None:
         if self._path is None:
-            return self._tokens
+            return
         try:
             found = os.stat(self._path)
             stamp = (found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode)
@@ -130,34 +100,69 @@ class TokenFile:
             stamp = None
         if stamp is None or stamp != self._stamp:
             self._stamp = None
-            self._tokens = load_tokens(self._path, self._environment)
+            self._clients = self._read()
             self._stamp = stamp
-        return self._tokens
+
+    def _read(self) -> list[Client]:
+        clients = [] if self._path is None else _parse(_text(self._path), self._path)
+        secret = self._environment.get(ENVIRONMENT)
+        if secret is not None:
+            if len(secret) < _SHORTEST or secret != secret.strip():
+                raise InvalidInput(
+                    f"{ENVIRONMENT} must be at least {_SHORTEST} characters without spaces around them; got "
+                    f"{len(secret)} characters. Make one: normscale token NAME --role admin."
+                )
+            clients.append(Client("environment", "admin", hashlib.sha256(secret.encode()).hexdigest()))
+        return _without_twins(clients, self._path or ENVIRONMENT)
 
 
-def may(role: str, action: str) -> bool:
-    """Whether a role may take an action: ``score``, ``read`` or ``admin``.
-
-    Examples
-    --------
-    >>> may("score", "score"), may("score", "read"), may("read", "score"), may("admin", "read")
-    (True, False, False, True)
-    """
-    return action in ROLES.get(role, frozenset())
-
-
-def new_token(name: str, role: str) -> tuple[str, str]:
-    """A fresh secret, and the line that makes its owner known. The secret is kept nowhere."""
+def add_token(path: str | os.PathLike[str], name: str, role: str) -> str:
+    """Make a client known in a file, which is made for its owner alone when it is not there; returns the secret."""
     for field, value in (("name", name), ("role", role)):
         pattern, rule = _RULES[field]
         if not pattern.fullmatch(value):
             raise InvalidInput(f"a token's {field} must be {rule}; got {value[:80]!r}.")
     secret = _PREFIX + secrets.token_urlsafe(32)
-    return secret, json.dumps({"name": name, "role": role, "sha256": _digest(secret)})
+    line = json.dumps(Client(name, role, hashlib.sha256(secret.encode()).hexdigest())._asdict())
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(handle, "r+", encoding="utf-8", errors="backslashreplace") as file:
+        lock_file(handle)  # on Windows nothing is done: appending a line is all that can collide
+        text = file.read()
+        if any(client.name == name for client in _parse(text, os.fspath(path))):
+            raise InvalidInput(f"{os.fspath(path)} knows {name!r} already; take another name or remove its line.")
+        file.write("\n" * (text != "" and not text.endswith("\n")) + line + "\n")
+        file.flush()
+        os.fsync(handle)
+    return secret
 
 
-def parse_line(line: str) -> tuple[str, str, str]:
-    """Name, role and hash out of a line; ``ValueError`` says what is wrong with it."""
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            open_to_all = os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o002
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise FileFormatError(
+            f"cannot read the tokens in {path}: {reason}. Make it: normscale token NAME --role score --file {path}."
+        ) from None
+    if open_to_all:
+        raise FileFormatError(f"{path} can be written by everyone, so anyone could add a client. chmod o-w it.")
+    return text
+
+
+def _parse(text: str, shown: str) -> list[Client]:
+    clients = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            clients += [_client(line)] if line.strip() else []
+        except ValueError as error:
+            raise FileFormatError(f"{shown}, line {number}: {error}. Make it again with: normscale token.") from None
+    return _without_twins(clients, shown)
+
+
+def _client(line: str) -> Client:
+    """The client of a line; ``ValueError`` says what is wrong with it."""
     try:
         pairs = json.loads(line, object_pairs_hook=tuple)  # as pairs, so that a field said twice is seen
     except (ValueError, RecursionError):
@@ -168,86 +173,13 @@ def parse_line(line: str) -> tuple[str, str, str]:
     for field, (pattern, rule) in _RULES.items():
         if not isinstance(entry[field], str) or not pattern.fullmatch(entry[field]):
             raise ValueError(f"its {field} must be {rule}")
-    return entry["name"], entry["role"], entry["sha256"]
+    return Client(**entry)
 
 
-def load_tokens(path: str | os.PathLike[str] | None, environment: Mapping[str, str] = os.environ) -> Tokens:
-    """The clients of a file, and the administrator whose secret the environment holds as ``NORMSCALE_TOKEN``.
-
-    Raises
-    ------
-    FileFormatError
-        When the file cannot be read, can be written by everyone, or has a line that is no client.
-    InvalidInput
-        When the secret of the environment is too short to be one.
-    """
-    entries = [] if path is None else _read(path)
-    secret = environment.get(ENVIRONMENT)
-    if secret is not None:
-        if len(secret) < _SHORTEST or secret != secret.strip():
-            raise InvalidInput(
-                f"{ENVIRONMENT} must be at least {_SHORTEST} characters without spaces around them; got "
-                f"{len(secret)} characters. Make one: normscale token NAME --role admin."
-            )
-        entries.append(("environment", "admin", _digest(secret)))
-    _refuse_twins(entries, ENVIRONMENT if path is None else os.fspath(path))
-    return Tokens(entries)
-
-
-def add_token(path: str | os.PathLike[str], name: str, role: str) -> str:
-    """Make a client known in a file, which is made for its owner alone when it is not there; returns the secret."""
-    secret, line = new_token(name, role)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-    with open(handle, "r+", encoding="utf-8", errors="backslashreplace") as file:
-        lock_file(handle)  # on Windows nothing is done: appending a line is all that can collide
-        text = file.read()
-        if any(known == name for known, _, _ in _parse(text, os.fspath(path))):
-            raise InvalidInput(f"{os.fspath(path)} knows {name!r} already; take another name or remove its line.")
-        file.write("\n" * (text != "" and not text.endswith("\n")) + line + "\n")
-        file.flush()
-        os.fsync(handle)
-    return secret
-
-
-def _read(path: str | os.PathLike[str]) -> list[tuple[str, str, str]]:
-    shown = os.fspath(path)
-    try:
-        with open(path, encoding="utf-8") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o002:
-                raise FileFormatError(
-                    f"{shown} can be written by everyone, so anyone could add a client. chmod o-w it."
-                )
-            text = file.read()
-    except FileFormatError:
-        raise
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise FileFormatError(
-            f"cannot read the tokens in {shown}: {reason}. Make it: normscale token NAME --role score --file {shown}."
-        ) from None
-    return _parse(text, shown)
-
-
-def _parse(text: str, shown: str) -> list[tuple[str, str, str]]:
-    entries = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            entries.append(parse_line(line))
-        except ValueError as error:
-            raise FileFormatError(f"{shown}, line {number}: {error}. Make it again with: normscale token.") from None
-    _refuse_twins(entries, shown)
-    return entries
-
-
-def _refuse_twins(entries: list[tuple[str, str, str]], shown: str) -> None:
-    for column, what in ((0, "name"), (2, "secret")):
-        values = [entry[column] for entry in entries]
-        twins = [entry[0] for entry in entries if values.count(entry[column]) > 1]
+def _without_twins(clients: list[Client], shown: str) -> list[Client]:
+    for field, what in (("name", "name"), ("sha256", "secret")):
+        values = [getattr(client, field) for client in clients]
+        twins = [client.name for client in clients if values.count(getattr(client, field)) > 1]
         if twins:
             raise FileFormatError(f"{shown}: two clients have one {what} ({', '.join(twins[:2])}). Remove one of them.")
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+    return clients

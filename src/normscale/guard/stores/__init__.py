@@ -14,11 +14,11 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from normscale.errors import InvalidInput
-from normscale.guard.stores.contract import Quarantined, StateHead, StateRecord, Store, Transaction
 from normscale.guard.stores.postgres import PostgresStore
 from normscale.guard.stores.sqlite import SqliteStore
+from normscale.guard.stores.store import Store, Transaction
 
-__all__ = ["Quarantined", "StateHead", "StateRecord", "Store", "Transaction", "open_store", "register_store"]
+__all__ = ["Store", "Transaction", "open_store", "register_store"]
 
 GROUP = "normscale.stores"
 _openers: dict[str, Callable[[str], Store]] = {}
@@ -36,13 +36,7 @@ for _scheme in ("postgresql", "postgres"):
 
 
 def open_store(where: str | os.PathLike[str]) -> Store:
-    """Open a store, and make it if it is not there.
-
-    Parameters
-    ----------
-    where : a file (SQLite), ``postgresql://...``, ``:memory:`` (gone with the process), or an address of a scheme that
-        was registered
-    """
+    """Open a file (SQLite), ``postgresql://...``, ``:memory:`` or an address of another scheme; make it if need be."""
     address = os.fspath(where)
     scheme = address.partition("://")[0] if "://" in address else ""
     if scheme not in _openers:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from normscale.errors import MissingExtra, StoreUnavailable
-from normscale.guard.stores.sql import SqlStore
+from normscale.guard.stores.store import Store
 
 _LOCK = 0x6E6F726D7363616C
 """ "normscal": the advisory lock that guards of one database queue at."""
@@ -17,13 +17,12 @@ _PATIENCE = 10
 """Seconds that a transaction waits for others."""
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(Store):
     """A database by its URL; a connection that breaks is opened again for the next transaction."""
 
     byte_type = "BYTEA"
 
     def __init__(self, url: str) -> None:
-        """Connect and make the tables that are not there."""
         try:
             import psycopg
         except ImportError as error:
@@ -38,7 +37,6 @@ class PostgresStore(SqlStore):
         self.create()
 
     def begin(self) -> None:
-        """Begin, and wait for the lock, which ends with the transaction."""
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = self._psycopg.connect(self._url, autocommit=True, connect_timeout=5)
@@ -67,7 +65,6 @@ class PostgresStore(SqlStore):
             self._explain(error, unknown=True)
 
     def rollback(self) -> None:
-        """Undo; a connection that cannot is dropped, which undoes it too."""
         if self._connection is None:
             return
         try:

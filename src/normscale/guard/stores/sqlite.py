@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from normscale._lock import lock_file, unlock_file
 from normscale.errors import FileFormatError, StoreHeld, StoreUnavailable
-from normscale.guard.stores.sql import SqlStore
+from normscale.guard.stores.store import Store
 
 _CHECKPOINT_PAGES = 4000
 """16 MB of log before it is folded into the file: rarely enough not to be felt in the answers' times."""
@@ -28,20 +28,17 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 """Bytes of the log before its first frame, and of a frame before its page (sqlite.org/walformat.html)."""
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(Store):
     """A file; several processes on one machine may share it."""
-
-    byte_type = "BLOB"
 
     def __init__(self, path: str) -> None:
         self.name = path
-        in_memory = path == ":memory:"
+        self._in_memory = in_memory = path == ":memory:"
         folder = os.path.dirname(os.path.abspath(path))
         if not in_memory and not os.path.isdir(folder):
             raise StoreUnavailable(
                 f"the folder {folder!r} of the store is not there; make it or choose another --store."
             )
-        self._in_memory = in_memory
         self._opened: tuple[tuple[int, int], ...] = ()
         self._log_size = 0
         self._lost = self._advice = ""
@@ -68,7 +65,6 @@ class SqliteStore(SqlStore):
             raise
 
     def begin(self) -> None:
-        """Take the lock, then SQLite's own."""
         self._require_open()  # before its files are looked at: closing removes two of them
         self._take_lock()
         try:
@@ -84,7 +80,6 @@ class SqliteStore(SqlStore):
         self._release_lock()
 
     def rollback(self) -> None:
-        """Undo what a failed transaction wrote; SQLite has often done so itself."""
         connection = self._connection
         try:
             if connection is not None and connection.in_transaction:
@@ -111,7 +106,6 @@ class SqliteStore(SqlStore):
             self._lock = None
 
     def require_room(self, n_bytes: int) -> None:
-        """A few bytes may fit where a state does not."""
         if self._in_memory or not hasattr(os, "statvfs"):
             return
         disk = os.statvfs(self.name)

@@ -3,7 +3,6 @@
 import { send } from "./api.js";
 import { ask } from "./dialog.js";
 import { byId, isUsable, on, say, setUsable } from "./dom.js";
-import { rows } from "./format.js";
 
 const SHOWN = 10_000; // milliseconds that an outcome stays
 
@@ -12,28 +11,14 @@ const ACTIONS = {
     path: "v1/thaw",
     fits: (view) => view.mode === "frozen",
     title: "Thaw the guard?",
-    text: () => "New rows are taken in again. Quarantined rows stay there.",
+    text: () => "New rows are taken in again.",
     done: "Thawed.",
-  },
-  accept: {
-    path: "v1/quarantine/accept",
-    fits: (view) => view.quarantined > 0 && view.mode !== "static",
-    title: "Accept the rows?",
-    text: (view) => `${rows(view.quarantined)} in quarantine become part of the statistics.`,
-    done: "The rows are accepted.",
-  },
-  discard: {
-    path: "v1/quarantine/discard",
-    fits: (view) => view.quarantined > 0 && view.mode !== "static",
-    title: "Discard the rows?",
-    text: (view) => `${rows(view.quarantined)} in quarantine are dropped for good.`,
-    done: "The rows are discarded.",
   },
   freeze: {
     path: "v1/freeze",
     fits: (view) => view.mode === "running",
     title: "Freeze the statistics?",
-    text: () => "Rows are scored by the detector file's own statistics and quarantined until the guard is thawed.",
+    text: () => "Rows are scored by the detector file's own statistics and not taken in until the guard is thawed.",
     field: { label: "Reason", value: "by hand" },
     done: "Frozen.",
   },

@@ -1,19 +1,18 @@
 // Alarms, freezes and decisions, newest first.
 
 import { byId, grow, make, say, set } from "./dom.js";
-import { clock, decimal, isNumber, moment, rows } from "./format.js";
+import { clock, decimal, isNumber, moment } from "./format.js";
 
 const TITLES = {
   alarm: "Alarm", calm: "Calm again", freeze: "Frozen", thaw: "Thawed", threshold: "Threshold moved", reset: "Reset",
-  accept: "Rows accepted", discard: "Rows discarded", adopt: "Store taken over", switch: "Switched",
+  adopt: "Store taken over",
 };
 
 const newItem = () => make("li", {}, make("time"), make("strong"), make("span"));
 
-function words({ event, rows: n, note }) {
+function words({ event, note }) {
   if (event === "alarm") return note.alarms.map((alarm) => alarm.text).join(" ");
   if (event === "threshold") return note.own ? "Back to the detector file's own." : `Now ${decimal(note.value)}.`;
-  if (event === "accept" || event === "discard") return `${rows(n)}${note.client ? ` of ${note.client}` : ""}.`;
   return typeof note.because === "string" ? note.because : "";
 }
 

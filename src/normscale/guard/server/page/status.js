@@ -15,22 +15,22 @@ const ON_DRIFT = { freeze: "On drift it freezes itself.", warn: "On drift it war
 // What is the case: a state for shape and colour, a title, an explanation.
 function describe(view) {
   const n = view.alarms.length;
-  const quarantined = view.quarantined ? ` ${rows(view.quarantined)} quarantined.` : "";
+  const keptOut = view.kept_out ? ` ${rows(view.kept_out)} kept out so far.` : "";
   if (view.mode === "frozen") {
     const since = isNumber(view.frozen_since) ? ` since ${moment(view.frozen_since, view.now)}` : "";
     const because = view.frozen_because ? `: ${view.frozen_because}` : "";
-    const text = `Rows are scored by the detector file's own statistics, not taken in.${quarantined}`;
+    const text = `Rows are scored by the detector file's own statistics, not taken in.${keptOut}`;
     return ["frozen", `Frozen${since}${because}`, `${text} ${thaws(view)}`];
   }
   if (view.scored === 0) return ["waiting", "Waiting for the first row", "\u00a0"];
   const title = `Running on ${view.mode === "static" ? "training" : "live"} statistics`;
   if (n) {
     const words = view.alarms.map((alarm) => alarm.text).join(" ");
-    return ["alarm", `${title}, with ${n === 1 ? "one alarm" : `${n} alarms`}`, words + quarantined];
+    return ["alarm", `${title}, with ${n === 1 ? "one alarm" : `${n} alarms`}`, words + keptOut];
   }
   if (view.mode === "static") return ["static", title, "No alarm. This detector learns nothing from the stream."];
   const probation = view.probation ? ` What the stream teaches is answered in ${rows(view.probation)}.` : "";
-  return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${probation}${quarantined}`];
+  return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${probation}${keptOut}`];
 }
 
 // When a frozen guard will go on.
@@ -47,10 +47,9 @@ function advise(view) {
   const look = first ? "Look at the latest flagged rows and at the reading that raised the alarm." : "";
   if (view.mode === "frozen") {
     const then = view.thaw ? "Wait until it thaws, or thaw it once the cause is known." : "Thaw it when the cause is gone.";
-    return `${look} ${then}${view.quarantined ? " Accept quarantined rows only if they are as in training." : ""}`.trim();
+    return `${look} ${then}`.trim();
   }
   if (first) return `${look} If the stream is wrong, freeze the guard; if it is right, leave it: an alarm ends by itself.`;
-  if (view.quarantined && view.mode !== "static") return "Accept the quarantined rows, or discard them.";
   return view.scored ? "Nothing to do." : "";
 }
 
@@ -71,7 +70,7 @@ export function showStatus(view) {
 export function showNumbers(view) {
   say(byId("scored"), count(view.scored));
   say(byId("rows"), count(view.rows));
-  say(byId("quarantined"), count(view.quarantined));
+  say(byId("kept-out"), count(view.kept_out));
   say(byId("rows-per-second"), rate(view.throughput.rows));
   say(byId("requests-per-second"), rate(view.throughput.requests));
   const { p50_ms: middle, p99_ms: worst } = view.latency ?? {};

@@ -26,7 +26,7 @@ export class Timeline {
   draw() {
     const { clientWidth: width, clientHeight: height } = this.svg;
     if (!this.view || !width) return;
-    const { rows: all, flagged, quarantined, seconds, start } = this.view.timeline;
+    const { rows: all, flagged, kept_out: keptOut, seconds, start } = this.view.timeline;
     const [end, bottom, floor] = [width - RIGHT, height - BOTTOM, height - BOTTOM - VOLUME];
     const shares = all.map((n, k) => (n ? flagged[k] / n : null));
     const means = movingMeans(all, flagged, Math.max(1, Math.round(MEAN_SECONDS / seconds)));
@@ -37,7 +37,7 @@ export class Timeline {
     const x = linear(0, all.length, LEFT, end);
     const y = (value) => Math.max(TOP, linear(0, ceiling, floor, TOP)(value));
     const frozen = this.view.frozen_since ?? Infinity;
-    const shaded = all.map((_, k) => quarantined[k] > 0 || start + (k + 1) * seconds > frozen);
+    const shaded = all.map((_, k) => keptOut[k] > 0 || start + (k + 1) * seconds > frozen);
     const busiest = Math.max(1, ...all);
     const columns = (heights, gap) =>
       heights.map((height, k) => bar(x(k), x(k + 1), bottom, bottom - height, gap)).join("");
@@ -81,13 +81,13 @@ export class Timeline {
   // All of it in a sentence; or the step under the pointer, or chosen by the arrow keys.
   #write() {
     const { x, n, bottom } = this.scale;
-    const { rows: all, flagged, quarantined, start, seconds } = this.view.timeline;
+    const { rows: all, flagged, kept_out: keptOut, start, seconds } = this.view.timeline;
     const k = this.at;
     set(this.cursor, "d", k === null ? "" : `M${x(k + 0.5).toFixed(1)} ${TOP}V${bottom}`);
     const part = (some, total) => (total ? ` (${share(some / total)})` : "");
     const reading = () =>
       `${clock(start + k * seconds)}: ${rows(all[k])}, ${flagged[k]} flagged${part(flagged[k], all[k])}` +
-      (quarantined[k] ? `, ${quarantined[k]} quarantined` : "");
+      (keptOut[k] ? `, ${keptOut[k]} kept out` : "");
     const [some, total] = [sum(flagged), sum(all)];
     const whole = () =>
       `${count(some)} of ${rows(total)} flagged in ${Math.round((n * seconds) / 60)} minutes${part(some, total)}.`;

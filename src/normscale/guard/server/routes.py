@@ -1,16 +1,16 @@
-"""The routes, and the OpenAPI document of them, with schemas made of the types that read and write their bodies."""
+"""The routes, the types of their bodies, and the OpenAPI document made of both."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import Meta, Struct
 
 from normscale._version import __version__
-from normscale.guard.server.bodies import Decided, ErrorAnswer, NewThreshold, Nothing, OfClient, Reason
 from normscale.guard.server.request import JSON
-from normscale.guard.server.settings import GuardSettings
 from normscale.guard.server.tensors import HEADER, InferAnswer, InferRequest, ModelResponse, TensorSpec
 
 DESCRIPTION = (
@@ -23,6 +23,37 @@ _UNKNOWN = "No answer in time. It may still be done: ask again with the same ide
 _LONGEST_EXAMPLE = 64
 _READ_ERRORS = (400, 401, 403, 503)
 _BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
+
+
+class NewThreshold(Struct, forbid_unknown_fields=True):
+    """Flag scores above this; null: above the detector file's own threshold."""
+
+    value: float | None
+
+
+class Reason(Struct, forbid_unknown_fields=True):
+    """Why somebody decides so."""
+
+    reason: Annotated[str, Meta(max_length=500)] = "a person said so"
+
+
+class Nothing(Struct, forbid_unknown_fields=True):
+    """No fields."""
+
+
+class Decided(Struct):
+    """The guard after a decision."""
+
+    mode: Literal["running", "frozen", "static"]
+    rows: int
+    kept_out: int
+    frozen_because: str | None
+
+
+class ErrorAnswer(Struct):
+    """Refused; nothing was taken in."""
+
+    error: str
 
 
 class Route(NamedTuple):
@@ -43,8 +74,6 @@ class Route(NamedTuple):
     """The type of its answer; None: any object."""
     content_type: str = JSON
     """Of the answer."""
-    needs: str = ""
-    """Which setting of a guard it is of no use without."""
 
     @property
     def is_free(self) -> bool:
@@ -52,7 +81,6 @@ class Route(NamedTuple):
         return self.body is None and not self.path.startswith("/v1")
 
     def at(self, name: str, prefix: str) -> Route:
-        """The route of a guard of that name."""
         path = prefix + self.path if self.path.startswith("/v1") else self.path.replace("NAME", name)
         return self._replace(path=path)
 
@@ -81,34 +109,18 @@ GUARD_ROUTES = (
     Route("POST", "/v1/thaw", "thaw", "Take rows in again", "admin", Nothing, {}, Decided),
     Route("POST", "/v1/reset", "reset", "Forget the stream: back to the detector file's statistics", "admin", Nothing,
           {}, Decided),
-    Route("POST", "/v1/switch", "switch", "Let the shadow serve from now on", "admin", Nothing, {},
-          needs="shadow"),
-    Route("GET", "/v1/quarantine", "quarantine", "Rows that were answered but not taken in", "read"),
-    Route("POST", "/v1/quarantine/accept", "accept", "Take quarantined rows in", "admin", OfClient,
-          {"client": "camera-7"}, Decided),
-    Route("POST", "/v1/quarantine/discard", "discard", "Drop quarantined rows", "admin", OfClient,
-          {"client": "camera-7"}, Decided),
 )  # fmt: skip
-
-
-def routes_of(settings: GuardSettings, name: str, prefix: str) -> list[Route]:
-    """The routes that a guard has."""
-    has = [route for route in GUARD_ROUTES if not route.needs or getattr(settings, route.needs) is not None]
-    return [route.at(name, prefix) for route in has]
 
 
 def openapi_document(
     guards: Mapping[str, tuple[Iterable[Route], list[TensorSpec], list[TensorSpec]]],
 ) -> dict[str, Any]:
     """The document of guards by name: their routes, the tensors they read, and those of events."""
-    every = [*SERVER_ROUTES, *(route for routes, *_ in guards.values() for route in routes)]
-    used = {one: None for route in every for one in (route.body, route.answer) if isinstance(one, type)}
+    used = {one: None for route in GUARD_ROUTES for one in (route.body, route.answer) if isinstance(one, type)}
     types = [ErrorAnswer, *used]
     references, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     reference = dict(zip(types, references, strict=True))
-    paths: dict[str, Any] = {}
-    for route in SERVER_ROUTES:
-        paths[route.path] = {"get": _operation(route, reference)}
+    paths: dict[str, Any] = {route.path: {"get": _operation(route, reference)} for route in SERVER_ROUTES}
     for name, (routes, read, told) in guards.items():
         for route in routes:
             example = {InferRequest: ("inputs", read), ModelResponse: ("outputs", told)}.get(route.body)
@@ -139,21 +151,19 @@ def _operation(route: Route, reference: Mapping[Any, Any]) -> dict[str, Any]:
         content: dict[str, Any] = {JSON: {"schema": reference[route.body]}}
         if route.example is not None:
             content[JSON]["example"] = route.example
-        operation["requestBody"] = {"required": route.body not in (Nothing, Reason, OfClient), "content": content}
+        operation["requestBody"] = {"required": route.body not in (Nothing, Reason), "content": content}
     if route.body is InferRequest:
         binary = {"schema": {"type": "string", "format": "binary"}}
-        operation["requestBody"]["content"]["application/octet-stream"] = binary
-        operation["responses"]["200"]["content"]["application/octet-stream"] = binary
+        for place in (content, responses["200"]["content"]):
+            place["application/octet-stream"] = binary
         text = "Of a body with binary tensors: how many bytes its JSON has."
         schema = {"type": "integer", "minimum": 0}
         operation["parameters"] = [{"name": HEADER, "in": "header", "description": text, "schema": schema}]
     elif route.body is ModelResponse:
-        operation["responses"]["202"] = {**responses["200"], "description": "Nothing in it is for the guard."}
+        responses["202"] = {**responses["200"], "description": "Nothing in it is for the guard."}
+        header = {"in": "header", "required": True, "schema": {"type": "string", "minLength": 1}}
         names = ("ce-specversion", "ce-type", "ce-source", "ce-id")
-        operation["parameters"] = [
-            {"name": name, "in": "header", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in names
-        ]
+        operation["parameters"] = [{"name": name, **header} for name in names]
     return operation
 
 
@@ -161,14 +171,10 @@ def _tensors(field: str, specs: list[TensorSpec]) -> dict[str, Any] | None:
     """Two rows of each tensor; None where that would be long."""
     made = []
     for spec in specs:
-        shape = [2, *(1 if length is None else length for length in spec.shape[1:])]
-        size = 1
-        for length in shape:
-            size *= length
-        if size > _LONGEST_EXAMPLE:
+        shape = [2, *(length or 1 for length in spec.shape[1:])]
+        step = 0.5 if spec.datatype.startswith("FP") else 0
+        numbers = [[4, -1, 0, 1][k % 4] + step for k in range(min(math.prod(shape), _LONGEST_EXAMPLE + 1))]
+        if len(numbers) > _LONGEST_EXAMPLE:
             return None
-        numbers: list[Any] = [[4, -1, 0, 1][k % 4] for k in range(size)]
-        if spec.datatype.startswith("FP"):
-            numbers = [number + 0.5 for number in numbers]
         made.append({"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": numbers})
     return {field: made}
