@@ -43,7 +43,9 @@ def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
     assert 100 <= rows <= 800
     assert on.state.frozen is not None
     send(on, one_class(300))
-    assert "(in training 13%) of the recent rows are predicted '3'" in " ".join(alarm.text for alarm in on.state.alarms)
+    assert "(in training 13 %) of the recent rows are predicted '3'" in " ".join(
+        alarm.text for alarm in on.state.alarms
+    )
     assert {alarm.name for alarm in on.state.alarms} >= {"class_balance"}
     assert guard(tmp_path / "s").mode == "frozen"
 
@@ -219,7 +221,7 @@ def test_readings_equal_their_definitions() -> None:
         counts = np.bincount(block.argmax(axis=1), minlength=8)
         alone = int((block[:, 0] > 2.0).sum())
         monitor = monitor.after(block_moments(block), counts, policy.window)
-        monitor = monitor.after_answers(n, alone, policy.window).after_stream_only(n, alone)
+        monitor = monitor.after_answers(n, alone, alone, policy.window)
         lately = lately * math.exp(-n / 250.0) + alone / n * 250.0 * (1.0 - math.exp(-n / 250.0))
         share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
         weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])
@@ -262,7 +264,7 @@ def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
     for _ in range(30):
         counts = random.multinomial(100, share)
         block = BlockState(100.0, made.training_.mean, 100.0 * made.training_.variance)
-        monitor = monitor.after(block, counts, 1000.0).after_answers(100, 5, 1000.0)
+        monitor = monitor.after(block, counts, 1000.0).after_answers(100, 5, None, 1000.0)
         assert not any(reading.alarming for reading in drift.readings(monitor))
 
 

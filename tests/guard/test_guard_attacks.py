@@ -15,7 +15,7 @@ from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput
 from normscale.guard import Policy, open_guard
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "soak"))
 
 from attack_guard import (  # type: ignore[import-not-found]
     Corner,

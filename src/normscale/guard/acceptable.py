@@ -14,8 +14,7 @@ from normscale.errors import InvalidInput, MissingOutput, NotFitted
 from normscale.input_checks.logits import TOLERANCE, Squashed, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
-LARGEST = 1e100
-"""No number may be larger: its square, summed over any number of rows, must stay finite."""
+LARGEST = 1e100  # no number may be larger: its square, summed over any number of rows, must stay finite
 
 
 def required_widths(detector: Detector) -> dict[str, int]:

@@ -25,12 +25,9 @@ from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import scale_factor
 
 _WIDEST = 1e6
-_FEW = 5.0
-"""Rows that the running statistics alone may flag before their share counts."""
-_SOON = 250.0
-"""Rows that the share of stream-only flags rests on: fewer than the other readings, to be noticed soon."""
-_CLEARS_BELOW = 0.75
-"""Part of its limit that a reading must stay below for an alarm to end."""
+_FEW = 5.0  # rows that the running statistics alone may flag before their share counts
+_SOON = 250.0  # rows that the share of stream-only flags rests on: fewer than the other readings, to be noticed soon
+_CLEARS_BELOW = 0.75  # part of its limit that a reading must stay below for an alarm to end
 _FAR_BEYOND = 2.5
 """Times its limit at which a reading of the running statistics freezes the guard; at the limit it is an alarm."""
 
@@ -48,57 +45,28 @@ class Drift(StrEnum):
     RUNNING_SPREAD = "running_spread"
 
 
-class About(NamedTuple):
-    """What people are told of a reading; ``{name}`` stands for a class, ``{detail}`` for what else is known."""
-
-    label: str
-    sentence: str
-    normal: str
-    """What streams like training reach (24 000 rows each of the sample and a ResNet-20), and what else gives more."""
-
-
-ABOUT = {
-    Drift.BALANCE: About(
-        "class balance",
-        "{detail} of the recent rows are predicted {name}.",
-        "0.02 at most; a sorted stream, or one of mostly one class, needs --expect unbalanced",
-    ),
-    Drift.SHIFT: About(
-        "mean shift",
-        "The recent logits of {name} lie {value:.1f} training deviations {detail} their training mean.",
-        "0.13 at most; one class at half of the stream gives 0.9 and more",
-    ),
-    Drift.SPREAD: About(
-        "spread",
-        "The recent logits of {name} spread {factor:.1f} times {detail} than in training.",
-        "0.16 at most; other logits, as of a changed network or input, give more",
-    ),
-    Drift.FLAGGED: About(
-        "flagged share",
-        "{value:.0%} of the recent rows are flagged as out-of-distribution.",
-        "about the share that the threshold was set for",
-    ),
-    Drift.STREAM_ONLY: About(
-        "flagged by the stream alone",
-        "{value:.0%} of the recent rows are flagged by what the stream has taught alone.",
-        "0.006 at most; every tenth row OoD gives up to 0.13",
-    ),
-    Drift.REFERENCE: About(
-        "the same of training rows",
-        "{value:.0%} of the training rows predicted {name} would be flagged by what the stream has taught alone.",
-        "0.057 at most; every tenth row OoD, or all logits times 0.9, may give more",
-    ),
-    Drift.RUNNING_SHIFT: About(
-        "running mean shift",
-        "The running mean of {name} lies {value:.1f} training deviations {detail} its training mean.",
-        "0.1 at most; a stream of another class balance than training's gives more",
-    ),
-    Drift.RUNNING_SPREAD: About(
-        "running spread",
-        "The running statistics of {name} spread {factor:.1f} times {detail} than in training.",
-        "0.1 at most; logits times 0.9 or 1.1 give more",
-    ),
+SENTENCES = {
+    Drift.BALANCE: "{detail} of the recent rows are predicted {name}.",
+    Drift.SHIFT: "The recent logits of {name} lie {value:.1f} training deviations {detail} their training mean.",
+    Drift.SPREAD: "The recent logits of {name} spread {factor:.1f} times {detail} than in training.",
+    Drift.FLAGGED: "{share:.0f} % of the recent rows are flagged as out-of-distribution.",
+    Drift.STREAM_ONLY: "{share:.0f} % of the recent rows are flagged by what the stream has taught alone.",
+    Drift.REFERENCE: "{share:.0f} % of the training rows predicted {name} would be flagged by what the stream has "
+    "taught alone.",
+    Drift.RUNNING_SHIFT: "The running mean of {name} lies {value:.1f} training deviations {detail} its training mean.",
+    Drift.RUNNING_SPREAD: "The running statistics of {name} spread {factor:.1f} times {detail} than in training.",
 }
+NORMAL = {
+    Drift.BALANCE: "0.02 at most; a sorted stream, or one of mostly one class, needs --expect unbalanced",
+    Drift.SHIFT: "0.13 at most; one class at half of the stream gives 0.9 and more",
+    Drift.SPREAD: "0.16 at most; other logits, as of a changed network or input, give more",
+    Drift.FLAGGED: "about the share that the threshold was set for",
+    Drift.STREAM_ONLY: "0.006 at most; every tenth row OoD gives up to 0.13",
+    Drift.REFERENCE: "0.057 at most; every tenth row OoD, or all logits times 0.9, may give more",
+    Drift.RUNNING_SHIFT: "0.1 at most; a stream of another class balance than training's gives more",
+    Drift.RUNNING_SPREAD: "0.1 at most; logits times 0.9 or 1.1 give more",
+}
+"""What streams like training reach (24 000 rows each of the sample and of a ResNet-20), and what else gives more."""
 
 
 class Reading(NamedTuple):
@@ -108,17 +76,18 @@ class Reading(NamedTuple):
     value: float
     limit: float
     worst: int = -1
-    """The class that stands out, where there is one."""
     detail: str = ""
     freezes_above: float = 0.0
     """Beyond its limit and this it freezes the guard."""
 
     @property
     def alarming(self) -> bool:
+        """Whether the limit is passed."""
         return self.value > self.limit
 
     @property
     def freezing(self) -> bool:
+        """Whether the guard must stop learning."""
         return self.alarming and self.value > self.freezes_above
 
     @property
@@ -127,10 +96,12 @@ class Reading(NamedTuple):
         return self.value <= _CLEARS_BELOW * self.limit
 
     def explained(self, class_names: tuple[str, ...] | None) -> str:
-        about, names = ABOUT[self.name], class_names or ()
-        name = "any class" if self.worst < 0 else repr(names[self.worst]) if names else f"class {self.worst}"
-        said = about.sentence.format(name=name, value=self.value, factor=1.0 + self.value, detail=self.detail)
-        return f"{said} ({self.value:.2g}; normal: {about.normal}.)"
+        """The reading in plain words, and what is normal."""
+        known = f"class {self.worst}" if class_names is None else repr(class_names[self.worst])
+        name = "any class" if self.worst < 0 else known
+        more = {"factor": 1.0 + self.value, "detail": self.detail}
+        said = SENTENCES[self.name].format(name=name, value=self.value, share=100 * self.value, **more)
+        return f"{said} ({self.value:.2g}; normal: {NORMAL[self.name]}.)"
 
 
 class RecentRows(NamedTuple):
@@ -139,17 +110,13 @@ class RecentRows(NamedTuple):
     weight: float
     """How many rows that were taken in it rests on; at most the window."""
     predicted: FloatArray
-    """(C,) of these."""
     mean: FloatArray
-    """(C,) of their logits."""
     m2: FloatArray
     """(C,) sum of their squared deviations from it."""
     stream_only: float = 0.0
     """How many rows the running statistics alone flagged, over a shorter window."""
     answered: float = 0.0
-    """How many rows were answered, taken in or not."""
     flagged: float = 0.0
-    """How many of these were flagged."""
     reference: float = -1.0
     """Share of one class's training rows that the running statistics alone would flag; -1: not known yet ..."""
     reference_class: int = -1
@@ -157,6 +124,7 @@ class RecentRows(NamedTuple):
 
     @classmethod
     def empty(cls, n_classes: int) -> RecentRows:
+        """Start without any row."""
         return cls(0.0, *np.zeros((3, n_classes)))
 
     def after(self, block: BlockState, predicted: IntArray, window: float) -> RecentRows:
@@ -167,14 +135,14 @@ class RecentRows(NamedTuple):
         weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * share))
         return self._replace(weight=weight, predicted=self.predicted * keep + predicted * share, mean=mean, m2=m2)
 
-    def after_answers(self, rows: int, flagged: int, window: float) -> RecentRows:
+    def after_answers(self, rows: int, flagged: int, stream_only: int | None, window: float) -> RecentRows:
+        """Count answered rows, and those that the running statistics alone flagged; None: they did not answer."""
         keep, new = _fading(rows, window)
-        return self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
-
-    def after_stream_only(self, rows: int, flagged: int) -> RecentRows:
-        """Count rows that the running statistics answered, and those that they alone flagged."""
+        after = self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
+        if stream_only is None:
+            return after
         keep, new = _fading(rows, _SOON)
-        return self._replace(stream_only=self.stream_only * keep + flagged * (new / rows))
+        return after._replace(stream_only=self.stream_only * keep + stream_only * (new / rows))
 
     def without_stream_only(self) -> RecentRows:
         """Forget what the running statistics flagged: they begin anew."""
@@ -261,7 +229,7 @@ class DriftMonitor:
         excess = shares - self.share
         chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
         balance, worst = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum())), int(excess.argmax())
-        detail = f"{shares[worst]:.0%} (in training {self.share[worst]:.0%})"
+        detail = f"{100 * shares[worst]:.0f} % (in training {100 * self.share[worst]:.0f} %)"
         return self._reading(Drift.BALANCE, balance, worst, detail)
 
     def _moved(self, moments: BlockState | RecentRows, shift: Drift, spread: Drift) -> list[Reading]:

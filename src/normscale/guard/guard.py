@@ -32,15 +32,8 @@ from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 class Guard(StoredState):
     """A detector in production. One thread at a time may use it.
 
-    Parameters
-    ----------
-    detector : Detector
-        Fitted, with a threshold. It is left as it is.
-    store : Store
-        Of this detector alone; see :func:`open_store`. Other processes may use it at the same time.
-    policy : Policy
-    adopt : bool
-        Whether a store of another detector with the same classes is taken over.
+    The ``detector`` is fitted, with a threshold, and left as it is. The ``store`` is of this detector alone; with
+    ``adopt`` one of another detector with the same classes is taken over. Other processes may use it, too.
 
     Examples
     --------
@@ -81,6 +74,7 @@ class Guard(StoredState):
 
     @property
     def mode(self) -> Mode:
+        """How rows are scored now."""
         return self.judge.mode_of(self.state)
 
     @property
@@ -93,12 +87,7 @@ class Guard(StoredState):
     def score(self, outputs: ModelOutputs | Any, client: str = "local") -> Verdict:
         """Score rows, take them in where the policy allows, and return once they are on disk.
 
-        Parameters
-        ----------
-        outputs : ModelOutputs
-            With logits and whatever else the detector reads; plain logits (n, C) where that is all.
-        client : str
-            Whose rows they are; caps go by client.
+        ``outputs`` have logits and whatever else the detector reads, or are plain logits (n, C).
         """
         (answer,) = self.process([Request(as_outputs(outputs), client)])
         if isinstance(answer, InvalidInput):
@@ -109,12 +98,8 @@ class Guard(StoredState):
         """Answer requests as one group: all their rows are on disk when this returns, or none.
 
         A request that lacks an array, or has NaN, infinity or numbers beyond 1e100 in one, is answered by
-        :class:`InvalidInput`, and none of its rows are taken in; the others of its group are.
-
-        Raises
-        ------
-        StoreUnavailable
-            Nothing was taken in (or, for a broken connection, see the message).
+        :class:`InvalidInput`, and none of its rows are taken in; the others of its group are. Where the store raises
+        :class:`StoreUnavailable`, nothing was taken in.
         """
         answers: dict[int, Verdict | InvalidInput] = {}
         waiting: dict[int, Request] = {}
@@ -182,53 +167,43 @@ class Guard(StoredState):
 
     # -- decisions of a person ---------------------------------------------------------------------------------
 
-    # ``by`` says who decided: it is kept in the log.
+    def _decide(self, event: Event, note: dict[str, Any], by: str, **changed: Any) -> GuardState:
+        """Change the state as a person wants it, and write down ``by`` whom."""
+        with self.session() as session:
+            session.state = session.state._replace(**changed)
+            session.append(event, note, by=by)
+        return self.state
 
     def set_threshold(self, value: float | None, *, by: str = "") -> GuardState:
         """Flag scores above another value; None: above the detector file's threshold."""
         threshold = self.start.threshold if value is None else Threshold(_validate.real(value, "threshold"))
         if not np.isfinite(threshold.value):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
-        with self.session() as session:
-            largest = max(self._largest_score, session.state.largest_score)
-            if value is not None:
-                _require_some_flagged(threshold.value, largest)
-            session.decide(
-                Event.THRESHOLD,
-                {"value": threshold.value, "own": value is None},
-                by,
-                threshold=threshold,
-                threshold_decided=value is not None,
-            )
-        return self.state
+        if value is not None:
+            _require_some_flagged(threshold.value, max(self._largest_score, self.refresh().largest_score))
+        changed = {"threshold": threshold, "threshold_decided": value is not None}
+        return self._decide(Event.THRESHOLD, {"value": threshold.value, "own": value is None}, by, **changed)
 
     def freeze(self, because: str, *, by: str = "") -> GuardState:
         """Score by the detector file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
         if self.judge.mode == Mode.STATIC:
             raise InvalidInput(f"{self.detector.name} has no running statistics; there is nothing to freeze.")
-        with self.session() as session:
-            frozen = Frozen(session.now, because, by_person=True)
-            session.decide(Event.FREEZE, {"because": because}, by, frozen=frozen)
-        return self.state
+        return self._decide(Event.FREEZE, {"because": because}, by, frozen=Frozen(self.now, because, by_person=True))
 
     def thaw(self, *, by: str = "") -> GuardState:
-        """Resume taking rows in; what is compared with training begins anew."""
-        with self.session() as session:
-            anew = {"recent": self.start.recent, "alarms": ()}  # or what froze it would freeze it again
-            note = {"because": "a person said so"}
-            session.decide(Event.THAW, note, by, frozen=None, **anew)
-        return self.state
+        """Resume taking rows in; what is compared with training begins anew, or it would freeze again."""
+        anew = {"frozen": None, "recent": self.start.recent, "alarms": ()}
+        return self._decide(Event.THAW, {"because": "a person said so"}, by, **anew)
 
     def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream: back to the detector file's statistics."""
         names = ("statistics", "recent", "rows", "counted", "frozen", "alarms")
-        with self.session() as session:
-            session.decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
-        return self.state
+        return self._decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
 
     # -- looking -----------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[Reading, ...]:
+        """The drift readings, and those of the running statistics."""
         return self.judge.readings(self.state, self.state.statistics)
 
     def refresh(self) -> GuardState:

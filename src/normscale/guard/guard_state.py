@@ -27,7 +27,6 @@ class Alarm(NamedTuple):
     limit: float
     text: str
     calm_rows: int = 0
-    """Rows for which the reading has stayed well below the limit."""
 
 
 class Frozen(NamedTuple):
@@ -38,7 +37,6 @@ class Frozen(NamedTuple):
     by_person: bool = False
     """Then only a person ends it."""
     alarms: tuple[Alarm, ...] = ()
-    """Those that stood when it froze."""
 
 
 class MinuteCounts(NamedTuple):
@@ -48,10 +46,12 @@ class MinuteCounts(NamedTuple):
     by_client: Mapping[str, int] = {}
 
     def at(self, time: float) -> MinuteCounts:
+        """The counts of the minute that it is now."""
         number = int(time // 60.0)
         return self if number == self.number else MinuteCounts(number)
 
     def after(self, client: str, rows: int) -> MinuteCounts:
+        """Count some more rows of a client."""
         return self._replace(by_client={**self.by_client, client: self.by_client.get(client, 0) + rows})
 
 
@@ -65,19 +65,15 @@ class GuardState(NamedTuple):
     recent: RecentRows
     threshold: Threshold
     rows: int = 0
-    """Rows in the statistics."""
     counted: int = 0
     """Rows in them of which it was counted what the stream alone flags; probation lasts so long."""
     scored: int = 0
-    """Rows answered since the store began."""
     kept_out: int = 0
     """Rows answered but not taken in, since the store began."""
     frozen: Frozen | None = None
     alarms: tuple[Alarm, ...] = ()
     alarms_raised: int = 0
-    """Alarms since the store began."""
     largest_score: float = -1e308
-    """Of all rows answered."""
     this_minute: MinuteCounts = MinuteCounts()
     threshold_decided: bool = False
     """Whether a person drew the threshold; else it is the detector file's, or that of the command line, of today."""
@@ -89,6 +85,7 @@ class GuardState(NamedTuple):
         return self._replace(frozen=frozen, statistics=start.statistics, recent=recent, rows=0, counted=0)
 
     def pack(self) -> bytes:
+        """Write the state as bytes."""
         recent = {name: value for name, value in self.recent._asdict().items() if isinstance(value, np.ndarray)}
         tensors = {_RECENT + name: array for name, array in recent.items()}
         tensors |= {_STATISTICS + name: array for name, array in self.statistics.tensors().items()}

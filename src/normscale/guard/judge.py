@@ -28,8 +28,7 @@ from normscale.guard.request import Mode, Verdict
 from normscale.guard.statistics import Statistics
 from normscale.outputs import LOGITS, ModelOutputs
 
-_LOOK_EVERY = 50
-"""Rows that are taken in between two looks at what has become of the training rows."""
+_LOOK_EVERY = 50  # rows that are taken in between two looks at what has become of the training rows
 _FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
 """Training rows that may be flagged before their share counts, and how many of a class there must be."""
 
@@ -55,6 +54,7 @@ class Block(NamedTuple):
 
     @classmethod
     def of(cls, outputs: ModelOutputs, drift: DriftMonitor) -> Block:
+        """Look at rows that were checked."""
         distances = drift.distances(outputs)
         if distances is None:
             distances = np.zeros(len(outputs))
@@ -74,9 +74,7 @@ class Ruling(NamedTuple):
     """The judgement on one block."""
 
     verdict: Verdict
-    """On all rows of the block."""
     taken: BoolArray
-    """Which of them the statistics take in."""
     events: list[tuple[Event, dict[str, Any]]]
     """What else happened, with notes: alarms, freeze, thaw."""
     fates: list[tuple[Cause | None, dict[str, Any]]]
@@ -91,7 +89,6 @@ class _Scored(NamedTuple):
     """Which rows the running statistics flag alone; during their probation they are not answered so."""
     taken: BoolArray
     statistics: Statistics
-    """After the rows."""
 
 
 class Judge:
@@ -165,6 +162,7 @@ class Judge:
         return self.drift.readings(state.recent, running)
 
     def mode_of(self, state: GuardState) -> Mode:
+        """How rows are scored in a state."""
         return Mode.FROZEN if state.frozen is not None else self.mode
 
     def probation_left(self, state: GuardState) -> int:
@@ -223,9 +221,8 @@ class Judge:
     def _counted(self, state: GuardState, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
         """Count the answers to all rows, and the rows that were taken in, or would be if the guard were not frozen."""
         window, n_classes = self.policy.window, state.recent.mean.size
-        recent = state.recent.after_answers(len(block.outputs), int(np.count_nonzero(scored.flags)), window)
-        if state.frozen is None:
-            recent = recent.after_stream_only(len(block.outputs), int(np.count_nonzero(scored.stream_only)))
+        alone = int(np.count_nonzero(scored.stream_only)) if state.frozen is None else None
+        recent = state.recent.after_answers(may.size, int(np.count_nonzero(scored.flags)), alone, window)
         if not may.any():
             return recent
         logits = block.outputs.logits if may.all() else block.outputs.logits[may]

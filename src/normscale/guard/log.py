@@ -17,8 +17,7 @@ from normscale.encoding.json_text import read_json
 
 SHOWN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
 """What the log keeps of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
-_MOST_SHOWN, _MOST_FLAGGED_SHOWN = 48, 8
-"""Rows of a block that the log keeps, and how many flagged ones besides."""
+_MOST_SHOWN, _MOST_FLAGGED_SHOWN = 48, 8  # rows of a block that the log keeps, and how many flagged ones besides
 _LARGEST_SINGLE = 3e38
 SECONDS, STEPS = 5, 120
 """The timeline has steps of five seconds over ten minutes."""
@@ -30,18 +29,14 @@ class Event(StrEnum):
     """What an entry tells of."""
 
     ROWS = "rows"
-    """Rows that the statistics took in."""
     KEPT_OUT = "kept_out"
-    """Rows that were answered and not taken in."""
     ALARM = "alarm"
     CALM = "calm"
-    """No reading is beyond its limit any more."""
     FREEZE = "freeze"
     THAW = "thaw"
     THRESHOLD = "threshold"
     RESET = "reset"
     ADOPT = "adopt"
-    """Another detector took the store over."""
 
 
 class Entry(NamedTuple):
@@ -52,7 +47,6 @@ class Entry(NamedTuple):
     """Seconds since 1970, never going back."""
     event: str
     client: str = ""
-    """Whose rows they were."""
     rows: int = 0
     flagged: int = 0
     display_sample: bytes = b""
@@ -63,6 +57,7 @@ class Entry(NamedTuple):
 
     @property
     def details(self) -> dict[str, Any]:
+        """The note, read."""
         return read_json(self.note) if self.note else {}
 
 
@@ -94,6 +89,7 @@ class View:
         self._events: deque[Entry] = deque(maxlen=MOST_EVENTS)
 
     def feed(self, entries: Iterable[Entry]) -> None:
+        """Add new entries."""
         for entry in entries:
             if entry.event not in (Event.ROWS, Event.KEPT_OUT):
                 self._events.append(entry)

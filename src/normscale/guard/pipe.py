@@ -63,8 +63,6 @@ def watch_pipe(
 def _checked(guard: Guard, block: list[_Line]) -> list[_Line]:
     if _trouble(guard, block):
         block = [line if line.error else line._replace(error=_trouble(guard, [line])) for line in block]
-        if error := _trouble(guard, block):  # none by itself, but all that are left
-            block = [line if line.error else line._replace(error=error) for line in block]
     return block
 
 

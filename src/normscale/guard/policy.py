@@ -10,7 +10,6 @@ from normscale import _validate
 from normscale.errors import InvalidInput
 
 _FINITE = ("window", "evidence", "balance", "flagged", "prior")
-"""Limits that cannot be lifted."""
 
 
 class OnDrift(StrEnum):
@@ -19,7 +18,6 @@ class OnDrift(StrEnum):
     FREEZE = "freeze"
     """Go back to the detector file's statistics and take nothing in."""
     WARN = "warn"
-    """Say so and go on."""
     IGNORE = "ignore"
     """The stream is trusted: do not look, and score as the detector's own stream does."""
 
@@ -28,7 +26,6 @@ class Expect(StrEnum):
     """How often the classes come, as far as it is known beforehand."""
 
     BALANCED = "balanced"
-    """About as often as in training."""
     UNBALANCED = "unbalanced"
     """Sorted, or mostly one class: class balance, shift and spread of the recent rows are read and never an alarm."""
 
@@ -50,7 +47,6 @@ class Policy:
     spread: float = 0.6
     """Largest change of the spread of a class's recent logits: 0.6 is 1.6 times wider, or narrower, than training."""
     flagged: float = 0.5
-    """Largest share of recent rows that may be flagged."""
     stream_only_flags: float = 0.02
     """Largest share of 250 rows, less five rows, that the running statistics alone may flag without an alarm ..."""
     most_stream_only_flags: float = 0.15
@@ -71,10 +67,10 @@ class Policy:
     prior: float = 1000.0
     """Where statistics are moments: how many rows the training counts as; beyond twice as many, the past fades."""
     client_cap: int | None = None
-    """Rows of one client that are taken in within one minute."""
 
     @property
     def trusting(self) -> bool:
+        """Whether the stream is trusted."""
         return self.on_drift == OnDrift.IGNORE
 
     def __post_init__(self) -> None:

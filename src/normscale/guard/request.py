@@ -21,11 +21,9 @@ class Mode(StrEnum):
     """By which statistics rows are scored."""
 
     RUNNING = "running"
-    """Statistics that take the stream in."""
     FROZEN = "frozen"
     """The detector file's, while nothing is taken in."""
     STATIC = "static"
-    """The detector has no running statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +39,19 @@ class Verdict:
     taken_in: int
     """How many of the rows are in the running statistics now; the others were kept out."""
     alarms: tuple[str, ...] = ()
-    """The drift readings that were beyond their limits at that time."""
     rows: int = 0
     """How many rows are in the statistics after this request's group of requests."""
     repeated: bool = False
     """Whether this was the answer to an earlier request with the same key."""
 
     def pack(self) -> bytes:
+        """Write it as bytes, for a retry of the same request."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         return pack_state({name: getattr(self, name) for name in _FACTS}, arrays, STORED)
 
     @classmethod
     def unpack(cls, data: bytes) -> Verdict:
+        """Read the verdict of an earlier request, marked as repeated."""
         header, tensors = unpack_state(data, STORED)
         fields: dict[str, Any] = {name: header[name] for name in _FACTS} | tensors
         fields |= {"is_ood": tensors["is_ood"].astype(np.bool_, copy=False), "alarms": tuple(header["alarms"])}

@@ -37,7 +37,6 @@ class Statistics:
     detector: Detector
     widths: Mapping[str, int]
     running: bool = False
-    """Whether they change with the stream."""
     state: Any = None
     prior: float = math.inf
     probation: float = 0.0
@@ -72,6 +71,7 @@ class Statistics:
         return self.detector._of_moments(RunningMoments.wrap(self.block_state(state)).reweighted(self.prior).state)
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
+        """Score rows by the statistics as they are."""
         rows = outputs.only(*self.widths)
         return self.detector._score_at(self.state, rows, 1) if self.running else self.detector._score(rows, 1)
 
@@ -88,6 +88,7 @@ class Statistics:
         return None if moments is None else RunningMoments.wrap(moments)
 
     def tensors(self) -> Tensors:
+        """What the store keeps."""
         return record_arrays(self.state) if self.running else {}
 
     def restored(self, tensors: Tensors) -> Statistics:

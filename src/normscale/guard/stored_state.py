@@ -17,14 +17,10 @@ from normscale.guard.guard_state import GuardState
 from normscale.guard.log import Entry, Event, View
 from normscale.guard.stores import Store, Transaction
 
-KEEP = 2000
-"""Entries that stay in the log ..."""
-FORGET_EVERY = 500
-"""... and after how many more the older ones are dropped."""
-REMEMBER = 24 * 3600.0
-"""Seconds that the answer to a request with a key is kept ..."""
-MOST_BYTES = 512 << 20
-"""... and how many bytes of such answers of one client."""
+KEEP = 2000  # entries that stay in the log
+FORGET_EVERY = 500  # ... and after how many more the older ones are dropped
+REMEMBER = 24 * 3600.0  # seconds that the answer to a request with a key is kept
+MOST_BYTES = 512 << 20  # ... and how many bytes of such answers of one client
 
 
 class Clock:
@@ -38,6 +34,7 @@ class Clock:
         self._offset = wall() - monotonic()
 
     def now(self) -> float:
+        """Seconds since 1970."""
         return self._offset + self._monotonic()
 
     def catch_up(self, at: float) -> None:
@@ -60,13 +57,11 @@ class StoredState:
         self.went_back = ""
         """Why the store is none that rows may be acknowledged on any more, if so."""
         self.state_bytes = 0
-        """What the state took when it was last written here."""
         with store.transaction() as transaction:
             self.adopted = claim(transaction, start, detector, adopt=adopt)
             """What the detector had learned that the store belonged to; None: it was this one's."""
             self.head = transaction.head()
             self.state = self.loaded(transaction)
-            """As of the last transaction that succeeded."""
             entries = transaction.entries_after(self.state.seq - KEEP)
         self.view.feed(entries)
         self.last_entry = entries[-1] if entries else None
@@ -77,6 +72,7 @@ class StoredState:
                 session.append(Event.ADOPT, note=self.adopted)
 
     def loaded(self, transaction: Transaction) -> GuardState:
+        """The state in the store."""
         stored = transaction.state()
         return self.start if stored is None else self.start.unpacked(stored)
 
@@ -123,23 +119,23 @@ class Session:
 
     @property
     def now(self) -> float:
+        """The time, never before the last entry's."""
         return max(self.state.at, self._stored.clock.now())
 
     def append(self, event: Event, note: dict[str, Any] | None = None, **fields: Any) -> Entry:
+        """Write an entry to the log."""
         entry = Entry(self.state.seq + 1, self.now, event.value, note=write_json(note) if note else "", **fields)
         self.transaction.append(entry)
         self.own.append(entry)
         self.state = self.state._replace(seq=entry.seq, at=entry.at)
         return entry
 
-    def decide(self, event: Event, note: dict[str, Any], by: str, **changed: Any) -> None:
-        self.state = self.state._replace(**changed)
-        self.append(event, note, by=by)
-
     def remember(self, client: str, key: str, digest: bytes, verdict: bytes) -> None:
+        """Keep the answer to a request that may be sent again."""
         self.transaction.remember(client, key, digest, self.state.at, verdict, MOST_BYTES)
 
     def write(self) -> None:
+        """Write the state, and forget what is old."""
         before, state = self.head.seq, self.state
         packed = state.pack()
         self.head = self.transaction.save_state(state.seq, self.head, packed)

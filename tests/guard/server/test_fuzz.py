@@ -1,6 +1,6 @@
 """The OpenAPI document against a real server: valid, its examples work, and no input that it can think of does harm.
 
-``tools/fuzz_guard.py`` sends a hundred thousand bad inputs; here it is a few hundred.
+``tests/soak/fuzz_guard.py`` sends a hundred thousand bad inputs; here it is a few hundred.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_its_examples_are_accepted(server: Server, document: Any) -> None:
                 assert set(reply.json) <= set(operation["responses"]["200"]["content"]["application/json"].get(
                     "schema", {}).get("properties", reply.json))  # fmt: skip
                 sent += 1
-    assert sent == 8  # every body has one
+    assert sent == 6  # every body has one
 
 
 @pytest.mark.parametrize(

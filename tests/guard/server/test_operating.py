@@ -209,8 +209,7 @@ def test_files_of_guards_that_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
         "[a]\ndetector = 'x'\n[a.policy]\nwidow = 3": "is not a policy",
         "[a]\ndetector = 'x'\n[b]\ndetector = 'x'": "a and b have one store",
         "[a": "cannot read the guards",
-        "[a]\ndetector = 'x'\nthreshold = '0.5'": "[a] must have a detector, and no other keys than detector, store, policy, threshold, model, "
-        "tokens, adopt, logits: Expected `float | null`, got `str` - at `$.threshold`.",
+        "[a]\ndetector = 'x'\nthreshold = '0.5'": "got `str` - at `$.threshold`.",
         "[a]\ndetector = 'x'\nthreshold = true": "got `bool` - at `$.threshold`",
         "[a]\ndetector = 'x'\nadopt = 'no'": "Expected `bool`, got `str` - at `$.adopt`",
         "[a]\ndetector = 3": "Expected `str`, got `int` - at `$.detector`",
@@ -572,14 +571,15 @@ def test_a_webhook_that_hangs_costs_a_bounded_queue(
     sender = Webhook("http://hangs.example/x")
     with caplog.at_level(logging.ERROR, "normscale.guard.server"):
         sender.send(message("freeze"))
+        assert eventually(lambda: sent == ["freeze"])
         for _ in range(events._MOST_WAITING + 9):
             sender.send(message("alarm"))
-        assert len(caplog.records) == 10
+        assert len(caplog.records) == 9
         assert {one.normscale["dropped"] for one in caplog.records} == {"alarm"}  # type: ignore[attr-defined]
         caplog.clear()
         sender.stop(0.1)
     told = [(one.normscale["dropped"], one.normscale.get("count")) for one in caplog.records]  # type: ignore[attr-defined]
-    assert told == [("freeze", None), ("alarm", events._MOST_WAITING - 1)]
+    assert told == [("freeze", None), ("alarm", events._MOST_WAITING)]
     assert sent == ["freeze"]
     release.set()
     for wrong in ("", "ftp://a/b", "https://", "hooks.example.com", "http://a/b c", "http://a/\n"):

@@ -117,6 +117,7 @@ class GuardApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def start(self) -> None:
+        """Open every guard."""
         self._webhook = Webhook(self._settings.webhook)
         for guard in self.guards.values():
             await guard.start(self._webhook)
@@ -206,6 +207,7 @@ class GuardApp:
             raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")
 
     async def all_ready(self, request: HttpRequest) -> Reply:
+        """``GET /v2/health/ready``."""
         for name, guard in self.guards.items():
             try:
                 await guard.ready(request)
@@ -230,6 +232,7 @@ class GuardApp:
         return Reply(self._instruments.exposition(states), "text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, _: HttpRequest) -> Reply:
+        """``GET /openapi.json``."""
         guards = {name: (guard.routes, guard.reads, guard.arrays) for name, guard in self.guards.items()}
         return Reply(encode_json(openapi_document(guards)))
 

@@ -12,9 +12,7 @@ class Bounds(NamedTuple):
     """Bounds of one worker; the command line sets the first four."""
 
     max_body: int = 16 << 20
-    """Bytes of a body."""
     max_rows: int = 100_000
-    """Rows in one request."""
     max_requests: int = 256
     """Requests with rows at once; one client has half of them at most."""
     max_seconds: float = 30.0
@@ -28,9 +26,7 @@ class Bounds(NamedTuple):
     max_live: int = 32
     """Live streams at once; of one client half."""
     max_head: int = 16 << 10
-    """Bytes of a request's head."""
     head_seconds: float = 10.0
-    """For a head to arrive."""
     max_connections: int = 1024
     """Open connections; beyond, idle ones and those of strangers are closed first."""
 
@@ -52,6 +48,7 @@ class Shares:
         self._by_client[client] += amount
 
     def give_back(self, client: str, amount: int = 1) -> None:
+        """Give a share back."""
         self.taken -= amount
         self._by_client[client] -= amount
         if not self._by_client[client]:

@@ -29,15 +29,12 @@ def scenes(seed: int = 0) -> Iterator[NDArray[np.float32]]:
     ones = digits[digits.argmax(axis=1) == 1]
     while True:
         for scene, rows in _SCENES:
-            done = 0
-            while done < rows:
-                n = int(random.integers(1, 8))
-                pick = digits if scene != "one class" else ones
-                block = pick[random.integers(0, len(pick), n)]
+            for _ in range(rows // 4):
+                pick = ones if scene == "one class" else digits
+                block = pick[random.integers(0, len(pick), random.integers(1, 8))]
                 if scene == "digits and others":
-                    strange = random.random(n) < 0.35
+                    strange = random.random(len(block)) < 0.35
                     block[strange] = others[random.integers(0, len(others), int(strange.sum()))]
-                done += n
                 yield block.astype(np.float32)
 
 

@@ -51,6 +51,7 @@ class Refusals:
         self._second = self._logged = self._left_out = 0
 
     def log(self, **fields: Any) -> None:
+        """Write a line, or count it for the next."""
         now = int(time.monotonic())
         if now != self._second:
             self._second, self._logged = now, 0

@@ -7,6 +7,7 @@ show. Each is tried again, from a thread that nobody waits for.
 from __future__ import annotations
 
 import http.client
+import itertools
 import logging
 import threading
 import urllib.error
@@ -14,6 +15,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from queue import PriorityQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -25,8 +27,7 @@ from normscale.guard.server.instruments import Instruments
 
 _MOST_WAITING = 256
 _SECONDS = 5.0
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)
-"""Seconds before it is tried again."""
+_PAUSES = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds before it is tried again
 _SILENT = (Event.ROWS, Event.KEPT_OUT, Event.CALM)
 
 
@@ -50,7 +51,6 @@ class CloudEvent(NamedTuple):
     """One message, of CloudEvents 1.0."""
 
     event: str
-    """The last part of its type."""
     source: str
     time: str
     data: dict[str, Any]
@@ -62,6 +62,7 @@ class CloudEvent(NamedTuple):
         return self.event != Event.ALARM
 
     def headers(self) -> dict[str, str]:
+        """Its attributes as they are sent."""
         attributes = {"specversion": "1.0", "id": self.id, "source": self.source, "time": self.time}
         attributes["type"] = f"normscale.guard.{self.event}"
         return {f"ce-{name}": value for name, value in attributes.items()} | {"Content-Type": "application/json"}
@@ -70,78 +71,59 @@ class CloudEvent(NamedTuple):
 class Webhook:
     """Sends messages in order, urgent ones first, without a ``url`` none.
 
-    A message that was not delivered is tried again after a pause, which an urgent one ends. When many wait, the oldest
-    alarm is dropped. The log says what was dropped.
+    A message that was not delivered is tried again after a pause, which an urgent one ends. When many wait, further
+    alarms are dropped. The log says what was dropped.
     """
 
     def __init__(self, url: str | None, pauses: tuple[float, ...] = _PAUSES) -> None:
         self._url = url
         self._pauses = pauses
         self._opener = urllib.request.build_opener(_NoRedirects)
-        self._waiting: list[CloudEvent] = []
-        self._tries: Counter[str] = Counter()  # of those that wait
+        self._waiting: PriorityQueue[tuple[int, int, int, CloudEvent | None]] = PriorityQueue()
+        self._numbers = itertools.count()
+        self._current: list[CloudEvent] = []
+        self._hurry = threading.Event()
         self._stopping = False
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
         if url is not None:
-            self._host = urlsplit(url).hostname  # the path may hold a secret
-            self._thread = threading.Thread(target=self._work, name="webhook", daemon=True)
             self._thread.start()
 
     def send(self, message: CloudEvent) -> None:
-        if self._thread is None:
+        """Queue a message; returns at once."""
+        if self._url is None:
             return
-        with self._changed:
-            self._waiting.append(message)
-            dropped = self._next(urgent=False) if len(self._waiting) > _MOST_WAITING else None
-            if dropped is not None:
-                self._waiting.remove(dropped)
-            self._changed.notify()
-        if dropped is not None:
-            self._dropped(f"{_MOST_WAITING} others are waiting", dropped)
+        if not message.is_urgent and self._waiting.qsize() >= _MOST_WAITING:
+            self._dropped(f"{_MOST_WAITING} others are waiting", message)
+            return
+        self._waiting.put((not message.is_urgent, next(self._numbers), 0, message))
+        if message.is_urgent:
+            self._hurry.set()
 
     def stop(self, seconds: float) -> None:
         """Give what waits one more chance, for a while."""
-        if self._thread is None:
+        if self._url is None:
             return
-        with self._changed:
-            self._stopping = True
-            self._changed.notify()
+        self._stopping = True
+        self._waiting.put((2, next(self._numbers), 0, None))  # behind all others
+        self._hurry.set()
         self._thread.join(seconds)
-        with self._changed:
-            left, self._waiting = self._waiting, []
+        left, self._waiting = self._current + [one[3] for one in self._waiting.queue if one[3]], PriorityQueue()
         self._dropped("the server stopped", *left)
 
     def _work(self) -> None:
-        failures = 0
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._stopping)
-                if not self._waiting:
-                    return
-                chosen = self._next(urgent=True)
-            trouble = self._post(chosen)
-            gives_up = trouble is not None and (self._tries[chosen.id] == len(self._pauses) or self._stopping)
-            with self._changed:
-                if chosen not in self._waiting:  # it was dropped meanwhile
-                    continue
-                if trouble is None or gives_up:
-                    self._waiting.remove(chosen)
-                    del self._tries[chosen.id]
-                    failures = 0
-                else:
-                    self._tries[chosen.id] += 1
-                    failures += 1
-                    self._changed.wait_for(self._must_go_on, self._pauses[min(failures, len(self._pauses)) - 1])
-            if gives_up:
-                self._dropped(str(trouble), chosen)
-
-    def _next(self, *, urgent: bool) -> CloudEvent:
-        """The first of those that are urgent, or are not; the first of all where there are none of them."""
-        return next((one for one in self._waiting if one.is_urgent is urgent), self._waiting[0])
-
-    def _must_go_on(self) -> bool:
-        return self._stopping or any(one.is_urgent and not self._tries[one.id] for one in self._waiting)
+            rank, number, tries, message = self._waiting.get()
+            if message is None:
+                return
+            self._current = [message]
+            self._hurry.clear()
+            trouble = self._post(message)
+            if trouble is not None and tries < len(self._pauses) and not self._stopping:
+                self._waiting.put((rank, number, tries + 1, message))
+                self._hurry.wait(self._pauses[tries])
+            elif trouble is not None:
+                self._dropped(trouble, message)
+            self._current = []
 
     def _post(self, message: CloudEvent) -> str | None:
         assert self._url is not None
@@ -156,9 +138,10 @@ class Webhook:
             return type(error).__name__
 
     def _dropped(self, trouble: str, *lost: CloudEvent) -> None:
+        host = urlsplit(self._url or "").hostname  # the path may hold a secret
         for event, count in Counter(one.event for one in lost).items():
             more = {"count": count} if count > 1 else {}
-            tell("webhook", level=logging.ERROR, host=self._host, because=trouble, dropped=event, **more)
+            tell("webhook", level=logging.ERROR, host=host, because=trouble, dropped=event, **more)
 
 
 class Watcher:
@@ -182,6 +165,7 @@ class Watcher:
             self._webhook.send(CloudEvent(event, source, iso_time(entry.at), data, str(uuid.uuid4())))
 
     def store_trouble(self, sentence: str | None) -> None:
+        """Log when the store goes down, and when it is back."""
         if (sentence is None) == self._store_is_up:
             return
         self._store_is_up = sentence is None

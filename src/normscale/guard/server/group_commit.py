@@ -16,8 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from normscale.errors import FileFormatError, NormscaleError, StoreHeld, StoreUnavailable
 from normscale.guard import Guard, Request, Verdict
 
-GROUP_NUMBERS = 1 << 22
-"""Numbers in one group, which bounds its memory; a request is never divided."""
+GROUP_NUMBERS = 1 << 22  # numbers in one group, which bounds its memory; a request is never divided
 
 _TURN, _SHORT_TURN = 0.0005, 0.00002
 """Seconds that who comes back from the disk, or from compiled code, waits for its turn beside a busy event loop: not
@@ -45,6 +44,7 @@ class GroupCommit:
 
     @property
     def alive(self) -> bool:
+        """Whether requests are being answered."""
         return self._thread.is_alive() and not self._stopping
 
     async def submit(self, request: Request) -> Verdict:
@@ -53,6 +53,7 @@ class GroupCommit:
         return verdict
 
     async def run(self, job: Callable[[Guard], Result]) -> Result:
+        """Run something on the guards, between two groups."""
         result: Result = await self._put(job)
         return result
 

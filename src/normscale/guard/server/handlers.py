@@ -44,17 +44,13 @@ from normscale.outputs import ModelOutputs
 RESPONSE = "org.kubeflow.serving.inference.response"
 """The type of an event of KServe's logger that holds what a model answered."""
 _LONGEST_KEY, _LONGEST_SOURCE, _MOST_SOURCES = 128, 64, 256
-_READY_FIRST = 0.3
-"""Seconds until the compiled kernels are loaded: answering that the server is ready comes first."""
+_READY_FIRST = 0.3  # seconds until the compiled kernels are loaded: answering that the server is ready comes first
 _LIVE_SECONDS, _KEEP_ALIVE_SECONDS = 1.0, 10.0
 _WATCH_SECONDS = 5.0
-_STATE_SECONDS = 1.0
-"""How long metrics wait for the store; then they are those of before."""
+_STATE_SECONDS = 1.0  # how long metrics wait for the store; then they are those of before
 _READY_SECONDS = 10.0
-_READY_AGAIN = 1.0
-"""Seconds for which the store, once written to, is taken for writable: strangers may ask."""
-_STOP_SECONDS = 6.0
-"""For the last rows to be written when the server is told to stop."""
+_READY_AGAIN = 1.0  # seconds for which the store, once written to, is taken for writable: strangers may ask
+_STOP_SECONDS = 6.0  # for the last rows to be written when the server is told to stop
 _OUTPUTS = {"ood_score": "FP64", "is_ood": "BOOL", "predicted": "INT64"}
 
 
@@ -87,6 +83,7 @@ class Handlers:
         self._sources: set[str] = set()
 
     async def start(self, webhook: Webhook) -> None:
+        """Open the store and get ready."""
         load_in_background(after=_READY_FIRST)
         self.guard = guard = self.settings.open()
         self.classifier = self.settings.load_classifier(guard.widths)
@@ -106,6 +103,7 @@ class Handlers:
             self._tasks.append(asyncio.create_task(play(self.commit, self.count)))
 
     async def stop(self) -> None:
+        """Answer what waits, and let go of the store."""
         for task in self._tasks:
             task.cancel()
         if await asyncio.to_thread(self.commit.stop, _STOP_SECONDS):
@@ -139,6 +137,7 @@ class Handlers:
             raise BadRequest(403, f"a token of role {client.role} may not do this; it needs {role} or admin.")
 
     def store_failed(self, error: Exception) -> None:
+        """Count and log a request that the store failed."""
         self.instruments.store_errors.labels(self.name).inc()
         self.watcher.store_trouble(str(error))
 
@@ -194,6 +193,7 @@ class Handlers:
         return encode_answer(self.name, asked, given, about)
 
     def count(self, verdict: Verdict, seconds: float) -> None:
+        """Count an answer for the metrics."""
         threshold, names = self.guard.state.threshold, self.guard.detector.class_names
         of_rows = threshold.value if threshold.per_class is None else np.take(threshold.per_class, verdict.predicted)
         self.instruments.answered(self.name, verdict, verdict.scores - of_rows, names, seconds)
@@ -208,9 +208,11 @@ class Handlers:
     # -- looking -------------------------------------------------------------------------------------------------
 
     async def state(self, _: HttpRequest) -> Reply:
+        """``GET /v1/state``."""
         return Reply(encode_json(await self._refreshed()))
 
     async def live(self, _: HttpRequest) -> Reply:
+        """``GET /v1/live``."""
         return Reply(self._events(), "text/event-stream", {"X-Accel-Buffering": "no"})
 
     async def _events(self) -> AsyncIterator[bytes]:
@@ -274,6 +276,7 @@ class Handlers:
         return Reply(encode_json({"name": self.name, "ready": True}))
 
     async def model_metadata(self, _: HttpRequest) -> Reply:
+        """``GET /v2/models/NAME``."""
         tensors = {"inputs": self.reads, "outputs": self.gives}
         documents = {field: [spec.document() for spec in specs] for field, specs in tensors.items()}
         return Reply(encode_json({"name": self.name, "versions": [], "platform": "normscale", **documents}))

@@ -64,9 +64,11 @@ class Instruments:
             counter.labels(guard)
 
     def request(self, path: str, status: int) -> None:
+        """Count a request."""
         self._requests.labels(path, str(status)).inc()
 
     def happened(self, guard: str, entry: Entry) -> None:
+        """Count alarms and freezes."""
         if entry.event == Event.ALARM:
             for alarm in entry.details["alarms"]:
                 self._alarms.labels(guard, alarm["name"]).inc()

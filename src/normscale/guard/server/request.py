@@ -75,18 +75,20 @@ class HttpRequest:
         self.unread = b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
         self.body: Body = b""
         self.client = ""
-        """Whose request it is, once that is known."""
 
     @property
     def address(self) -> str:
+        """Where it comes from."""
         address = self.scope.get("client")
         return str(address[0]) if address else "local"
 
     def header(self, name: bytes) -> str | None:
+        """A header by its name in lower case."""
         value = self.headers.get(name)
         return None if value is None else str(value, "latin-1")
 
     def require_single_headers(self) -> None:
+        """Refuse a header that comes twice and contradicts itself."""
         if len(self.headers) == len(self.scope["headers"]):
             return
         names = [name for name, _ in self.scope["headers"]]
@@ -138,4 +140,3 @@ class HttpRequest:
 
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[Reply]]
-"""What answers a route."""

@@ -67,13 +67,10 @@ class Route(NamedTuple):
     role: str = ""
     """Who may: ``score``, ``read`` or ``admin``; empty: anyone."""
     body: Any = None
-    """The type of its body."""
     example: Any = None
-    """Of the body."""
     answer: Any = None
     """The type of its answer; None: any object."""
     content_type: str = JSON
-    """Of the answer."""
 
     @property
     def is_free(self) -> bool:
@@ -81,6 +78,7 @@ class Route(NamedTuple):
         return self.body is None and not self.path.startswith("/v1")
 
     def at(self, name: str, prefix: str) -> Route:
+        """The route of a guard of that name."""
         path = prefix + self.path if self.path.startswith("/v1") else self.path.replace("NAME", name)
         return self._replace(path=path)
 

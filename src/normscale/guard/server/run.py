@@ -27,10 +27,8 @@ from normscale.guard.server.settings import ServerSettings
 from normscale.guard.server.tokens import Tokens
 
 _SHUTDOWN_SECONDS = 3
-_WORKER_SECONDS = 15
-"""For a worker to end, before it is killed; its rows are on disk."""
-_OTHER_FILES = 256
-"""Open files of a process besides its connections."""
+_WORKER_SECONDS = 15  # for a worker to end, before it is killed; its rows are on disk
+_OTHER_FILES = 256  # open files of a process besides its connections
 
 
 def check_settings(settings: ServerSettings) -> None:

@@ -24,8 +24,7 @@ from normscale.guard.server.classifier import Classifier
 SAMPLE = "sample"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TAKEN = ("v1", "v2", "page", "metrics")
-NAME = "guard"
-"""Of a guard that nobody named."""
+NAME = "guard"  # of a guard that nobody named
 
 
 class GuardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +50,7 @@ class GuardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return open_guard(detector, self.store, self.policy, adopt=self.adopt)
 
     def load_classifier(self, widths: Mapping[str, int]) -> Classifier | None:
+        """Load the model, if there is one, with an output for every array that the guard reads."""
         return None if self.model is None else Classifier(self.model, widths, self.logits)
 
 
@@ -68,7 +68,6 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     hosts: tuple[str, ...] = ()
-    """Further names that the server may be called by."""
     origins: tuple[str, ...] = ()
     """Further origins whose pages may change the guard."""
     proxies: tuple[str, ...] = ()
@@ -81,6 +80,7 @@ class ServerSettings:
 
     @property
     def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:

@@ -8,7 +8,6 @@ from typing import Any
 from normscale._version import __version__
 from normscale.encoding.json_text import number_for_json
 from normscale.guard import Guard
-from normscale.guard.drift import ABOUT
 
 
 def state_document(guard: Guard) -> dict[str, Any]:
@@ -37,7 +36,7 @@ def state_document(guard: Guard) -> dict[str, Any]:
         "thaw": _thaw(guard),
         "alarms": [alarm._asdict() for alarm in state.alarms],
         "readings": [
-            {"name": name, "label": ABOUT[name].label, "value": values.get(name), "limit": number_for_json(limit)}
+            {"name": name, "label": name.replace("_", " "), "value": values.get(name), "limit": number_for_json(limit)}
             for name, limit in guard.drift.limits.items()
         ],
         "classes": _classes(guard),

@@ -21,8 +21,7 @@ from normscale.encoding.json_text import number_for_json
 from normscale.guard.server.request import BadRequest, Body, Reply, shown
 
 HEADER = "Inference-Header-Content-Length"
-_MOST_QUOTES = 4096
-"""Quotation marks in the JSON of a request: tensors of numbers have none, so this bounds its names."""
+_MOST_QUOTES = 4096  # quotation marks in the JSON of a request: tensors of numbers have none, so this bounds its names
 
 DATATYPES: Mapping[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
@@ -62,6 +61,7 @@ class InferRequest(Struct):
     outputs: list[WantedOutput] = []
 
     def require_outputs(self, known: Sequence[str]) -> None:
+        """Refuse to give outputs that there are not."""
         unknown = [one.name for one in self.outputs if one.name not in known]
         if unknown:
             raise BadRequest(422, f"there is no output {shown(unknown[0])}; there are {', '.join(known)}.")
@@ -112,6 +112,7 @@ class TensorSpec(NamedTuple):
     """Whether no other type of numbers is taken."""
 
     def document(self) -> dict[str, Any]:
+        """As the protocol's metadata has it."""
         shape = [-1 if length is None else length for length in self.shape]
         return {"name": self.name, "datatype": self.datatype, "shape": shape}
 

@@ -27,8 +27,7 @@ ROLES: Mapping[str, frozenset[str]] = {
     "admin": frozenset({"score", "read", "admin"}),
 }
 """Role -> the actions it may take: send rows, look at the state, the page and the metrics, change the guard."""
-ENVIRONMENT = "NORMSCALE_TOKEN"
-"""The environment variable that holds the secret of one more client, an administrator."""
+ENVIRONMENT = "NORMSCALE_TOKEN"  # the environment variable that holds the secret of one more client, an administrator
 _PREFIX = "nsk_"  # lets people and secret scanners see what it is
 _SHORTEST = 20
 _RULES = {
@@ -47,6 +46,7 @@ class Client(NamedTuple):
     sha256: str
 
     def may(self, action: str) -> bool:
+        """Whether its role may ``score``, ``read`` or ``admin``."""
         return action in ROLES[self.role]
 
 

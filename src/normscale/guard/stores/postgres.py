@@ -9,12 +9,9 @@ from urllib.parse import urlsplit
 from normscale.errors import MissingExtra, StoreUnavailable
 from normscale.guard.stores.store import Store
 
-_LOCK = 0x6E6F726D7363616C
-""" "normscal": the advisory lock that guards of one database queue at."""
-_LONGEST_PAUSE = 30
-"""Seconds between two statements of a transaction."""
+_LOCK = 0x6E6F726D7363616C  # "normscal": the advisory lock that guards of one database queue at
+_LONGEST_PAUSE = 30  # seconds between two statements of a transaction
 _PATIENCE = 10
-"""Seconds that a transaction waits for others."""
 
 
 class PostgresStore(Store):

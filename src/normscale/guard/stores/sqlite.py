@@ -16,12 +16,9 @@ from normscale.guard.stores.store import Store
 
 _CHECKPOINT_PAGES = 4000
 """16 MB of log before it is folded into the file: rarely enough not to be felt in the answers' times."""
-_PATIENCE = 10.0
-"""Seconds that a transaction waits for those of other processes ..."""
-_PAUSE, _LONGEST_PAUSE = 0.0001, 0.002
-"""... looking again after these."""
-_ROOM = 1 << 16
-"""Bytes that a group of rows may need besides two copies of the state."""
+_PATIENCE = 10.0  # seconds that a transaction waits for those of other processes
+_PAUSE, _LONGEST_PAUSE = 0.0001, 0.002  # ... looking again after these
+_ROOM = 1 << 16  # bytes that a group of rows may need besides two copies of the state
 _ENDINGS = ("", "-wal", "-shm")
 """The files of a store: its tables, the log of what was committed since, and the index of that log."""
 _WAL_HEADER, _FRAME_HEADER = 32, 24

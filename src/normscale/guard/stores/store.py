@@ -29,8 +29,7 @@ _TABLES = (
 )
 _INDICES = ("answers_by_time ON answers (at)", "answers_by_client ON answers (client, upto)")
 _ENTRY = "seq, at, event, client, rows, flagged, display_sample, decided_by, note"
-_BESIDES = 1 << 14
-"""Bytes that a few rows write besides the state."""
+_BESIDES = 1 << 14  # bytes that a few rows write besides the state
 
 
 class StateHead(NamedTuple):
@@ -53,6 +52,7 @@ class Transaction:
         return str(rows[0][0]) if rows else None
 
     def set_text(self, key: str, value: str) -> None:
+        """Keep a text by its name."""
         self._run(
             "INSERT INTO meta (key, value) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value",
             (key, value),
@@ -82,6 +82,7 @@ class Transaction:
         return None
 
     def save_state(self, seq: int, previous: StateHead, state: bytes) -> StateHead:
+        """Write the state that follows the ``previous`` one."""
         tag = _tag(previous.tag, state)
         self._run(
             "INSERT INTO state (id, seq, previous, tag, state) VALUES (1, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
@@ -93,16 +94,20 @@ class Transaction:
     # -- the log and the answers ---------------------------------------------------------------------------------
 
     def entries_after(self, seq: int) -> list[Entry]:
+        """The log beyond an entry, in order."""
         return [Entry(*row) for row in self._run(f"SELECT {_ENTRY} FROM log WHERE seq > ? ORDER BY seq", (seq,))]
 
     def append(self, entry: Entry) -> None:
+        """Write an entry."""
         self._run(f"INSERT INTO log ({_ENTRY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", entry)
 
     def forget(self, entries_upto: int, answers_before: float) -> None:
+        """Drop entries and answers of long ago."""
         self._run("DELETE FROM log WHERE seq <= ?", (entries_upto,))
         self._run("DELETE FROM answers WHERE at < ?", (answers_before,))
 
     def answer(self, client: str, key: str) -> tuple[bytes, bytes] | None:
+        """Digest and verdict of an earlier request with that key."""
         rows = self._run("SELECT digest, verdict FROM answers WHERE client = ? AND key = ?", (client, key))
         return (bytes(rows[0][0]), bytes(rows[0][1])) if rows else None
 
@@ -126,6 +131,7 @@ class Store(ABC):
     byte_type: str = "BLOB"
 
     def create(self) -> None:
+        """Make the tables of a new store; those of another version are refused."""
         with self.transaction() as transaction:
             self.run("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
             known = transaction.text("schema")

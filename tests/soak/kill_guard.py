@@ -1,7 +1,7 @@
 """Kill a guard's server again and again while clients send rows, and compare its state with the acknowledged rows.
 
-    python tools/kill_guard.py --kills 200                   # SQLite
-    python tools/kill_guard.py --kills 40 --store postgres   # a PostgreSQL of its own, which is killed now and then too
+    python tests/soak/kill_guard.py --kills 200                   # SQLite
+    python tests/soak/kill_guard.py --kills 40 --store postgres   # a PostgreSQL of its own, which is killed too
 
 Half of the clients send every request with an idempotency key until it is acknowledged; the others send without, and
 never again. After every kill the state must consist of exactly the acknowledged blocks, and of whole blocks of those
@@ -22,7 +22,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import normscale as ns  # noqa: E402
@@ -64,7 +64,8 @@ def main() -> int:
         stack.callback(lambda: system.kill())
         result = torment(system, database, chosen.kills, chosen.clients, chosen.seed)
     result = {
-        "command": f"python tools/kill_guard.py --kills {chosen.kills} --store {chosen.store} --seed {chosen.seed}",
+        "command": "python tests/soak/kill_guard.py "
+        f"--kills {chosen.kills} --store {chosen.store} --seed {chosen.seed}",
         "date": date.today().isoformat(),
         "server_kernels": chosen.kernels,
         **result,

@@ -1,6 +1,6 @@
 """Run a guard's server for minutes under a mixed load: is its memory flat, and every acknowledged row in its state?
 
-    python tools/soak_guard.py --minutes 10
+    python tests/soak/soak_guard.py --minutes 10
 
 Four clients send single rows as JSON, batches in the binary form, requests with keys, and look at the state now and
 then. Memory (resident size, in MB) is read every ten seconds; the slope is that of the second half. The result is
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import normscale as ns  # noqa: E402
@@ -121,7 +121,7 @@ def main() -> int:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="normscale-soak-") as folder:
         result = soak(Path(folder), chosen.minutes)
-    command = f"python tools/soak_guard.py --minutes {chosen.minutes:g}"
+    command = f"python tests/soak/soak_guard.py --minutes {chosen.minutes:g}"
     result = {"command": command, "date": date.today().isoformat(), **result, "made_with": environment()}
     print(json.dumps(result, indent=1))
     TARGET.write_text(json.dumps(result, indent=1) + "\n")

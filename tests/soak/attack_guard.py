@@ -1,8 +1,8 @@
 """Attack a guard with all that its file and its code tell, and report the worst that was reached.
 
-    python tools/attack_guard.py                                        # the embedded sample
-    python tools/attack_guard.py --outputs FOLDER --save                # and a CIFAR-10 ResNet-20; keep the record
-    python tools/attack_guard.py --tables                     # the record as the tables of docs/guard-attacks.md
+    python tests/soak/attack_guard.py                                        # the embedded sample
+    python tests/soak/attack_guard.py --outputs FOLDER --save                # and a CIFAR-10 ResNet-20; keep the record
+    python tests/soak/attack_guard.py --tables                     # the record as the tables of docs/guard-attacks.md
 
 The attacker has the detector file, the code, rows like the honest ones and rows like the OoD ones, and sends a share of
 the traffic; the rest is honest. Two goals: *hide* (fewer OoD inputs are flagged) and *cry* (more in-distribution ones
@@ -55,10 +55,10 @@ from normscale._provenance import environment
 from normscale.detectors.base import Detector
 from normscale.guard import Policy, Verdict, open_guard
 from normscale.guard.guard_state import GuardState
-from normscale.guard.judge import Judge
+from normscale.guard.judge import Block, Judge
 from normscale.scores import msp_score
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "docs" / "results" / "guard-attacks.json"
 SHARES = (0.01, 0.05, 0.2, 0.5, 1.0)
 DETECTORS = ("norm_scaling", "robust_norm_scaling")
@@ -149,7 +149,13 @@ class Run:
 
     def flags(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows would be flagged now."""
-        return self.judge.preview(self.state, ns.ModelOutputs(rows)).is_ood
+        outputs = ns.ModelOutputs(rows)
+        block = Block.of(outputs, self.judge.drift)
+        scores = self.judge.start.statistics.score(outputs)
+        if not self.frozen:
+            early = self.judge.probation_left(self.state) > 0
+            scores = scores if early else np.maximum(scores, self.state.statistics.score(outputs))
+        return self.judge._flags(self.state, scores, block)
 
     def alarm_soon(self, case: Case) -> bool:
         """Whether an alarm stands, or the next honest rows would raise one."""
@@ -467,15 +473,15 @@ def fill_the_cap(case: Case, detector: Detector, share: float, minutes: int = 12
 
 
 def _fill_the_cap(case: Case, detector: Detector, share: float, minutes: int, pool: Rows) -> Capped:
-    run, random, quiet = Target(case, detector, policy=Policy(minute_cap=CAP)).open(), np.random.default_rng(0), True
+    run, random, quiet = Target(case, detector, policy=Policy(client_cap=CAP)).open(), np.random.default_rng(0), True
     honest = int(CAP / share) - CAP
     silent = worst = file = float(detector.predict(case.honest).mean())
     for minute in range(minutes):
         at = 60.0 * minute
         hostile = pool[random.integers(0, len(pool), CAP)] if minute >= 2 else case.draw(CAP, random)
         for block in np.array_split(hostile, CAP // 50):
-            run.send(block, "poison", at)
-        flagged = [run.send(case.draw(100, random), "honest", at).is_ood.mean() for _ in range(honest // 100)]
+            run.send(block, "gateway", at)
+        flagged = [run.send(case.draw(100, random), "gateway", at).is_ood.mean() for _ in range(honest // 100)]
         quiet, share_now = not run.alarm_rows, float(np.mean(flagged))
         worst = max(worst, share_now)
         silent = max(silent, share_now) if quiet else silent
@@ -706,7 +712,7 @@ def main() -> int:
         return 0
     cases = [sample_case()] + ([resnet_case(chosen.outputs)] if chosen.outputs else [])
     outputs = " --outputs outputs_resnet20" if chosen.outputs else ""
-    record = Record(f"python tools/attack_guard.py --rows {chosen.rows}{outputs}", chosen.save)
+    record = Record(f"python tests/soak/attack_guard.py --rows {chosen.rows}{outputs}", chosen.save)
     began = time.monotonic()
     for case, name in itertools.product(cases, chosen.detector or DETECTORS):
         survey(record, case, name, chosen.rows)
