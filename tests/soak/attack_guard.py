@@ -149,13 +149,8 @@ class Run:
 
     def flags(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows would be flagged now."""
-        outputs = ns.ModelOutputs(rows)
-        block = Block.of(outputs, self.judge.drift)
-        scores = self.judge.start.statistics.score(outputs)
-        if not self.frozen:
-            early = self.judge.probation_left(self.state) > 0
-            scores = scores if early else np.maximum(scores, self.state.statistics.score(outputs))
-        return self.judge._flags(self.state, scores, block)
+        block = Block.of(ns.ModelOutputs(rows), self.judge.drift)
+        return self.judge._score(self.state, block, np.zeros(len(rows), np.bool_)).flags  # nothing is taken in
 
     def alarm_soon(self, case: Case) -> bool:
         """Whether an alarm stands, or the next honest rows would raise one."""
