@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from normscale.metrics.intervals import delong_interval as delong_interval
     from normscale.metrics.metric import register_metric as register_metric
     from normscale.metrics.paired import paired_bootstrap as paired_bootstrap
-    from normscale.metrics.per_class import evaluate_per_class as evaluate_per_class
     from normscale.metrics.ranking import auroc as auroc
     from normscale.metrics.ranking import evaluate as evaluate
+    from normscale.metrics.ranking import evaluate_per_class as evaluate_per_class
     from normscale.metrics.ranking import fpr_at_tpr as fpr_at_tpr
     from normscale.metrics.ranking import precision_recall_curve as precision_recall_curve
     from normscale.metrics.ranking import roc_curve as roc_curve
@@ -79,9 +79,8 @@ _HOMES = {  # module -> the public names it holds; a test compares this with the
     "metrics.calibration": "expected_calibration_error reliability",
     "metrics.intervals": "bootstrap_intervals delong_interval",
     "metrics.paired": "paired_bootstrap",
-    "metrics.per_class": "evaluate_per_class",
     "metrics.metric": "register_metric",
-    "metrics.ranking": "auroc evaluate fpr_at_tpr precision_recall_curve roc_curve",
+    "metrics.ranking": "auroc evaluate evaluate_per_class fpr_at_tpr precision_recall_curve roc_curve",
     "metrics.temperature": "ece_curve fit_temperature nll",
     "metrics.thresholds": "threshold_at thresholds_per_class",
     "moments": "RunningMoments",

@@ -132,7 +132,7 @@ def test_evaluate_attaches_what_was_asked_for() -> None:
     delong = evaluate(inside, outside, intervals="delong")
     assert delong.intervals is not None
     assert delong.intervals.auroc == delong_interval(inside, outside)
-    assert delong.intervals.aupr_out is None
+    assert list(delong.intervals.metrics) == ["auroc"]
     boot = evaluate(inside, outside, intervals="bootstrap")
     assert boot.intervals == bootstrap_intervals(inside, outside)
     assert set(boot.to_dict()["intervals"]["fpr95_in"]) == {"low", "high"}

@@ -20,16 +20,11 @@ import numpy as np
 from normscale import register_metric
 
 
-def _wins(groups):
-    here = np.minimum(groups.id_here, groups.ood_here)
-    return here.sum(axis=-1)
+def _tied(counts):
+    return np.minimum(counts.id_here, counts.ood_here).sum(axis=-1) / min(counts.n_id, counts.n_ood)
 
 
-def _share(total, sizes):
-    return total / min(sizes.n_id, sizes.n_ood)
-
-
-@register_metric("tied", "Tied share", higher_is_better=False, part=_wins, finish=_share)
+@register_metric("tied", "Tied share", higher_is_better=False, of_counts=_tied)
 def tied(id_scores, ood_scores):
     both = np.intersect1d(id_scores, ood_scores)
     return sum(min((id_scores == one).sum(), (ood_scores == one).sum()) for one in both) / min(
@@ -60,15 +55,15 @@ def test_it_stands_in_evaluate_with_intervals_and_per_class() -> None:
     rng = np.random.default_rng(0)
     inside, outside = rng.integers(0, 9, 200).astype(float), rng.integers(3, 12, 150).astype(float)
     found = ns.evaluate(inside, outside, intervals="bootstrap")
-    assert found.tied == pytest.approx(METRICS["tied"].function(inside, outside))  # type: ignore[misc]
-    assert found.youden == METRICS["youden"].function(inside, outside)  # type: ignore[misc]
+    assert found.tied == pytest.approx(METRICS["tied"].function(inside, outside))
+    assert found.youden == METRICS["youden"].function(inside, outside)
     assert list(found.metrics) == list(METRICS)
     assert found.to_dict()["youden"] == found.youden
     assert "Youden's J" in str(found)
     assert found.intervals is not None
     assert found.tied in found.intervals.tied
     with pytest.raises(AttributeError, match="youden"):
-        _ = found.intervals.youden  # it is no sum over groups
+        _ = found.intervals.youden  # it is no function of the counts
     classes = np.zeros(200, int), np.zeros(150, int)
     assert ns.evaluate_per_class(inside, classes[0], outside, classes[1]).youden == found.youden
 
@@ -108,8 +103,6 @@ def test_a_name_is_taken_once_and_is_an_identifier() -> None:
         ns.register_metric("auroc", "Mine", higher_is_better=True)(lambda a, b: 0.0)
     with pytest.raises(ns.InvalidInput, match="identifier"):
         ns.register_metric("my metric", "Mine", higher_is_better=True)
-    with pytest.raises(ns.InvalidInput, match="both part and finish"):
-        ns.register_metric("mine", "Mine", higher_is_better=True, part=lambda groups: 0)
 
 
 def test_auroc_and_fpr_stand_where_people_look_for_them() -> None:

@@ -16,8 +16,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from normscale.errors import InvalidInput
-from normscale.metrics import RankingResult, _tie_groups, evaluate, precision_recall_curve, roc_curve
-from normscale.metrics.metric import METRICS, Groups, SideSizes, values_of_rows
+from normscale.metrics import RankingResult, evaluate, precision_recall_curve, roc_curve
+from normscale.metrics.metric import METRICS, Counts, values_of_counts
 
 quick = settings(deadline=None, max_examples=60)
 
@@ -99,15 +99,6 @@ def test_narrow_floats_match_the_definitions(inside: list[float], outside: list[
     assert_matches_oracle(evaluate(a, b), a.tolist(), b.tolist())
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 7])
-@quick
-@given(inside=few_values, outside=few_values)
-def test_blocks_never_cut_a_group(block: int, inside: list[float], outside: list[float]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tie_groups, "BLOCK", block)
-        assert_matches_oracle(evaluate(inside, outside), inside, outside)
-
-
 @pytest.mark.parametrize(
     ("inside", "outside"),
     [
@@ -128,25 +119,6 @@ def test_extremes_of_the_number_format(inside: list[float], outside: list[float]
     assert_matches_oracle(evaluate(a, b), a.tolist(), b.tolist())
     curve = roc_curve(a, b)
     assert curve.thresholds[1:].tolist() == sorted({*a.tolist(), *b.tolist()}, reverse=True)
-
-
-def test_ordinary_scores_need_no_wider_keys() -> None:
-    scores = np.array([-0.0, 0.0, 1.0, -1.0, 1e-3, -1e-3, 50.0, -50.0])
-    for dtype, key in ((np.float32, np.uint32), (np.float64, np.uint64)):
-        merged = _tie_groups.merge(scores.astype(dtype), scores[::-1].astype(dtype))
-        assert merged.negative.dtype == merged.other.dtype == key
-        assert (merged.negative.size, merged.other.size) == (6, 10)
-
-
-def test_a_tie_of_hundreds_of_millions_is_counted_exactly() -> None:
-    n = 300_000_001
-    edges = np.array([0.0, float(n)])
-    auroc = METRICS["auroc"]
-    assert auroc.part is not None
-    assert auroc.finish is not None
-    total = auroc.part(Groups(edges, edges, SideSizes(n, n, n, n)))
-    assert total == n * n
-    assert auroc.finish(total, SideSizes(n, n, n, n)) == 0.5
 
 
 def random_scores(seed: int, dtype: Any, decimals: int) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -354,8 +326,7 @@ def test_the_record_is_frozen_and_says_which_class_is_positive() -> None:
         result.auroc = 1.0  # type: ignore[misc]
     with pytest.raises(FrozenInstanceError, match="cannot delete field 'auroc'"):
         del result.auroc
-    assert result.positive == "OoD for *_out, in-distribution for *_in"
-    assert result.to_dict()["positive"] == result.positive
+    assert result.to_dict()["positive"] == "OoD for *_out, in-distribution for *_in"
     assert result.to_dict()["n_id"] == 4
     assert "intervals" not in result.to_dict()
     assert "positive class" in str(result)
@@ -367,8 +338,10 @@ def test_the_record_is_frozen_and_says_which_class_is_positive() -> None:
 
 
 def test_a_record_takes_its_own_fields_and_no_others() -> None:
-    with pytest.raises(TypeError, match=r"missing .* keyword-only arguments: 'aupr_out'"):
-        RankingResult(auroc=1.0)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"missing .* keyword-only arguments: 'n_id' and 'n_ood'"):
+        RankingResult(metrics={})  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match="RankingResult has no attribute 'nonsense'"):
+        _ = evaluate([0.0], [1.0]).nonsense
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
         RankingResult(nonsense=1.0)  # type: ignore[call-arg]
 
@@ -380,7 +353,6 @@ def test_rows_of_counts_may_have_empty_groups(inside: list[float], outside: list
     edges = [
         np.r_[0.0, np.cumsum([side.count(v) for v in grid])][None, :].repeat(2, axis=0) for side in (inside, outside)
     ]
-    caught = [math.ceil(Fraction(95, 100) * len(side)) for side in (outside, inside)]
-    rows = values_of_rows(Groups(edges[0], edges[1], SideSizes(len(inside), len(outside), caught[0], caught[1])))
+    rows = values_of_counts(Counts(edges[0], edges[1], Fraction("0.95")))
     for name, expected in slow_metrics(inside, outside).items():
         np.testing.assert_allclose(rows[name], [float(expected)] * 2, atol=1e-14)

@@ -4,13 +4,14 @@ from normscale.metrics.calibration import Reliability, expected_calibration_erro
 from normscale.metrics.intervals import Interval, Intervals, bootstrap_intervals, delong_interval
 from normscale.metrics.metric import METRICS, Metric, register_metric
 from normscale.metrics.paired import PairedComparison, paired_bootstrap
-from normscale.metrics.per_class import PerClassResult, evaluate_per_class
 from normscale.metrics.ranking import (
+    PerClassResult,
     PrecisionRecallCurve,
     RankingResult,
     RocCurve,
     auroc,
     evaluate,
+    evaluate_per_class,
     fpr_at_tpr,
     precision_recall_curve,
     roc_curve,

@@ -1,66 +1,72 @@
 """The list of metrics: what each is called, which direction is better, and how it is computed.
 
-A metric is a function of the scores of both sides. Most are also a *sum over groups of equal scores*: each group adds
-a number that depends on the counts up to it alone. Such metrics are computed together in one walk over the sorted
-scores, and in every resample of a bootstrap.
+A metric is a function of the scores of both sides. Most depend on nothing but the order of the scores: they are
+functions of :class:`Counts`. These are computed from one sort, and in every resample of a bootstrap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
-from normscale.metrics._tie_groups import Merged, Scores, blocks
 
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+Scores: TypeAlias = NDArray[Any]
+"""Checked scores: finite, contiguous, float32 or float64."""
 Values: TypeAlias = dict[str, float]
 """Numbers by the name of the metric."""
 
 
-class SideSizes(NamedTuple):
-    """How many inputs there are, and how many of them a threshold at the true positive rate must catch."""
+class Counts:
+    """How many inputs of each side have a score below and up to each distinct score.
 
-    n_id: int
-    n_ood: int
-    caught_out: int
-    """OoD inputs that the threshold of ``fpr95_out`` must flag."""
-    caught_in: int
-    """In-distribution inputs that the threshold of ``fpr95_in`` must accept."""
-
-
-class Groups:
-    """Neighbouring groups of equal scores in ascending order, as cumulative counts.
-
-    ``id_edges`` and ``ood_edges`` have shape (..., g + 1): entry g counts the inputs below group g, those of other
-    ranges of scores included, entry g + 1 those up to and including it. Leading axes are independent problems. Counts
-    are float64: exact up to 2**53, never overflowing in a product, and quicker to divide than integers. A group may be
-    empty on one side or on both: a bootstrap resample leaves many groups out.
+    ``id_edges`` and ``ood_edges`` have shape (..., g + 1), ascending from 0: entry g counts the inputs below the g-th
+    distinct score, entry g + 1 those up to and including it. Leading axes are independent problems, such as the
+    resamples of a bootstrap, in which a score may be left without inputs. Counts are float64: exact up to 2**53.
+    ``caught_out`` and ``caught_in`` are how many inputs a threshold at the true positive rate ``tpr`` must catch.
     """
 
-    def __init__(self, id_edges: FloatArray, ood_edges: FloatArray, sizes: SideSizes) -> None:
-        self.id_edges, self.ood_edges, self.sizes = id_edges, ood_edges, sizes
+    def __init__(self, id_edges: FloatArray, ood_edges: FloatArray, tpr: Fraction) -> None:
+        self.id_edges, self.ood_edges = id_edges, ood_edges
+        self.n_id, self.n_ood = (int(edges.flat[-1]) for edges in (id_edges, ood_edges))
+        self.caught_in, self.caught_out = math.ceil(tpr * self.n_id), math.ceil(tpr * self.n_ood)
 
     @cached_property
     def id_here(self) -> FloatArray:
-        """In-distribution inputs in each group."""
-        here: FloatArray = self.id_edges[..., 1:] - self.id_edges[..., :-1]
-        return here
+        """In-distribution inputs of each distinct score."""
+        return np.diff(self.id_edges)
 
     @cached_property
     def ood_here(self) -> FloatArray:
-        """OoD inputs in each group."""
-        here: FloatArray = self.ood_edges[..., 1:] - self.ood_edges[..., :-1]
-        return here
+        """OoD inputs of each distinct score."""
+        return np.diff(self.ood_edges)
 
-    @cached_property
-    def all_edges(self) -> FloatArray:
-        """Inputs of both sides up to each edge."""
-        return self.id_edges + self.ood_edges
+
+def count_scores(id_scores: Scores, ood_scores: Scores) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """The distinct scores (g,), ascending, and the cumulative counts (g + 1,) of both sides, as in :class:`Counts`.
+
+    Examples
+    --------
+    >>> thresholds, id_edges, ood_edges = count_scores(np.array([0.1, 0.5]), np.array([0.5, 0.7]))
+    >>> thresholds.tolist(), id_edges.tolist(), ood_edges.tolist()
+    ([0.1, 0.5, 0.7], [0.0, 1.0, 2.0, 2.0], [0.0, 0.0, 1.0, 2.0])
+    """
+    both = np.sort(np.concatenate([id_scores, ood_scores]))  # float32 into float64 is exact
+    last = np.flatnonzero(np.append(both[1:] != both[:-1], True))
+    thresholds = both[last]
+    edges = np.zeros((2, last.size + 1))
+    edges[0, 1:] = np.searchsorted(np.sort(id_scores).astype(both.dtype, copy=False), thresholds, side="right")
+    edges[1, 1:] = last + 1 - edges[0, 1:]
+    return thresholds.astype(np.float64), edges[0], edges[1]
 
 
 class Metric(NamedTuple):
@@ -69,11 +75,8 @@ class Metric(NamedTuple):
     name: str
     title: str
     higher_is_better: bool
-    function: Callable[[Scores, Scores], float] | None = None
-    part: Callable[[Groups], Any] | None = None
-    """What some neighbouring groups add; None: the metric needs all scores at once."""
-    finish: Callable[[Any, SideSizes], Any] | None = None
-    """From the sum over all groups to the number."""
+    function: Callable[[Scores, Scores], float]
+    of_counts: Callable[[Counts], Any] | None = None
 
     def best(self, values: Iterable[float]) -> float:
         """The best of some values."""
@@ -87,14 +90,11 @@ Function = TypeVar("Function", bound=Callable[..., float])
 
 
 def register_metric(
-    name: str,
-    title: str,
-    *,
-    higher_is_better: bool,
-    part: Callable[[Groups], Any] | None = None,
-    finish: Callable[[Any, SideSizes], Any] | None = None,
+    name: str, title: str, *, higher_is_better: bool, of_counts: Callable[[Counts], Any] | None = None
 ) -> Callable[[Function], Function]:
     """Add a metric to the list, so that evaluations, comparisons, stress grids and reports have it.
+
+    Decorates a function of (id_scores, ood_scores), two checked vectors, that gives a float.
 
     Parameters
     ----------
@@ -102,14 +102,8 @@ def register_metric(
         An identifier; the attribute of results that holds the number.
     title : str
         What tables call it.
-    higher_is_better : bool
-    part, finish : callable, optional
-        The metric as a sum over groups of equal scores: ``finish(sum of part(groups), sizes)``. With them it
-        also has bootstrap intervals.
-
-    Returns
-    -------
-    decorator of a function of (id_scores, ood_scores), two checked vectors, to a float
+    of_counts : callable, optional
+        The metric as a function of :class:`Counts`, over the last axis. With it the metric has bootstrap intervals.
 
     Examples
     --------
@@ -123,14 +117,12 @@ def register_metric(
     """
     if not name.isidentifier() or name.startswith("_"):
         raise InvalidInput(f"the name of a metric must be an identifier; got {name!r}.")
-    if (part is None) != (finish is None):
-        raise InvalidInput(f"the metric {name!r} must have both part and finish, or neither.")
 
     def add(function: Function) -> Function:
-        known = METRICS.get(name)
-        if known is not None and known.function is not None and _home(known.function) != _home(function):
-            raise InvalidInput(f"there is a metric {name!r} already, in {_home(known.function)}; choose another name.")
-        METRICS[name] = Metric(name, title, higher_is_better, function, part, finish)
+        if name in METRICS and _home(METRICS[name].function) != _home(function):
+            home = _home(METRICS[name].function)
+            raise InvalidInput(f"there is a metric {name!r} already, in {home}; choose another name.")
+        METRICS[name] = Metric(name, title, higher_is_better, function, of_counts)
         return function
 
     return add
@@ -140,43 +132,15 @@ def _home(function: Callable[..., Any]) -> str:
     return f"{function.__module__}.{function.__qualname__}"
 
 
-def number_of(values: Mapping[str, Any], name: str, owner: str) -> Any:
-    """Look up the metric that an attribute names; raises AttributeError as Python does for unknown attributes."""
-    if name.startswith("_") or name not in values:
-        raise AttributeError(f"{owner} has no attribute {name!r}")
-    return values[name]
+def values_of_counts(counts: Counts) -> dict[str, FloatArray]:
+    """Every metric that is a function of the counts, for each problem (...,)."""
+    return {name: metric.of_counts(counts) for name, metric in METRICS.items() if metric.of_counts is not None}
 
 
-def summed_metrics() -> tuple[Metric, ...]:
-    """The metrics that are sums over groups."""
-    return tuple(metric for metric in METRICS.values() if metric.part is not None)
-
-
-def values_of(merged: Merged, id_scores: Scores, ood_scores: Scores, sizes: SideSizes) -> Values:
-    """Compute every metric: the sums in one walk over the merged scores, the others from the scores themselves."""
-    parts: dict[str, list[Any]] = {metric.name: [] for metric in summed_metrics()}
-    for id_edges, ood_edges, _ in blocks(merged):
-        groups = Groups(id_edges, ood_edges, sizes)
-        for name, own in parts.items():
-            own.append(METRICS[name].part(groups))  # type: ignore[misc]
-    found = {}
-    for name, metric in METRICS.items():
-        if metric.part is not None and metric.finish is not None:
-            found[name] = float(metric.finish(_total(parts[name]), sizes))
-        elif metric.function is not None:
-            found[name] = float(metric.function(id_scores, ood_scores))
-    return found
-
-
-def _total(values: list[Any]) -> Any:
-    """The sum; whole numbers stay exact."""
-    return sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
-
-
-def values_of_rows(groups: Groups) -> dict[str, FloatArray]:
-    """Compute the metrics that are sums for each row of counts (b, g + 1); shape (b,) each."""
+def values_of(id_scores: Scores, ood_scores: Scores, tpr: Fraction) -> Values:
+    """Every metric of two checked vectors."""
+    found = values_of_counts(Counts(*count_scores(id_scores, ood_scores)[1:], tpr))
     return {
-        metric.name: np.asarray(metric.finish(metric.part(groups), groups.sizes), np.float64)
-        for metric in summed_metrics()
-        if metric.part is not None and metric.finish is not None
+        name: float(found[name] if name in found else metric.function(id_scores, ood_scores))
+        for name, metric in METRICS.items()
     }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale._validate import FloatArray, IntArray, as_class_indices, as_score_vector, at_least, fraction
 from normscale.errors import InvalidInput
-from normscale.metrics._tie_groups import Scores
-from normscale.metrics.intervals import Interval
+from normscale.metrics.intervals import Interval, quantile_interval
+from normscale.metrics.ranking import evaluate
 from normscale.metrics.record import Record
 
 Ranking: TypeAlias = "Sequence[ArrayLike | None]"
@@ -71,15 +71,13 @@ def paired_bootstrap(
     """
     level = fraction(level, "level")
     rankings = [(id_scores_a, ood_scores_a), (id_scores_b, ood_scores_b)]
-    names = ("_a", "_b")
-    auroc_a, auroc_b = (_Counted.of(one, name).auroc() for one, name in zip(rankings, names, strict=True))
-    drawn_a, drawn_b = resampled_auroc(rankings, resamples, seed, names=names)
-    low, high = np.quantile(drawn_a - drawn_b, [(1 - level) / 2, (1 + level) / 2]).tolist()
+    drawn_a, drawn_b = resampled_auroc(rankings, resamples, seed, names=("_a", "_b"))
+    auroc_a, auroc_b = (evaluate(*one).auroc for one in rankings)
     return PairedComparison(
         auroc_a=auroc_a,
         auroc_b=auroc_b,
         difference=auroc_a - auroc_b,
-        interval=Interval(low=low, high=high),
+        interval=quantile_interval(drawn_a - drawn_b, level),
         wins=float(np.mean(drawn_a > drawn_b)),
         ties=float(np.mean(drawn_a == drawn_b)),
         level=level,
@@ -91,24 +89,19 @@ def paired_bootstrap(
 def resampled_auroc(
     rankings: Sequence[Ranking], resamples: int = 1000, seed: int = 0, *, names: Sequence[str] | None = None
 ) -> FloatArray:
-    """AUROC of several methods in the same resamples of the same inputs.
+    """AUROC of several methods in the same resamples of the same inputs; shape (len(rankings), resamples).
 
     Parameters
     ----------
     rankings : sequence of (id_scores, ood_scores) or (id_scores, ood_scores, id_predicted, ood_predicted)
         One per method; all of the same n_id and n_ood inputs. With predicted classes the AUROC is the mean over
         classes, as in :func:`evaluate_per_class`: a class that a resample leaves without inputs of one side is
-        skipped in it.
+        skipped in it, and a resample that leaves no class is NaN.
     resamples, seed : int
         The inputs drawn follow from ``seed``, n_id and n_ood alone, so that calls for several networks on the same
         inputs draw the same ones; the in-distribution draws do not depend on n_ood.
     names : sequence of str, optional
         What an error calls each ranking's arguments by: ``id_scores`` and the name.
-
-    Returns
-    -------
-    array of shape (len(rankings), resamples)
-        NaN in a resample that leaves every class of a method without one of the sides.
 
     Examples
     --------
@@ -117,47 +110,41 @@ def resampled_auroc(
     """
     resamples, seed = at_least(resamples, "resamples", 1), at_least(seed, "seed", 0)
     suffixes = names or [f" of ranking {i}" for i in range(len(rankings))]
-    counted = [_Counted.of(ranking, name) for ranking, name in zip(rankings, suffixes, strict=True)]
-    sizes = {(one.n_id, one.n_ood): name for one, name in zip(counted, suffixes, strict=True)}
+    methods = [_groups(ranking, name) for ranking, name in zip(rankings, suffixes, strict=True)]
+    sizes = {size: name for (size, _), name in zip(methods, suffixes, strict=True)}
     if len(sizes) != 1:
         found = "; ".join(f"{n_id} and {n_ood} in id_scores{s} and ood_scores{s}" for (n_id, n_ood), s in sizes.items())
         raise InvalidInput(f"a paired comparison needs the scores of the same inputs by every method; got {found}.")
     ((n_id, n_ood),) = sizes
-    drawn = np.empty((len(counted), resamples))
-    for batch, id_counts, ood_counts in _draws(n_id, n_ood, resamples, seed):
-        for row, one in zip(drawn, counted, strict=True):
-            row[batch] = one.auroc_of(id_counts, ood_counts)
+    id_rng, ood_rng = (np.random.default_rng((seed, side)) for side in (0, 1))
+    drawn = np.empty((len(methods), resamples))
+    size = max(1, _BATCH // (n_id + n_ood))
+    for start in range(0, resamples, size):
+        width = min(size, resamples - start)
+        id_counts, ood_counts = _counts(n_id, width, id_rng), _counts(n_ood, width, ood_rng)
+        for row, (_, groups) in zip(drawn, methods, strict=True):
+            found_here = np.stack([group.auroc(id_counts, ood_counts) for group in groups])
+            there = np.isfinite(found_here)
+            row[start : start + width] = _ratio(np.where(there, found_here, 0.0).sum(axis=0), there.sum(axis=0))
     return drawn
 
 
-def _draws(n_id: int, n_ood: int, resamples: int, seed: int) -> Iterator[tuple[slice, FloatArray, FloatArray]]:
-    """How often each input is drawn: arrays of shape (n_id, b) and (n_ood, b) for b resamples at a time."""
-    id_rng, ood_rng = (np.random.default_rng((seed, side)) for side in (0, 1))
-    size = max(1, _BATCH // (n_id + n_ood))
-    for start in range(0, resamples, size):
-        batch = slice(start, min(start + size, resamples))
-        width = batch.stop - start
-        yield batch, _counts(n_id, width, id_rng), _counts(n_ood, width, ood_rng)
-
-
 def _counts(n: int, width: int, rng: np.random.Generator) -> FloatArray:
-    chosen = rng.integers(0, n, size=(width, n))
-    cells = chosen * width + np.arange(width)[:, None]
-    counts: FloatArray = np.bincount(cells.ravel(), minlength=n * width).reshape(n, width).astype(np.float64)
-    return counts
+    """How often each of n inputs is drawn in each of ``width`` resamples; shape (n, width)."""
+    cells = rng.integers(0, n, size=(width, n)) * width + np.arange(width)[:, None]
+    return np.bincount(cells.ravel(), minlength=n * width).reshape(n, width).astype(np.float64)
 
 
-class _Group:
-    """Inputs that are ranked together: where each OoD score stands among the sorted in-distribution scores."""
+class _Group(NamedTuple):
+    """Inputs that are ranked together."""
 
-    def __init__(self, id_scores: Scores, ood_scores: Scores, id_rows: IntArray, ood_rows: IntArray | slice) -> None:
-        inside, outside = id_scores[id_rows], ood_scores[ood_rows]
-        order = np.argsort(inside, kind="stable")
-        self.id_rows, self.ood_rows = id_rows[order], ood_rows
-        self.below = np.searchsorted(inside[order], outside, side="left")
-        upto = np.searchsorted(inside[order], outside, side="right")
-        self.tied = np.flatnonzero(upto > self.below)
-        self.upto = upto[self.tied]
+    id_rows: IntArray
+    """By their scores, ascending."""
+    ood_rows: IntArray
+    below: IntArray
+    """How many of ``id_rows`` score below each of ``ood_rows``."""
+    upto: IntArray
+    """Or equal."""
 
     def auroc(self, id_counts: FloatArray, ood_counts: FloatArray) -> FloatArray:
         """Of each resample; NaN where it has no input on one side.
@@ -167,51 +154,31 @@ class _Group:
         inside = np.zeros((len(self.id_rows) + 1, id_counts.shape[1]))
         np.cumsum(id_counts[self.id_rows], axis=0, out=inside[1:])
         outside = ood_counts[self.ood_rows]
-        twice_won = 2 * np.einsum("ib,ib->b", outside, inside[self.below])
-        tied_with = inside[self.upto] - inside[self.below[self.tied]]
-        twice_won += np.einsum("ib,ib->b", outside[self.tied], tied_with)
-        pairs = inside[-1] * outside.sum(axis=0)
-        return _ratio(twice_won, 2 * pairs)
+        twice_won = np.einsum("ib,ib->b", outside, inside[self.below])
+        twice_won += np.einsum("ib,ib->b", outside, inside[self.upto])
+        return _ratio(twice_won, 2 * inside[-1] * outside.sum(axis=0))
 
 
-class _Counted:
-    """A method's rankings, one or one per class, ready to be weighed by how often each input was drawn."""
-
-    def __init__(self, n_id: int, n_ood: int, groups: list[_Group]) -> None:
-        self.n_id, self.n_ood, self.groups = n_id, n_ood, groups
-
-    @classmethod
-    def of(cls, ranking: Ranking, name: str) -> _Counted:
-        inside, outside, *predicted = ranking
-        id_scores = as_score_vector(inside, f"id_scores{name}")
-        ood_scores = as_score_vector(outside, f"ood_scores{name}")
-        n_id, n_ood = id_scores.size, ood_scores.size
-        if not predicted or predicted[0] is None:
-            return cls(n_id, n_ood, [_Group(id_scores, ood_scores, np.arange(n_id), slice(None))])
+def _groups(ranking: Ranking, name: str) -> tuple[tuple[int, int], list[_Group]]:
+    """Numbers of inputs of both sides, and the inputs that are ranked together: all, or those of each class."""
+    inside, outside, *predicted = ranking
+    id_scores, ood_scores = as_score_vector(inside, f"id_scores{name}"), as_score_vector(outside, f"ood_scores{name}")
+    n_id, n_ood = id_scores.size, ood_scores.size
+    id_classes, ood_classes = np.zeros(n_id, np.int64), np.zeros(n_ood, np.int64)
+    if predicted and predicted[0] is not None:
         id_classes = as_class_indices(predicted[0], f"id_predicted{name}", length=n_id)
         ood_classes = as_class_indices(predicted[1], f"ood_predicted{name}", length=n_ood)
-        shared = np.intersect1d(id_classes, ood_classes)
-        if not shared.size:
-            raise InvalidInput(f"id_predicted{name} and ood_predicted{name} have no class in common.")
-        groups = [
-            _Group(id_scores, ood_scores, np.flatnonzero(id_classes == one), np.flatnonzero(ood_classes == one))
-            for one in shared
-        ]
-        return cls(n_id, n_ood, groups)
-
-    def auroc(self) -> float:
-        """Of the inputs as they are."""
-        return float(self.auroc_of(np.ones((self.n_id, 1)), np.ones((self.n_ood, 1)))[0])
-
-    def auroc_of(self, id_counts: FloatArray, ood_counts: FloatArray) -> FloatArray:
-        """Of each resample, shape (b,)."""
-        found = np.stack([group.auroc(id_counts, ood_counts) for group in self.groups])
-        there = np.isfinite(found)
-        return _ratio(np.where(there, found, 0.0).sum(axis=0), there.sum(axis=0))
+    groups = []
+    for label in np.intersect1d(id_classes, ood_classes):
+        id_rows, ood_rows = np.flatnonzero(id_classes == label), np.flatnonzero(ood_classes == label)
+        id_rows = id_rows[np.argsort(id_scores[id_rows], kind="stable")]
+        below, upto = (np.searchsorted(id_scores[id_rows], ood_scores[ood_rows], side) for side in ("left", "right"))
+        groups.append(_Group(id_rows, ood_rows, below, upto))
+    if not groups:
+        raise InvalidInput(f"id_predicted{name} and ood_predicted{name} have no class in common.")
+    return (n_id, n_ood), groups
 
 
 def _ratio(part: FloatArray, whole: FloatArray | IntArray) -> FloatArray:
     """Part by whole, NaN where there is nothing."""
-    result = np.full(len(whole), np.nan)
-    np.divide(part, whole, out=result, where=whole > 0)
-    return result
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)

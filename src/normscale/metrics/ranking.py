@@ -1,95 +1,57 @@
-"""How well scores tell out-of-distribution (OoD) inputs from others: AUROC, AUPR, FPR at 95 % TPR."""
+"""How well scores tell out-of-distribution (OoD) inputs from others: AUROC, AUPR, FPR at 95 % TPR, and their curves."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normscale._validate import FloatArray, as_both_sides, exact_share, one_of
-from normscale.metrics._tie_groups import Scores, merge, tie_groups
+from normscale._validate import FloatArray, IntArray, as_both_sides, as_class_indices, exact_share, one_of
+from normscale.errors import InvalidInput
 from normscale.metrics.intervals import Intervals, bootstrap_intervals, delong_interval
-from normscale.metrics.metric import METRICS, Groups, SideSizes, Values, number_of, register_metric, values_of
-from normscale.metrics.record import Record
+from normscale.metrics.metric import METRICS, Counts, Scores, count_scores, register_metric, values_of
+from normscale.metrics.record import MetricRecord, Record
 
-if TYPE_CHECKING:
-    from fractions import Fraction
-
+POSITIVE = "OoD for *_out, in-distribution for *_in"
 _CORE = ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in")
-_EXACT = 2.0**53
-"""Whole numbers below are exact in float64."""
 
 
-def _twice_pairs(groups: Groups) -> Any:
-    """Twice the number of pairs in which the OoD input scores higher, a tie counting half: a whole number."""
-    pairs = groups.id_edges[..., :-1] + groups.id_edges[..., 1:]
-    pairs *= groups.ood_here
-    total = pairs.sum(axis=-1)
-    if total.ndim:
-        return total
-    if total < _EXACT:
-        return int(total)
-    twice_id = (groups.id_edges[:-1] + groups.id_edges[1:]).astype(np.int64).tolist()  # a tie of a hundred million
-    return sum(a * b for a, b in zip(twice_id, groups.ood_here.astype(np.int64).tolist(), strict=True))
+def _auroc(counts: Counts) -> Any:
+    twice_pairs = counts.id_edges[..., :-1] + counts.id_edges[..., 1:]
+    twice_pairs *= counts.ood_here
+    return twice_pairs.sum(axis=-1) / (2 * counts.n_id * counts.n_ood)
 
 
-def _precision_out(groups: Groups) -> Any:
-    """Sum over OoD inputs of the share of OoD among all that score at least as high."""
-    above = groups.sizes.n_id + groups.sizes.n_ood - groups.all_edges[..., :-1]
-    np.maximum(above, 1, out=above)  # 0 only in empty groups at the end, whose weight is 0
-    np.divide(groups.sizes.n_ood - groups.ood_edges[..., :-1], above, out=above)
-    above *= groups.ood_here
-    return above.sum(axis=-1)
+def _aupr_out(counts: Counts) -> Any:
+    ood_above = counts.n_ood - counts.ood_edges[..., :-1]
+    above = ood_above + (counts.n_id - counts.id_edges[..., :-1])
+    np.divide(ood_above, np.maximum(above, 1, out=above), out=above)  # 0 only where no input is, at the end
+    above *= counts.ood_here
+    return above.sum(axis=-1) / counts.n_ood
 
 
-def _precision_in(groups: Groups) -> Any:
-    """Sum over in-distribution inputs of the share of in-distribution among all that score at most as high."""
-    upto = np.maximum(groups.all_edges[..., 1:], 1)  # likewise at the start
-    np.divide(groups.id_edges[..., 1:], upto, out=upto)
-    upto *= groups.id_here
-    return upto.sum(axis=-1)
+def _aupr_in(counts: Counts) -> Any:
+    upto = counts.id_edges[..., 1:] + counts.ood_edges[..., 1:]
+    np.divide(counts.id_edges[..., 1:], np.maximum(upto, 1, out=upto), out=upto)
+    upto *= counts.id_here
+    return upto.sum(axis=-1) / counts.n_id
 
 
-def _flagged_in_distribution(groups: Groups) -> Any:
-    """In-distribution inputs at or above the threshold that catches enough OoD inputs, if it is among these groups."""
-    uncaught = groups.sizes.n_ood - groups.sizes.caught_out
-    edges = groups.ood_edges
-    if edges.ndim == 1:
-        if not edges[0] <= uncaught < edges[-1]:
-            return 0
-        place = np.searchsorted(edges[:-1], uncaught, side="right") - 1
-        return groups.sizes.n_id - int(groups.id_edges[place])
-    places = np.count_nonzero(edges[:, :-1] <= uncaught, axis=1) - 1
-    return groups.sizes.n_id - groups.id_edges[np.arange(len(edges)), places]
+def _fpr95_out(counts: Counts) -> Any:
+    place = np.count_nonzero(counts.ood_edges[..., :-1] <= counts.n_ood - counts.caught_out, axis=-1) - 1
+    below = np.take_along_axis(counts.id_edges, np.expand_dims(place, -1), axis=-1)[..., 0]
+    return (counts.n_id - below) / counts.n_id
 
 
-def _accepted_ood(groups: Groups) -> Any:
-    """OoD inputs at or below the threshold that accepts enough in-distribution inputs, if it is among these groups."""
-    caught, edges = groups.sizes.caught_in, groups.id_edges
-    if edges.ndim == 1:
-        if not edges[0] < caught <= edges[-1]:
-            return 0
-        return int(groups.ood_edges[np.searchsorted(edges, caught, side="left")])
-    places = np.count_nonzero(edges[:, 1:] < caught, axis=1) + 1
-    return groups.ood_edges[np.arange(len(edges)), places]
+def _fpr95_in(counts: Counts) -> Any:
+    place = np.count_nonzero(counts.id_edges[..., 1:] < counts.caught_in, axis=-1) + 1
+    return np.take_along_axis(counts.ood_edges, np.expand_dims(place, -1), axis=-1)[..., 0] / counts.n_ood
 
 
-def _share_of_pairs(total: Any, sizes: SideSizes) -> Any:
-    return total / (2 * sizes.n_id * sizes.n_ood)
-
-
-def _share_of_ood(total: Any, sizes: SideSizes) -> Any:
-    return total / sizes.n_ood
-
-
-def _share_of_id(total: Any, sizes: SideSizes) -> Any:
-    return total / sizes.n_id
-
-
-@register_metric("auroc", "AUROC", higher_is_better=True, part=_twice_pairs, finish=_share_of_pairs)
+@register_metric("auroc", "AUROC", higher_is_better=True, of_counts=_auroc)
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the share of (in-distribution, OoD) pairs in which the OoD input scores higher; a tie counts half.
 
@@ -98,48 +60,37 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> auroc([0.1, 0.5], [0.5, 0.7])
     0.875
     """
-    return evaluate(id_scores, ood_scores).auroc
+    return float(evaluate(id_scores, ood_scores).auroc)
 
 
-@register_metric("aupr_out", "AUPR, OoD positive", higher_is_better=True, part=_precision_out, finish=_share_of_ood)
+@register_metric("aupr_out", "AUPR, OoD positive", higher_is_better=True, of_counts=_aupr_out)
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the average precision at finding OoD inputs."""
-    return evaluate(id_scores, ood_scores).aupr_out
+    return float(evaluate(id_scores, ood_scores).aupr_out)
 
 
-@register_metric("aupr_in", "AUPR, ID positive", higher_is_better=True, part=_precision_in, finish=_share_of_id)
+@register_metric("aupr_in", "AUPR, ID positive", higher_is_better=True, of_counts=_aupr_in)
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the average precision at finding in-distribution inputs, by negated scores."""
-    return evaluate(id_scores, ood_scores).aupr_in
+    return float(evaluate(id_scores, ood_scores).aupr_in)
 
 
-@register_metric(
-    "fpr95_out", "FPR95, OoD positive", higher_is_better=False, part=_flagged_in_distribution, finish=_share_of_id
-)
+@register_metric("fpr95_out", "FPR95, OoD positive", higher_is_better=False, of_counts=_fpr95_out)
 def fpr95_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the share of in-distribution inputs flagged when 95 % of OoD inputs are caught."""
-    return evaluate(id_scores, ood_scores).fpr95_out
+    return fpr_at_tpr(id_scores, ood_scores)
 
 
-@register_metric("fpr95_in", "FPR95, ID positive", higher_is_better=False, part=_accepted_ood, finish=_share_of_ood)
+@register_metric("fpr95_in", "FPR95, ID positive", higher_is_better=False, of_counts=_fpr95_in)
 def fpr95_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the share of OoD inputs accepted when 95 % of in-distribution inputs are accepted."""
-    return evaluate(id_scores, ood_scores).fpr95_in
+    return fpr_at_tpr(id_scores, ood_scores, positive="in")
 
 
 def fpr_at_tpr(
     id_scores: ArrayLike, ood_scores: ArrayLike, tpr: float = 0.95, *, positive: Literal["out", "in"] = "out"
 ) -> float:
-    """Return the false positive rate at the threshold that catches a share of the positive class.
-
-    Parameters
-    ----------
-    id_scores, ood_scores : arrays of shape (n_id,) and (n_ood,)
-        Scores, higher = more OoD.
-    tpr : float in (0, 1]
-        Share of the positive class to catch.
-    positive : {"out", "in"}
-        Which class is positive: OoD, or in-distribution.
+    """Return the false positive rate at the threshold that catches a share ``tpr`` of the positive class.
 
     Examples
     --------
@@ -147,66 +98,57 @@ def fpr_at_tpr(
     0.25
     """
     one_of(positive, "positive", ("out", "in"))
-    found = evaluate(id_scores, ood_scores, tpr=tpr)
-    return found.fpr95_out if positive == "out" else found.fpr95_in
+    return float(evaluate(id_scores, ood_scores, tpr=tpr).metrics[f"fpr95_{positive}"])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RankingResult(Record):
-    """What :func:`evaluate` found. ``*_out``: OoD is the positive class; ``*_in``: in-distribution is."""
+class RankingResult(MetricRecord):
+    """What :func:`evaluate` found: ``auroc``, ``aupr_out``, ``aupr_in``, ``fpr95_out``, ``fpr95_in``, and others.
 
-    auroc: float
-    aupr_out: float
-    aupr_in: float
-    fpr95_out: float
-    fpr95_in: float
+    ``*_out``: OoD is the positive class; ``*_in``: in-distribution is. Each metric of ``metrics`` is an attribute.
+    """
+
     n_id: int
     n_ood: int
     tpr: float = 0.95
     intervals: Intervals | None = None
-    further: Values = field(default_factory=dict)
-    """Metrics that others registered; each is an attribute, too."""
-
-    @classmethod
-    def of(cls, values: Values, **others: Any) -> RankingResult:
-        """Make a result of the values of all metrics."""
-        further = {name: value for name, value in values.items() if name not in _CORE}
-        fields: dict[str, Any] = {name: values[name] for name in _CORE}
-        return cls(**fields, **others, further=further)
-
-    @property
-    def metrics(self) -> Values:
-        """Every metric by name."""
-        return {**{name: getattr(self, name) for name in _CORE}, **self.further}
-
-    def __getattr__(self, name: str) -> float:
-        return float(number_of(self.__dict__.get("further", {}), name, type(self).__name__))
-
-    @property
-    def positive(self) -> str:
-        """Which class counts as positive, in words."""
-        return "OoD for *_out, in-distribution for *_in"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values ready for JSON; ``intervals`` is there only if they were asked for."""
-        fields = super().to_dict()
-        if fields["intervals"] is None:
-            del fields["intervals"]
-        further: dict[str, Any] = fields.pop("further")
-        return fields | further | {"positive": self.positive}
+        """Return plain values ready for JSON."""
+        return super().to_dict() | {"positive": POSITIVE}
 
     def __str__(self) -> str:
-        """Lay the five numbers out with the positive class on top of its column."""
+        """Lay the numbers out with the positive class on top of its column."""
         fpr = f"FPR{100 * self.tpr:g}"
+        others = {name: value for name, value in self.metrics.items() if name not in _CORE}
         lines = [
             f"{self.n_id} in-distribution and {self.n_ood} OoD inputs, higher score = more OoD",
             f"AUROC  {self.auroc:.4f}",
             f"{'positive class':<16}{'OoD':>10}{'in-distribution':>18}",
             f"{'AUPR':<16}{self.aupr_out:>10.4f}{self.aupr_in:>18.4f}",
             f"{fpr:<16}{self.fpr95_out:>10.4f}{self.fpr95_in:>18.4f}",
-            *(f"{METRICS[name].title:<16}{value:>10.4f}" for name, value in self.further.items()),
+            *(f"{METRICS[name].title:<16}{value:>10.4f}" for name, value in others.items()),
         ]
         return "\n".join(lines if self.intervals is None else [*lines, str(self.intervals)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PerClassResult(RankingResult):
+    """What :func:`evaluate_per_class` found: means over classes, and what each class gave.
+
+    ``n_id`` and ``n_ood`` count all inputs, those of skipped classes included.
+    """
+
+    n_groups: int
+    n_skipped: int
+    skipped: dict[int, str]
+    """Why a class has no metric."""
+    per_class: dict[int, RankingResult]
+    """Of every other class."""
+
+    def __str__(self) -> str:
+        """Lay the means out as :class:`RankingResult` does, with the number of classes on top."""
+        return f"mean over {self.n_groups} predicted classes ({self.n_skipped} skipped)\n{super().__str__()}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -274,30 +216,71 @@ def evaluate(
     AUPR                0.7222            0.7708
     FPR95               0.7500            0.6667
     """
-    id_vector, ood_vector = as_both_sides(id_scores, ood_scores)
+    inside, outside = as_both_sides(id_scores, ood_scores)
     share = exact_share(tpr, "tpr", allow_one=True)
-    if intervals is not None:
-        one_of(intervals, "intervals", ("delong", "bootstrap"))
-    found = _values(id_vector, ood_vector, share)
     attached = None
-    if intervals == "delong":
-        attached = Intervals(method="delong", level=0.95, auroc=delong_interval(id_vector, ood_vector))
-    elif intervals == "bootstrap":
-        attached = bootstrap_intervals(id_vector, ood_vector, tpr=tpr)
-    return RankingResult.of(found, n_id=id_vector.size, n_ood=ood_vector.size, tpr=float(tpr), intervals=attached)
+    if intervals is not None and one_of(intervals, "intervals", ("delong", "bootstrap")) == "delong":
+        attached = Intervals(metrics={"auroc": delong_interval(inside, outside)}, method="delong", level=0.95)
+    elif intervals is not None:
+        attached = bootstrap_intervals(inside, outside, tpr=tpr)
+    found = values_of(inside, outside, share)
+    return RankingResult(metrics=found, n_id=inside.size, n_ood=outside.size, tpr=float(tpr), intervals=attached)
 
 
-def _values(id_scores: Scores, ood_scores: Scores, share: Fraction) -> Values:
-    """Every metric of two checked vectors."""
-    n_id, n_ood = id_scores.size, ood_scores.size
-    sizes = SideSizes(n_id, n_ood, math.ceil(share * n_ood), math.ceil(share * n_id))
-    return values_of(merge(id_scores, ood_scores), id_scores, ood_scores, sizes)
+def evaluate_per_class(
+    id_scores: ArrayLike,
+    id_predicted: ArrayLike,
+    ood_scores: ArrayLike,
+    ood_predicted: ArrayLike,
+    *,
+    tpr: float = 0.95,
+) -> PerClassResult:
+    """Evaluate within each predicted class and average with equal weight: the multi-threshold protocol.
+
+    Inputs are grouped by the class the classifier predicts for them, OoD inputs too. Each group has its own ranking,
+    hence its own threshold. A group that lacks one side has no metric; it is skipped and named.
+
+    Examples
+    --------
+    >>> result = evaluate_per_class([0.1, 0.6, 0.2, 0.3], [0, 1, 0, 2], [0.4, 0.7, 0.15], [0, 1, 0])
+    >>> result.auroc, result.n_groups, result.skipped
+    (0.875, 2, {2: 'no OoD input'})
+    """
+    inside, outside = as_both_sides(id_scores, ood_scores)
+    id_groups = _split(inside, as_class_indices(id_predicted, "id_predicted", length=inside.size))
+    ood_groups = _split(outside, as_class_indices(ood_predicted, "ood_predicted", length=outside.size))
+    share = exact_share(tpr, "tpr", allow_one=True)
+    skipped: dict[int, str] = {}
+    per_class: dict[int, RankingResult] = {}
+    for label in sorted(id_groups.keys() | ood_groups.keys()):
+        if label not in ood_groups or label not in id_groups:
+            skipped[label] = "no OoD input" if label in id_groups else "no in-distribution input"
+            continue
+        own, other = id_groups[label], ood_groups[label]
+        found = values_of(own, other, share)
+        per_class[label] = RankingResult(metrics=found, n_id=own.size, n_ood=other.size, tpr=float(tpr))
+    if not per_class:
+        raise InvalidInput(
+            f"id_predicted and ood_predicted have no class in common ({len(skipped)} are on one side only), "
+            "so no group can be evaluated. Use evaluate for one threshold over all classes."
+        )
+    return PerClassResult(
+        metrics={name: math.fsum(r.metrics[name] for r in per_class.values()) / len(per_class) for name in METRICS},
+        n_id=inside.size,
+        n_ood=outside.size,
+        tpr=float(tpr),
+        n_groups=len(per_class),
+        n_skipped=len(skipped),
+        skipped=skipped,
+        per_class=per_class,
+    )
 
 
-def evaluate_checked(id_scores: Scores, ood_scores: Scores, share: Fraction, tpr: float) -> RankingResult:
-    """Evaluate two checked vectors."""
-    found = _values(id_scores, ood_scores, share)
-    return RankingResult.of(found, n_id=id_scores.size, n_ood=ood_scores.size, tpr=float(tpr))
+def _split(scores: Scores, classes: IntArray) -> dict[int, Scores]:
+    """Scores of each class that occurs."""
+    order = np.argsort(classes, kind="stable")
+    labels, starts = np.unique(classes[order], return_index=True)
+    return dict(zip(labels.tolist(), np.split(scores[order], starts[1:]), strict=True))
 
 
 def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
@@ -311,13 +294,9 @@ def roc_curve(id_scores: ArrayLike, ood_scores: ArrayLike) -> RocCurve:
     >>> curve.thresholds.tolist(), curve.fpr.tolist(), curve.tpr.tolist()
     ([inf, 0.7, 0.5, 0.1], [0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
-    groups = tie_groups(*as_both_sides(id_scores, ood_scores))
-    n_id, n_ood = groups.id_edges[-1], groups.ood_edges[-1]
-    return RocCurve(
-        thresholds=np.concatenate(([np.inf], groups.thresholds[::-1])),
-        fpr=(n_id - groups.id_edges)[::-1] / n_id,
-        tpr=(n_ood - groups.ood_edges)[::-1] / n_ood,
-    )
+    thresholds, *edges = count_scores(*as_both_sides(id_scores, ood_scores))
+    fpr, tpr = ((counts[-1] - counts)[::-1] / counts[-1] for counts in edges)
+    return RocCurve(thresholds=np.append(np.inf, thresholds[::-1]), fpr=fpr, tpr=tpr)
 
 
 def precision_recall_curve(
@@ -328,7 +307,6 @@ def precision_recall_curve(
     Parameters
     ----------
     id_scores, ood_scores : arrays of shape (n_id,) and (n_ood,)
-        Scores, higher = more OoD.
     positive : {"out", "in"}
         "out": OoD is positive, an input is flagged iff its score is at least t, thresholds fall.
         "in": in-distribution is positive, an input is accepted iff its score is at most t, thresholds rise.
@@ -340,12 +318,11 @@ def precision_recall_curve(
     ([0.7, 0.5, 0.1], [0.5, 1.0, 1.0], [1.0, 0.667, 0.5])
     """
     one_of(positive, "positive", ("out", "in"))
-    groups = tie_groups(*as_both_sides(id_scores, ood_scores))
-    thresholds, hits, others = groups.thresholds, groups.id_edges[1:], groups.ood_edges[1:]
+    thresholds, *edges = count_scores(*as_both_sides(id_scores, ood_scores))
+    hits, others = (counts[1:] for counts in edges)
     if positive == "out":
         thresholds = thresholds[::-1].copy()
-        hits = (groups.ood_edges[-1] - groups.ood_edges[:-1])[::-1]
-        others = (groups.id_edges[-1] - groups.id_edges[:-1])[::-1]
+        others, hits = ((counts[-1] - counts[:-1])[::-1] for counts in edges)
     return PrecisionRecallCurve(
         thresholds=thresholds, precision=hits / (hits + others), recall=hits / hits[-1], positive=positive
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -12,18 +13,6 @@ class Record:
     """Base of ``@dataclass(frozen=True, kw_only=True, eq=False)`` classes whose fields may be arrays.
 
     Arrays become read-only, are compared by their values, and become lists in :meth:`to_dict`.
-
-    Examples
-    --------
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True, kw_only=True, eq=False)
-    ... class Point(Record):
-    ...     x: float
-    ...     y: float = 0.0
-    >>> Point(x=1.5)
-    Point(x=1.5, y=0.0)
-    >>> Point(x=1.5).to_dict()
-    {'x': 1.5, 'y': 0.0}
     """
 
     def __post_init__(self) -> None:
@@ -45,10 +34,32 @@ class Record:
         return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MetricRecord(Record):
+    """A record with something for each metric, which is an attribute of the metric's name, too."""
+
+    metrics: dict[str, Any]
+    """By the name of the metric."""
+
+    def __getattr__(self, name: str) -> Any:
+        return number_of(self.__dict__.get("metrics", {}), name, type(self).__name__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values ready for JSON, a key for each metric; what is None is left out."""
+        values = super().to_dict()
+        metrics: dict[str, Any] = values.pop("metrics")
+        return metrics | {name: value for name, value in values.items() if value is not None}
+
+
+def number_of(values: Mapping[str, Any], name: str, owner: str) -> Any:
+    """Look up the metric that an attribute names; raises AttributeError as Python does for unknown attributes."""
+    if name not in values:
+        raise AttributeError(f"{owner} has no attribute {name!r}")
+    return values[name]
+
+
 def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return bool(np.array_equal(a, b, equal_nan=True))
-    return bool(a == b)
+    return bool(np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b)
 
 
 def _plain(value: Any) -> Any:
@@ -56,6 +67,4 @@ def _plain(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, np.ndarray):
         return value.tolist()
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return value
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

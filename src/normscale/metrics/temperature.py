@@ -73,7 +73,6 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float
     logits : array of shape (n, n_classes)
         Logits of held-out inputs, raw or norm-scaled.
     labels : integer array of shape (n,)
-        True class of each row.
     bounds : (float, float)
         Smallest and largest temperature allowed.
 
@@ -97,18 +96,13 @@ def fit_temperature(logits: ArrayLike, labels: ArrayLike, *, bounds: tuple[float
 
 
 class TemperatureSearch:
-    """The search of :func:`fit_temperature`, which asks for slopes and is told them: rows may be anywhere.
+    """The search of :func:`fit_temperature`, given the slopes it asks for: rows may be anywhere.
 
-    Attributes
-    ----------
-    asks : tuple of float
-        The inverse temperatures at which slope and curvature of all rows are wanted next.
-    temperature : float or None
-        The answer, once it is known.
+    ``asks`` are the inverse temperatures at which slope and curvature of all rows are needed next; ``temperature`` is
+    the answer, once it is known.
     """
 
     def __init__(self, bounds: tuple[float, float] = (1e-2, 1e2)) -> None:
-        """Search between a smallest and a largest temperature."""
         self._coldest, self._hottest = (positive(bound, "bounds") for bound in bounds)
         if self._coldest >= self._hottest:
             raise InvalidInput(f"bounds must be (smallest, largest) temperature; got {bounds!r}.")
@@ -155,14 +149,6 @@ class TemperatureSearch:
 def ece_curve(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, bins: int = 15) -> EceCurve:
     """Sweep the temperature: the ECE of ``softmax(logits / T)`` for every T given, and the first of the best.
 
-    Parameters
-    ----------
-    logits : array of shape (n, n_classes)
-    labels : integer array of shape (n,)
-    temperatures : array of shape (k,), each > 0
-    bins : int
-        As in :func:`expected_calibration_error`.
-
     Examples
     --------
     >>> curve = ece_curve([[2, 0], [2, 0], [0, 2], [0, 2]], [0, 0, 1, 0], [1.0, 1.82, 3.0])
@@ -191,34 +177,26 @@ def _checked(logits: ArrayLike, labels: ArrayLike) -> tuple[Rows, IntArray]:
     rows = as_rows(logits)
     require_rows(rows, "logits")
     classes = as_class_indices(labels, "labels", length=rows.shape[0], n_classes=rows.shape[1])
-    for start, stop in _bounds(rows):
-        if not float(np.abs(rows[start:stop]).max()) <= _LARGEST:  # NaN fails too
-            raise invalid_row_error(rows[start:stop], "logits", first_row=start)
+    if not -_LARGEST <= float(rows.min()) <= float(rows.max()) <= _LARGEST:  # NaN fails too
+        raise invalid_row_error(rows, "logits")
     return rows, classes
-
-
-def _bounds(rows: Rows) -> Iterator[tuple[int, int]]:
-    n_rows = max(1, _BLOCK_ELEMENTS // rows.shape[1])
-    for start in range(0, rows.shape[0], n_rows):
-        yield start, min(start + n_rows, rows.shape[0])
 
 
 def _blocks(rows: Rows, classes: IntArray) -> Iterator[tuple[FloatArray, IntArray]]:
     """Some rows at a time in float64, less their maximum, and the labels of those rows."""
-    for start, stop in _bounds(rows):
-        block = rows[start:stop].astype(np.float64)
+    n_rows = max(1, _BLOCK_ELEMENTS // rows.shape[1])
+    for start in range(0, rows.shape[0], n_rows):
+        block = rows[start : start + n_rows].astype(np.float64)
         block -= block.max(axis=1, keepdims=True)
-        yield block, classes[start:stop]
+        yield block, classes[start : start + n_rows]
 
 
 class Slopes(NamedTuple):
-    """Derivatives of the negative log-likelihood in the inverse temperature, summed over rows; they add up."""
+    """First and second derivatives (k,) of the negative log-likelihood in the inverse temperature, summed over rows."""
 
     n: int
     slopes: FloatArray
-    """(k,) the first derivative at each inverse temperature."""
     curvatures: FloatArray
-    """(k,) the second."""
 
     def merge(self, other: Slopes) -> Slopes:
         """The sums over both sets of rows."""
@@ -230,22 +208,16 @@ def slopes(logits: ArrayLike, labels: ArrayLike, inverses: Sequence[float]) -> S
     if not np.size(labels):
         return Slopes(0, np.zeros(len(inverses)), np.zeros(len(inverses)))
     rows, classes = _checked(logits, labels)
-    found = [_slope(rows, classes, inverse) for inverse in inverses]
-    return Slopes(rows.shape[0], *(np.array(part) for part in zip(*found, strict=True)))
-
-
-def _slope(rows: Rows, classes: IntArray, inverse: float) -> tuple[float, float]:
-    """First and second derivative of the summed negative log-likelihood in the inverse temperature."""
-    slopes, curvatures = [], []
+    sums = np.zeros((2, len(inverses)))
     for below, wanted in _blocks(rows, classes):
-        weights = np.exp(inverse * below)
-        weights /= weights.sum(axis=1, keepdims=True)
-        mean = np.einsum("ij,ij->i", weights, below)
         true = below[np.arange(wanted.size), wanted]
-        below -= mean[:, None]
-        slopes.append(float(np.sum(mean - true)))
-        curvatures.append(float(np.einsum("ij,ij,ij->", weights, below, below)))
-    return math.fsum(slopes), math.fsum(curvatures)
+        for k, inverse in enumerate(inverses):
+            weights = np.exp(inverse * below)
+            weights /= weights.sum(axis=1, keepdims=True)
+            mean = np.einsum("ij,ij->i", weights, below)
+            deviation = below - mean[:, None]
+            sums[:, k] += np.sum(mean - true), np.einsum("ij,ij,ij->", weights, deviation, deviation)
+    return Slopes(rows.shape[0], *sums)
 
 
 def _warn(reason: str) -> None:

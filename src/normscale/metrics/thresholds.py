@@ -40,13 +40,12 @@ def threshold_at(id_scores: ArrayLike, keep: float = 0.95, *, conformal: bool = 
     """
     scores = as_finite_vector(id_scores, "id_scores")
     share = exact_share(keep, "keep", allow_one=not conformal)
-    rank = _rank(scores.size, share, conformal)
-    if rank > scores.size:
+    if scores.size < _smallest_n(share, conformal):
         raise InvalidInput(
             f"id_scores must hold at least {_smallest_n(share, conformal)} scores for a conformal threshold "
             f"with keep={keep}; got {scores.size}. Pass more scores or a smaller keep."
         )
-    return float(np.partition(scores, rank - 1)[rank - 1])
+    return _threshold(scores, share, conformal)
 
 
 def thresholds_per_class(
@@ -62,12 +61,9 @@ def thresholds_per_class(
 
     Parameters
     ----------
-    id_scores : array of shape (n,)
-        Scores of in-distribution inputs, higher = more OoD.
-    id_predicted : integer array of shape (n,)
-        Predicted class of each, from 0 to n_classes - 1.
+    id_scores, id_predicted : arrays of shape (n,)
+        Scores of in-distribution inputs, higher = more OoD, and their predicted classes.
     n_classes : int
-        Number of classes.
     keep, conformal
         As in :func:`threshold_at`, within each class.
     min_count : int
@@ -89,14 +85,13 @@ def thresholds_per_class(
     enough = max(min_count, _smallest_n(share, conformal))
     for label, part in enumerate(np.split(ordered, np.cumsum(counts)[:-1])):
         if part.size >= enough:
-            rank = _rank(part.size, share, conformal)
-            thresholds[label] = np.partition(part, rank - 1)[rank - 1]
+            thresholds[label] = _threshold(part, share, conformal)
     return thresholds
 
 
-def _rank(n: int, share: Fraction, conformal: bool) -> int:
-    """Which of n scores in rising order, counted from 1, is the threshold; above n if they are too few."""
-    return math.ceil(share * (n + 1 if conformal else n))
+def _threshold(scores: FloatArray, share: Fraction, conformal: bool) -> float:
+    place = math.ceil(share * (scores.size + conformal)) - 1
+    return float(np.partition(scores, place)[place])
 
 
 def _smallest_n(share: Fraction, conformal: bool) -> int:

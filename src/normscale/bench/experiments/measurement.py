@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from normscale._version import __version__
 from normscale.bench.experiments.methods import Method
 from normscale.metrics import METRICS
-from normscale.metrics.metric import number_of
+from normscale.metrics.record import number_of
 
 
 class StreamKind(NamedTuple):

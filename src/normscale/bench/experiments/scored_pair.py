@@ -10,8 +10,7 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.metrics.per_class import evaluate_per_class
-from normscale.metrics.ranking import evaluate
+from normscale.metrics.ranking import evaluate, evaluate_per_class
 from normscale.outputs import ModelOutputs
 
 _BLOCK = 1 << 22  # numbers
