@@ -67,7 +67,6 @@ PAGES: dict[str, tuple[str, ...]] = {
 
 MODULES: dict[str, tuple[str, ...]] = {
     "normscale._kernels.compiled": ("numba",),
-    "normscale._kernels.entropy_compiled": ("numba",),
     "normscale._kernels.mixture_compiled": ("numba",),
     "normscale._kernels.vector_math": ("numba",),
     "normscale.bench.data.batches": ("torch",),

@@ -157,10 +157,14 @@ class RunningMoments:
         """
         block = _validate.as_rows(rows, "rows", width=self.mean.size, min_width=1)
         block = np.ascontiguousarray(block, dtype=np.float64)
-        weights, means, squares = reference.prefix(block, *self.state)
-        if not (np.isfinite(squares[-1:]).all() and np.isfinite(means[-1:]).all()):
+        weights = self.weight + np.arange(1.0, len(block) + 1.0)
+        means, variances = np.empty((2, *block.shape))
+        with np.errstate(all="ignore"):
+            for place, _, own_means, own_variances in reference.prefix(block, *self.state):
+                means[place], variances[place] = own_means, own_variances
+        if not (np.isfinite(variances[-1:]).all() and np.isfinite(means[-1:]).all()):
             raise _validate.invalid_row_error(block, "rows")
-        return weights, means, squares / weights[:, None]
+        return weights, means, variances
 
     def copy(self) -> RunningMoments:
         """An independent copy."""

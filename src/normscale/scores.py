@@ -6,13 +6,12 @@ float32, but their log-odds are -20.7 and -27.6: nothing saturates, no false tie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale import _kernels, _validate
-from normscale._kernels.entropy import entropy, generalised_entropy
 
 if TYPE_CHECKING:
     from normscale._validate import FloatArray, Rows
@@ -25,10 +24,14 @@ def scaled_scores(
 
     ``kind`` is ``"log_odds"``, ``"max"`` or ``"log_sum_exp"``; ``name`` is what the rows are called in an error.
     """
-    out = np.empty(rows.shape[0])
-    if not _kernels.frozen_scores(rows, shift, factor, _kernels.KINDS[kind], out, threads):
+    return _scores("frozen_scores", rows, shift, factor, _kernels.KINDS[kind], threads=threads, name=name)
+
+
+def _scores(kernel: str, rows: Rows, *arguments: Any, threads: int, name: str = "logits") -> FloatArray:
+    scores = _kernels.scores_of(kernel, rows, *arguments, threads=threads)
+    if scores is None:
         raise _validate.invalid_row_error(rows, name, can_skip=True)
-    return out
+    return scores
 
 
 def _plain(logits: ArrayLike, temperature: float, kind: str, threads: int) -> FloatArray:
@@ -111,11 +114,7 @@ def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
     >>> entropy_score([[0.0, 0.0], [60.0, 0.0]])
     array([6.93147181e-01, 5.34147157e-25])
     """
-    rows = _validate.as_rows(logits)
-    out = np.empty(rows.shape[0])
-    if not entropy(rows, out, threads):
-        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
-    return out
+    return _scores("entropy", _validate.as_rows(logits), threads=threads)
 
 
 def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads: int = 1) -> FloatArray:
@@ -140,10 +139,7 @@ def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads:
     rows = _validate.as_rows(logits)
     gamma = _validate.fraction(gamma, "gamma", allow_one=True)
     top = min(_validate.at_least(top, "top", 1), rows.shape[1])
-    out = np.empty(rows.shape[0])
-    if not generalised_entropy(rows, gamma, top, out, threads):
-        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
-    return out
+    return _scores("generalised_entropy", rows, gamma, top, threads=threads)
 
 
 def confidence(scores: ArrayLike) -> FloatArray:

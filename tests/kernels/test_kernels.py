@@ -17,9 +17,8 @@ import oracles
 from needed_extras import compiled_kernels, need
 from normscale import _kernels
 from normscale._kernels import KINDS, reference
-from normscale._kernels.kinds import WIDE_FROM
 
-WIDTHS = (2, 3, 4, 5, 10, 17, WIDE_FROM - 1, WIDE_FROM, WIDE_FROM + 1, 100)
+WIDTHS = (2, 3, 4, 5, 10, 17, 100)
 
 
 def make_rows(n: int, width: int, seed: int = 0, dtype: Any = np.float32) -> NDArray[Any]:
@@ -160,8 +159,7 @@ def test_a_class_that_never_varied_scales_to_zero(kernels: _kernels.Backend, wid
 
 @pytest.mark.parametrize("width", (10, 64))
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_slow_sigma_goes_through_the_series(kernels: _kernels.Backend, width: int, kind: str) -> None:
-    """With a heavy prior sigma hardly moves, and the wide kernel never leaves its series for 1/sigma."""
+def test_a_heavy_prior_hardly_moves(kernels: _kernels.Backend, width: int, kind: str) -> None:
     rows = make_rows(100, width)
     mean, m2 = start(width)
     m2 *= 20_000.0
@@ -173,7 +171,6 @@ def test_a_slow_sigma_goes_through_the_series(kernels: _kernels.Backend, width: 
 
 
 def test_a_sudden_jump_is_scaled_exactly(kernels: _kernels.Backend) -> None:
-    """The wide kernel takes 1/sigma from a series around its last value; a jump must not use it."""
     rows = make_rows(300, 64)
     rows[150:] *= 1e4
     rows[200] = 1e-3
@@ -218,15 +215,6 @@ def test_exp_is_accurate_to_two_ulp() -> None:
     assert np.max(np.abs(got - want) / np.spacing(want)) <= 2.0
     assert exp_nonpositive(0.0) == 1.0
     assert 0.0 < exp_nonpositive(-1e9) < 1e-300
-
-
-def test_inverse_square_root_series_is_accurate() -> None:
-    need("numba")
-    from normscale._kernels.vector_math import inverse_sqrt_near_one
-
-    e = np.linspace(-(2.0**-7), 2.0**-7, 5001)
-    got = np.array([inverse_sqrt_near_one(v) for v in e])
-    np.testing.assert_allclose(got, (1.0 - e) ** -0.5, rtol=4e-16)
 
 
 def test_large_blocks_of_other_dtypes_are_converted_piece_by_piece(kernels: _kernels.Backend) -> None:

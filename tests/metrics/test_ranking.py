@@ -323,7 +323,7 @@ def test_curves_are_read_only() -> None:
 def test_the_record_is_frozen_and_says_which_class_is_positive() -> None:
     result = evaluate([0.1, 0.3, 0.4, 0.5], [0.2, 0.5, 0.7])
     with pytest.raises(FrozenInstanceError, match="cannot assign to field 'auroc'"):
-        result.auroc = 1.0  # type: ignore[misc]
+        result.auroc = 1.0  # type: ignore[attr-defined]
     with pytest.raises(FrozenInstanceError, match="cannot delete field 'auroc'"):
         del result.auroc
     assert result.to_dict()["positive"] == "OoD for *_out, in-distribution for *_in"

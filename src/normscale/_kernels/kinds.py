@@ -1,4 +1,4 @@
-"""What the kernels agree on: the numbers of the score kinds and the constants both back ends share."""
+"""What both back ends share: the numbers of the score kinds, and constants."""
 
 from __future__ import annotations
 
@@ -8,6 +8,3 @@ KINDS = {"log_odds": LOG_ODDS, "max": MAX, "log_sum_exp": LOG_SUM_EXP}
 
 TINY_VARIANCE = 1e-300
 """Floor of a variance. A class that never varied has deviation 0 and variance 0; with the floor it scales to 0."""
-
-WIDE_FROM = 48
-"""From this many classes on, the compiled kernels go row by row; below, by turned tiles (measured crossover)."""

@@ -7,12 +7,13 @@ which forgets. :mod:`normscale._kernels.mixture_reference` says what one row doe
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale import _kernels
+from normscale._kernels import backend, in_blocks, native
 
 FloatArray = NDArray[np.float64]
 
@@ -121,31 +122,12 @@ class MixtureRows(NamedTuple):
 
     def block(self, block: slice) -> MixtureRows:
         """Some of the rows, as the loops can read them."""
-        return MixtureRows(_kernels._native(self.logits[block]), self.confidence[block])
+        return MixtureRows(native(self.logits[block]), self.confidence[block])
 
 
-class Loops(Protocol):
-    """What a back end offers."""
-
-    def stream(
-        self, rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
-    ) -> None:
-        """Take rows in and score them; ``state`` moves on."""
-
-    def score(
-        self, rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
-    ) -> None:
-        """Score rows; nothing moves."""
-
-
-def _loops() -> Loops:
-    if _kernels.backend() == "numba":
-        from normscale._kernels import mixture_compiled
-
-        return mixture_compiled
-    from normscale._kernels import mixture_reference
-
-    return mixture_reference
+def _loops() -> Any:
+    """The functions ``stream`` and ``score`` for the kernels that run in this process."""
+    return import_module(f"normscale._kernels.mixture_{'compiled' if backend() == 'numba' else 'reference'}")
 
 
 def stream_mixture(
@@ -157,17 +139,12 @@ def stream_mixture(
     that a row costs what it touches: the numbers of its own class. All that is learned of a row is bounded, so that
     rows that pass the check leave a finite state. One row follows the other by nature: no threads.
     """
-    if not all(_can_be_taken_in(part) for part in rows):
-        return False
+    for numbers in rows:  # finite, and so far from the largest float64 that a sum over a row is finite, too
+        if numbers.size and not -_LARGEST < float(numbers.min()) <= float(numbers.max()) < _LARGEST:
+            return False
     loops = _loops()
-    for block in _kernels._blocks(rows.logits, 1):
-        loops.stream(rows.block(block), profiles, settings, state, out[block])
+    in_blocks(lambda block: loops.stream(rows.block(block), profiles, settings, state, out[block]), rows.logits)
     return True
-
-
-def _can_be_taken_in(numbers: NDArray[Any]) -> bool:
-    """Whether all are finite, and so far from the largest float64 that a sum over a row is finite, too."""
-    return not numbers.size or -_LARGEST < float(numbers.min()) <= float(numbers.max()) < _LARGEST
 
 
 def score_mixture(
@@ -180,9 +157,5 @@ def score_mixture(
 ) -> bool:
     """Score rows with the state as it is into ``out`` (n,); False when a row is not finite or too large."""
     loops = _loops()
-
-    def score(block: slice) -> None:
-        loops.score(rows.block(block), profiles, settings, state, out[block])
-
-    _kernels._in_threads(score, _kernels._blocks(rows.logits, threads), threads)
+    in_blocks(lambda block: loops.score(rows.block(block), profiles, settings, state, out[block]), rows.logits, threads)
     return bool(np.isfinite(out).all())

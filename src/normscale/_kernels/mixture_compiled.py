@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from normscale._kernels.compiled import first_largest, row_mean
 from normscale._kernels.mixture import (
     DISTRUSTED,
     FEW,
@@ -39,33 +40,11 @@ Array = Any
 _SMALL, _LARGE = 1e-200, 1e200  # where a product of variances gives way to its logarithm
 
 
-@compiled({**EXACT, **INLINE})
-def _predicted(rows: Array, i: int) -> int:
-    """The first of the largest logits of row i; without a jump, because nobody can guess it."""
-    c = 0
-    top = rows[i, 0]
-    for j in range(1, rows.shape[1]):
-        larger = rows[i, j] > top
-        top = rows[i, j] if larger else top
-        c = j if larger else c
-    return c
-
-
-@compiled({**REDUCE, **INLINE})
-def _mean(rows: Array, i: int) -> float:
-    """Of the logits of row i."""
-    total = 0.0
-    for j in range(rows.shape[1]):
-        total += np.float64(rows[i, j])
-    mean: float = total / rows.shape[1]
-    return mean
-
-
 @compiled(EXACT)
 def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count: Array, top: Array) -> None:
     """Class, and counts above the median and the quartile of the confidence, of every row."""
     for i in range(predicted.shape[0]):
-        predicted[i] = _predicted(rows.logits, i)
+        predicted[i] = first_largest(rows.logits, i)
     for i in range(predicted.shape[0]):
         c = predicted[i]
         u = rows.confidence[i] - profiles.median[c]
@@ -172,7 +151,7 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
     x = np.empty(own_mean.shape[1])
     for i in range(n):
         c = predicted[i]
-        shift = _mean(logits, i)
+        shift = row_mean(logits, i)
         distance = _standardise(logits, i, shift, c, own_mean, inverse_deviation, x)
         alike = sure * confidence[i] - far * distance - profiles.likeness_median[c]
         grown = exp_nonpositive(-abs(alike) / SOFTNESS)
@@ -221,8 +200,8 @@ def score(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings,
     for c in range(n_logits):
         log_shares[c] = np.log(_id_share(c, profiles, settings, state))
     for i in range(n):
-        c = _predicted(rows.logits, i)
-        shift = _mean(rows.logits, i)
+        c = first_largest(rows.logits, i)
+        shift = row_mean(rows.logits, i)
         _standardise(rows.logits, i, shift, c, profiles.mean, profiles.inverse_deviation, x)
         weight = state.ood_weight[c]
         evidence = _position(x, weight, settings.prior, c, state.ood_mean, state.ood_variance)

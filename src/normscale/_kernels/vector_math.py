@@ -1,4 +1,4 @@
-"""Scalar functions that LLVM can run four at a time: exp, log(1 - p), a fast inverse square root, max.
+"""Scalar functions that LLVM can run four at a time: exp and max.
 
 The libm versions are calls, and a loop with a call in it stays scalar; these are straight-line arithmetic, so
 the loops of :mod:`normscale._kernels.compiled` become AVX code. Accuracy: ``exp_nonpositive`` within 2 ulp.
@@ -108,38 +108,3 @@ def exp_nonpositive(x: float) -> float:
     odd = odd * s + _Q1
     result: float = (1.0 + (r + s * (even + odd * r))) * _from_bits((_as_bits(shifted) + 1023) << 52)
     return result
-
-
-@compiled(EXACT)
-def inverse_sqrt_near_one(e: float) -> float:
-    """(1 - e) ** -0.5 by its series, exact to rounding for |e| <= 2**-7."""
-    p = 0.20947265625
-    p = p * e + 0.2255859375
-    p = p * e + 0.24609375
-    p = p * e + 0.2734375
-    p = p * e + 0.3125
-    p = p * e + 0.375
-    p = p * e + 0.5
-    return p * e + 1.0
-
-
-@compiled(EXACT)
-def log_one_minus(p: float) -> float:
-    """log(1 - p) for 0 <= p <= 1/2, as 2 artanh(s) with s = -p / (2 - p): |s| is at most 1/3, so 14 terms do."""
-    s = -p / (2.0 - p)
-    q = s * s
-    t = 1.0 / 29.0
-    t = t * q + 1.0 / 27.0
-    t = t * q + 1.0 / 25.0
-    t = t * q + 1.0 / 23.0
-    t = t * q + 1.0 / 21.0
-    t = t * q + 1.0 / 19.0
-    t = t * q + 1.0 / 17.0
-    t = t * q + 1.0 / 15.0
-    t = t * q + 1.0 / 13.0
-    t = t * q + 1.0 / 11.0
-    t = t * q + 1.0 / 9.0
-    t = t * q + 1.0 / 7.0
-    t = t * q + 1.0 / 5.0
-    t = t * q + 1.0 / 3.0
-    return 2.0 * s * (t * q + 1.0)

@@ -35,7 +35,7 @@ class Interval(Record):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Intervals(MetricRecord):
+class Intervals(MetricRecord[Interval]):
     """One interval per metric that the method can give one for, all at the confidence ``level``."""
 
     method: str
@@ -146,8 +146,8 @@ def bootstrap_intervals(
     batch = max(1, _BATCH // (inside.size + outside.size))
     values: dict[str, list[FloatArray]] = {}
     for start in range(0, resamples, batch):
-        drawn_edges = [_resampled_edges(side, min(batch, resamples - start), rng) for side in edges]
-        for name, drawn in values_of_counts(Counts(*drawn_edges, share)).items():
+        id_drawn, ood_drawn = (_resampled_edges(side, min(batch, resamples - start), rng) for side in edges)
+        for name, drawn in values_of_counts(Counts(id_drawn, ood_drawn, share)).items():
             values.setdefault(name, []).append(drawn)
     found = {name: quantile_interval(np.concatenate(drawn), level) for name, drawn in values.items()}
     return Intervals(metrics=found, method="bootstrap", level=level, resamples=resamples, seed=seed)

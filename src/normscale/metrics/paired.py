@@ -181,4 +181,5 @@ def _groups(ranking: Ranking, name: str) -> tuple[tuple[int, int], list[_Group]]
 
 def _ratio(part: FloatArray, whole: FloatArray | IntArray) -> FloatArray:
     """Part by whole, NaN where there is nothing."""
-    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    ratio: FloatArray = np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    return ratio

@@ -60,19 +60,19 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     >>> auroc([0.1, 0.5], [0.5, 0.7])
     0.875
     """
-    return float(evaluate(id_scores, ood_scores).auroc)
+    return evaluate(id_scores, ood_scores).auroc
 
 
 @register_metric("aupr_out", "AUPR, OoD positive", higher_is_better=True, of_counts=_aupr_out)
 def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the average precision at finding OoD inputs."""
-    return float(evaluate(id_scores, ood_scores).aupr_out)
+    return evaluate(id_scores, ood_scores).aupr_out
 
 
 @register_metric("aupr_in", "AUPR, ID positive", higher_is_better=True, of_counts=_aupr_in)
 def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the average precision at finding in-distribution inputs, by negated scores."""
-    return float(evaluate(id_scores, ood_scores).aupr_in)
+    return evaluate(id_scores, ood_scores).aupr_in
 
 
 @register_metric("fpr95_out", "FPR95, OoD positive", higher_is_better=False, of_counts=_fpr95_out)
@@ -98,11 +98,11 @@ def fpr_at_tpr(
     0.25
     """
     one_of(positive, "positive", ("out", "in"))
-    return float(evaluate(id_scores, ood_scores, tpr=tpr).metrics[f"fpr95_{positive}"])
+    return evaluate(id_scores, ood_scores, tpr=tpr).metrics[f"fpr95_{positive}"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RankingResult(MetricRecord):
+class RankingResult(MetricRecord[float]):
     """What :func:`evaluate` found: ``auroc``, ``aupr_out``, ``aupr_in``, ``fpr95_out``, ``fpr95_in``, and others.
 
     ``*_out``: OoD is the positive class; ``*_in``: in-distribution is. Each metric of ``metrics`` is an attribute.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+
+
+Value = TypeVar("Value")
 
 
 class Record:
@@ -35,14 +38,15 @@ class Record:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MetricRecord(Record):
+class MetricRecord(Record, Generic[Value]):
     """A record with something for each metric, which is an attribute of the metric's name, too."""
 
-    metrics: dict[str, Any]
+    metrics: dict[str, Value]
     """By the name of the metric."""
 
-    def __getattr__(self, name: str) -> Any:
-        return number_of(self.__dict__.get("metrics", {}), name, type(self).__name__)
+    def __getattr__(self, name: str) -> Value:
+        found: Value = number_of(self.__dict__.get("metrics", {}), name, type(self).__name__)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values ready for JSON, a key for each metric; what is None is left out."""
