@@ -1,7 +1,6 @@
 """Bars on standard error, and only where that is a terminal.
 
-There is one display. A bar begun while another is open becomes a further line of it, so that a long piece of work can
-show how far it is as a whole above what it is doing now.
+There is one display. A bar begun while another is open becomes a further line of it.
 """
 
 from __future__ import annotations
@@ -27,22 +26,6 @@ class _Display:
     progress: ClassVar[Progress | None] = None
     silent: ClassVar[bool] = False
 
-    @classmethod
-    def add(cls, doing: str, total: float | None, unit: str) -> tuple[Progress, TaskID]:
-        with cls.lock:
-            if cls.progress is None:
-                cls.progress = _new_display()
-                cls.progress.start()
-            return cls.progress, cls.progress.add_task(doing, total=total, counted=unit)
-
-    @classmethod
-    def remove(cls, progress: Progress, task: TaskID) -> None:
-        with cls.lock:
-            progress.remove_task(task)
-            if not progress.tasks:
-                progress.stop()
-                cls.progress = None
-
 
 class Bar:
     """One line of the display; where there is no terminal, every call does nothing."""
@@ -61,30 +44,34 @@ class Bar:
 
     def at(self, done: float, doing: str | None = None) -> None:
         """Say how much has been done in all."""
-        self._done = done
-        self._doing = doing or self._doing
+        self._done, self._doing = done, doing or self._doing
         self._update()
 
     def total(self, total: float) -> None:
         """Say how much there is to do, where that is known only later."""
         self._total = total
-        if self._shown is not None:
-            progress, task = self._shown
-            progress.update(task, total=total)
+        self._update()
 
     def _update(self) -> None:
-        if not self._wanted:
-            return
-        if self._shown is None and time.monotonic() >= self._show_at:
-            self._shown = _Display.add(self._doing, self._total, self._unit)
+        if self._wanted and self._shown is None and time.monotonic() >= self._show_at:
+            with _Display.lock:
+                if _Display.progress is None:
+                    _Display.progress = _new_display()
+                    _Display.progress.start()
+                self._shown = _Display.progress, _Display.progress.add_task("", counted=self._unit)
         if self._shown is not None:
             progress, task = self._shown
-            progress.update(task, completed=self._done, description=self._doing)
+            progress.update(task, completed=self._done, total=self._total, description=self._doing)
 
     def close(self) -> None:
         """Take the line away."""
         if self._shown is not None:
-            _Display.remove(*self._shown)
+            progress, task = self._shown
+            with _Display.lock:
+                progress.remove_task(task)
+                if not progress.tasks:
+                    progress.stop()
+                    _Display.progress = None
             self._shown = None
 
 
@@ -92,26 +79,10 @@ class Bar:
 def bar(
     doing: str, total: float | None, *, unit: str = "count", quiet_seconds: float = 0.0, wanted: bool = True
 ) -> Iterator[Bar]:
-    """Show a bar with the time left while the body runs.
+    """Show a bar with the time left while the body runs, unless it is not ``wanted``.
 
-    Parameters
-    ----------
-    doing : str
-        What is being done, in a few words.
-    total : float, optional
-        How much there is to do; None if that is not known.
-    unit : "count", "bytes" or "share"
-        What is shown beside the bar: done of total, bytes and their speed, or a percentage.
-    quiet_seconds : float
-        Show nothing before this time has passed.
-    wanted : bool
-        False shows nothing at all.
-
-    Examples
-    --------
-    >>> with bar("counting", 3) as counting:
-    ...     for _ in range(3):
-    ...         counting.advance()
+    ``unit`` is what is shown beside the bar: "count" (done of total), "bytes" (and their speed) or "share" (per cent).
+    Nothing is shown before ``quiet_seconds`` have passed.
     """
     line = Bar(doing, total, unit, quiet_seconds if wanted else float("inf"))
     try:
@@ -126,40 +97,29 @@ def silence() -> None:
 
 
 def _new_display() -> Progress:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TaskProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
     from rich.text import Text
 
-    class Counts(ProgressColumn):
+    class Counts(progress.ProgressColumn):
         """How much is done, in the unit of each line."""
 
         columns: ClassVar[dict[str, tuple[Any, ...]]] = {
-            "count": (MofNCompleteColumn(),),
-            "bytes": (DownloadColumn(), TransferSpeedColumn()),
-            "share": (TaskProgressColumn(),),
+            "count": (progress.MofNCompleteColumn(),),
+            "bytes": (progress.DownloadColumn(), progress.TransferSpeedColumn()),
+            "share": (progress.TaskProgressColumn(),),
         }
 
         def render(self, task: Any) -> Text:
             return Text(" ").join(Text.from_markup(str(c.render(task))) for c in self.columns[task.fields["counted"]])
 
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(bar_width=24),
         Counts(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
     )

@@ -114,7 +114,7 @@ def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
     >>> entropy_score([[0.0, 0.0], [60.0, 0.0]])
     array([6.93147181e-01, 5.34147157e-25])
     """
-    return _scores("entropy", _validate.as_rows(logits), threads=threads)
+    return _scores("softmax_entropy", _validate.as_rows(logits), threads=threads)
 
 
 def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads: int = 1) -> FloatArray:

@@ -251,7 +251,7 @@ def less_row_means(rows: NDArray[Any]) -> FloatArray:
 
 
 def scores_of(kernel: str, rows: NDArray[Any], *arguments: Any, threads: int = 1) -> FloatArray | None:
-    """Scores (n,) of rows (n, C) by the kernel ``frozen_scores``, ``entropy`` or ``generalised_entropy``.
+    """Scores (n,) of rows (n, C) by the kernel ``frozen_scores``, ``softmax_entropy`` or ``generalised_entropy``.
 
     The kernel is called with a block of rows, the arguments and the place for its scores. None when a row is not
     finite.

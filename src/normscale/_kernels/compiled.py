@@ -236,7 +236,7 @@ def frozen_scores(rows: Array, shift: Array, factor: Array, kind: int, out: Arra
 
 
 @compiled(EXACT)
-def entropy(rows: Array, out: Array) -> bool:
+def softmax_entropy(rows: Array, out: Array) -> bool:
     """-sum p log p of the softmax; False when a row is not finite."""
     zeros, ones, z = np.zeros(rows.shape[1]), np.ones(rows.shape[1]), np.empty(rows.shape[1])
     trace = 0.0

@@ -120,7 +120,7 @@ def frozen_scores(rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kin
     return True
 
 
-def entropy(rows: NDArray[Any], out: FloatArray) -> bool:
+def softmax_entropy(rows: NDArray[Any], out: FloatArray) -> bool:
     """-sum p log p of the softmax; False when a row is not finite."""
     for place, below in _blocks(rows):
         if not np.isfinite(below).all():
@@ -150,7 +150,7 @@ def _row_scores(z: FloatArray, kind: int) -> FloatArray:
     """Reduce scaled logits (b, C) to the scores of their rows; ``z`` is overwritten."""
     top = z.max(axis=1)
     if kind == MAX:
-        return -top
+        return -top  # type: ignore[no-any-return]
     largest = top
     if kind == LOG_ODDS:  # over all classes but one largest, relative to the runner-up: nothing underflows or cancels
         z[np.arange(len(z)), z.argmax(axis=1)] = -np.inf

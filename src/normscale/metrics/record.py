@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-
 Value = TypeVar("Value")
 
 
