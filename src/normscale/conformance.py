@@ -15,7 +15,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -26,7 +26,7 @@ from normscale.detectors.base import Detector, Setting
 from normscale.errors import InvalidInput, NormscaleError, NotFitted
 from normscale.metrics.ranking import evaluate
 from normscale.outputs import ModelOutputs
-from normscale.state import copied, record_arrays, same_records
+from normscale.state import copied, load_state, record_arrays, same_records
 
 
 class BrokenPromise(NormscaleError, AssertionError):
@@ -99,15 +99,19 @@ def with_arrays(detector: Detector, outputs: ModelOutputs, change: Callable[[Any
 
 def snapshot(detector: Detector) -> tuple[Any, ...]:
     """Everything that must not change when it must not change."""
-    arrays = {name: array.copy() for name, array in detector._arrays().items()}
-    return detector.get_params(), detector.widths_, detector.threshold_, arrays
+    return detector.get_params(), detector.widths_, detector.threshold_, copied(detector._arrays())
 
 
 def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     """Whether two snapshots are equal to the bit."""
-    return (
-        a[:3] == b[:3] and a[3].keys() == b[3].keys() and all(np.array_equal(a[3][name], b[3][name]) for name in a[3])
-    )
+    return a[:3] == b[:3] and same_records(a[3], b[3])
+
+
+def same_arrays(a: Mapping[str, Any], b: Mapping[str, Any], tolerance: float, message: str) -> None:
+    """Insist that two sets of arrays have the same names and, up to a tolerance, the same numbers."""
+    require(a.keys() == b.keys(), f"{message}: arrays of other names")
+    for name in a:
+        require(close(a[name], b[name], tolerance), f"{message}: {name} differs")
 
 
 def close(a: FloatArray, b: FloatArray, tolerance: float = 1e-10) -> bool:
@@ -165,8 +169,7 @@ def streams_in_threads(case: Case) -> None:
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(detector.stream, [block] * 16))
-    for name, array in detector._arrays().items():
-        require(close(array, one._arrays()[name], 1e-9), f"{name} lost rows that came from several threads")
+    same_arrays(detector._arrays(), one._arrays(), 1e-9, "rows that came from several threads were lost")
 
 
 def scores_ood_higher(case: Case) -> None:
@@ -236,8 +239,7 @@ def streams_any_split(case: Case) -> None:
         parts = case.fitted()
         pieces = [parts.stream(case.test[a:b]) for a, b in pairwise(cuts)]
         require(close(np.concatenate(pieces), expected), f"split at {cuts[:4]}... changes the scores")
-        for name, array in parts._arrays().items():
-            require(close(array, whole._arrays()[name]), f"split at {cuts[:4]}... changes {name}")
+        same_arrays(parts._arrays(), whole._arrays(), 1e-10, f"split at {cuts[:4]}... changes the state")
 
 
 def steps_purely(case: Case) -> None:
@@ -252,9 +254,7 @@ def steps_purely(case: Case) -> None:
         return
     require(same_records(detector.start(), detector.state_), "step changed the state that the detector keeps")
     require(close(scores, detector.stream(case.test)), "step and stream give other scores")
-    arrays, kept = record_arrays(after), record_arrays(detector.state_)
-    require(arrays.keys() == kept.keys(), "step and stream give states of another form")
-    require(all(close(arrays[name], kept[name]) for name in arrays), "step and stream give other states")
+    same_arrays(record_arrays(after), record_arrays(detector.state_), 1e-10, "step and stream give other states")
     require(close(detector.score(case.ood, state=after), detector.score(case.ood)), "score by a state differs")
 
 
@@ -268,9 +268,7 @@ def merges_its_streams(case: Case) -> None:
         require(len(str(error)) > 20, f"the message {str(error)!r} helps nobody")
         return
     whole = record_arrays(detector.step(detector.start(), case.test)[1])
-    require(merged.keys() == whole.keys(), "merge gives a state of another form")
-    for name, array in merged.items():
-        require(close(array, whole[name], 1e-8), f"{name} of merged streams is not that of one stream")
+    same_arrays(merged, whole, 1e-8, "merged streams are not one stream")
 
 
 def fits_from_chunks(case: Case) -> None:
@@ -285,8 +283,6 @@ def survives_a_file(case: Case) -> None:
     detector = case.fitted().set_threshold(case.validation, keep=0.9, per_class=True)
     detector.stream(case.test[:50])
     detector.class_names = tuple(f"class {i}" for i in range(case.n_classes))
-    from normscale.state import load_state
-
     with tempfile.TemporaryDirectory() as folder, without_pickle():
         path = os.path.join(folder, "detector.safetensors")
         detector.save(path)
@@ -304,19 +300,15 @@ def survives_a_file(case: Case) -> None:
 def without_pickle() -> Iterator[None]:
     """Any use of pickle inside is an error."""
     import pickle
+    from unittest.mock import patch
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise BrokenPromise("pickle was used")
 
-    names = ("load", "loads", "dump", "dumps", "Pickler", "Unpickler")
-    kept = {name: getattr(pickle, name) for name in names}
-    try:
-        for name in names:
-            setattr(pickle, name, refuse)
+    with ExitStack() as stack:
+        for name in ("load", "loads", "dump", "dumps", "Pickler", "Unpickler"):
+            stack.enter_context(patch.object(pickle, name, refuse))
         yield
-    finally:
-        for name, value in kept.items():
-            setattr(pickle, name, value)
 
 
 def accepts_the_share_asked_for(case: Case) -> None:
@@ -431,18 +423,9 @@ def check_detector(
 ) -> list[str]:
     """Run the suite over a detector.
 
-    Parameters
-    ----------
-    make : callable
-        Makes a new, unfitted detector: a class, or ``lambda: MyDetector(parameter=2)``.
-    n_classes : int
-        Of the outputs it is tested on; 2 is a case of its own.
-    checks : list of names, optional
-        Only these; see :data:`CHECKS`.
-
-    Returns
-    -------
-    list of the names of the checks that passed; the first that fails raises :class:`BrokenPromise`
+    ``make`` gives a new, unfitted detector: a class, or ``lambda: MyDetector(parameter=2)``. ``checks`` limits the
+    suite to some of :data:`CHECKS`. Returns the names of the checks that passed; the first that fails raises
+    :class:`BrokenPromise`.
     """
     passed = sorted(CHECKS) if checks is None else checks
     for name in passed:

@@ -93,13 +93,9 @@ def test_log_probabilities_are_noted(tmp_path: Path) -> None:
     assert "logs.npz holds log-probabilities" in said(done)
 
 
-def test_clipped_logits_are_noted_and_percentages_refused(tmp_path: Path) -> None:
+def test_percentages_are_refused(tmp_path: Path) -> None:
     table, out = tmp_path / "table.npz", tmp_path / "d.safetensors"
-    np.savez(table, logits=np.clip(SAMPLE.train.logits, -5.0, 5.0))
-    assert "the logits of" in (text := said(run("fit", table, "-o", out)))
-    assert "look clipped" in text
     np.savez(table, logits=100.0 * softmax(SAMPLE.train.logits))
-    out.unlink()
     assert "table.npz holds percentages, not logits" in said(run("fit", table, "-o", out))
     assert not out.exists()
 
@@ -170,9 +166,8 @@ def test_rows_and_columns_that_changed_places(tmp_path: Path, fitted: Path) -> N
 
 
 def test_rows_and_columns_of_many_classes_that_changed_places(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(800, 214)) + 8.0 * np.eye(214)[rng.integers(0, 214, 800)]
-    for name, table, noted in (("turned", logits.T, True), ("whole", logits, False), ("few", logits[:150], False)):
+    logits = np.random.default_rng(0).normal(size=(800, 114))
+    for name, table, noted in (("turned", logits.T, True), ("whole", logits, False), ("few", logits[:50], False)):
         np.save(tmp_path / f"{name}.npy", table)
         done = run("fit", tmp_path / f"{name}.npy", "-o", tmp_path / "x.safetensors", "-d", "norm_scaling")
         assert ("Did rows and columns change places?" in said(done)) == noted, name

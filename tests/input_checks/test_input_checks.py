@@ -13,9 +13,7 @@ import normscale as ns
 from normscale.errors import NumericalWarning
 from normscale.input_checks.logits import (
     Squashed,
-    clipped,
     log_of_probabilities,
-    looks_transposed,
     odd_column,
     percentages,
     permuted_labels,
@@ -72,29 +70,6 @@ def test_percentages() -> None:
     assert not percentages(np.empty((0, 3)))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_clipped_logits(dtype: type[np.floating]) -> None:
-    rng = np.random.default_rng(0)
-    logits = (4.0 * rng.normal(size=(300, 10))).astype(dtype)
-    assert clipped(logits) is None
-    found = clipped(np.clip(logits, -6.0, 100.0))
-    assert found is not None
-    assert "the numbers are exactly -6, the smallest of all" in found
-    found = clipped(np.minimum(logits, 8.0))
-    assert found is not None
-    assert "exactly 8, the largest of all" in found
-    assert clipped(np.maximum(logits, 0.0)) is not None  # after a ReLU
-    assert clipped(np.minimum(logits, 8.0)[:100]) is None  # too few to be sure
-    assert clipped(np.minimum(logits, np.sort(logits.ravel())[-20])) is None  # 20 of 3000
-    assert clipped(np.round(logits / 4.0)) is None  # rounded, not clipped
-    masked = logits.copy()
-    masked[:, 3] = -1000.0
-    assert clipped(masked) is None
-    assert clipped(np.full((300, 4), 2.0)) is None
-    masked[5, 0] = np.nan
-    assert clipped(np.minimum(masked, 8.0)) is not None
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_logarithm_gives_the_same_softmax_and_keeps_the_order(dtype: type[np.floating]) -> None:
     logits = np.array([[0.0, -3.0, 400.0], [1.0, 2.0, -800.0]])
@@ -123,33 +98,6 @@ def test_labels_and_row_numbers_among_the_logits() -> None:
     found = odd_column(np.c_[logits, np.arange(5, 65)])
     assert found is not None
     assert "column 4 counts the rows from 5 to 64" in found
-
-
-@pytest.mark.parametrize(("n", "classes"), [(800, 214), (500, 1000), (990, 1000), (214, 100), (60, 100), (100, 99)])
-@pytest.mark.parametrize("lead", [0.0, 8.0])
-@pytest.mark.parametrize("outlier", [False, True])
-def test_more_columns_than_rows_are_turned_only_if_the_numbers_say_so(
-    n: int, classes: int, lead: float, outlier: bool
-) -> None:
-    for seed in range(3):
-        rng = np.random.default_rng(seed)
-        sure = lead * rng.uniform(0.3, 1.7, (n, 1)) * np.eye(classes)[rng.integers(0, classes, n)]
-        logits = rng.normal(size=(n, classes)) * rng.uniform(0.7, 1.4, (n, 1)) + 0.5 * rng.normal(size=classes) + sure
-        if outlier:
-            logits[0] *= 30.0
-        assert not looks_transposed(n, classes, logits)
-        if lead and n > classes:
-            assert looks_transposed(classes, n, logits.T)
-
-
-def test_small_honest_tables_are_not_called_turned() -> None:
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(50, 60)) + 8.0 * np.eye(60)[rng.integers(0, 8, 50)]  # 8 of 60 classes
-    assert not looks_transposed(50, 60, logits)
-    assert not looks_transposed(30, 60, logits[:30])
-    assert not looks_transposed(50, 60, np.full((50, 60), np.nan))
-    assert not looks_transposed(50, 60, np.ones((50, 60)))
-    assert not looks_transposed(1, 60)
 
 
 def test_labels_by_another_numbering() -> None:

@@ -1,4 +1,4 @@
-"""What is wrong with logits: probabilities in their place, clipped values, labels among the columns, tables turned.
+"""What is wrong with logits: probabilities in their place, labels among the columns, labels in another order.
 
 A softmax forgets how large the logits were: all that is left of z is z - log sum exp z. Scores that live on the size
 (energy, the largest logit, norm-scaling) are then made of what the softmax left over.
@@ -27,12 +27,8 @@ _LOOKED_AT = 1 << 20
 _SPREAD = 1e-5
 """Rounding of a log-softmax in float32 leaves about 1e-7; scores that differ by less tell rows apart by rounding."""
 _OPTION = "probabilities=True"
-_FEWEST_CLIPPED, _CLIPPED_SHARE, _CLIPPED_TIMES = 100, 0.01, 2
-"""More rows than that; of all numbers, so many at the end; so many times more often than the next value."""
 _FEWEST_FOR_COLUMNS = 20
 """Rows below which whole numbers may be chance."""
-_FEWEST_TO_COMPARE, _MORE_SPREAD = 50, 0.12
-"""Of honest tables of noise with so many rows the columns never had so much more of the largest numbers."""
 _FEWEST_LABELLED, _SHOWN_CLASSES = 50, 3
 
 
@@ -109,11 +105,6 @@ def sentence(found: SquashedRows, source: str, *, option: str = "") -> str:
     """Say what was found in ``source`` and how to get logits.
 
     ``option`` says how to have probabilities taken as they are; it is empty where that cannot be had.
-
-    Examples
-    --------
-    >>> sentence(SquashedRows(Squashed.PROBABILITIES, "every row adds up to 1"), "a.csv")[:57]
-    'a.csv holds probabilities, not logits (every row adds up '
     """
     way = (
         "Give the last layer's outputs before the softmax: model(x) without softmax in PyTorch, "
@@ -194,19 +185,8 @@ def look_at_first_rows(
 ) -> list[str]:
     """Refuse first rows of a table that are surely wrong, and give sentences on what probably is.
 
-    Parameters
-    ----------
-    rows : ModelOutputs
-        At least one row.
-    path : str
-        What messages call the table.
-    class_names : sequence of str, optional
-    probabilities : bool
-        The logits are known to be probabilities.
-    reads_logits : bool
-        False where nothing but the predicted class is made of the logits; then probabilities serve as well.
-    check_labels : bool
-        Say so where the labels do not go with the logits.
+    Messages call the table ``path``. Where the logits are known to be ``probabilities``, or nothing but the predicted
+    class is made of them (not ``reads_logits``), probabilities serve as well.
     """
     if LOGITS not in rows.names:
         return []
@@ -234,44 +214,7 @@ def _look_at_values(logits: Rows, path: str) -> list[str]:
             f"{path} holds percentages, not logits (every row adds up to 100 and no number is below 0). Give the "
             f"outputs before the softmax; if there are none, divide by 100 and pass {_OPTION}."
         )
-    where = clipped(logits)
-    if where is None:
-        return []
-    return [
-        f"the logits of {path} look clipped: {where}. Inputs beyond that value cannot be told apart; give logits as "
-        "the network makes them."
-    ]
-
-
-def clipped(logits: Rows) -> str | None:
-    """Say at which value logits were cut off; None if they look whole.
-
-    They were if more than one number in a hundred equals the largest or the smallest, and that many more do than equal
-    the next: of rounded numbers the outermost are the rarest. Columns that never change are classes that were masked.
-
-    Examples
-    --------
-    >>> logits = 5.0 * np.random.default_rng(0).normal(size=(200, 4))
-    >>> clipped(np.clip(logits, -30.0, 6.0))
-    '11.9 % of the numbers are exactly 6, the largest of all'
-    >>> clipped(logits) is None
-    True
-    """
-    rows = logits[finite_row_mask(logits)]
-    if len(rows) <= _FEWEST_CLIPPED:
-        return None
-    values = rows[:, (rows != rows[0]).any(axis=0)].ravel()
-    for name, extreme in (("largest", np.max), ("smallest", np.min)):
-        if not values.size:
-            break
-        end = extreme(values)
-        at_end = values == end
-        count, rest = int(at_end.sum()), values[~at_end]
-        if count <= _CLIPPED_SHARE * values.size:
-            continue
-        if not rest.size or count > _CLIPPED_TIMES * int((rest == extreme(rest)).sum()):
-            return f"{100 * count / values.size:.1f} % of the numbers are exactly {end:g}, the {name} of all"
-    return None
+    return []
 
 
 def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
@@ -310,46 +253,6 @@ def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
                 "like the label"
             )
     return None
-
-
-def looks_transposed(n_rows: int, n_columns: int, some_rows: Rows | None = None) -> bool:
-    """Whether logits for training look as if rows and columns changed places.
-
-    That is so where there are few rows and very many columns. Where there are only more columns than rows, the numbers
-    of ``some_rows``, all rows or many of them, must say so too. Every input has one large logit, while some classes
-    have several inputs and others none: of the n largest numbers of n inputs nearly each is another input's, and of the
-    C largest several are one class's.
-
-    Examples
-    --------
-    >>> looks_transposed(10, 50_000), looks_transposed(500, 1000)
-    (True, False)
-    >>> rng = np.random.default_rng(0)
-    >>> logits = rng.normal(size=(200, 60)) + 9 * np.eye(60)[rng.integers(0, 60, 200)]
-    >>> looks_transposed(60, 200, logits.T), looks_transposed(50, 60, logits[:50])
-    (True, False)
-    """
-    if n_rows < 2 or n_columns <= n_rows:
-        return False
-    if n_columns > 4 * n_rows:
-        return True
-    if some_rows is None or len(some_rows) < _FEWEST_TO_COMPARE:
-        return False
-    values = np.asarray(some_rows, dtype=np.float64)
-    if not np.isfinite(values).all():
-        return False
-    for axis in (1, 0):  # neither an input nor a class is to have all large numbers
-        values = values - values.mean(axis=axis, keepdims=True)
-        values /= np.maximum(values.std(axis=axis, keepdims=True), np.finfo(np.float64).tiny)
-    return _spread_of_largest(values.T) > _spread_of_largest(values) + _MORE_SPREAD
-
-
-def _spread_of_largest(rows: Rows) -> float:
-    """The share of rows that have some of the n largest numbers, n being the number of rows."""
-    n_rows, n_columns = rows.shape
-    largest = np.argpartition(rows, rows.size - n_rows, axis=None)[-n_rows:]
-    share: float = np.unique(largest // n_columns).size / n_rows
-    return share
 
 
 def permuted_labels(labels: IntArray, predicted: IntArray, n_classes: int) -> str | None:

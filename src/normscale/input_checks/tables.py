@@ -20,15 +20,8 @@ _FEWEST = 10
 def class_order(expected: Sequence[str] | None, found: Sequence[str] | None, source: str) -> IntArray | None:
     """Which columns to take, in which order; None where the columns are right as they are or nothing names them.
 
-    Columns whose class nobody expects are left out; a class without a column raises.
-
-    Parameters
-    ----------
-    expected : sequence of str, optional
-        Names of the classes of the detector, or of the first table. None counts as 0, 1, ... where ``found`` has the
-        same numbers in another order.
-    found : sequence of str, optional
-        Names of the columns of the table ``source``.
+    ``found`` are the names of the columns of the table ``source``. Columns whose class nobody expects are left out; a
+    class without a column raises. ``expected`` of None counts as 0, 1, ... where ``found`` has the same numbers.
 
     Examples
     --------
@@ -124,7 +117,6 @@ class RowSketch:
     """
 
     def __init__(self) -> None:
-        """Start with no rows."""
         self._smallest: NDArray[np.uint64] = np.empty(0, np.uint64)
         self._is_whole = True
 

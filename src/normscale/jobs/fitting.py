@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.choosing import AUTO, default_detector
@@ -17,7 +16,6 @@ from normscale.detectors.partial_fit import Partial, PartialFit
 from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.input_checks.logits import looks_transposed
 from normscale.input_checks.tables import RowSketch
 from normscale.jobs.engines import Engine, merged, open_engine
 from normscale.jobs.gathering import gather_rows, read
@@ -27,7 +25,6 @@ from normscale.jobs.sources import RowSource
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
-_KEPT_ROWS = 1000
 """Training rows that are kept to see whether rows and columns changed places."""
 
 
@@ -204,8 +201,8 @@ def _fit_pieces(
             counter.add(len(tasks[place]), n_rows, sum(piece.n_bytes for piece in tasks[place]))
         found = [told[place] for place in range(len(tasks))]
         learning.finish(merged([partial for partial, _, _ in found], learning.merge))
-    for place, (partial, _, own) in enumerate(found):
-        seen.take_over(own, partial.n_rows, first=place == 0)
+    for partial, _, own in found:
+        seen.take_over(own, partial.n_rows)
     return sum((skipped for _, skipped, _ in found), Skipped())
 
 
@@ -229,14 +226,12 @@ class _Seen:
     def __init__(self, *, sketches: bool) -> None:
         self.n_rows = 0
         self.labels: set[int] = set()
-        self.first_logits: Rows | None = None
         self.sketch = RowSketch() if sketches else None
 
-    def take_over(self, other: _Seen, n_rows: int, *, first: bool) -> None:
+    def take_over(self, other: _Seen, n_rows: int) -> None:
         """Add what a task saw."""
         self.n_rows += n_rows
         self.labels |= other.labels
-        self.first_logits = other.first_logits if first else self.first_logits
         if self.sketch is not None and other.sketch is not None:
             self.sketch.merge(other.sketch)
 
@@ -248,9 +243,6 @@ class _Seen:
                 self.labels.update(np.unique(chunk.labels[chunk.labels >= 0]).tolist())
             if self.sketch is not None:
                 self.sketch.take_in(chunk.array(chunk.names[0]))
-            logits = chunk.get(LOGITS)
-            if self.n_rows == len(chunk) and logits is not None and logits.shape[1] > len(chunk):
-                self.first_logits = np.asarray(logits[:_KEPT_ROWS], dtype=np.float64)
             yield chunk
 
     def remarks(self, model: Detector, source: RowSource) -> Iterator[str]:
@@ -259,7 +251,7 @@ class _Seen:
         if (why := why_little_is_learned(model)) is not None:
             yield why
         n_classes = source.layout.n_classes
-        if n_classes is not None and looks_transposed(self.n_rows, n_classes, self.first_logits):
+        if n_classes is not None and n_classes > 4 * self.n_rows > 4:
             yield (
                 f"{source.path} has {self.n_rows} rows of {n_classes} classes. Did rows and columns change places? A "
                 "row is an input, a column a class: logits.T turns them."
