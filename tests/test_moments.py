@@ -28,7 +28,7 @@ def test_merge_equals_concatenation(parts: list[NDArray[np.float64]]) -> None:
     whole = RunningMoments(3).update(np.concatenate(parts))
     merged = RunningMoments(3)
     for part in parts:
-        merged += RunningMoments(3).update(part)
+        merged = merged.merge(RunningMoments(3).update(part))
     assert_close(merged, whole)
     stepwise = RunningMoments(3)
     for part in parts:

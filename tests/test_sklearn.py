@@ -178,12 +178,9 @@ def test_a_class_of_one_row_cannot_be_held_out() -> None:
         ("vim", "logits and features"),
     ],
 )
-def test_a_detector_of_more_than_one_array_is_refused_at_once(name: str, needs: str) -> None:
+def test_a_detector_of_more_than_one_array_is_refused(name: str, needs: str) -> None:
     with pytest.raises(ns.InvalidInput, match=f"gives a detector one array X; {name} needs {needs}"):
-        OutlierDetector(name)
-    ours = OutlierDetector("energy").set_params(detector=name)
-    with pytest.raises(ns.InvalidInput, match=f"{name} needs {needs}"):
-        ours.fit(ns.load_sample().train.features)
+        OutlierDetector(name).fit(ns.load_sample().train.features)
 
 
 def test_energy_of_log_probabilities_is_warned_of() -> None:

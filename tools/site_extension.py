@@ -68,7 +68,7 @@ def reference() -> Iterator[str]:
     names: dict[str, list[str]] = {room: [] for room in HEADINGS}
     for name in ns.__all__:
         if name != "__version__":
-            names[ns._HOME_OF[name].partition(".")[0]].append(name)
+            names[ns._HOME_OF[name].split(".")[1]].append(name)
     for room, heading in HEADINGS.items():
         yield f"\n## {heading}\n\n```{{eval-rst}}"
         for name in names[room]:

@@ -22,16 +22,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[str]:
     is no regular file (``/dev/null``, a named pipe) is written to directly; replacing it would destroy it.
 
     Temporary files of ``path`` whose process was killed are removed first.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> with atomic_path(os.path.join(folder, "a.txt")) as temporary:
-    ...     with open(temporary, "w") as file:
-    ...         _ = file.write("whole")
-    >>> os.listdir(folder)
-    ['a.txt']
     """
     target = os.path.realpath(os.fspath(path))
     if os.path.exists(target) and not os.path.isfile(target):

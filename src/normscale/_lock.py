@@ -9,44 +9,33 @@ from pathlib import Path
 
 from normscale.errors import FolderInUse
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 def lock_file(handle: int, *, wait: bool = True) -> None:
     """Hold the lock of an open file until :func:`unlock_file`, or until the file is closed.
 
-    On Windows there is no such lock and nothing is done: callers must not need it for the work to be right.
-
-    Parameters
-    ----------
-    handle : int
-        What :func:`os.open` or a file's ``fileno()`` gives.
-    wait : bool
-        Wait until no other process holds it; False raises ``BlockingIOError`` instead.
+    On Windows there is no such lock and nothing is done: callers must not need it for the work to be right. Where
+    another process holds it, wait, or raise ``BlockingIOError``.
     """
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
 
 
 def unlock_file(handle: int) -> None:
     """Let another process have the lock."""
-    try:
-        import fcntl
-    except ImportError:
-        return
-    fcntl.flock(handle, fcntl.LOCK_UN)
+    if fcntl is not None:
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 @contextmanager
 def locked(folder: str | os.PathLike[str], *, wait: bool = True) -> Iterator[None]:
     """Hold the lock of a folder, which is made if it is not there; the lock is on the file ``.lock`` in it.
 
-    Parameters
-    ----------
-    folder : path
-    wait : bool
-        Wait until no other process holds it; False raises :class:`FolderInUse` instead.
+    Where another process holds it, wait, or raise :class:`FolderInUse`.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     with open(Path(folder) / ".lock", "a+") as lock:

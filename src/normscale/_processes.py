@@ -13,11 +13,7 @@ def end_with_parent(*, gently: bool = False) -> None:
 
     Without it, workers of a killed parent would go on for nobody, and keep its ports. In a process that was not
     started by :mod:`multiprocessing` nothing is done.
-
-    Parameters
-    ----------
-    gently : bool
-        Send SIGTERM to this process, so that its handlers answer what is under way; False ends it at once.
+    ``gently`` sends SIGTERM to this process, so that its handlers answer what is under way.
     """
     parent = multiprocessing.parent_process()
     if parent is None:

@@ -88,8 +88,7 @@ def require_rows(array: Rows, name: str, at_least: int = 1) -> None:
 
 def finite_row_mask(array: Rows) -> BoolArray:
     """Which rows hold only finite numbers; shape (n,)."""
-    mask: BoolArray = np.asarray(np.isfinite(array).all(axis=1))
-    return mask
+    return np.asarray(np.isfinite(array).all(axis=1))
 
 
 def invalid_row_error(array: Rows, name: str, *, can_skip: bool = False, first_row: int = 0) -> InvalidInput:
@@ -140,9 +139,7 @@ def as_score_vector(value: ArrayLike | Any, name: str) -> NDArray[np.float32] | 
     return vector
 
 
-def as_both_sides(
-    id_scores: ArrayLike | Any, ood_scores: ArrayLike | Any
-) -> tuple[NDArray[np.float32] | FloatArray, NDArray[np.float32] | FloatArray]:
+def as_both_sides(id_scores: ArrayLike | Any, ood_scores: ArrayLike | Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """The scores of both sides, checked."""
     return as_score_vector(id_scores, "id_scores"), as_score_vector(ood_scores, "ood_scores")
 
@@ -227,14 +224,12 @@ def at_least(value: float, name: str, minimum: int) -> int:
 
 def real(value: float, name: str) -> float:
     """A real number; strings, None and NaN are refused."""
-    if isinstance(value, (bool, str, bytes)) or value is None:
-        raise InvalidInput(f"{name} must be a number; got {value!r}.")
     try:
-        number = float(value)
+        number = math.nan if isinstance(value, (bool, str, bytes)) else float(value)
     except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must be a number; got {value!r}.") from None
+        number = math.nan
     if math.isnan(number):
-        raise InvalidInput(f"{name} must be a number; got NaN.")
+        raise InvalidInput(f"{name} must be a number; got {'NaN' if value != value else repr(value)}.")
     return number
 
 
@@ -250,8 +245,5 @@ def as_labels(value: ArrayLike | Any, name: str = "labels", *, length: int, n_cl
     """Class numbers of shape (n,) from 0 to n_classes - 1 (where that is known); -1 stands for "not known"."""
     array = to_numpy(value, name)
     unknown = array == -1
-    if not unknown.any():
-        return as_class_indices(array, name, length=length, n_classes=n_classes)
     indices = as_class_indices(np.where(unknown, 0, array), name, length=length, n_classes=n_classes)
-    indices[unknown] = -1
-    return indices
+    return np.where(unknown, -1, indices)

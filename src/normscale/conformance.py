@@ -5,8 +5,7 @@
 >>> check_detector(ns.Energy)  # doctest: +ELLIPSIS
 ['accepts_the_share_asked_for', ...]
 
-Each check is a function of a :class:`Case`; a broken promise is a :class:`BrokenPromise` that says which. Subclass
-:class:`~normscale.detectors.base.Detector` and pass the class.
+Each check is a function of a :class:`Case`; a broken promise is a :class:`BrokenPromise` that says which.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import copy
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,6 @@ class Case:
     """
 
     def __init__(self, make: Callable[[], Detector], n_classes: int, seed: int = 0) -> None:
-        """Draw the outputs."""
         self.make = make
         self.n_classes = n_classes
         self._rng = np.random.default_rng(seed)
@@ -165,8 +164,6 @@ def streams_in_threads(case: Case) -> None:
     one = case.fitted()
     for _ in range(16):
         one.stream(block)
-    from concurrent.futures import ThreadPoolExecutor
-
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(detector.stream, [block] * 16))
     same_arrays(detector._arrays(), one._arrays(), 1e-9, "rows that came from several threads were lost")
@@ -317,11 +314,10 @@ def accepts_the_share_asked_for(case: Case) -> None:
     for keep in (0.95, 1.0, 0.5):
         detector.set_threshold(case.validation, keep=keep)
         threshold = detector.threshold_
-        require(threshold, "set_threshold set none")
-        assert threshold is not None  # for the type checker
+        if threshold is None:
+            raise BrokenPromise("set_threshold set none")
         flags = detector.predict(case.validation)
-        require(flags.dtype == np.bool_, "predict gives no Booleans")
-        require(flags.shape == (len(case.validation),), "predict gives another number of rows")
+        require(flags.dtype == np.bool_ and flags.shape == (len(case.validation),), "predict gives no Boolean per row")
         require((~flags).mean() >= keep, f"keep={keep} accepts only {(~flags).mean():.3f}")
         above = detector.score(case.validation) > threshold.value
         require(np.array_equal(flags, above), "predict is not score > threshold")

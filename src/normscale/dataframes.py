@@ -9,7 +9,7 @@ Columns mean what they mean in files, see :mod:`normscale.rows.columns`: ``logit
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -23,31 +23,22 @@ if TYPE_CHECKING:
     import pandas
 
 
-class DataFrameOutputs(NamedTuple):
-    """What a DataFrame holds."""
-
-    outputs: ModelOutputs
-    class_names: tuple[str, ...] | None
+DataFrameOutputs: TypeAlias = tuple[ModelOutputs, tuple[str, ...] | None]
+"""What a DataFrame holds, and the names of its classes."""
 
 
 def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] | None = None) -> DataFrameOutputs:
-    """Read the outputs in a DataFrame.
+    """Read the outputs in a DataFrame of pandas or polars, or a Table of pyarrow.
 
-    Parameters
-    ----------
-    frame : DataFrame of pandas or polars, or Table of pyarrow
-    array : str
-        What columns without a mark are taken as: ``logits``, or the one array that a detector reads.
-    class_names : sequence of str, optional
-        Columns of logits are matched by these names; without a column for one of them the frame is refused. So are
-        labels that are texts, where the columns have no names of classes.
+    Columns without a mark are taken as ``array``. Columns of logits are matched by ``class_names``; without a column
+    for one of them the frame is refused. So are labels that are texts, where the columns have no names of classes.
 
     Examples
     --------
     >>> class Frame(dict):                              # stands for a DataFrame
     ...     columns = property(lambda self: list(self))
-    >>> found = read_dataframe(Frame(logit_dog=[1.0, 2.0], logit_cat=[3.0, 4.0]), class_names=["cat", "dog"])
-    >>> found.outputs.logits.tolist(), found.class_names
+    >>> outputs, names = read_dataframe(Frame(logit_dog=[1.0, 2.0], logit_cat=[3.0, 4.0]), class_names=["cat", "dog"])
+    >>> outputs.logits.tolist(), names
     ([[3.0, 1.0], [4.0, 2.0]], ('cat', 'dog'))
     """
     columns = column_names(frame)
@@ -56,7 +47,7 @@ def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] |
     if array != LOGITS and not marked:
         wanted = [i for i, name in enumerate(names) if name.lower() not in LABEL_NAMES]
         rows = _matrix(frame, columns, wanted)
-        return DataFrameOutputs(ModelOutputs(labels=_labels(frame, columns, names, class_names), **{array: rows}), None)
+        return ModelOutputs(labels=_labels(frame, columns, names, class_names), **{array: rows}), None
     has_logits = array == LOGITS or any(name.startswith(LOGIT) for name in names)
     layout = ColumnLayout("the DataFrame", names, beside_lists=not has_logits)
     arrays = {LOGITS: layout.logits, FEATURES: layout.features}
@@ -65,8 +56,8 @@ def read_dataframe(frame: Any, array: str = LOGITS, class_names: Sequence[str] |
     outputs = ModelOutputs(labels=labels, **matrices)
     order = class_order(class_names, layout.class_names, "the DataFrame")
     if order is None or layout.class_names is None:
-        return DataFrameOutputs(outputs, layout.class_names)
-    return DataFrameOutputs(in_class_order(outputs, order), tuple(layout.class_names[i] for i in order))
+        return outputs, layout.class_names
+    return in_class_order(outputs, order), tuple(layout.class_names[i] for i in order)
 
 
 def to_dataframe(rows: Iterable[Any] | Any) -> pandas.DataFrame:

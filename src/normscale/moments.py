@@ -16,7 +16,7 @@ from normscale import _kernels, _validate
 from normscale._kernels import BlockState, reference
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
-from normscale.state import Numbers
+from normscale.state import Numbers, copied, same_records
 
 
 def declared_moments(columns: str = "columns") -> dict[str, Numbers]:
@@ -27,13 +27,6 @@ def declared_moments(columns: str = "columns") -> dict[str, Numbers]:
 class RunningMoments:
     """Weight, mean and M2 of each column of a stream of rows.
 
-    Parameters
-    ----------
-    n_columns : int
-        How many numbers a row has.
-
-    Notes
-    -----
     Update by Welford's recurrence, merge by Chan, Golub & LeVeque (1983): both keep the digits that the textbook
     formula "mean of squares less square of mean" loses. A column that never varies has M2 of exactly 0.
 
@@ -49,7 +42,6 @@ class RunningMoments:
     __slots__ = ("state",)
 
     def __init__(self, n_columns: int) -> None:
-        """Start with no rows."""
         width = _validate.at_least(n_columns, "n_columns", 1)
         self.state = BlockState(0.0, np.zeros(width), np.zeros(width))
 
@@ -92,17 +84,12 @@ class RunningMoments:
     @property
     def variance(self) -> FloatArray:
         """Population variance of each column; shape (C,). Zero before any row."""
-        weight, _, m2 = self.state
-        if weight == 0.0:
-            return np.zeros_like(m2)
-        variance: FloatArray = m2 / weight
-        return variance
+        return self.m2 / self.weight if self.weight else np.zeros_like(self.m2)
 
     @property
     def std(self) -> FloatArray:
         """Population standard deviation of each column; shape (C,)."""
-        std: FloatArray = np.sqrt(self.variance)
-        return std
+        return np.sqrt(self.variance)
 
     def update(self, rows: ArrayLike, *, threads: int = 1, name: str = "rows") -> RunningMoments:
         """Take a block of rows (n, C) in, whole or not at all, and return self; ``name`` is what errors call them."""
@@ -117,11 +104,6 @@ class RunningMoments:
         """The moments of both sets of rows together, as a new object."""
         self._require_same_width(other)
         return self.wrap(_kernels.combine(self.state, other.state))
-
-    def __iadd__(self, other: RunningMoments) -> RunningMoments:
-        """Merge in place."""
-        self.state = self.merge(other).state
-        return self
 
     def without(self, other: RunningMoments) -> RunningMoments:
         """Undo a merge: the moments of the rows that are in self but not in ``other``.
@@ -148,13 +130,7 @@ class RunningMoments:
         return self.wrap(BlockState(weight, self.mean.copy(), self.variance * weight))
 
     def prefix(self, rows: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """The moments after every row of a block, without taking it in.
-
-        Returns
-        -------
-        weights : (n,), means : (n, C), variances : (n, C)
-            Row i holds what ``update(rows[: i + 1])`` would give.
-        """
+        """The weights (n,), means and variances (n, C) after every row of a block, without taking it in."""
         block = _validate.as_rows(rows, "rows", width=self.mean.size, min_width=1)
         block = np.ascontiguousarray(block, dtype=np.float64)
         weights = self.weight + np.arange(1.0, len(block) + 1.0)
@@ -168,16 +144,13 @@ class RunningMoments:
 
     def copy(self) -> RunningMoments:
         """An independent copy."""
-        weight, mean, m2 = self.state
-        return self.wrap(BlockState(weight, mean.copy(), m2.copy()))
+        return self.wrap(copied(self.state))
 
     def __eq__(self, other: Any) -> bool:
         """Equal to the bit."""
         if not isinstance(other, RunningMoments):
             return NotImplemented
-        return (
-            self.weight == other.weight and np.array_equal(self.mean, other.mean) and np.array_equal(self.m2, other.m2)
-        )
+        return same_records(self.state, other.state)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -38,8 +38,8 @@ LABEL_NAMES = ("label", "labels")
 """Columns of a table that hold the labels."""
 
 
-_new, _set = object.__new__, object.__setattr__
-"""How a frozen record is made."""
+_set = object.__setattr__
+"""How a frozen record is filled."""
 
 
 class Head(NamedTuple):
@@ -56,9 +56,8 @@ class Head(NamedTuple):
         try:
             weight, bias = value
         except (TypeError, ValueError):
-            raise InvalidInput(
-                f"head must be a pair (weight, bias) of the last layer; got {type(value).__name__}."
-            ) from None
+            got = type(value).__name__
+            raise InvalidInput(f"head must be a pair (weight, bias) of the last layer; got {got}.") from None
         weight = as_rows(weight, "head weight", min_width=1)
         if weight.shape[0] < 2 or not np.isfinite(weight).all():
             raise InvalidInput(
@@ -80,13 +79,7 @@ class Head(NamedTuple):
         return int(self.weight.shape[0])
 
     def logits(self, features: Rows) -> FloatArray:
-        """The logits (n, n_classes) of features (n, n_features), in float64.
-
-        Examples
-        --------
-        >>> Head(np.eye(2), np.array([0.0, 1.0])).logits(np.array([[3.0, 4.0]])).tolist()
-        [[3.0, 5.0]]
-        """
+        """The logits (n, n_classes) of features (n, n_features), in float64."""
         if features.shape[1] != self.weight.shape[1]:
             raise InvalidInput(
                 f"features must have {self.weight.shape[1]} columns, as the head's weight has; got {features.shape}."
@@ -179,9 +172,12 @@ class ModelOutputs:
                 )
         if labels is not None:
             labels = as_labels(labels, "labels", length=length, n_classes=n_classes)
-        _set(self, "_arrays", checked)
+        self._fill(checked, labels, layer, columns)
+
+    def _fill(self, arrays: dict[str, Rows], labels: Any, head: Any, columns: Any) -> None:
+        _set(self, "_arrays", arrays)
         _set(self, "labels", labels)
-        _set(self, "head", layer)
+        _set(self, "head", head)
         if columns:
             _set(self, "_columns", columns)
 
@@ -194,12 +190,8 @@ class ModelOutputs:
         columns: dict[str, tuple[str, ...]] | None = None,
     ) -> ModelOutputs:
         """A record of arrays that were checked before; selecting rows should not read every label again."""
-        record = _new(cls)
-        _set(record, "_arrays", arrays)
-        _set(record, "labels", labels)
-        _set(record, "head", head)
-        if columns:
-            _set(record, "_columns", columns)
+        record = cls.__new__(cls)
+        record._fill(arrays, labels, head, columns)
         return record
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -213,8 +205,6 @@ class ModelOutputs:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and send between processes; a frozen class with slots needs to say how."""
         return ModelOutputs._trusted, (self._arrays, self.labels, self.head, self.columns)
-
-    # -- arrays by name ----------------------------------------------------------------------------------------
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -246,10 +236,7 @@ class ModelOutputs:
     @property
     def logits(self) -> Rows:
         """The last layer before the softmax; (n, n_classes)."""
-        try:
-            return self._arrays[LOGITS]
-        except KeyError:
-            return self.array(LOGITS)
+        return self.array(LOGITS)
 
     @property
     def features(self) -> Rows:
@@ -273,8 +260,6 @@ class ModelOutputs:
         if names == self.names:
             return self
         return self._trusted({name: self.array(name) for name in names}, self.labels, self.head, self.columns)
-
-    # -- rows --------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -362,11 +347,8 @@ class ModelOutputs:
         heads = [record.head for record in records if record.head is not None]
         if heads and not all(heads[0].equals(head) for head in heads):
             raise InvalidInput("all parts must have the same head; they come from different networks.")
-        labels: IntArray | None = None
-        if any(record.labels is not None for record in records):
-            labels = np.concatenate(
-                [np.full(len(r), -1, dtype=np.int64) if r.labels is None else r.labels for r in records]
-            )
+        known = [np.full(len(r), -1, dtype=np.int64) if r.labels is None else r.labels for r in records]
+        labels = np.concatenate(known) if any(record.labels is not None for record in records) else None
         return ModelOutputs._trusted(
             {name: np.concatenate([record.array(name) for record in records]) for name in first.names},
             labels,
@@ -416,26 +398,14 @@ def check_name(name: str) -> str:
 
 
 def mask_of_finite_rows(outputs: ModelOutputs, names: Iterable[str] | None = None) -> BoolArray:
-    """Which rows are finite in these arrays, by default in all; shape (n,).
-
-    Examples
-    --------
-    >>> mask_of_finite_rows(ModelOutputs([[1.0, 2.0], [float("nan"), 0.0]])).tolist()
-    [True, False]
-    """
+    """Which rows are finite in these arrays, by default in all; shape (n,)."""
     found = [finite_row_mask(outputs.array(name)) for name in (outputs.names if names is None else names)]
     mask: BoolArray = np.logical_and.reduce(found)
     return mask
 
 
 def predicted_where_finite(outputs: ModelOutputs) -> IntArray:
-    """The predicted class of every row, -1 where its logits hold NaN or infinity; shape (n,).
-
-    Examples
-    --------
-    >>> predicted_where_finite(ModelOutputs([[1.0, 2.0], [float("nan"), 0.0]])).tolist()
-    [1, -1]
-    """
+    """The predicted class of every row, -1 where its logits hold NaN or infinity; shape (n,)."""
     known: IntArray = np.where(finite_row_mask(outputs.logits), outputs.predicted, -1)
     return known
 
@@ -443,13 +413,8 @@ def predicted_where_finite(outputs: ModelOutputs) -> IntArray:
 def as_outputs(value: ModelOutputs | Mapping[str, ArrayLike] | ArrayLike | Any, name: str = LOGITS) -> ModelOutputs:
     """Turn what a caller may pass into :class:`ModelOutputs`.
 
-    Parameters
-    ----------
-    value : ModelOutputs, array, or mapping
-        A record passes through; a mapping (such as ``numpy.load("outputs.npz")``) has arrays by name, and maybe
-        ``labels`` and ``head``.
-    name : str
-        What a plain array is taken as.
+    A record passes through; a mapping (such as ``numpy.load("outputs.npz")``) has arrays by name, and maybe ``labels``
+    and ``head``; a plain array is taken as ``name``.
     """
     if isinstance(value, ModelOutputs):
         return value

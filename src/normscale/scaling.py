@@ -13,8 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normscale import _kernels, _validate
-from normscale._kernels import KINDS
+from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.moments import RunningMoments
 from normscale.scores import scaled_scores
@@ -54,25 +53,6 @@ def norm_scaled_scores(
     """Scores with the moments as they are; shape (n,)."""
     moments = RunningMoments.wrap(moments.state)  # one moment in time, also while another thread streams
     return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
-
-
-def stream_into(
-    moments: RunningMoments,
-    rows: Rows,
-    kind: str,
-    temperature: float,
-    threads: int = 1,
-) -> FloatArray:
-    """Take each row into ``moments``, then score it with the moments that include it; scores (n,).
-
-    A refused block leaves ``moments`` as they are.
-    """
-    scores = np.empty(rows.shape[0])
-    state = _kernels.stream_scores(rows, *moments.state, KINDS[kind], 1.0 / temperature, scores, threads)
-    if state is None:
-        raise _validate.invalid_row_error(rows, "logits", can_skip=True)
-    moments.state = state
-    return scores
 
 
 def norm_scale_stream(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:

@@ -44,17 +44,7 @@ def _plain(logits: ArrayLike, temperature: float, kind: str, threads: int) -> Fl
 def msp_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) -> FloatArray:
     """Log-odds of the prediction being wrong, log((1 - p) / p) with p the maximum softmax probability.
 
-    Computed as ``log sum_{j != max} exp((z_j - z_max) / T)``, exact however confident the classifier is.
-
-    Parameters
-    ----------
-    logits : array of shape (n, C), C >= 2
-    temperature : float
-        Divides the logits.
-
-    Returns
-    -------
-    array of shape (n,), float64
+    Computed as ``log sum_{j != max} exp((z_j - z_max) / T)``, exact however confident the classifier is; shape (n,).
 
     References
     ----------
@@ -120,12 +110,7 @@ def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
 def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads: int = 1) -> FloatArray:
     """The generalised entropy of the softmax, sum_j (p_j (1 - p_j))^gamma over the largest p_j; shape (n,).
 
-    Parameters
-    ----------
-    logits : array of shape (n, C), C >= 2
-    gamma : float in (0, 1]
-    top : int
-        How many of the largest probabilities count; all where there are fewer classes.
+    ``top`` is how many of the largest probabilities count; all where there are fewer classes. gamma lies in (0, 1].
 
     References
     ----------

@@ -136,8 +136,6 @@ def _document(
     return header, tensors
 
 
-# -- records ----------------------------------------------------------------------------------------------------------
-#
 # A record is a NamedTuple of arrays, numbers, None, other records, and tuples or dicts of records. What follows is all
 # that is needed to keep one: nobody else knows the fields.
 
@@ -147,14 +145,9 @@ Record = TypeVar("Record", bound=tuple[Any, ...])
 class Numbers:
     """What the numbers in a field of a record must be, beside its type: ``Annotated[FloatArray, Numbers("logits")]``.
 
-    Parameters
-    ----------
-    *shape : int or str
-        Sizes of the axes; none: any shape. A name stands for a size that the reader of the record knows, such as the
-        columns of an array or a parameter of a detector; else for the same size wherever it appears.
-    least, above : float, optional
-        What no number may be below, or what every number must be above.
-    finite : bool
+    ``shape`` are the sizes of the axes; none: any shape. A name stands for a size that the reader of the record knows,
+    such as the columns of an array or a parameter of a detector; else for the same size wherever it appears. No number
+    may be below ``least``, and every number must be above ``above``.
     """
 
     def __init__(
@@ -179,6 +172,7 @@ class Numbers:
 
 
 Declared = Numbers | Mapping[str, "Numbers"]
+_Sizes = tuple[Callable[[str], int | None], dict[str, int]]
 _ANY = Numbers()
 
 
@@ -215,31 +209,12 @@ def record_of(
 ) -> Record:
     """The record that :func:`record_arrays` wrote, checked against what its fields declare.
 
-    A record that has a method ``check`` is asked by it whether its fields fit together.
-
-    Parameters
-    ----------
-    kind : type
-        Of the record.
-    arrays : mapping
-        By dotted name.
-    name : str
-        What the record is called there.
-    sizes : callable
-        The sizes that names in :class:`Numbers` stand for.
-    like : record, optional
-        One of the same form, for fields whose declared type is not the whole truth.
-
-    Raises
-    ------
-    InvalidInput
-        Where an array is missing or not as declared.
+    Raises :class:`InvalidInput` where an array is missing or not as declared. A record that has a method ``check`` is
+    asked by it whether its fields fit together. ``name`` is what the record is called in ``arrays``; ``sizes`` are what
+    names in :class:`Numbers` stand for; ``like`` is a record of the same form, for fields declared as Any.
     """
     found: Record = _read(kind, arrays, name, _ANY, (sizes, {}), like)
     return found
-
-
-_Sizes = tuple[Callable[[str], int | None], dict[str, int]]
 
 
 def _read(
@@ -321,12 +296,6 @@ def copied(record: Any) -> Any:
 
 
 def same_records(first: Any, second: Any) -> bool:
-    """Whether two records hold the same numbers, to the bit.
-
-    Examples
-    --------
-    >>> same_records((np.ones(2), None), (np.ones(2), None)), same_records((1.0,), (2.0,))
-    (True, False)
-    """
+    """Whether two records hold the same numbers, to the bit."""
     one, other = record_arrays(first), record_arrays(second)
     return one.keys() == other.keys() and all(np.array_equal(array, other[key]) for key, array in one.items())

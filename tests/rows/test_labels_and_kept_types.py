@@ -96,10 +96,10 @@ def test_dataframes_of_any_kind_take_labels_of_texts() -> None:
     frames = [pytest.importorskip("pandas").DataFrame(columns), pytest.importorskip("pyarrow").table(columns)]
     for frame in frames:
         assert is_dataframe(frame)
-        found = read_dataframe(frame)
-        assert found.class_names == ("cat", "dog")
-        np.testing.assert_array_equal(found.outputs.logits, LOGITS)
-        assert found.outputs.labels.tolist() == [0, 1, -1, 1]  # type: ignore[union-attr]
+        outputs, class_names = read_dataframe(frame)
+        assert class_names == ("cat", "dog")
+        np.testing.assert_array_equal(outputs.logits, LOGITS)
+        assert outputs.labels.tolist() == [0, 1, -1, 1]  # type: ignore[union-attr]
     np.testing.assert_array_equal(ns.Energy().fit(frames[1]).score(frames[0]), ns.Energy().fit(LOGITS).score(LOGITS))
 
 

@@ -11,28 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from normscale._kernels import mixture as mix
 from normscale._kernels.compiled import first_largest, row_mean
-from normscale._kernels.mixture import (
-    DISTRUSTED,
-    FEW,
-    GROWN,
-    HARDLY_ANY,
-    LEAST_OOD,
-    LONG,
-    LONG_ID,
-    LONG_TOP,
-    OVERGROWN,
-    REACH,
-    RECENT,
-    RECENT_ID,
-    ROWS,
-    SOFTNESS,
-    TRUSTED,
-    ClassProfiles,
-    Mixture,
-    MixtureRows,
-    MixtureSettings,
-)
+from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
 Array = Any
@@ -48,7 +29,7 @@ def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count:
     for i in range(predicted.shape[0]):
         c = predicted[i]
         u = rows.confidence[i] - profiles.median[c]
-        grown = exp_nonpositive(-abs(u) / SOFTNESS)
+        grown = exp_nonpositive(-abs(u) / mix.SOFTNESS)
         above = grown if u < 0.0 else 1.0
         below = 1.0 if u < 0.0 else grown
         count[i] = above / (above + below) * profiles.count_scale[c]
@@ -59,9 +40,9 @@ def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count:
 def _id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now."""
     totals = state.totals
-    recent = totals[RECENT] + settings.prior
-    weight = settings.prior + max(0.0, profiles.share[c] * totals[RECENT] - state.recent[c] / totals[GROWN])
-    id_count = state.id_count[c] * recent + weight * (totals[RECENT_ID] + settings.prior)
+    recent = totals[mix.RECENT] + settings.prior
+    weight = settings.prior + max(0.0, profiles.share[c] * totals[mix.RECENT] - state.recent[c] / totals[mix.GROWN])
+    id_count = state.id_count[c] * recent + weight * (totals[mix.RECENT_ID] + settings.prior)
     share: float = id_count / ((state.seen[c] + weight) * settings.tolerance * recent)
     return share if share < 1.0 else 1.0
 
@@ -69,13 +50,14 @@ def _id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state:
 @compiled({**EXACT, **INLINE})
 def _trust_in_stream(totals: Array) -> float:
     """w: how much what the stream taught counts."""
-    id_count = totals[LONG_ID] + FEW
-    enough = HARDLY_ANY * totals[LONG] + FEW
-    if totals[LONG_TOP] + FEW >= (1.0 - TRUSTED) * id_count and id_count >= enough:
+    id_count = totals[mix.LONG_ID] + mix.FEW
+    enough = mix.HARDLY_ANY * totals[mix.LONG] + mix.FEW
+    if totals[mix.LONG_TOP] + mix.FEW >= (1.0 - mix.TRUSTED) * id_count and id_count >= enough:
         return 1.0  # nearly always, and without a division
-    intact = min(1.0, (totals[LONG_TOP] + FEW) / id_count)
+    intact = min(1.0, (totals[mix.LONG_TOP] + mix.FEW) / id_count)
     present = min(1.0, id_count / enough)
-    trust: float = min(1.0, max(0.0, (DISTRUSTED - 1.0 + intact * present) * (1.0 / (DISTRUSTED - TRUSTED))))
+    slope = 1.0 / (mix.DISTRUSTED - mix.TRUSTED)
+    trust: float = min(1.0, max(0.0, (mix.DISTRUSTED - 1.0 + intact * present) * slope))
     return trust
 
 
@@ -88,8 +70,8 @@ def _standardise(rows: Array, i: int, shift: float, c: int, mean: Array, inverse
     squares = 0.0
     for j in range(rows.shape[1]):
         far = (np.float64(rows[i, j]) - shift - mean[c, j]) * inverse_deviation[c, j]
-        far = far if far < REACH else REACH
-        far = far if far > -REACH else -REACH
+        far = far if far < mix.REACH else mix.REACH
+        far = far if far > -mix.REACH else -mix.REACH
         x[j] = far
         squares += far * far
     mean_square: float = squares / rows.shape[1]
@@ -154,20 +136,20 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
         shift = row_mean(logits, i)
         distance = _standardise(logits, i, shift, c, own_mean, inverse_deviation, x)
         alike = sure * confidence[i] - far * distance - profiles.likeness_median[c]
-        grown = exp_nonpositive(-abs(alike) / SOFTNESS)
+        grown = exp_nonpositive(-abs(alike) / mix.SOFTNESS)
         count = (grown if alike < 0.0 else 1.0) / (1.0 + grown) * profiles.likeness_scale[c]
 
-        totals[ROWS] += 1.0
-        totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
-        totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
-        totals[LONG] = totals[LONG] * settings.long_decay + 1.0
-        totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + above[i]
-        totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top[i]
-        totals[GROWN] *= grows
-        state.recent[c] += totals[GROWN]
-        if totals[GROWN] > OVERGROWN:
-            state.recent[:] /= totals[GROWN]
-            totals[GROWN] = 1.0
+        totals[mix.ROWS] += 1.0
+        totals[mix.RECENT] = totals[mix.RECENT] * settings.recent_decay + 1.0
+        totals[mix.RECENT_ID] = totals[mix.RECENT_ID] * settings.recent_decay + count
+        totals[mix.LONG] = totals[mix.LONG] * settings.long_decay + 1.0
+        totals[mix.LONG_ID] = totals[mix.LONG_ID] * settings.long_decay + above[i]
+        totals[mix.LONG_TOP] = totals[mix.LONG_TOP] * settings.long_decay + top[i]
+        totals[mix.GROWN] *= grows
+        state.recent[c] += totals[mix.GROWN]
+        if totals[mix.GROWN] > mix.OVERGROWN:
+            state.recent[:] /= totals[mix.GROWN]
+            totals[mix.GROWN] = 1.0
         state.seen[c] = state.seen[c] * settings.class_decay + 1.0
         state.id_count[c] = state.id_count[c] * settings.class_decay + count
         weight = state.ood_weight[c] * settings.class_decay
@@ -181,9 +163,8 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
 
         lead = alike - evidence
         grown = exp_nonpositive(-abs(lead))
-        own, other = (
-            (share, grown * (1.0 - share + LEAST_OOD)) if lead > 0.0 else (share * grown, 1.0 - share + LEAST_OOD)
-        )
+        own = share if lead > 0.0 else share * grown
+        other = (grown if lead > 0.0 else 1.0) * (1.0 - share + mix.LEAST_OOD)
         responsibility = other / (own + other)
         weight += responsibility
         state.ood_weight[c] = weight

@@ -26,34 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale._kernels import mixture as mix
 from normscale._kernels.members import members_of_each
-from normscale._kernels.mixture import (
-    DISTRUSTED,
-    FEW,
-    GROWN,
-    HARDLY_ANY,
-    LEAST_OOD,
-    LONG,
-    LONG_ID,
-    LONG_TOP,
-    OVERGROWN,
-    REACH,
-    RECENT,
-    RECENT_ID,
-    ROWS,
-    SOFTNESS,
-    TRUSTED,
-    ClassProfiles,
-    FloatArray,
-    Mixture,
-    MixtureRows,
-    MixtureSettings,
-)
+from normscale._kernels.mixture import ClassProfiles, FloatArray, Mixture, MixtureRows, MixtureSettings
 
 
 def soft_step(u: FloatArray, odds: FloatArray | float = 1.0) -> FloatArray:
     """(b,) from 0 to 1 around u = softness log odds."""
-    grown = np.exp(np.maximum(-np.abs(u) / SOFTNESS, -700.0))
+    grown = np.exp(np.maximum(-np.abs(u) / mix.SOFTNESS, -700.0))
     above, below = np.where(u < 0.0, grown, 1.0), np.where(u < 0.0, 1.0, grown)
     step: FloatArray = above / (above + below * odds)
     return step
@@ -90,8 +70,8 @@ def soft_counts(
 def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now."""
     totals, prior = state.totals, settings.prior
-    overall = (totals[RECENT_ID] + prior) / (totals[RECENT] + prior)
-    missing = profiles.share[c] * totals[RECENT] - state.recent[c] / totals[GROWN]
+    overall = (totals[mix.RECENT_ID] + prior) / (totals[mix.RECENT] + prior)
+    missing = profiles.share[c] * totals[mix.RECENT] - state.recent[c] / totals[mix.GROWN]
     weight = prior + max(0.0, missing)
     share = (state.id_count[c] + weight * overall) / (state.seen[c] + weight)
     return min(1.0, float(share) / settings.tolerance)
@@ -102,15 +82,15 @@ def covariate_shift(totals: FloatArray) -> float:
 
     Where hardly any row lies above the median, there is no telling by that ratio, and the lack itself says it.
     """
-    id_count = float(totals[LONG_ID]) + FEW
-    intact = min(1.0, (float(totals[LONG_TOP]) + FEW) / id_count)
-    present = min(1.0, id_count / (HARDLY_ANY * float(totals[LONG]) + FEW))
+    id_count = float(totals[mix.LONG_ID]) + mix.FEW
+    intact = min(1.0, (float(totals[mix.LONG_TOP]) + mix.FEW) / id_count)
+    present = min(1.0, id_count / (mix.HARDLY_ANY * float(totals[mix.LONG]) + mix.FEW))
     return 1.0 - intact * present
 
 
 def trust_in_stream(totals: FloatArray) -> float:
     """w: 1 below the first bound of the covariate shift, 0 above the second, and a line between."""
-    return min(1.0, max(0.0, (DISTRUSTED - covariate_shift(totals)) / (DISTRUSTED - TRUSTED)))
+    return min(1.0, max(0.0, (mix.DISTRUSTED - covariate_shift(totals)) / (mix.DISTRUSTED - mix.TRUSTED)))
 
 
 def coordinates(logits: NDArray[Any]) -> FloatArray:
@@ -121,7 +101,7 @@ def coordinates(logits: NDArray[Any]) -> FloatArray:
 
 def in_deviations(places: FloatArray, c: int, profiles: ClassProfiles) -> FloatArray:
     """x: coordinates (b, C) in training deviations from the mean of class c, cut off at the reach."""
-    x: FloatArray = np.clip((places - profiles.mean[c]) * profiles.inverse_deviation[c], -REACH, REACH)
+    x: FloatArray = np.clip((places - profiles.mean[c]) * profiles.inverse_deviation[c], -mix.REACH, mix.REACH)
     return x
 
 
@@ -150,17 +130,17 @@ def stream(
         for i, c in enumerate(predicted.tolist()):
             confidence, t = float(rows.confidence[i]), float(alike[i])
             count, above, top = counts[i]
-            totals[ROWS] += 1.0
-            totals[RECENT] = totals[RECENT] * settings.recent_decay + 1.0
-            totals[RECENT_ID] = totals[RECENT_ID] * settings.recent_decay + count
-            totals[LONG] = totals[LONG] * settings.long_decay + 1.0
-            totals[LONG_ID] = totals[LONG_ID] * settings.long_decay + above
-            totals[LONG_TOP] = totals[LONG_TOP] * settings.long_decay + top
-            totals[GROWN] /= settings.recent_decay
-            state.recent[c] += totals[GROWN]
-            if totals[GROWN] > OVERGROWN:
-                state.recent[:] /= totals[GROWN]
-                totals[GROWN] = 1.0
+            totals[mix.ROWS] += 1.0
+            totals[mix.RECENT] = totals[mix.RECENT] * settings.recent_decay + 1.0
+            totals[mix.RECENT_ID] = totals[mix.RECENT_ID] * settings.recent_decay + count
+            totals[mix.LONG] = totals[mix.LONG] * settings.long_decay + 1.0
+            totals[mix.LONG_ID] = totals[mix.LONG_ID] * settings.long_decay + above
+            totals[mix.LONG_TOP] = totals[mix.LONG_TOP] * settings.long_decay + top
+            totals[mix.GROWN] /= settings.recent_decay
+            state.recent[c] += totals[mix.GROWN]
+            if totals[mix.GROWN] > mix.OVERGROWN:
+                state.recent[:] /= totals[mix.GROWN]
+                totals[mix.GROWN] = 1.0
             state.seen[c] = state.seen[c] * settings.class_decay + 1.0
             state.id_count[c] = state.id_count[c] * settings.class_decay + count
             state.ood_weight[c] *= settings.class_decay
@@ -170,7 +150,7 @@ def stream(
             evidence = float(position(x[None], c, settings, state)[0])
             out[i] = trust_in_stream(totals) * (evidence - math.log(share)) - confidence
 
-            odds = share / (1.0 - share + LEAST_OOD) * math.exp(min(max(t - evidence, -600.0), 600.0))
+            odds = share / (1.0 - share + mix.LEAST_OOD) * math.exp(min(max(t - evidence, -600.0), 600.0))
             responsibility = 1.0 / (1.0 + odds)
             state.ood_weight[c] += responsibility
             step = responsibility / state.ood_weight[c]

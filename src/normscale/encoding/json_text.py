@@ -50,26 +50,14 @@ def read_json(text: str | bytes | bytearray, *, words: bool = True) -> Any:
 
 
 def number_for_json(number: float) -> float | str:
-    """A number as JSON has it: itself, or its word.
-
-    Examples
-    --------
-    >>> number_for_json(0.5), number_for_json(-math.inf), number_for_json(math.nan)
-    (0.5, '-Infinity', 'NaN')
-    """
+    """A number as JSON has it: itself, or its word."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
 def number_in_json(value: Any) -> float:
-    """A number that stood in JSON as itself or as its word; null is NaN.
-
-    Examples
-    --------
-    >>> number_in_json(2), number_in_json("-Infinity"), number_in_json(None)
-    (2.0, -inf, nan)
-    """
+    """A number that stood in JSON as itself or as its word; null is NaN."""
     if isinstance(value, str) and value in _NUMBERS:
         return _NUMBERS[value]
     if isinstance(value, (bool, str)):

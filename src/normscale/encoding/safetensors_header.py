@@ -68,15 +68,7 @@ def read_safetensors_header(file: IO[bytes]) -> SafetensorsHeader:
 
 
 def safetensors_header_of(data: bytes) -> SafetensorsHeader:
-    """Read the header of a file that is in memory.
-
-    Examples
-    --------
-    >>> from safetensors.numpy import save
-    >>> header = safetensors_header_of(save({"x": np.zeros((2, 3))}, metadata={"made": "here"}))
-    >>> header.tensors["x"].shape, header.metadata
-    ((2, 3), {'made': 'here'})
-    """
+    """Read the header of a file that is in memory."""
     return read_safetensors_header(io.BytesIO(data))
 
 
@@ -106,10 +98,12 @@ def _parsed(text: bytes, data_start: int, file_size: int) -> SafetensorsHeader:
 def _place(name: str, entry: Any, data_start: int) -> TensorPlace:
     try:
         kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+        numbers = [*shape, begin, end]
+        is_clear = type(kind) is str and type(shape) is list and all(type(n) is int for n in numbers)
+        is_clear = is_clear and min(numbers) >= 0 and end >= begin
     except (TypeError, KeyError, ValueError):
-        raise ValueError(f"its header does not say where {name!r} lies") from None
-    numbers = [*shape, begin, end] if isinstance(shape, list) else [None]
-    if not isinstance(kind, str) or any(type(number) is not int or number < 0 for number in numbers) or end < begin:
+        is_clear = False
+    if not is_clear:
         raise ValueError(f"its header does not say where {name!r} lies")
     if kind in DTYPES and math.prod(shape) * DTYPES[kind].itemsize != end - begin:
         raise ValueError(f"the size of {name!r} is not what its header says")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from normscale._validate import FloatArray, IntArray, as_finite_vector, as_outcomes, at_least, to_numpy
+from normscale._validate import BoolArray, FloatArray, IntArray, as_finite_vector, as_outcomes, at_least, to_numpy
 from normscale.errors import InvalidInput
 from normscale.metrics.record import Record
 
@@ -78,51 +78,27 @@ def reliability(confidence: ArrayLike, correct: ArrayLike, bins: int = 15) -> Re
         raise InvalidInput(
             f"confidence[{index}] is {values[index]:g}; every value must lie in [0, 1]. Pass probabilities, not logits."
         )
-    sums = BinSums(bins)
-    sums.add(values, outcomes, precision=given.dtype if given.dtype.kind == "f" else np.dtype(np.float64))
-    return sums.reliability()
+    precision = given.dtype if given.dtype.kind == "f" else np.dtype(np.float64)
+    count, right, claimed = bin_sums(values, outcomes, bins, precision)
+    n_or_nan = np.where(count > 0, count, np.nan)
+    accuracy, mean = right / n_or_nan, claimed / n_or_nan
+    return Reliability(
+        edges=np.arange(bins + 1) / bins,
+        count=count.astype(np.int64),
+        accuracy=accuracy,
+        confidence=mean,
+        ece=float(np.abs(right - claimed).sum() / count.sum()),
+        mce=float(np.nanmax(np.abs(accuracy - mean))),
+        n=values.size,
+    )
 
 
-def bin_of(confidence: NDArray[Any], bins: int, precision: np.dtype[Any]) -> IntArray:
-    """Which bin, counted from 0, each confidence falls in; the edges are m / bins rounded to ``precision``.
+def bin_sums(confidence: FloatArray, correct: BoolArray, bins: int, precision: np.dtype[Any]) -> FloatArray:
+    """In each bin: how many inputs, how many right ones, the sum of their confidences; shape (3, bins).
 
-    ``np.linspace`` would not do: it multiplies, and misses the float nearest to m / bins for many m.
+    The edges are m / bins rounded to ``precision``. ``np.linspace`` would not do: it multiplies, and misses the float
+    nearest to m / bins for many m.
     """
     upper = (np.arange(1, bins + 1) / bins).astype(precision).astype(np.float64)
-    return np.searchsorted(upper, confidence, side="left")
-
-
-class BinSums:
-    """Running sums per bin, so that a large set can be taken in block by block."""
-
-    def __init__(self, bins: int) -> None:
-        """Start with empty bins."""
-        self.bins = bins
-        self.count = np.zeros(bins, np.int64)
-        self.right = np.zeros(bins, np.int64)
-        self.claimed = np.zeros(bins)
-
-    def add(self, confidence: FloatArray, correct: NDArray[np.bool_], precision: np.dtype[Any]) -> None:
-        """Take in checked values of shape (n,)."""
-        where = bin_of(confidence, self.bins, precision)
-        self.count += np.bincount(where, minlength=self.bins)
-        self.right += np.bincount(where[correct], minlength=self.bins)
-        self.claimed += np.bincount(where, weights=confidence, minlength=self.bins)
-
-    def ece(self) -> float:
-        """Sum over bins of |right - claimed| / n."""
-        return float(np.abs(self.right - self.claimed).sum() / self.count.sum())
-
-    def reliability(self) -> Reliability:
-        """Turn the sums into means; an empty bin has none."""
-        count = np.where(self.count > 0, self.count, np.nan)
-        accuracy, confidence = self.right / count, self.claimed / count
-        return Reliability(
-            edges=np.arange(self.bins + 1) / self.bins,
-            count=self.count.copy(),
-            accuracy=accuracy,
-            confidence=confidence,
-            ece=self.ece(),
-            mce=float(np.nanmax(np.abs(accuracy - confidence))),
-            n=int(self.count.sum()),
-        )
+    where = np.searchsorted(upper, confidence, side="left")
+    return np.stack([np.bincount(where, weights, minlength=bins) for weights in (None, correct, confidence)])

@@ -24,7 +24,7 @@ from normscale._validate import (
     require_rows,
 )
 from normscale.errors import InvalidInput, NumericalWarning
-from normscale.metrics.calibration import BinSums
+from normscale.metrics.calibration import bin_sums
 from normscale.metrics.record import Record
 
 _BLOCK_ELEMENTS = 1 << 16
@@ -160,14 +160,15 @@ def ece_curve(logits: ArrayLike, labels: ArrayLike, temperatures: ArrayLike, bin
     if sweep.min() <= 0:
         index = int(np.argmin(sweep))
         raise InvalidInput(f"temperatures[{index}] is {sweep[index]:g}; every one must be greater than 0.")
-    sums = [BinSums(at_least(bins, "bins", 1)) for _ in sweep]
+    bins = at_least(bins, "bins", 1)
+    sums = np.zeros((sweep.size, 3, bins))
     for below, wanted in _blocks(rows, classes):
         correct = below.argmax(axis=1) == wanted
         for temperature, total in zip(sweep, sums, strict=True):
             with np.errstate(over="ignore"):
                 confidence = 1 / np.exp(below / temperature).sum(axis=1)
-            total.add(confidence, correct, np.dtype(np.float64))
-    ece = np.array([total.ece() for total in sums])
+            total += bin_sums(confidence, correct, bins, np.dtype(np.float64))
+    ece = np.abs(sums[:, 1] - sums[:, 2]).sum(axis=1) / rows.shape[0]
     best = int(np.argmin(ece))
     return EceCurve(temperatures=sweep.copy(), ece=ece, best_temperature=float(sweep[best]), best_ece=float(ece[best]))
 

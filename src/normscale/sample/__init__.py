@@ -32,8 +32,6 @@ class Sample(NamedTuple):
     """What the network was not made for: ``unseen_digits`` (near), ``photo_patches``, ``uniform_noise``,
     ``gaussian_noise`` (far)."""
     class_names: tuple[str, ...]
-    description: str
-    licence: str
 
 
 def load_sample() -> Sample:
@@ -63,31 +61,13 @@ def load_sample() -> Sample:
             test=outputs("test"),
             ood={name: outputs(name) for name in _OOD},
             class_names=tuple("01234567"),
-            description=(
-                "Logits and features of a 64-64-32-8 network trained on the handwritten digits 0 to 7 (8 x 8 "
-                "pixels). Out of distribution: the digits 8 and 9, patches of two photographs, uniform and "
-                "Gaussian noise."
-            ),
-            licence=(
-                "Digits: E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning "
-                "Repository, CC BY 4.0. Photographs: china.jpg and flower.jpg of scikit-learn, CC BY 2.0, by "
-                "flickr.com/photos/danielbuechele and flickr.com/photos/vultilion."
-            ),
         )
 
 
 def export_sample(folder: str | os.PathLike[str]) -> list[str]:
     """Write the sample as .npz tables, for the commands to read: train, validation, test and the four others.
 
-    Parameters
-    ----------
-    folder : str or path
-        Made if it does not exist; files of the same names are replaced.
-
-    Returns
-    -------
-    list of str
-        The paths written.
+    Returns the paths written. The folder is made if it does not exist; files of the same names are replaced.
 
     Examples
     --------
