@@ -19,13 +19,13 @@ from recorders.choice_table import choice_table
 from recorders.streams_table import streams_tables
 from recorders.stress_table import stress_table
 
-from normscale.bench.paper.additions import differences_table, paper_additions
+from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.claims import claims_table
 from normscale.bench.paper.published import IN_SETS
 from normscale.bench.report.rendering import markdown_text
 from normscale.bench.report.runs import ReportedRun, read_runs
-from normscale.bench.report.table import ReportTable, Section
-from normscale.bench.report.tables import averages_table, per_set_table, published_table
+from normscale.bench.report.table import NOTHING, ReportTable, Section
+from normscale.bench.report.tables import averages_table, expanded_table, ood_set_table, per_set_table
 from normscale.bench.report.writing import report
 from normscale.detectors.card import card_of
 from normscale.detectors.registry import detector_class, list_detectors
@@ -46,8 +46,7 @@ def runs() -> list[Path]:
 @cache
 def reported() -> tuple[ReportedRun, ...]:
     """The recorded runs, with the paper beside them."""
-    additions = paper_additions()
-    return tuple(read_runs(runs(), reference=additions.reference, groups=additions.groups))
+    return tuple(read_runs(runs(), paper_additions()))
 
 
 def in_markdown(table: ReportTable | None, sections: Sequence[Section] | None = None, digits: int = 3) -> str:
@@ -62,7 +61,9 @@ def in_markdown(table: ReportTable | None, sections: Sequence[Section] | None = 
             cells = [*([section.title if not i else ""] if titled else [])]
             for j, (column, value) in enumerate(zip(table.columns, row, strict=True)):
                 text = (
-                    f"{value:.{digits}f}" if column.kind == "value" and isinstance(value, float) else column.show(value)
+                    f"{value:.{digits}f}"
+                    if column.kind in ("value", "ranked") and isinstance(value, float)
+                    else column.show(value)
                 )
                 cells.append(f"**{markdown_text(text)}**" if (i, j) in section.best else markdown_text(text))
             lines.append("| " + " | ".join(cells) + " |")
@@ -80,13 +81,24 @@ def published_tables() -> str:
     """AUROC beside the paper's, over the OoD sets that both have: ours, then the paper's in brackets."""
     columns: dict[str, dict[str, str]] = {}
     for one in reported():
-        table = published_table(one, "published")
+        table = expanded_table(one, "expanded")
         assert table is not None
-        rows = next(section.rows for section in table.sections if section.title.startswith("AUROC"))
-        columns[one.title] = {str(row[0]): f"{row[1]:.3f} ({row[2]:.3f})" for row in rows}
+        ours, theirs = ([column.title for column in table.columns].index(title) for title in ("Ours", "Paper"))
+        rows = table.sections[0].rows  # the averages
+        columns[one.title] = {str(row[0]): f"{row[ours]:.3f} ({row[theirs]:.3f})" for row in rows}
     methods = dict.fromkeys(method for found in columns.values() for method in found)
     lines = [f"| AUROC, ours (paper) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(found.get(name, '') for found in columns.values())} |" for name in methods]
+    return "\n".join(lines) + "\n"
+
+
+def sizes_table() -> str:
+    """OoD sets that are of another size in the paper: rows and shares of the stream, here and there."""
+    tables = {one.title: ood_set_table(one, "ood_sets") for one in reported()}
+    first = next(iter(tables.values()))
+    lines = [f"| In-distribution set | {' | '.join(column.title for column in first.columns[:5])} |", "|---" * 6 + "|"]
+    rows = [(title, *row[:5]) for title, table in tables.items() for row in table.shown()[0]]
+    lines += [f"| {' | '.join(row)} |" for row in rows if row[4] not in (NOTHING, row[2])]
     return "\n".join(lines) + "\n"
 
 
@@ -106,7 +118,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "averages": lambda: in_markdown(averages_table(reported())),
     "published": published_tables,
     "claims": lambda: in_markdown(claims_table(reported())),
-    "differences": lambda: in_markdown(differences_table(reported())),
+    "differences": sizes_table,
     "streams": lambda: streams_tables(RESULTS),
     "detectors": detector_table,
     "choice": lambda: choice_table(RESULTS),

@@ -27,7 +27,7 @@ from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.network_folder import OWN_SETS, TRAIN
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.leaderboard_methods import every_method, with_detectors
+from normscale.bench.paper.presets import every_method, with_detectors
 from normscale.bench.report.writing import report
 
 

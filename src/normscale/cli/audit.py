@@ -15,7 +15,7 @@ from normscale import jobs
 from normscale._progress import bar
 from normscale._version import __version__
 from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Claim, audit, summary
-from normscale.bench.paper.audit.claim import NOTHING
+from normscale.bench.paper.claim import NOTHING
 from normscale.cli._options import note
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput

@@ -84,7 +84,7 @@ def bench(
         epochs=epochs or plan.epochs,
     )
     if detector:
-        from normscale.bench.paper.leaderboard_methods import with_detectors
+        from normscale.bench.paper.presets import with_detectors
 
         plan = with_detectors(plan, detector)
     try:

@@ -100,7 +100,7 @@ def command(
         raise InvalidInput(f"--output must end in .json; got {output!r}.")
     if picture is not None:
         try:
-            from normscale.bench.report.stress_map import check_suffix, save_stress_map
+            from normscale.bench.report.figures.stress_map import check_suffix, save_stress_map
         except ImportError as error:
             raise MissingExtra(f"--picture needs matplotlib ({error}). Run: pip install 'normscale[report]'") from error
         check_suffix(picture)

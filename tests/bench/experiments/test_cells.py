@@ -14,8 +14,7 @@ from normscale.bench.experiments.cells import measure_outputs
 from normscale.bench.experiments.methods import find_method
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.paper.leaderboard_methods import every_method, with_detectors
-from normscale.bench.paper.presets import PRESETS
+from normscale.bench.paper.presets import PRESETS, every_method, with_detectors
 from normscale.detectors.registry import unregister
 from normscale.errors import InvalidInput
 

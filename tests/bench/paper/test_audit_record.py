@@ -59,10 +59,11 @@ def test_the_page_quotes_saturation_and_calibration(findings: list[dict[str, Any
     page = " ".join((DOCS / "paper.md").read_text().split())
     doubled = next(f for f in findings if f["claim"].startswith("It still does"))
     row = next(row for row in doubled["details"] if row["ood_set"] == "tinyimagenet")
-    assert f"AUROC falls from {row['auroc_log']:.4f} to {row['auroc_float32']:.4f} and FPR95 rises from" in page
+    assert f"falls from {row['auroc_log']:.4f} to {row['auroc_float32']:.4f}" in page
     assert row["fpr95_out_float32"] == 1.0
     assert f"rises from {row['fpr95_out_log']:.4f} to 1." in page
     scaled, raw = next(f["details"] for f in findings if f["point"] == 8 and f["details"])
     lowest = f"lowest, {scaled['ece_at_best']:.3f}, at tau = {scaled['best_tau']:.2f}"
-    assert f"{scaled['ece_at_1']:.3f} at tau = 1 and {lowest}" in page
+    assert f"{scaled['ece_at_1']:.3f} at tau = 1" in page
+    assert lowest in page
     assert f"{raw['ece_at_1']:.3f} at tau = 1 and {raw['ece_at_best']:.3f} at tau = {raw['best_tau']:.2f}" in page

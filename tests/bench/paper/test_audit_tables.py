@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from normscale.bench.paper import published as paper
 from normscale.bench.paper.audit import DIFFERS, HOLDS, UNCHECKED, Claim, audit_tables, summary
-from normscale.bench.paper.audit.printed import agrees, may_be
-from normscale.bench.paper.published import MainRow, PaperRow
+from normscale.bench.paper.audit.tables import agrees, may_be
+from normscale.bench.paper.published import EXPANDED, PaperRow
 
 FOLDER = Path(paper.__file__).parent / "csv"
 SETS = ("CIFAR-10", "CIFAR-100", "SVHN", "TinyImageNet")
+APPENDIX = [row for row in paper.paper_rows() if row.table == EXPANDED]
 
 
 def lines(name: str) -> list[dict[str, str]]:
@@ -35,11 +36,15 @@ def find(claim: str, findings: Iterable[Claim]) -> Claim:
 
 
 def doctored(change: Callable[[PaperRow], PaperRow]) -> list[Claim]:
-    return audit_tables(results=[change(row) for row in paper.paper_results()])
+    return audit_tables(change(row) if row.table == EXPANDED else row for row in paper.paper_rows())
 
 
-def doctored_main(change: Callable[[MainRow], MainRow]) -> list[Claim]:
-    return audit_tables(main=[change(row) for row in paper.main_tables()])
+def doctored_main(change: Callable[[PaperRow], PaperRow]) -> list[Claim]:
+    return audit_tables(row if row.table == EXPANDED else change(row) for row in paper.paper_rows())
+
+
+def main_name(row: PaperRow) -> tuple[str, ...]:
+    return row.table, row.in_set, row.method, row.metric
 
 
 OVER_OOD = "The averages over OoD sets"
@@ -85,7 +90,7 @@ def test_all_averages_over_ood_sets_follow_from_their_rows() -> None:
 
 def test_a_changed_row_changes_the_verdict_on_its_average() -> None:
     wanted = ("svhn", "lsun", "odin", "auroc")
-    moved = doctored(lambda row: row._replace(mean=row.mean + 0.01) if row[:4] == wanted else row)
+    moved = doctored(lambda row: row._replace(mean=row.mean + 0.01) if row[1:5] == wanted else row)
     finding = find(OVER_OOD, moved)
     assert finding.verdict == DIFFERS
     assert finding.recomputed.startswith("71 of 72")
@@ -96,7 +101,7 @@ def test_a_changed_row_changes_the_verdict_on_its_average() -> None:
         "AUROC",
         0.8359,
     )
-    last_digit = doctored(lambda row: row._replace(mean=row.mean + 0.0001) if row[:4] == wanted else row)
+    last_digit = doctored(lambda row: row._replace(mean=row.mean + 0.0001) if row[1:5] == wanted else row)
     assert find(OVER_OOD, last_digit).verdict == HOLDS, "a seventh of a unit is within rounding"
 
 
@@ -130,8 +135,8 @@ def test_the_other_row_that_would_explain_it_is_the_only_one() -> None:
 
 
 def test_the_corrected_average_is_accepted_and_moves_the_headline() -> None:
-    def correct(row: MainRow) -> MainRow:
-        same = (row.in_set, row.method, row.metric) == ("average", "norm_scaling", "fpr95_out")
+    def correct(row: PaperRow) -> PaperRow:
+        same = main_name(row)[1:] == ("average", "norm_scaling", "fpr95_out")
         return row._replace(mean=0.3468) if same else row
 
     findings = doctored_main(correct)
@@ -165,7 +170,7 @@ def test_the_headline_compares_an_average_with_one_set() -> None:
 def test_a_gain_falls_with_the_rival_that_it_was_over(column: str, metric: str) -> None:
     assert find(f"in {column} over previous", audit_tables()).verdict == HOLDS
 
-    def stronger(row: MainRow) -> MainRow:
+    def stronger(row: PaperRow) -> PaperRow:
         same = (row.table, row.in_set, row.method, row.metric) == ("comparison", "average", "energy", metric)
         return row._replace(mean=0.83) if same else row
 
@@ -197,10 +202,12 @@ def test_norm_scaling_is_worse_in_two_cells_not_one() -> None:
     assert finding.verdict == DIFFERS
     assert [(d["in_set"], d["column"]) for d in finding.details] == [("svhn", "AUROC"), ("svhn", "FPR95")]
     fixed = doctored_main(
-        lambda row: row._replace(mean=0.2) if row[1:4] == ("svhn", "norm_scaling", "fpr95_out") else row
+        lambda row: row._replace(mean=0.2) if main_name(row)[1:] == ("svhn", "norm_scaling", "fpr95_out") else row
     )
     assert find(ACROSS, fixed).verdict == HOLDS
-    nowhere = doctored_main(lambda row: row._replace(mean=0.9) if row[1:4] == ("svhn", "msp", "auroc") else row)
+    nowhere = doctored_main(
+        lambda row: row._replace(mean=0.9) if main_name(row)[1:] == ("svhn", "msp", "auroc") else row
+    )
     assert [d["column"] for d in find(ACROSS, nowhere).details] == ["FPR95"]
     assert find(ACROSS, nowhere).verdict == DIFFERS
 
@@ -210,7 +217,7 @@ def test_multi_threshold_is_not_always_between() -> None:
     assert finding.verdict == DIFFERS
     assert [(d["in_set"], d["column"]) for d in finding.details] == [("cifar100", "FPR95"), ("tinyimagenet", "FPR95")]
 
-    def between(row: MainRow) -> MainRow:
+    def between(row: PaperRow) -> PaperRow:
         same = row.method == "multi_threshold" and row.metric == "fpr95_out" and row.in_set != "svhn"
         return row._replace(mean=0.58) if same else row
 
@@ -231,10 +238,10 @@ def test_one_cell_of_the_main_text_is_not_the_appendix() -> None:
         "expanded": "0.5510 ± 0.1104",
     }
     wanted = ("comparison", "tinyimagenet", "msp", "auroc")
-    fixed = doctored_main(lambda row: row._replace(mean=0.5510, std=0.1104) if row[:4] == wanted else row)
+    fixed = doctored_main(lambda row: row._replace(mean=0.5510, std=0.1104) if main_name(row) == wanted else row)
     assert find(REPEATED, fixed).verdict == HOLDS
     assert "105 of 105" in find(REPEATED, fixed).recomputed
-    only_mean = doctored_main(lambda row: row._replace(mean=0.5510) if row[:4] == wanted else row)
+    only_mean = doctored_main(lambda row: row._replace(mean=0.5510) if main_name(row) == wanted else row)
     assert find(REPEATED, only_mean).verdict == DIFFERS, "the ± must be the same too"
 
 
@@ -271,8 +278,8 @@ def test_only_multi_threshold_falls_as_the_ood_set_grows() -> None:
 
 
 def test_an_aupr_that_rises_for_all_is_one_column() -> None:
-    msp = {row[:2]: row.mean for row in paper.paper_results() if row[2:4] == ("msp", "aupr_out")}
-    findings = doctored(lambda row: row._replace(mean=msp[row[:2]]) if row.metric == "aupr_in" else row)
+    msp = {row[1:3]: row.mean for row in APPENDIX if row[3:5] == ("msp", "aupr_out")}
+    findings = doctored(lambda row: row._replace(mean=msp[row[1:3]]) if row.metric == "aupr_in" else row)
     finding = find(POSITIVE, findings)
     assert finding.verdict == HOLDS
     assert {detail["positive"] for detail in finding.details} == {"OoD"}
@@ -300,7 +307,7 @@ def test_two_kinds_of_spread() -> None:
 
 def test_one_kind_of_spread_for_all_holds_only_if_it_is_over_seeds() -> None:
     cells = defaultdict(list)
-    for row in paper.paper_results():
+    for row in APPENDIX:
         if row.ood_set != "average":
             cells[row.in_set, row.method, row.metric].append(row)
 
@@ -348,10 +355,10 @@ def test_the_ood_lists() -> None:
     finding = find(LISTS, audit_tables())
     assert finding.verdict == DIFFERS
     assert finding.recomputed == "CIFAR-10 never; CIFAR-100 only for SVHN and TinyImageNet"
-    model = next(row for row in paper.paper_results() if row[2:4] == ("norm_scaling", "auroc"))
+    model = next(row for row in APPENDIX if row[3:5] == ("norm_scaling", "auroc"))
     pairs = [("cifar10", "cifar100"), ("cifar100", "cifar10"), ("svhn", "cifar10"), ("tinyimagenet", "cifar10")]
     more = [model._replace(in_set=a, ood_set=b) for a, b in pairs]
-    assert find(LISTS, audit_tables(results=[*paper.paper_results(), *more])).verdict == HOLDS
+    assert find(LISTS, audit_tables([*paper.paper_rows(), *more])).verdict == HOLDS
 
 
 def test_the_shares_of_the_streams() -> None:

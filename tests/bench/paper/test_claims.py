@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from normscale.bench.paper.additions import differences_table, paper_additions
+from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.audit import audit_tables
 from normscale.bench.paper.claims import check_claims, claims_table
 from normscale.bench.report.runs import ReportedRun, read_runs
@@ -40,8 +40,7 @@ def make_results(folder: Path, in_set: str, auroc: dict[str, float], fpr95: dict
 
 
 def read(folders: list[Path]) -> list[ReportedRun]:
-    additions = paper_additions()
-    return read_runs(folders, reference=additions.reference, groups=additions.groups)
+    return read_runs(folders, paper_additions())
 
 
 def runs(tmp_path: Path, **auroc: dict[str, float]) -> list[ReportedRun]:
@@ -139,22 +138,13 @@ def test_verdicts_on_the_tables_are_the_audits(tmp_path: Path) -> None:
     assert all(row[3] == printed[str(row[0])] for row in shared)
 
 
-def test_what_differs_names_the_sizes_of_ood_sets_and_their_shares(tmp_path: Path) -> None:
-    table = differences_table(runs(tmp_path, cifar10=GOOD))
-    assert table is not None
-    rows = {row[1]: row[2:] for row in table.sections[0].rows}
-    assert rows["svhn: rows (share of the stream)"] == ("26,032 (72 %)", "100 (50 %)")
-    assert rows["lsun: rows (share of the stream)"] == ("3,000 (23 %)", "not measured")
-
-
 def test_runs_of_other_sets_never_hear_of_the_paper(tmp_path: Path) -> None:
     found = runs(tmp_path, digits=GOOD)
     assert check_claims(found) == []
     assert claims_table(found) is None
-    assert differences_table(found) is None
     own = make_results(tmp_path / "own", "cifar10", GOOD)
     settings = json.loads((own / "settings.json").read_text())
     settings["plan"]["name"] = "my networks"
     (own / "settings.json").write_text(json.dumps(settings))
     (one,) = read([own])
-    assert not one.beside.is_there
+    assert not one.reference.name

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from bench.report.doctored_run import AUROCS, doctored_run
-from normscale.bench.paper.openood import openood
-from normscale.bench.report.published import OodGroupReference
+from normscale.bench.paper.additions import openood
+from normscale.bench.report.published import Additions, OodGroupReference
 from normscale.bench.report.runs import read_runs
 from normscale.bench.report.table import ReportTable, Value
 from normscale.bench.report.tables import averages_table, comparison_table
-from normscale.bench.report.writing import Additions, report
+from normscale.bench.report.writing import report
 
 WHY = "odin reads perturbed_logits, which nobody has."
 
@@ -27,7 +27,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def table_of(*folders: Path, number: int = 0, groups: OodGroupReference | None = None) -> ReportTable:
     known = openood() if groups is None else groups
-    return comparison_table(read_runs(folders, groups=known, further=True)[number], "comparison", known, details=True)
+    (*read,) = read_runs(folders, Additions(groups=known), further=True)
+    return comparison_table(read[number], "comparison", known, details=True)
 
 
 def rows_of(table: ReportTable) -> dict[str, dict[str, Value]]:

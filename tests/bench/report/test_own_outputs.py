@@ -53,7 +53,12 @@ def test_the_words_are_not_those_of_a_benchmark(tmp_path: Path) -> None:
 
 def test_a_run_of_networks_keeps_its_words(tmp_path: Path) -> None:
     page = body(report(make_run(tmp_path / "run", seeds=(0,), sets={"svhn": SETS["svhn"]}).path, figures=False))
-    for words in ("normscale benchmark", "<dt>preset</dt>", "<dt>seeds</dt>", "One network: nothing says"):
+    for words in (
+        "normscale benchmark",
+        "cifar10-small",
+        "resnet18, width 8, 2 epochs, recipe fast",
+        "One network: nothing says",
+    ):
         assert words in page, words
 
 
@@ -96,7 +101,7 @@ def test_nothing_is_said_of_a_network_that_nobody_knows(tmp_path: Path) -> None:
         written(tmp_path / name, "unseen_digits")
     folders = [tmp_path / "one", tmp_path / "two"]
     runs = read_runs(folders, resamples=20)
-    assert [row[2] for row in run_table(runs).sections[0].rows] == ["", ""]
+    assert {"Network", "Seeds"}.isdisjoint(column.title for column in run_table(runs).columns)
     accuracy = accuracy_table(runs)
     assert accuracy is not None
     assert [row[1] for row in accuracy.sections[0].rows] == [1, 1]

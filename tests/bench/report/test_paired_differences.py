@@ -92,7 +92,7 @@ def test_intervals_are_those_of_a_slow_loop(
     by_network = [
         (board.value("auroc", "norm_scaling", ood_set, s), board.value("auroc", rival, ood_set, s)) for s in (0, 1, 2)
     ]
-    assert one.difference == pytest.approx(np.mean([a - b for a, b in by_network]))
+    assert one.auroc - one.rival_auroc == pytest.approx(np.mean([a - b for a, b in by_network]))
     assert (one.networks_won, one.n_networks) == (sum(a > b for a, b in by_network), 3)
 
 
@@ -102,8 +102,9 @@ def test_all_sets_together_average_the_sets_resample_by_resample(
     one = next(one for one in comparisons if (one.ood_set, one.rival) == (ALL_SETS, "energy"))
     slow = np.mean([slow_differences(finished, name, "energy", 60, 5) for name in SETS], axis=0)
     assert (one.low, one.high) == pytest.approx(tuple(np.quantile(slow, [0.025, 0.975])), abs=1e-12)
-    singles = [other.difference for other in comparisons if other.rival == "energy" and other.ood_set != ALL_SETS]
-    assert one.difference == pytest.approx(np.mean(singles))
+    others = [other for other in comparisons if other.rival == "energy" and other.ood_set != ALL_SETS]
+    singles = [other.auroc - other.rival_auroc for other in others]
+    assert one.auroc - one.rival_auroc == pytest.approx(np.mean(singles))
 
 
 def test_every_rival_on_every_set_and_on_all(finished: RunFolder, comparisons: list[Comparison]) -> None:

@@ -17,8 +17,8 @@ from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import title_of
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.published import ACCURACIES, paper_results
-from normscale.bench.report.rendering import latex_text, to_csv, to_latex, to_markdown
+from normscale.bench.paper.published import ACCURACIES, EXPANDED, paper_rows
+from normscale.bench.report.rendering import RENDERERS, latex_text
 from normscale.bench.report.runs import ReportedRun, gaps, read_runs
 from normscale.bench.report.scoreboard import Scoreboard
 from normscale.bench.report.table import Column, ReportTable, Section
@@ -30,12 +30,11 @@ from normscale.bench.report.tables import (
     metric_title,
     ood_set_table,
     per_set_table,
-    published_table,
 )
 from normscale.metrics import METRICS
 
 SEEDS = (0, 1, 2)
-PRINTED = {(row.in_set, row.ood_set, row.method, row.metric): row for row in paper_results()}
+PRINTED = {row[1:5]: row for row in paper_rows() if row.table == EXPANDED}
 
 
 def ranking(inside: NDArray[Any], outside: NDArray[Any], metric: str) -> float:
@@ -67,7 +66,7 @@ def recomputed(run: RunFolder, metric: str, method: str, ood_set: str, seed: int
 
 
 def read(run: RunFolder) -> ReportedRun:
-    (one,) = read_runs([run.path], reference=paper_additions().reference, resamples=5)
+    (one,) = read_runs([run.path], paper_additions(), resamples=5)
     return one
 
 
@@ -128,35 +127,48 @@ def test_every_set_and_its_share_of_the_stream(finished: RunFolder, one: Reporte
         assert {i for i, j in section.best if j == place} == {i for i, value in enumerate(values) if value == wanted}
 
 
+def averages_of(one: ReportedRun, metric: str) -> dict[str, dict[str, Any]]:
+    """The averages beside the paper's, by method."""
+    table = expanded_table(one, "expanded")
+    assert table is not None
+    (found,) = [section for section in table.sections if section.title == f"{metric_title(metric)}, averages"]
+    titles = [column.title for column in table.columns]
+    return {str(row[0]): dict(zip(titles, row, strict=True)) for row in found.rows}
+
+
 def test_ours_stand_beside_the_papers_over_the_same_sets(finished: RunFolder, one: ReportedRun) -> None:
-    rows = rows_of(published_table(one, "published"), "AUROC ↑")
+    rows = averages_of(one, "auroc")
     shared = ["svhn", "textures", "uniform"]  # "own set" is not the paper's
     for method in ("msp", "energy", "norm_scaling", "multi_threshold"):
-        ours = np.mean([recomputed(finished, "auroc", method, name, seed) for name in shared for seed in SEEDS])
-        theirs = np.mean([PRINTED["cifar10", name, method, "auroc"].mean for name in shared])
+        ours = np.array([[recomputed(finished, "auroc", method, name, seed) for name in shared] for seed in SEEDS])
+        theirs = [PRINTED["cifar10", name, method, "auroc"] for name in shared]
         row = rows[title_of(method)]
-        assert (row["Ours"], row["Paper"]) == pytest.approx((ours, theirs))
-        assert row["Ours − paper"] == pytest.approx(ours - theirs)
+        assert (row["Ours"], row["Paper"]) == pytest.approx((ours.mean(), np.mean([cell.mean for cell in theirs])))
+        # the paper's own ±: the mean over the OoD sets of the standard deviation over seeds
+        assert row["± over seeds"] == pytest.approx(ours.std(axis=0).mean(), abs=1e-12)
+        assert row["Paper ± over seeds"] == pytest.approx(np.mean([cell.std for cell in theirs]))
+        assert row["Ours − paper"] == pytest.approx(round(row["Ours"], 4) - round(row["Paper"], 4))
     assert title_of("norm_scaling_frozen") not in rows
 
 
 def test_multi_threshold_meets_the_papers_column_in_its_own_positive_class(one: ReportedRun) -> None:
-    table = published_table(one, "published")
-    assert set(rows_of(table, metric_title("aupr_in"))) == {"Multi-Threshold"}
-    assert "Multi-Threshold" not in rows_of(table, metric_title("aupr_out"))
+    assert set(averages_of(one, "aupr_in")) == {"Multi-Threshold"}
+    assert "Multi-Threshold" not in averages_of(one, "aupr_out")
 
 
 @pytest.mark.parametrize("metric", ["auroc", "aupr_out", "aupr_in"])
 def test_every_set_and_method(finished: RunFolder, one: ReportedRun, metric: str) -> None:
     table = expanded_table(one, "expanded")
     assert table is not None
-    section = next(part for part in table.sections if part.title == metric_title(metric))
+    section = next(part for part in table.sections if part.title == f"{metric_title(metric)}, every OoD set")
     assert len(section.rows) == len(SETS) * len(METHODS)
     for row in section.rows:
-        method = next(name for name in METHODS if title_of(name) == row[2])
-        values = [recomputed(finished, metric, method, str(row[0]), seed) for seed in SEEDS]
+        method = next(name for name in METHODS if title_of(name) == row[0])
+        values = [recomputed(finished, metric, method, str(row[1]), seed) for seed in SEEDS]
+        n_ood = one.board.n_ood(str(row[1]))
+        assert row[2] == n_ood / (n_ood + one.board.n_id())
         assert row[3:5] == pytest.approx((np.mean(values), np.std(values)), abs=1e-12)
-        printed = PRINTED.get(("cifar10", str(row[0]), method, metric))
+        printed = PRINTED.get(("cifar10", str(row[1]), method, metric))
         assert row[5:7] == ((None, None) if printed is None else (printed.mean, printed.std))
 
 
@@ -168,18 +180,16 @@ def test_accuracy(finished: RunFolder, one: ReportedRun) -> None:
     printed = ACCURACIES["cifar10"]
     (row,) = table.sections[0].rows
     numbers = (np.mean(expected), np.std(expected), min(expected), max(expected))
-    assert row[:2] == ("cifar10", 3)
+    assert row[:2] == ("CIFAR-10", 3)
     assert row[2:6] == pytest.approx(numbers)
     assert row[6:8] == (printed.mean, printed.std)
-    assert row[8] == pytest.approx(np.mean(expected) - printed.mean)
+    assert row[8] == pytest.approx(np.mean(expected) - printed.mean, abs=1e-4)
     assert accuracy_table([one._replace(accuracies={})]) is None
 
 
 def test_sizes_and_shares_are_shown(one: ReportedRun) -> None:
-    notes = " ".join(published_table(one, "published").notes)  # type: ignore[union-attr]
     n_id = one.board.n_id()
-    share = 100 * 354 / (354 + n_id)
-    assert f"svhn 354, {share:.0f} % (paper 26,032, 72 % of the stream)" in notes
+    assert ood_set_table(one, "ood_sets").notes[0].endswith(f" {n_id} rows, in the paper 10,000.")
     rows = {row[0]: row[1:] for row in ood_set_table(one, "ood_sets").sections[0].rows}
     assert rows["svhn"] == (354, 354 / (354 + n_id), 26032, 26032 / 36032, "15 of 15", "")
     assert rows["own set"] == (400, 400 / (400 + n_id), None, None, "15 of 15", "")
@@ -253,10 +263,10 @@ def test_one_seed_and_one_set_have_no_spread_and_a_foreign_set_no_paper(tmp_path
     one = read(run)
     table = comparison_table(one, "comparison")
     titles = [column.title for column in table.columns]
-    assert titles == ["Method", *map(metric_title, METRICS)]  # every metric: there is no table of single sets
-    assert "±" not in to_markdown(table)
+    assert titles[2:4] == ["from", "to"]
+    assert titles[:2] + titles[4:] == ["Method", *map(metric_title, METRICS)]  # all: there is no table of single sets
+    assert "±" not in RENDERERS["md"](table)
     assert expanded_table(one, "expanded") is None  # every number of it stands in the table of the sets
-    assert published_table(one, "published") is None
 
 
 # -- the three formats -------------------------------------------------------------------------------------------------
@@ -271,7 +281,7 @@ ODD = ReportTable(
 
 
 def test_markdown_escapes_what_would_be_read_as_markup() -> None:
-    lines = to_markdown(ODD).splitlines()
+    lines = RENDERERS["md"](ODD).splitlines()
     assert lines[0] == "## A & B\\_1 \\<b\\>"
     assert lines[2] == "### one\\|two"
     assert lines[6] == "| 50 % of $x\\_\\{1\\}$ \\| \\<i\\>~^\\\\# | **0.5000** | −0.2500 |"
@@ -280,7 +290,7 @@ def test_markdown_escapes_what_would_be_read_as_markup() -> None:
 
 
 def test_latex_escapes_every_special_character() -> None:
-    text = to_latex(ODD)
+    text = RENDERERS["tex"](ODD)
     assert r"\caption{A \& B\_1 \textless{}b\textgreater{}: one|two}" in text
     row = r"50 \% of \$x\_\{1\}\$ | \textless{}i\textgreater{}\textasciitilde{}\textasciicircum{}\textbackslash{}\#"
     assert rf"{row} & \textbf{{0.5000}} & $-$0.2500 \\" in text
@@ -294,9 +304,18 @@ def test_latex_escapes_every_special_character() -> None:
 def test_csv_keeps_every_digit(one: ReportedRun) -> None:
     table = expanded_table(one, "expanded")
     assert table is not None
-    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert len(rows) == len(METRICS) * len(SETS) * len(METHODS)
-    first = rows[0]
-    assert (first["metric"], first["OoD set"], first["Method"]) == ("AUROC ↑", "svhn", "MSP")
-    assert float(first["Ours"]) == table.sections[0].rows[0][3]
-    assert next(row for row in rows if row["OoD set"] == "own set")["Paper"] == ""
+    rows = list(csv.DictReader(io.StringIO(RENDERERS["csv"](table))))
+    every = [row for row in rows if row["metric"].endswith("every OoD set")]
+    assert len(every) == len(METRICS) * len(SETS) * len(METHODS)
+    first = every[0]
+    assert (first["metric"], first["OoD set"], first["Method"]) == ("AUROC ↑, every OoD set", "svhn", "MSP")
+    section = next(one for one in table.sections if one.title == first["metric"])
+    assert float(first["Ours"]) == section.rows[0][3]
+    assert next(row for row in every if row["OoD set"] == "own set")["Paper"] == ""
+
+
+def test_intervals_stand_beside_the_averages(one: ReportedRun) -> None:
+    assert one.resampled is not None
+    row = rows_of(comparison_table(one, "comparison"), "Static")["MSP"]
+    assert (row["from"], row["to"]) == one.resampled.intervals["msp"]
+    assert row["from"] < row["AUROC ↑"] < row["to"]

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Sequence
 from statistics import fmean
 
 from normscale.bench.experiments.methods import title_of
-from normscale.bench.paper.audit.claim import NOTHING, SIZE, UNCHECKED, Claim, has_size, percent, verdict_of
-from normscale.bench.paper.audit.outputs import SHARE_CLAIM
-from normscale.bench.paper.audit.printed import COLUMNS, OURS, RIVALS, TITLES, best, better, relative_change
-from normscale.bench.paper.audit.tables import (
-    EXCEPTION_CLAIM,
-    MSP_CLAIM,
-    ORDER_CLAIM,
-    audit_tables,
-    cells_text,
+from normscale.bench.paper.audit.tables import audit_tables
+from normscale.bench.paper.claim import (
+    COLUMNS,
+    EXCEPTIONS,
+    IN_ORDER,
+    NOTHING,
+    OURS,
+    OVER_MSP,
+    RIVALS,
+    SHARE_CLAIM,
+    SIZE,
+    UNCHECKED,
+    Claim,
     claim_over_rivals,
+    gain_over,
+    in_order,
+    percent,
+    relative_change,
 )
-from normscale.bench.paper.published import GAINS_OVER_MSP, GAINS_OVER_RIVALS
+from normscale.bench.paper.published import GAINS_OVER_MSP, GAINS_OVER_RIVALS, TITLES
 from normscale.bench.report.runs import ReportedRun
-from normscale.bench.report.table import Column, ReportTable, Row, Section
+from normscale.bench.report.table import Column, ReportTable, Row, table_of
 from normscale.bench.report.tables import first_of_each_set
 
 METRIC_OF = dict(zip(COLUMNS, ("auroc", "aupr_out", "fpr95_out"), strict=True))
@@ -29,15 +36,10 @@ RULE = (
     f"Holds: a gain has the claimed sign and at least {100 * SIZE:g} % of the claimed size; a claim in words has no "
     "exception but those it names."
 )
-PLAIN, PER_CLASS, FROZEN = "msp", "multi_threshold", "norm_scaling_frozen"
-ALL_LAYERS = "mahalanobis_layers"
-"""Mahalanobis as its authors use it, a rival of the paper too; the paper does not say which layers it read."""
+HERE = (*RIVALS, "mahalanobis_layers")
+"""With Mahalanobis as its authors use it; the paper does not say which layers it read."""
 NOISE = ("gaussian", "uniform")
 NO_CLAIM = "no claim"
-MISSING = "methods are missing"
-
-Number = Callable[[str], float | None]
-"""From a method to its average."""
 
 
 def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
@@ -49,11 +51,11 @@ def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
         Column("The paper's claim"), Column("Paper"), Column("Its own tables"), Column("by its tables"),
         Column("Networks trained here"), Column("by our networks"),
     ]  # fmt: skip
-    on_tables = _on_tables()
+    on_tables = {claim.claim: claim.verdict for claim in audit_tables()}
     rows: list[Row] = []
     for one in found:
-        known = on_tables.get(MSP_CLAIM if one.claim.endswith("over plain MSP.") else one.claim)
-        by_tables = NO_CLAIM if one.verdict == NO_CLAIM else UNCHECKED if known is None else known.verdict
+        known = on_tables.get(OVER_MSP.claim if one.claim.endswith("over plain MSP.") else one.claim, UNCHECKED)
+        by_tables = NO_CLAIM if one.verdict == NO_CLAIM else known
         texts = one.claim, one.paper, one.recomputed, by_tables, one.ours, one.verdict
         rows.append(tuple(text.replace(" -", " −").replace("-", "−", text.startswith("-")) for text in texts))
     notes = [
@@ -61,32 +63,58 @@ def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
         "Its own tables: recomputed by `normscale audit`, which has the claims that only they can check. Averages here "
         "are over the OoD sets that the paper has too, OoD positive for every method, one run for each set.",
     ]
-    return ReportTable("claims", "What the paper claims, and what holds", columns, [Section("", rows)], notes)
+    return table_of("claims", "What the paper claims, and what holds", columns, {"": rows}, notes)
 
 
 def check_claims(runs: Sequence[ReportedRun]) -> list[Claim]:
     """Check the paper's claims on runs; the first run of each of the paper's in-distribution sets counts."""
-    sets = [one for one in first_of_each_set(runs) if one.in_set in TITLES and one.beside.is_there]
+    sets = {one.in_set: one for one in first_of_each_set(runs) if one.in_set in TITLES and one.reference.name}
     if not sets:
         return []
-    return [
-        *(_over_rivals(sets, column) for column in COLUMNS),
-        _on_pictures(sets),
-        *(_over_msp(sets, column) for column in COLUMNS),
-        _exceptions(sets),
-        _order(sets),
-        _whatever_the_stream(sets),
-    ]
+    on_tables = {claim.claim: claim for claim in audit_tables()}
 
+    def value(in_set: str, method: str, column: str) -> float | None:
+        return sets[in_set].average(METRIC_OF[column], method).mean
 
-def _on_tables() -> dict[str, Claim]:
-    return {one.claim: one for one in audit_tables()}
+    def mean(method: str, column: str) -> float | None:
+        return _mean([value(in_set, method, column) for in_set in sets])
 
+    def printed(method: str, column: str) -> float | None:
+        found = [one.published(METRIC_OF[column], method) for one in sets.values()]
+        return _mean([None if one is None else one.mean for one in found])
 
-def value(one: ReportedRun, column: str, method: str) -> float | None:
-    """A method's average on one in-distribution set."""
-    average = one.average(METRIC_OF[column], method)
-    return None if average is None else average.mean
+    claims: list[Claim] = []
+    for column, claimed in zip(COLUMNS, GAINS_OVER_RIVALS.values(), strict=True):
+        claim = claim_over_rivals(column)
+        recomputed = percent(on_tables[claim.claim].details[0]["against_best_average"])
+        paper = gain_over(lambda method, column=column: printed(method, column), RIVALS, column)  # type: ignore[misc]
+        recomputed += "" if paper is None else f"; {percent(paper[0])} over the same sets"
+        gain = gain_over(lambda method, column=column: mean(method, column), HERE, column)  # type: ignore[misc]
+        claims.append(_sized(claim._replace(recomputed=recomputed), gain and gain[0], claimed, _against(gain)))
+    claims.append(_on_pictures(list(sets.values())))
+    for column, claimed in zip(COLUMNS, GAINS_OVER_MSP.values(), strict=True):
+        ratio = on_tables[OVER_MSP.claim].details[COLUMNS.index(column)]["mean_of_ratios"]
+        claim = Claim(6, f"{percent(claimed, 0)} in {column} over plain MSP.", percent(claimed, 0), percent(ratio, 1))
+        pairs = [(value(in_set, OURS, column), value(in_set, "msp", column)) for in_set in sets]
+        change = _mean([None if a is None or b is None else relative_change(a, b) for a, b in pairs])
+        claims.append(_sized(claim, change, claimed, percent(change or 0.0, 1)))
+    for what, claim in IN_ORDER.items():
+        claim = claim._replace(recomputed=on_tables[claim.claim].recomputed, ours="methods are missing")
+        found = in_order(what, value, list(sets))
+        if list(sets) == ["svhn"] and what != "worse":
+            claims.append(claim._replace(ours="SVHN alone"))
+        elif found is None:
+            claims.append(claim)
+        else:
+            cells = {(row["in_set"], row["column"]) for row in found[1]}
+            claims.append(claim.judged(cells <= set(EXCEPTIONS[what]), ours=found[0]))
+    plain, frozen, ours = (mean(method, "AUROC") for method in ("msp", "norm_scaling_frozen", OURS))
+    stream = Claim(2, SHARE_CLAIM, ours="methods are missing", rule=RULE)
+    if plain is not None and frozen is not None and ours is not None:
+        running, still = ours - plain, frozen - plain
+        text = f"AUROC over plain MSP: {running:+.3f} running, {still:+.3f} frozen".replace("-", "−")
+        stream = stream.judged(running <= 0 or still >= SIZE * running, ours=text)
+    return [*claims, stream]
 
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
@@ -95,31 +123,15 @@ def _mean(numbers: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(numbers) else None
 
 
-def _gain(of: Number, rivals: Sequence[str], column: str) -> tuple[float, str] | None:
-    """The relative gain over the best rival, and which it is."""
-    ours, known = of(OURS), [(rival, number) for rival in rivals if (number := of(rival)) is not None]
-    if ours is None or not known:
-        return None
-    rival, theirs = best(known, column)
-    return relative_change(ours, theirs), rival
-
-
 def _against(gain: tuple[float, str] | None) -> str:
     return NOTHING if gain is None else f"{percent(gain[0])} against {title_of(gain[1])}"
 
 
-def _over_rivals(sets: Sequence[ReportedRun], column: str) -> Claim:
-    """The gain over the best of the paper's rivals, means over the in-distribution sets."""
-    name, claimed = claim_over_rivals(column), list(GAINS_OVER_RIVALS.values())[COLUMNS.index(column)]
-    recomputed = percent(_on_tables()[name].details[0]["against_best_average"])
-    gain = _gain(lambda method: _mean([value(one, column, method) for one in sets]), (*RIVALS, ALL_LAYERS), column)
-    paper = _gain(lambda method: _mean([one.published(METRIC_OF[column], method) for one in sets]), RIVALS, column)
-    if paper is not None:
-        recomputed += f"; {percent(paper[0])} over the same sets"
-    claim = Claim(6, name, percent(claimed), recomputed, MISSING, rule=RULE)
-    return (
-        claim if gain is None else claim._replace(ours=_against(gain), verdict=verdict_of(has_size(gain[0], claimed)))
-    )
+def _sized(claim: Claim, gain: float | None, claimed: float, text: str) -> Claim:
+    """A claim of a gain: it holds if the gain has the claimed sign and at least ``SIZE`` of the claimed size."""
+    if gain is None:
+        return claim._replace(ours="methods are missing", rule=RULE)
+    return claim._replace(rule=RULE).judged(gain / claimed >= SIZE, ours=text)
 
 
 def _on_pictures(sets: Sequence[ReportedRun]) -> Claim:
@@ -127,68 +139,12 @@ def _on_pictures(sets: Sequence[ReportedRun]) -> Claim:
     pictures = {one.title: [name for name in one.shared if name not in NOISE] for one in sets}
 
     def here(method: str) -> float | None:
-        found = [one.board.average("auroc", method, pictures[one.title]) for one in sets]
-        return _mean([None if average is None else average.mean for average in found])
+        return _mean([one.board.average("auroc", method, pictures[one.title]).mean for one in sets])
 
     def there(method: str) -> float | None:
-        found = [one.beside.value("auroc", method, name) for one in sets for name in pictures[one.title]]
+        found = [one.reference.values.get((name, method, "auroc")) for one in sets for name in pictures[one.title]]
         return _mean([None if printed is None else printed.mean for printed in found])
 
-    theirs, ours = _gain(there, RIVALS, "AUROC"), _gain(here, (*RIVALS, ALL_LAYERS), "AUROC")
+    theirs, ours = gain_over(there, RIVALS, "AUROC"), gain_over(here, HERE, "AUROC")
     name = "AUROC gain over previous methods on pictures alone, without noise."
     return Claim(6, name, recomputed=_against(theirs), ours=_against(ours), verdict=NO_CLAIM)
-
-
-def _over_msp(sets: Sequence[ReportedRun], column: str) -> Claim:
-    """The gain over plain MSP: the mean of the sets' ratios, as the paper has it."""
-    place = COLUMNS.index(column)
-    claimed = list(GAINS_OVER_MSP.values())[place]
-    recomputed = percent(_on_tables()[MSP_CLAIM].details[place]["mean_of_ratios"], 1)
-    name = f"{percent(claimed, 0)} in {column} over plain MSP."
-    claim = Claim(6, name, percent(claimed, 0), recomputed, MISSING, rule=RULE)
-    pairs = [(value(one, column, OURS), value(one, column, PLAIN)) for one in sets]
-    gain = _mean([None if a is None or b is None else relative_change(a, b) for a, b in pairs])
-    if gain is None:
-        return claim
-    return claim._replace(ours=percent(gain, 1), verdict=verdict_of(has_size(gain, claimed)))
-
-
-def _exceptions(sets: Sequence[ReportedRun]) -> Claim:
-    """Where norm-scaling does worse than plain MSP."""
-    claim, worse = _on_tables()[EXCEPTION_CLAIM]._replace(ours=MISSING, verdict=UNCHECKED, details=()), []
-    for column, one in product(COLUMNS, sets):
-        ours, plain = value(one, column, OURS), value(one, column, PLAIN)
-        if ours is None or plain is None:
-            return claim
-        if better(plain, ours, column):
-            worse.append((one.in_set, column, f"{column} on {one.title}"))
-    named = {cell[:2] for cell in worse} <= {("svhn", "AUROC")}
-    text = cells_text([text for *_, text in worse], len(COLUMNS) * len(sets), "worse")
-    return claim._replace(ours=text, verdict=verdict_of(named))
-
-
-def _order(sets: Sequence[ReportedRun]) -> Claim:
-    """Where, outside SVHN, multi-threshold does not lie between plain MSP and norm-scaling."""
-    claim, wrong = _on_tables()[ORDER_CLAIM]._replace(ours=MISSING, verdict=UNCHECKED, details=()), []
-    others = [one for one in sets if one.in_set != "svhn"]
-    for column, one in product(COLUMNS, others):
-        plain, many, ours = (value(one, column, method) for method in (PLAIN, PER_CLASS, OURS))
-        if plain is None or many is None or ours is None:
-            return claim
-        if not (better(many, plain, column) and better(ours, many, column)):
-            wrong.append(f"{column} on {one.title}")
-    if not others:
-        return claim._replace(ours="SVHN alone")
-    text = cells_text(wrong, len(COLUMNS) * len(others), "in another order")
-    return claim._replace(ours=text, verdict=verdict_of(not wrong))
-
-
-def _whatever_the_stream(sets: Sequence[ReportedRun]) -> Claim:
-    """What is left of the gain over MSP when the statistics stay those of training."""
-    of = {method: _mean([value(one, "AUROC", method) for one in sets]) for method in (PLAIN, FROZEN, OURS)}
-    plain, frozen, ours = of.values()
-    if plain is None or frozen is None or ours is None:
-        return Claim(2, SHARE_CLAIM, ours=MISSING)
-    running, still = ours - plain, frozen - plain
-    text = f"AUROC over plain MSP: {running:+.3f} running, {still:+.3f} frozen".replace("-", "−")
-    return Claim(2, SHARE_CLAIM, ours=text, verdict=verdict_of(running <= 0 or still >= SIZE * running), rule=RULE)

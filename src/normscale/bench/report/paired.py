@@ -44,11 +44,6 @@ class Comparison(NamedTuple):
     n_networks: int
 
     @property
-    def difference(self) -> float:
-        """AUROC of the subject minus the rival's."""
-        return self.auroc - self.rival_auroc
-
-    @property
     def verdict(self) -> str:
         """A side is better if the interval leaves 0 out and every network agrees."""
         if self.low > 0:
@@ -116,18 +111,8 @@ def resample(
     """Draw rows again and again: intervals of all averages, and the subject against every other method.
 
     The rows of a resample are the same for all methods and all networks, and the in-distribution rows also for all OoD
-    sets. What is resampled is the mean over networks, so an interval speaks of these networks on other inputs, not of
-    other networks; how many of the networks agree is counted beside it.
-
-    Parameters
-    ----------
-    board : Scoreboard
-    load : callable
-        Reads the scores of a cell.
-    resamples, level, seed : int, float, int
-        As in :func:`normscale.metrics.paired.paired_bootstrap`.
-    tick : callable
-        Told the OoD set after each (set, network) pair.
+    sets. What is resampled is the mean over networks: an interval is about these networks on other inputs.
+    ``load`` reads the scores of a cell; ``tick`` is called with the OoD set after each (set, network) pair.
     """
     drawn: dict[tuple[str, str, int], FloatArray] = {}
     for name in board.ood_sets:
@@ -150,19 +135,10 @@ def resample(
     for (name, rival), pair in comparable(board).items():
         differences = mean_of(subject, pair.ood_sets, pair.networks) - mean_of(rival, pair.ood_sets, pair.networks)
         low, high = _ends(differences, level)
-        comparisons.append(
-            Comparison(
-                name,
-                rival,
-                fmean(pair.ours),
-                fmean(pair.theirs),
-                low,
-                high,
-                wins=float(np.mean(differences[np.isfinite(differences)] > 0)),
-                networks_won=sum(a > b for a, b in zip(pair.ours, pair.theirs, strict=True)),
-                n_networks=len(pair.networks),
-            )
-        )
+        wins = float(np.mean(differences[np.isfinite(differences)] > 0))
+        won = sum(a > b for a, b in zip(pair.ours, pair.theirs, strict=True))
+        both = fmean(pair.ours), fmean(pair.theirs)
+        comparisons.append(Comparison(name, rival, *both, low, high, wins, won, len(pair.networks)))
     return Resampled(board.subject, resamples, level, comparisons, intervals)
 
 

@@ -11,8 +11,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from normscale._version import __version__
+from normscale.bench.experiments.methods import title_of
 from normscale.bench.report.paired import BETTER, BETTER_NOT_ALL, WORSE, WORSE_NOT_ALL
 from normscale.bench.report.table import ReportTable
+from normscale.bench.report.tables import count, n_summed_up
 from normscale.errors import MissingExtra
 
 if TYPE_CHECKING:
@@ -28,35 +30,17 @@ _CLASSES = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NO
 """How verdicts are coloured in a page."""
 
 
-def to_markdown(table: ReportTable) -> str:
-    """Headings, pipe tables with the best number bold, and notes.
+def to_csv(table: ReportTable) -> str:
+    """Every row with its section, numbers in full; nothing where there is none.
 
     Examples
     --------
     >>> from normscale.bench.report.table import Column, Section
-    >>> columns = [Column("Method"), Column("Ours", "value")]
-    >>> rows = [("MSP", 0.8), ("Energy", 0.9)]
-    >>> print(to_markdown(ReportTable("t", "Scores", columns, [Section("AUROC", rows, frozenset({(1, 1)}))])))
-    ## Scores
-    <BLANKLINE>
-    ### AUROC
-    <BLANKLINE>
-    | Method | Ours |
-    |:---|---:|
-    | MSP | 0.8000 |
-    | Energy | **0.9000** |
+    >>> print(to_csv(ReportTable("t", "T", [Column("Method"), Column("Ours", "value")], [Section("", [("MSP", 0.8)])])))
+    Method,Ours
+    MSP,0.8
     <BLANKLINE>
     """
-    return render("table.md.j2", table=table).rstrip("\n") + "\n"
-
-
-def to_latex(table: ReportTable) -> str:
-    """One ``table`` per section, with booktabs rules; the notes follow the last."""
-    return render("table.tex.j2", table=table)
-
-
-def to_csv(table: ReportTable) -> str:
-    """Every row with its section, numbers in full; nothing where there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     titled = len(table.sections) > 1
@@ -66,7 +50,12 @@ def to_csv(table: ReportTable) -> str:
     return text.getvalue()
 
 
-RENDERERS: dict[str, Callable[[ReportTable], str]] = {"md": to_markdown, "tex": to_latex, "csv": to_csv}
+RENDERERS: dict[str, Callable[[ReportTable], str]] = {
+    "md": lambda table: render("table.md.j2", table=table).rstrip("\n") + "\n",
+    "tex": lambda table: render("table.tex.j2", table=table),
+    "csv": to_csv,
+}
+"""From the suffix of a file to what makes its text of a table."""
 
 
 def render(template: str, **values: Any) -> str:
@@ -90,9 +79,12 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        extensions=["jinja2.ext.do"],
     )
     made.filters |= {"latex": latex_text, "markdown": markdown_text, "label": _label, "spans": _html_spans}
+    made.tests["auroc"] = lambda heading: heading.startswith("AUROC")
     made.globals |= {"version": __version__, "verdict_class": lambda text: _CLASSES.get(text, ""), "file": _file}
+    made.globals |= {"count": count, "n_summed_up": n_summed_up, "title_of": title_of}
     return made
 
 

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from normscale.bench.experiments.measurement import Measurement
@@ -13,7 +14,7 @@ from normscale.bench.experiments.methods import title_of
 from normscale.bench.experiments.run_folder import RunFolder, read_results
 from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.bench.report.paired import Resampled, resample
-from normscale.bench.report.published import BesideReference, OodGroupReference, Reference
+from normscale.bench.report.published import Additions, PublishedValue, Reference
 from normscale.bench.report.scoreboard import Average, Scoreboard
 from normscale.errors import InvalidInput
 
@@ -28,7 +29,8 @@ class ReportedRun(NamedTuple):
     networks: Mapping[int, tuple[RunFolder, int]]
     """By seed in this report: the folder, and the seed there."""
     board: Scoreboard
-    beside: BesideReference
+    reference: Reference
+    """What was published; empty if it shares no OoD set with the run."""
     accuracies: Mapping[int, float]
     planned: tuple[str, ...] = ()
     """The methods that were asked for; some may have no cell."""
@@ -48,34 +50,31 @@ class ReportedRun(NamedTuple):
     @property
     def shared(self) -> tuple[str, ...]:
         """The OoD sets that are compared with the reference: those that it has too, or all if there is none."""
-        block = self.board.block.ood_sets
-        return tuple(name for name in block if name in self.beside.ood_sets) if self.beside.is_there else block
+        known = {ood_set for ood_set, _, _ in self.reference.values}
+        return tuple(name for name in self.board.block.ood_sets if not known or name in known)
 
-    def average(self, metric: str, method: str) -> Average | None:
+    def average(self, metric: str, method: str) -> Average:
         """Of a method over the shared OoD sets."""
         return self.board.average(metric, method, self.shared)
 
-    def published(self, metric: str, method: str) -> float | None:
-        """The reference's average over the same sets; None if it does not have the method on all of them."""
-        side = self.beside.average(metric, method)
-        return side.theirs if side is not None and side.ood_sets == self.shared else None
+    def published(self, metric: str, method: str) -> PublishedValue | None:
+        """The reference's mean over the shared OoD sets, of its means and of its ±; None if it lacks one of them."""
+        printed = [self.reference.values.get((name, method, metric)) for name in self.shared]
+        known = [value for value in printed if value is not None]
+        if not known or len(known) < len(printed):
+            return None
+        return PublishedValue(fmean(value.mean for value in known), fmean(value.std for value in known))
 
     def scores(self, seed: int, ood_set: str, method: str) -> ScoredPair:
         """The scores behind a cell."""
         run, own = self.networks[seed]
         return run.load_cell(own, ood_set, method)[1]
 
-    def share(self, ood_set: str) -> float:
-        """Share of OoD rows in the stream of an OoD set and the test set."""
-        n_ood = self.board.n_ood(ood_set)
-        return n_ood / (n_ood + self.board.n_id())
-
 
 def read_runs(
     folders: Sequence[Folder],
+    additions: Additions = Additions(),  # noqa: B008 - a tuple
     *,
-    reference: Callable[[RunFolder], Reference | None] = lambda _: None,
-    groups: OodGroupReference | None = None,
     further: bool = False,
     as_seeds: bool = False,
     resamples: int = 1000,
@@ -86,9 +85,8 @@ def read_runs(
     Parameters
     ----------
     folders : paths
-    reference : function from a run to what was published for it
-    groups : OodGroupReference, optional
-        Titles of sets.
+    additions : Additions
+        Published numbers, and titles of sets.
     further : bool
         Read the methods that were measured besides the plan's, for a leaderboard; then nothing is resampled.
     as_seeds : bool
@@ -96,86 +94,72 @@ def read_runs(
     resamples : int
         Of rows, where the scores are on disk and ``comparisons.json`` is not of these cells.
     tick : callable
-        Told the OoD set after each step of the resampling.
-
-    Raises
-    ------
-    InvalidInput
-        If a run has no results, or is named twice.
+        Called with the OoD set after each step of the resampling.
     """
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")
-    opened = [RunFolder.open(folder) for folder in folders]
-    if as_seeds:
-        together: dict[str, list[RunFolder]] = {}
-        for run in opened:
-            together.setdefault(run.plan.in_set, []).append(run)
-        kinds = list(together.values())
-    else:
-        kinds = [[run] for run in opened]
-    set_titles = groups.set_titles if groups is not None else {}
-    titles = [set_titles.get(kind[0].plan.in_set, kind[0].plan.in_set) for kind in kinds]
-    paths = [kind[0].path for kind in kinds]
-    names = distinct_titles(
-        titles,
-        [kind[0].plan.name for kind in kinds],
-        [path.resolve().name for path in paths],
-        [os.fspath(path) for path in paths],
+    kinds: dict[object, list[RunFolder]] = {}
+    for run in map(RunFolder.open, folders):
+        kinds.setdefault(run.plan.in_set if as_seeds else run.path, []).append(run)
+    first = [kind[0] for kind in kinds.values()]
+    titles = distinct_titles(
+        [additions.groups.set_titles.get(run.plan.in_set, run.plan.in_set) for run in first],
+        [run.plan.name for run in first],
+        [run.path.resolve().name for run in first],
+        [os.fspath(run.path) for run in first],
     )
-    return [
-        _read(kind, name, reference, further=further, resamples=0 if further else resamples, tick=tick)
-        for kind, name in zip(kinds, names, strict=True)
-    ]
+    found = []
+    for kind, title in zip(kinds.values(), titles, strict=True):
+        read, has_scores = _read(kind, title, additions, further)
+        found.append(read if further else _with_resampled(read, len(kind) == 1, has_scores, resamples, tick))
+    return found
 
 
-def _read(
-    kind: Sequence[RunFolder],
-    title: str,
-    reference: Callable[[RunFolder], Reference | None],
-    *,
-    further: bool,
-    resamples: int,
-    tick: Callable[[str], None],
-) -> ReportedRun:
-    first = kind[0]
-    networks: dict[int, tuple[RunFolder, int]] = {}
+def _read(kind: Sequence[RunFolder], title: str, additions: Additions, further: bool) -> tuple[ReportedRun, bool]:
+    """A run, and whether the scores behind its cells are there."""
+    first, has_scores = kind[0], True
     cells: list[Measurement] = []
+    networks: dict[int, tuple[RunFolder, int]] = {}
     accuracies: dict[int, float] = {}
-    has_scores = True
     for run in kind:
         found, right, with_scores = _cells_of(run, further=further)
         has_scores = has_scores and with_scores
-        for seed in dict.fromkeys([cell.seed or 0 for cell in found]):
+        for seed in dict.fromkeys([*(cell.seed or 0 for cell in found), *right]):
             new = seed if len(kind) == 1 else len(networks)
             networks[new] = run, seed
             cells += [cell._replace(seed=new) for cell in found if (cell.seed or 0) == seed]
-            if seed in right:
-                accuracies[new] = right[seed]
-        if len(kind) == 1:
-            accuracies = right
-    board = Scoreboard(cells, first.plan.subject, trained=bool(first.plan.network))
+            accuracies |= {new: right[seed]} if seed in right else {}
     if len(kind) > 1:
         _require_same_rows(cells, title)
-    beside = BesideReference(board, reference(first))
+    board = Scoreboard(cells, first.plan.subject, trained=bool(first.plan.network))
+    reference = additions.reference(first) or Reference()
+    if not {ood_set for ood_set, _, _ in reference.values} & set(board.ood_sets):
+        reference = Reference()
     planned = first.plan.measured if further else first.plan.methods
-    read = ReportedRun(title, first, networks, board, beside, accuracies, planned)
-    kept = Resampled.load(first) if len(kind) == 1 else None
-    if kept is not None and kept.fits(board) and (kept.intervals or not has_scores):
+    return ReportedRun(title, first, networks, board, reference, accuracies, planned), has_scores
+
+
+def _with_resampled(
+    read: ReportedRun, alone: bool, has_scores: bool, resamples: int, tick: Callable[[str], None]
+) -> ReportedRun:
+    """The run with the comparisons that were kept, if they are of its cells, or with new ones."""
+    kept = Resampled.load(read.run) if alone else None
+    if kept is not None and kept.fits(read.board) and (kept.intervals or not has_scores):
         return read._replace(resampled=kept)
-    if has_scores and resamples:
-        made = resample(board, read.scores, resamples=resamples, tick=tick)
-        if len(kind) == 1:
-            made.save(first)
-        return read._replace(resampled=made)
-    why = "no comparison of them was recorded" if kept is None else "the comparisons kept are of other cells"
-    return read._replace(why_not_resampled="" if further else f"its scores are not there, and {why}")
+    if not has_scores or not resamples:
+        why = "no comparison of them was recorded" if kept is None else "the comparisons kept are of other cells"
+        return read._replace(why_not_resampled=f"its scores are not there, and {why}")
+    made = resample(read.board, read.scores, resamples=resamples, tick=tick)
+    if alone:
+        made.save(read.run)
+    return read._replace(resampled=made)
 
 
 def _cells_of(run: RunFolder, *, further: bool) -> tuple[list[Measurement], dict[int, float], bool]:
     """The cells of a run, accuracies by seed, and whether the scores are there."""
-    cells, accuracies = run.cells(run.plan.measured if further else None), accuracies_of(run)
+    cells = run.cells(run.plan.measured if further else None)
     if cells:
-        return cells, accuracies, True
+        return cells, accuracies_of(run), True
     cells, accuracies = read_results(run.results)
     if further:
         cells = [*cells, *read_results(run.further_results).cells]
@@ -215,7 +199,7 @@ def accuracies_of(run: RunFolder) -> dict[int, float]:
 
 
 def distinct_titles(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
-    """Titles, those that stand more than once with the first of further names that makes them distinct.
+    """Titles, those that occur more than once with the first of further names that makes them distinct.
 
     Examples
     --------
@@ -225,20 +209,15 @@ def distinct_titles(titles: Sequence[str], *further: Sequence[str]) -> list[str]
     found = list(titles)
     for names in further:
         often = Counter(found)
-        found = [
-            one if often[one] == 1 else f"{title} ({name})"
-            for one, title, name in zip(found, titles, names, strict=True)
-        ]
+        both = zip(found, titles, names, strict=True)
+        found = [one if often[one] == 1 else f"{title} ({name})" for one, title, name in both]
     return found
 
 
 def n_unfinished(one: ReportedRun, ood_sets: Sequence[str]) -> int:
-    """How many cells on these OoD sets are not there yet.
-
-    A method that failed is not waited for, and outputs of somebody's own were all measured when they were written.
-    """
+    """How many cells on these OoD sets are not there yet; a method that failed is not waited for."""
     plan = one.run.plan
-    if not plan.network:
+    if not plan.network:  # outputs of somebody's own were all measured when they were written
         return 0
     failed = {(method, seed) for seed in plan.seeds for method in one.run.failures(seed)}
     wanted = [(method, seed) for method in plan.methods for seed in plan.seeds if (method, seed) not in failed]
@@ -247,21 +226,17 @@ def n_unfinished(one: ReportedRun, ood_sets: Sequence[str]) -> int:
 
 def not_measured(one: ReportedRun, ood_set: str) -> list[str]:
     """Methods of the plan that lack a cell on an OoD set."""
-    seeds = one.board.seeds
-    return [
-        name for name in one.run.plan.methods if any((name, ood_set, seed) not in one.board.cells for seed in seeds)
-    ]
+    return [name for name in one.run.plan.methods if one.board.seeds_of(name, ood_set) != one.board.seeds]
 
 
 def gaps(one: ReportedRun) -> list[str]:
     """What a run lacks, and why."""
-    missing, board, plan = one.run.missing(), one.board, one.run.plan
-    found = [f"Missing: {name} ({why})." for name, why in missing.items() if name not in board.ood_sets]
+    missing, board, plan, why = one.run.missing(), one.board, one.run.plan, one.run.every_failure()
+    found = [f"Missing: {name} ({reason})." for name, reason in missing.items() if name not in board.ood_sets]
     wanted = [name for name in plan.ood if name in board.ood_sets or name not in missing]
     if to_come := n_unfinished(one, wanted):
         n_done = sum(key[0] in plan.methods for key in board.cells)
         found.append(f"Not finished: {n_done} of {n_done + to_come} cells are there.")
-    why = one.run.every_failure()
     lost = dict.fromkeys(method for name in wanted for method in not_measured(one, name) if method in why)
     found += [f"Without {title_of(method)}: {why[method]}" for method in lost]
     if one.why_not_resampled:

@@ -1,20 +1,19 @@
-"""A table as data: titled columns of a kind, rows in sections, what is best, and notes. Renderers make it visible."""
+"""A table as data: titled columns of a kind, rows in sections, the best numbers, and notes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 Value: TypeAlias = str | int | float | None
-Kind: TypeAlias = Literal["text", "count", "value", "spread", "difference", "percent", "points"]
+Kind: TypeAlias = Literal["text", "count", "value", "ranked", "spread", "difference", "percent", "points"]
 Row: TypeAlias = tuple[Value, ...]
 
 NOTHING = "–"
-"""Stands where there is no number."""
-
 _FORMS: dict[str, str] = {
     "count": "{:,}",
     "value": "{:.4f}",
+    "ranked": "{:.4f}",
     "spread": "±{:.4f}",
     "difference": "{:+.4f}",
     "percent": "{:.2f} %",
@@ -23,12 +22,10 @@ _FORMS: dict[str, str] = {
 
 
 class Column(NamedTuple):
-    """A column's title, and how its numbers are written."""
+    """A column's title, and how its numbers are written. The best number of a ``ranked`` one is bold."""
 
     title: str
     kind: Kind = "text"
-    between: tuple[int, int] | None = None
-    """Of a difference: the columns it is between. It is shown as the difference of the numbers shown there."""
 
     @property
     def is_number(self) -> bool:
@@ -45,20 +42,14 @@ class Column(NamedTuple):
         >>> Column("Paper", "value").show(None), Column("Accuracy", "percent").show(0.929)
         ('–', '92.90 %')
         """
-        if value is None:
-            return NOTHING
-        if isinstance(value, str):
-            return value
+        if value is None or isinstance(value, str):
+            return NOTHING if value is None else value
         shown = 100 * value if self.kind in ("percent", "points") else value
         return _FORMS[self.kind].format(shown).replace("-", "−")
 
-    def rounded(self, value: float) -> float:
-        """The number that :meth:`show` shows."""
-        return round(100 * value, 2) / 100 if self.kind in ("percent", "points") else round(value, 4)
-
 
 class Section(NamedTuple):
-    """Rows that belong together: those of one metric, mostly."""
+    """Rows that belong together, such as those of one metric."""
 
     title: str
     rows: list[Row]
@@ -67,14 +58,7 @@ class Section(NamedTuple):
 
 
 class ReportTable(NamedTuple):
-    """A table with one or more sections of the same columns.
-
-    Examples
-    --------
-    >>> table = ReportTable("rows", "Rows", [Column("Set"), Column("Rows", "count")], [Section("", [("svhn", 26032)])])
-    >>> table.shown()
-    [[['svhn', '26,032']]]
-    """
+    """A table with one or more sections of the same columns."""
 
     name: str
     """Of its files."""
@@ -86,37 +70,43 @@ class ReportTable(NamedTuple):
     """What tells the sections apart, in a CSV file."""
 
     def shown(self) -> list[list[list[str]]]:
-        """The values of every section, row and column for people.
-
-        Examples
-        --------
-        >>> columns = [Column("Ours", "value"), Column("Paper", "value"), Column("Difference", "difference", (0, 1))]
-        >>> ReportTable("t", "T", columns, [Section("", [(0.93064, 0.80196, 0.93064 - 0.80196)])]).shown()[0][0]
-        ['0.9306', '0.8020', '+0.1286']
-        """
-        return [[self._shown_row(row) for row in section.rows] for section in self.sections]
-
-    def _shown_row(self, row: Row) -> list[str]:
-        return [column.show(self._seen(column, row, value)) for column, value in zip(self.columns, row, strict=True)]
-
-    def _seen(self, column: Column, row: Row, value: Value) -> Value:
-        """The value, or the difference that a reader of the other columns would find."""
-        if column.between is None or not isinstance(value, float):
-            return value
-        first, second = (self.columns[place].rounded(float(row[place] or 0.0)) for place in column.between)
-        return first - second
+        """The values of every section, row and column for people."""
+        return [
+            [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in section.rows]
+            for section in self.sections
+        ]
 
 
-def best_of(values: Mapping[tuple[int, int], Value], *, highest: bool) -> frozenset[tuple[int, int]]:
-    """The places of the highest (or lowest) number; every one of them, if they tie.
+def table_of(
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    sections: Mapping[str, Sequence[Row]],
+    notes: Iterable[str] = (),
+    section_column: str = "metric",
+) -> ReportTable:
+    """Make a table without the columns in which nothing stands, with the best of every ``ranked`` column.
+
+    Lower is better where an arrow in the title of the column, or of the section, points down.
 
     Examples
     --------
-    >>> best_of({(0, 1): 0.8, (1, 1): 0.9, (2, 1): None}, highest=True)
-    frozenset({(1, 1)})
+    >>> columns = [Column("Method"), Column("Note"), Column("FPR95 ↓", "ranked")]
+    >>> made = table_of("t", "T", columns, {"Static": [("MSP", "", 0.3), ("Energy", "", 0.2)]})
+    >>> [column.title for column in made.columns], made.sections[0].best
+    (['Method', 'FPR95 ↓'], frozenset({(1, 1)}))
     """
-    numbers = {place: value for place, value in values.items() if isinstance(value, (int, float))}
-    if len(numbers) < 2:  # the best of one is no news
-        return frozenset()
-    wanted = max(numbers.values()) if highest else min(numbers.values())
-    return frozenset(place for place, value in numbers.items() if value == wanted)
+    rows = [row for many in sections.values() for row in many]
+    kept = [place for place in range(len(columns)) if not place or any(row[place] not in (None, "") for row in rows)]
+    shown = [columns[place] for place in kept]
+    made = []
+    for heading, many in sections.items():
+        left = [tuple(row[place] for place in kept) for row in many]
+        best: set[tuple[int, int]] = set()
+        for j, column in enumerate(shown):
+            numbers = {(i, j): row[j] for i, row in enumerate(left) if isinstance(row[j], float)}
+            if column.kind == "ranked" and len(numbers) > 1:  # the best of one is no news
+                wanted = (min if "↓" in f"{column.title}{heading}" else max)(numbers.values())  # type: ignore[type-var]
+                best |= {place for place, value in numbers.items() if value == wanted}
+        made.append(Section(heading, left, frozenset(best)))
+    return ReportTable(name, title, shown, made, list(notes), section_column)

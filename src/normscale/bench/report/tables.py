@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
+from typing import Any
 
-from normscale.bench.experiments.methods import find_method, title_of
+from normscale.bench.experiments.methods import Method, find_method, title_of
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.experiments.stress_summary import RULE, summarise
-from normscale.bench.report.fitted_on import NOT_ON_OOD, fitted_on, parameters_of
-from normscale.bench.report.paired import ALL_SETS, Comparison
-from normscale.bench.report.published import ALL, FAR, NEAR, OodGroupReference
+from normscale.bench.report.paired import ALL_SETS
+from normscale.bench.report.published import OodGroupReference, OodGroups, PublishedValue
 from normscale.bench.report.runs import ReportedRun, n_unfinished, not_measured
-from normscale.bench.report.table import Column, ReportTable, Row, Section, Value, best_of
+from normscale.bench.report.table import Column, ReportTable, Row, Value, table_of
 from normscale.detectors.base import Setting
 from normscale.errors import InvalidInput, UnknownDetector
 from normscale.metrics import METRICS
+from normscale.outputs import ATTACKED, PERTURBED_LOGITS
 
 SETTINGS = {
     Setting.FROZEN.value: "Static",
@@ -33,14 +34,19 @@ PER_CLASS_NOTE = (
     "Ranked per predicted class: the mean of one ranking for each class. It forgives scores that mean different things "
     "for different classes, and cannot be compared with one ranking of all inputs."
 )
+NOT_ON_OOD = (
+    "No parameter was chosen here by how a method does on OoD inputs; defaults are those of the methods' authors."
+)
 AUROC = "auroc"
-_LEFT_TO_DETAILS = ("aupr_in", "fpr95_in")
-"""Metrics that only the tables of every OoD set have."""
 OVER_SEEDS, OVER_SETS = "± over seeds", "± over OoD sets"
-_SPREADS = {
+_SPREAD_NOTES = {
     OVER_SEEDS: "how much another training changes the average (population standard deviation of the seeds' means)",
     OVER_SETS: "how much the OoD sets differ (population standard deviation of the sets' means)",
 }
+_NO_NUMBERS = PublishedValue(None, None)  # type: ignore[arg-type]
+
+MethodColumn = tuple[Column, Callable[[str], Value]]
+"""A column, and what stands in it for a method."""
 
 
 def metric_title(metric: str) -> str:
@@ -51,31 +57,12 @@ def metric_title(metric: str) -> str:
     >>> metric_title("auroc"), metric_title("fpr95_out")
     ('AUROC ↑', 'FPR95, OoD positive ↓')
     """
-    known = METRICS[metric]
-    return f"{known.title} {'↑' if known.higher_is_better else '↓'}"
+    return f"{METRICS[metric].title} {'↑' if METRICS[metric].higher_is_better else '↓'}"
 
 
 def measured_metrics(one: ReportedRun) -> list[str]:
     """The registered metrics that every cell of a run has."""
-    cells = one.board.cells.values()
-    return [name for name in METRICS if all(name in cell.metrics for cell in cells)]
-
-
-def methods_of(runs: Sequence[ReportedRun]) -> list[str]:
-    """The methods of all runs, in the order in which they come."""
-    return list(dict.fromkeys(method for one in runs for method in (*one.board.methods, *one.planned)))
-
-
-def setting_of(runs: Sequence[ReportedRun], method: str) -> str:
-    """How a method was measured; of one without cells, how it would be."""
-    for one in runs:
-        for cell in one.board.cells.values():
-            if cell.method == method:
-                return str(cell.setting)
-    try:
-        return find_method(method).setting.value
-    except (UnknownDetector, InvalidInput):
-        return Setting.FROZEN.value
+    return [name for name in METRICS if all(name in cell.metrics for cell in one.board.cells.values())]
 
 
 def first_of_each_set(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
@@ -83,53 +70,55 @@ def first_of_each_set(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     return list({one.in_set: one for one in reversed(runs)}.values())[::-1]
 
 
-def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
-    """AUROC over all OoD sets of every run, and their mean over the in-distribution sets; static and streamed apart."""
-    firsts = first_of_each_set(runs)
-    columns = [Column("Method"), *([Column("Mean", "value")] if len(firsts) > 1 else [])]
-    columns += [Column(one.title, "value") for one in runs]
-
-    def row(method: str) -> Row:
-        numbers = {one.title: _average(one, AUROC, method) for one in runs}
-        known = [value for one in firsts if (value := numbers[one.title]) is not None]
-        mean = fmean(known) if len(known) == len(firsts) else None
-        return (title_of(method), *([mean] if len(firsts) > 1 else []), *numbers.values())
-
-    notes = ["Mean AUROC over all OoD sets of a run; best first.", APART]
-    if 1 < len(firsts) < len(runs):
-        notes.append(f"Mean: without {', '.join(one.title for one in runs if one not in firsts)}.")
-    sections = _by_setting(runs, row, dict.fromkeys(range(1, len(columns)), True))
-    return ReportTable("averages", "All methods on all in-distribution sets", columns, sections, notes, "statistics")
+def setting_of(runs: Sequence[ReportedRun], method: str) -> str:
+    """How a method was measured; of one without cells, how it would be."""
+    known = next((one.board.settings[method] for one in runs if method in one.board.settings), None)
+    found = _found(method)
+    return known or (Setting.FROZEN.value if found is None else found.setting.value)
 
 
-def _average(one: ReportedRun, metric: str, method: str) -> float | None:
-    found = one.board.average(metric, method)
-    return None if found is None else found.mean
+def _found(method: str) -> Method | None:
+    try:
+        return find_method(method)
+    except (UnknownDetector, InvalidInput):  # a name of somebody's own
+        return None
 
 
 def _by_setting(
-    runs: Sequence[ReportedRun],
-    row: Callable[[str], Row],
-    ranked: Mapping[int, bool],
-    rank: Callable[[str], Sequence[Value]] | None = None,
-) -> list[Section]:
-    """A section for every setting, best first by ``rank``, or by the numbers of the row; what has none comes last."""
-    sections = []
+    runs: Sequence[ReportedRun], columns: Sequence[MethodColumn], rank: Callable[[str], Sequence[Value]]
+) -> dict[str, list[Row]]:
+    """Rows for every setting, highest rank first; what has none comes last."""
+    methods = dict.fromkeys(method for one in runs for method in (*one.board.methods, *one.planned))
+    by_rank = sorted(methods, key=lambda method: [(value is None, -float(value or 0.0)) for value in rank(method)])
+    sections: dict[str, list[Row]] = {}
     for setting, heading in SETTINGS.items():
-        made = {method: row(method) for method in methods_of(runs) if setting_of(runs, method) == setting}
-        if made:
-            order = sorted(made, key=lambda one: descending(made[one][1:] if rank is None else rank(one)))
-            rows = [made[method] for method in order]
-            best: set[tuple[int, int]] = set()
-            for place, highest in ranked.items():
-                best |= best_of({(i, place): one[place] for i, one in enumerate(rows)}, highest=highest)
-            sections.append(Section(heading, rows, frozenset(best)))
+        chosen = [method for method in by_rank if setting_of(runs, method) == setting]
+        if chosen:
+            sections[heading] = [tuple(value(method) for _, value in columns) for method in chosen]
     return sections
 
 
-def descending(values: Sequence[Value]) -> tuple[tuple[bool, float], ...]:
-    """A key that sorts the highest first and what is missing last."""
-    return tuple((not isinstance(one, (int, float)), -one if isinstance(one, (int, float)) else 0.0) for one in values)
+def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
+    """AUROC over all OoD sets of every run, and their mean over the in-distribution sets; static and streamed apart."""
+    firsts = first_of_each_set(runs)
+
+    def mean(method: str) -> float | None:
+        numbers = [one.board.average(AUROC, method).mean for one in firsts]
+        known = [number for number in numbers if number is not None]
+        return fmean(known) if len(known) == len(firsts) > 1 else None
+
+    columns: list[MethodColumn] = [(Column("Method"), title_of), (Column("Mean", "ranked"), mean)]
+    columns += [(Column(one.title, "ranked"), _mean(one, AUROC)) for one in runs]
+    notes = ["Mean AUROC over all OoD sets of a run; best first.", APART]
+    if 1 < len(firsts) < len(runs):
+        notes.append(f"Mean: without {', '.join(one.title for one in runs if one not in firsts)}.")
+    sections = _by_setting(runs, columns, lambda method: [value(method) for _, value in columns[1:]])
+    title = "All methods on all in-distribution sets"
+    return table_of("averages", title, [column for column, _ in columns], sections, notes, "statistics")
+
+
+def _mean(one: ReportedRun, metric: str, ood_sets: Sequence[str] | None = None) -> Callable[[str], Value]:
+    return lambda method: one.board.average(metric, method, ood_sets).mean
 
 
 def comparison_table(
@@ -137,77 +126,53 @@ def comparison_table(
 ) -> ReportTable:
     """Every method of a run, averaged over the OoD sets, best first; with ``groups`` also over near and far sets."""
     board, block = one.board, one.board.block
-    left_out = _LEFT_TO_DETAILS if len(board.ood_sets) > 1 else ()
+    left_out = ("aupr_in", "fpr95_in") if len(board.ood_sets) > 1 else ()
     metrics = [metric for metric in measured_metrics(one) if metric not in (AUROC, *left_out)]
-    spreads = {OVER_SEEDS: len(block.seeds) > 1, OVER_SETS: len(block.ood_sets) > 1}
-    shown = [title for title, there in spreads.items() if there]
-    known = {} if groups is None else {g: groups.members(one.in_set, g, block.ood_sets) for g in (NEAR, FAR)}
-    near_far = [group for group, sets in known.items() if sets]
-    published = {} if groups is None else groups.published
-    has_published = any((one.in_set, method) in published for method in board.methods)
-    columns = [
-        Column("Method"),
-        Column(metric_title(AUROC), "value"),
-        *(Column(title, "spread") for title in shown),
-        *(Column(f"{group.capitalize()} AUROC ↑", "value") for group in near_far),
-        *(Column(metric_title(metric), "value") for metric in metrics),
-        *([Column("Published near", "value"), Column("Published far", "value")] if has_published else []),
-        *([Column("Reads"), Column("Remark")] if details else []),
+    known = (groups or OodGroupReference()).groups.get(one.in_set, OodGroups())
+    sets = {group: groups.members(one.in_set, group, block.ood_sets) if groups else [] for group in ("near", "far")}
+    ends = {} if one.resampled is None else one.resampled.intervals
+
+    columns: list[MethodColumn] = [
+        (Column("Method"), title_of),
+        (Column(metric_title(AUROC), "ranked"), _mean(one, AUROC)),
+        (Column("from", "value"), lambda method: ends.get(method, (None, None))[0]),
+        (Column("to", "value"), lambda method: ends.get(method, (None, None))[1]),
+        (Column(OVER_SEEDS, "spread"), lambda method: board.average(AUROC, method).over_seeds),
+        (Column(OVER_SETS, "spread"), lambda method: board.average(AUROC, method).over_sets),
+        *((Column(f"{group.capitalize()} AUROC ↑", "ranked"), _mean(one, AUROC, sets[group])) for group in sets),
+        *((Column(metric_title(metric), "ranked"), _mean(one, metric)) for metric in metrics),
+        (Column("Published near", "value"), lambda method: known.auroc.get(method, (None, None))[0]),
+        (Column("Published far", "value"), lambda method: known.auroc.get(method, (None, None))[1]),
     ]
-
-    def row(method: str) -> Row:
-        average = board.average(AUROC, method)
-        spread = {} if average is None else {OVER_SEEDS: average.over_seeds, OVER_SETS: average.over_sets}
-        means = [board.average(AUROC, method, known[group]) for group in near_far]
-        theirs = published.get((one.in_set, method))
-        return (
-            title_of(method),
-            None if average is None else average.mean,
-            *(spread.get(title) for title in shown),
-            *(None if mean is None else mean.mean for mean in means),
-            *(_average(one, metric, method) for metric in metrics),
-            *(((None, None) if theirs is None else (theirs.near, theirs.far)) if has_published else ()),
-            *((_reads(method), _remark(one, method, groups)) if details else ()),
-        )
-
-    higher = {1: True}
-    for place, column in enumerate(columns):
-        if column.kind == "value":
-            higher[place] = not column.title.endswith("↓")
-    notes = [_what_is_averaged(one), *(f"{title}: {_SPREADS[title]}." for title in shown), APART]
-    if lacking := [title_of(name) for name in board.methods if name not in block.methods]:
+    if details:
+        columns += [(Column("Reads"), _reads), (Column("Remark"), lambda method: _remark(one, method, groups))]
+    sections = _by_setting([one], columns, lambda method: [board.average(AUROC, method).mean])
+    made = table_of(
+        name, "All methods, averaged over the OoD sets", [c for c, _ in columns], sections, (), "statistics"
+    )
+    shown = {column.title for column in made.columns}
+    seeds = f" and {count(len(block.seeds), 'seed')}" if board.trained else ""
+    notes = [f"Averages over {count(len(block.ood_sets), 'OoD set')} ({', '.join(block.ood_sets)}){seeds}."]
+    notes += ["From, to: the 95 % interval of the AUROC from resampled rows."] if "from" in shown else []
+    notes += [f"{title}: {text}." for title, text in _SPREAD_NOTES.items() if title in shown]
+    notes.append(APART)
+    if lacking := [title_of(method) for method in board.methods if method not in block.methods]:
         notes.append(f"Without an average, because cells are missing: {', '.join(lacking)}.")
-    if groups is not None:
-        notes += _group_notes(one, groups, has_published=has_published)
-    notes += [PER_CLASS_NOTE] if board.per_class else []
-    return ReportTable(name, "All methods, averaged over the OoD sets", columns, _by_setting([one], row, higher), notes,
-                       "statistics")  # fmt: skip
-
-
-def _what_is_averaged(one: ReportedRun) -> str:
-    block = one.board.block
-    sets = f"{count(len(block.ood_sets), 'OoD set')} ({', '.join(block.ood_sets)})"
-    return f"Averages over {sets}" + (f" and {count(len(block.seeds), 'seed')}." if one.board.trained else ".")
-
-
-def _group_notes(one: ReportedRun, groups: OodGroupReference, *, has_published: bool) -> list[str]:
-    block, defined = one.board.block.ood_sets, groups.groups_of(one.in_set)
-    notes = []
-    for group in (NEAR, FAR):
-        there, absent = groups.members(one.in_set, group, block), groups.absent(one.in_set, group, block)
-        text = f"{group.capitalize()}: {', '.join(there) or 'none'}"
-        notes.append(f"{text}; not measured: {', '.join(absent)}." if absent else f"{text}.")
-    notes[-1] += f" Groups by {defined.defined_by}."
-    if has_published:
+    if groups is not None and any(sets.values()):
+        for group, there in sets.items():
+            absent = groups.absent(one.in_set, group, block.ood_sets)
+            notes.append(f"{group.capitalize()}: {', '.join(there) or 'none'}")
+            notes[-1] += f"; not measured: {', '.join(absent)}." if absent else "."
+        notes[-1] += f" Groups by {known.defined_by}."
+    if groups is not None and "Published near" in shown:
         notes.append(f"Published: {groups.source}. Other networks and sets: compare the order, not the numbers.")
-    return notes if groups.members(one.in_set, ALL, block) else []
+    notes += [PER_CLASS_NOTE] if Setting.PER_CLASS.value in board.settings.values() else []
+    return made._replace(notes=notes)
 
 
 def _reads(method: str) -> str:
-    try:
-        return ", ".join(find_method(method).detector.reads)
-    except (UnknownDetector, InvalidInput):
-        return ""
+    found = _found(method)
+    return "" if found is None else ", ".join(found.detector.reads)
 
 
 def _remark(one: ReportedRun, method: str, groups: OodGroupReference | None) -> str:
@@ -216,98 +181,75 @@ def _remark(one: ReportedRun, method: str, groups: OodGroupReference | None) -> 
     return "" if groups is None else groups.remarks.get(method, "")
 
 
-def per_set_table(one: ReportedRun, name: str) -> ReportTable:
+def per_set_table(one: ReportedRun, file: str) -> ReportTable:
     """A row for every method, a column for every OoD set with its share of the stream; a section for every metric."""
     board = one.board
-    columns = [Column("Method")]
-    columns += [Column(f"{ood_set} ({100 * one.share(ood_set):.0f} % OoD)", "value") for ood_set in board.ood_sets]
-    sections: list[Section] = []
+    sections: dict[str, list[Row]] = {}
     for metric in measured_metrics(one):
-        higher = METRICS[metric].higher_is_better
+        sign = 1.0 if METRICS[metric].higher_is_better else -1.0
 
-        def row(method: str, metric: str = metric) -> Row:
-            means = [board.mean(metric, method, ood_set) for ood_set in board.ood_sets]
-            return (title_of(method), *(None if mean is None else mean.mean for mean in means))
-
-        def rank(method: str, metric: str = metric, sign: float = 1.0 if higher else -1.0) -> list[Value]:
-            average = _average(one, metric, method)
+        def rank(method: str, metric: str = metric, sign: float = sign) -> list[Value]:
+            average = board.average(metric, method).mean
             return [None if average is None else sign * average]
 
-        sections += [
-            section._replace(title=f"{metric_title(metric)}, {section.title.lower()}")
-            for section in _by_setting([one], row, dict.fromkeys(range(1, len(columns)), higher), rank)
+        def on(ood_set: str, metric: str = metric) -> Callable[[str], Value]:
+            return lambda method: board.mean(metric, method, ood_set).mean
+
+        columns: list[MethodColumn] = [(Column("Method"), title_of)]
+        columns += [
+            (Column(f"{name} ({100 * board.share(name):.0f} % OoD)", "ranked"), on(name)) for name in board.ood_sets
         ]
+        made = _by_setting([one], columns, rank)
+        sections |= {f"{metric_title(metric)}, {heading.lower()}": rows for heading, rows in made.items()}
     notes = ["In brackets: the share of OoD rows in the stream of the test set and this OoD set."]
     notes += ["Means over seeds."] if len(board.seeds) > 1 else []
-    return ReportTable(name, "Every OoD set", columns, sections, notes)
-
-
-def published_table(one: ReportedRun, name: str) -> ReportTable | None:
-    """Ours beside the reference's, averaged over the OoD sets that both have; None without a reference."""
-    theirs = one.beside.reference
-    if not one.beside.is_there:
-        return None
-    columns = [
-        Column("Method"), Column("Ours", "value"), Column(theirs.title, "value"),
-        Column(f"Ours − {theirs.name}", "difference", (1, 2)),
-    ]  # fmt: skip
-    sections = []
-    for metric in measured_metrics(one):
-        rows: list[Row] = []
-        for method in one.board.methods:
-            side = one.beside.average(metric, method)
-            if side is not None:
-                rows.append((title_of(method), side.ours, side.theirs, side.difference))
-        if rows:
-            rows.sort(key=lambda row, sign=1 if METRICS[metric].higher_is_better else -1: descending(  # type: ignore[misc]
-                [sign * float(row[1] or 0.0)]))  # fmt: skip
-            sections.append(Section(metric_title(metric), rows))
-    notes = [f"Both averages are over the OoD sets that both have: {', '.join(one.shared)}.", *size_notes(one)]
-    notes += [note for method, note in theirs.notes.items() if method in one.board.methods]
-    return ReportTable(name, f"Beside the {theirs.name}", columns, sections, notes)
-
-
-def size_notes(one: ReportedRun) -> list[str]:
-    """Which OoD sets are smaller or larger than in the reference, and so another share of their streams."""
-    theirs, other = one.beside.reference, []
-    for name in one.beside.ood_sets:
-        here, there = one.board.n_ood(name), one.beside.size(name)
-        if there not in (None, here) and there is not None:
-            share = "" if theirs.n_id is None else f", {100 * there / (there + theirs.n_id):.0f} % of the stream"
-            other.append(f"{name} {here:,}, {100 * one.share(name):.0f} % ({theirs.name} {there:,}{share})")
-    return [f"Other sizes than the {theirs.name}'s, so other shares of OoD: {'; '.join(other)}."] if other else []
+    return table_of(file, "Every OoD set", [column for column, _ in columns], sections, notes)
 
 
 def expanded_table(one: ReportedRun, name: str) -> ReportTable | None:
-    """Every method on every OoD set with spread and reference; None if :func:`per_set_table` says it all."""
-    board, beside = one.board, one.beside
-    several = len(board.seeds) > 1
-    if not several and not beside.is_there:
+    """Every method on every OoD set and over those that the reference has too, with spread and reference.
+
+    None if :func:`per_set_table` says it all.
+    """
+    board, reference = one.board, one.reference
+    if len(board.seeds) < 2 and not reference.name:
         return None
-    theirs, ours = beside.reference, "Ours" if beside.is_there else "Mean"
-    columns = [Column("OoD set"), Column("Share of OoD", "percent"), Column("Method"), Column(ours, "value")]
-    columns += [Column(OVER_SEEDS, "spread")] if several else []
-    n_own = len(columns)
-    if beside.is_there:
-        columns += [
-            Column(theirs.title, "value"),
-            Column(f"{theirs.title} {OVER_SEEDS}", "spread"),
-            Column(f"Ours − {theirs.name}", "difference", (3, n_own)),
-        ]
-    sections = []
+    theirs, over = reference.name.capitalize(), f"mean of {len(one.shared)}"
+    columns = [
+        Column("Method"), Column("OoD set"), Column("Share of OoD", "percent"),
+        Column("Ours" if theirs else "Mean", "value"), Column(OVER_SEEDS, "spread"), Column(theirs, "value"),
+        Column(f"{theirs} {OVER_SEEDS}", "spread"), Column(f"Ours − {reference.name}", "difference"),
+    ]  # fmt: skip
+    averages: dict[str, list[Row]] = {}
+    every: dict[str, list[Row]] = {}
     for metric in measured_metrics(one):
         rows: list[Row] = []
-        for ood_set in board.ood_sets:
-            for method in board.methods:
-                mean = board.mean(metric, method, ood_set)
-                if mean is None:
-                    continue
-                printed = beside.value(metric, method, ood_set)
-                both = (None,) * 3 if printed is None else (printed.mean, printed.std, mean.mean - printed.mean)
-                own = (mean.mean, mean.over_seeds) if several else (mean.mean,)
-                rows.append((ood_set, one.share(ood_set), title_of(method), *own, *both[: len(columns) - n_own]))
-        sections.append(Section(metric_title(metric), rows))
-    return ReportTable(name, "Every method on every OoD set", columns, sections)
+        for method in board.methods:
+            mean, printed = one.average(metric, method), one.published(metric, method)
+            if mean.mean is not None and (printed is not None or not theirs):
+                rows.append((title_of(method), over, None, *_beside(mean.mean, mean.within_sets, printed)))
+        sign = -1.0 if METRICS[metric].higher_is_better else 1.0
+        averages[f"{metric_title(metric)}, averages"] = sorted(rows, key=lambda row: sign * float(row[3] or 0.0))
+        every[f"{metric_title(metric)}, every OoD set"] = [
+            (title_of(method), ood_set, board.share(ood_set),
+             *_beside(mean.mean, mean.over_seeds, reference.values.get((ood_set, method, metric))))
+            for ood_set in board.ood_sets
+            for method in board.methods
+            if (mean := board.mean(metric, method, ood_set)).mean is not None
+        ]  # fmt: skip
+    notes = [f"Averages are over {', '.join(one.shared)}."]
+    if len(board.seeds) > 1:
+        notes.append(f"{OVER_SEEDS}: population standard deviation. Of an average: the mean of the sets' deviations.")
+    notes += [note for method, note in reference.notes.items() if method in board.methods]
+    sections = {title: rows for title, rows in (averages | every).items() if rows}
+    title = f"Beside the {reference.name}" if theirs else "Every method on every OoD set"
+    return table_of(name, title, columns, sections, notes)
+
+
+def _beside(mean: float, spread: float | None, printed: PublishedValue | None) -> Row:
+    """A number and its spread, the published ones, and the difference of the two numbers as they are shown."""
+    theirs = printed or _NO_NUMBERS
+    return (mean, spread, *theirs, None if printed is None else round(mean, 4) - round(printed.mean, 4))
 
 
 def better_than_table(one: ReportedRun, name: str) -> ReportTable | None:
@@ -315,99 +257,122 @@ def better_than_table(one: ReportedRun, name: str) -> ReportTable | None:
     found = one.resampled
     if found is None or not found.comparisons or one.subject is None:
         return None
-    subject, networks = title_of(one.subject), any(comparison.n_networks > 1 for comparison in found.comparisons)
+    subject, several = title_of(one.subject), any(comparison.n_networks > 1 for comparison in found.comparisons)
     sections: dict[str, list[Row]] = {}
-    for comparison in found.comparisons:
-        sections.setdefault(comparison.ood_set, []).append(_comparison_row(comparison, networks=networks))
+    for pair in found.comparisons:
+        won = f"{pair.networks_won} of {pair.n_networks}" if several else None
+        difference = round(pair.auroc, 4) - round(pair.rival_auroc, 4)
+        row = (title_of(pair.rival), pair.auroc, pair.rival_auroc, difference, pair.low, pair.high, pair.wins, won)
+        sections.setdefault(pair.ood_set, []).append((*row, pair.verdict))
     columns = [
-        Column("Against"), Column(subject, "value"), Column("Rival", "value"),
-        Column("Difference", "difference", (1, 2)), Column("from", "difference"), Column("to", "difference"),
-        Column("Resamples won", "percent"),
-        *([Column("Networks won")] if networks else []), Column(f"{subject} is"),
+        Column("Against"), Column(subject, "value"), Column("Rival", "value"), Column("Difference", "difference"),
+        Column("from", "difference"), Column("to", "difference"), Column("Resamples won", "percent"),
+        Column("Networks won"), Column(f"{subject} is"),
     ]  # fmt: skip
     notes = [
         f"AUROC. From, to: the {100 * found.level:g} % interval of the difference from {found.resamples:,} resamples "
         "of the test rows, the same rows for both methods and all networks (paired bootstrap).",
-        "Better, worse: the interval leaves 0 out" + (" and every network agrees." if networks else "."),
+        "Better, worse: the interval leaves 0 out" + (" and every network agrees." if several else "."),
         "Only rows are resampled: another training, or another order of the stream, is not part of the interval.",
         "Many comparisons are made at once: about one in twenty leaves 0 out by chance.",
     ]
-    made = [Section(title, rows) for title, rows in sections.items()]
-    return ReportTable(name, f"Is {subject} better?", columns, made, notes, section_column="OoD set")
-
-
-def _comparison_row(one: Comparison, *, networks: bool) -> Row:
-    numbers = (one.auroc, one.rival_auroc, one.difference, one.low, one.high, one.wins)
-    won = (f"{one.networks_won} of {one.n_networks}",) if networks else ()
-    return (title_of(one.rival), *numbers, *won, one.verdict)
+    return table_of(name, f"Is {subject} better?", columns, sections, notes, "OoD set")
 
 
 def n_summed_up(table: ReportTable) -> int:
-    """How many sections stand open: that of all OoD sets, or the first."""
+    """How many sections are open: that of all OoD sets, or all."""
     return 1 if table.sections[0].title == ALL_SETS else len(table.sections)
 
 
 def accuracy_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
     """Share of right answers of the networks of every run; None if none is known."""
-    known = [one for one in runs if one.accuracies]
-    if not known:
-        return None
-    theirs = next((one.beside.reference for one in known if one.beside.reference.accuracy is not None), None)
-    several = any(len(one.accuracies) > 1 for one in known)
-    columns = [Column("In-distribution set"), Column("Networks", "count"), Column("Accuracy", "percent")]
-    columns += [Column(OVER_SEEDS, "percent"), Column("lowest", "percent"), Column("highest", "percent")] * several
-    n_own = len(columns)
-    if theirs is not None:
-        columns += [Column(theirs.title, "percent"), Column(f"{theirs.title} {OVER_SEEDS}", "percent"),
-                    Column(f"Ours − {theirs.name}", "points", (2, n_own))]  # fmt: skip
+    theirs = next((one.reference.name for one in runs if one.reference.accuracy is not None), "")
     rows: list[Row] = []
-    for one in known:
-        values, printed = list(one.accuracies.values()), one.beside.reference.accuracy
-        mean = fmean(values)
-        spread = (pstdev(values), min(values), max(values)) if len(values) > 1 else (None, None, None)
-        both = (None,) * 3 if printed is None else (printed.mean, printed.std, mean - printed.mean)
-        rows.append((one.title, len(values), mean, *(spread if several else ()), *(both if theirs else ())))
-    return ReportTable("accuracy", "Accuracy on the test sets", columns, [Section("", rows)])
+    for one in runs:
+        if values := list(one.accuracies.values()):
+            spread = (pstdev(values), min(values), max(values)) if len(values) > 1 else (None, None, None)
+            mean, _, *both = _beside(fmean(values), None, one.reference.accuracy)
+            rows.append((one.title, len(values), mean, *spread, *both))
+    columns = [
+        Column("In-distribution set"), Column("Networks", "count"), Column("Accuracy", "percent"),
+        Column(OVER_SEEDS, "percent"), Column("lowest", "percent"), Column("highest", "percent"),
+        Column(theirs.capitalize(), "percent"), Column(f"{theirs.capitalize()} {OVER_SEEDS}", "percent"),
+        Column(f"Ours − {theirs}", "points"),
+    ]  # fmt: skip
+    return table_of("accuracy", "Accuracy on the test sets", columns, {"": rows}) if rows else None
 
 
 def ood_set_table(one: ReportedRun, name: str) -> ReportTable:
-    """What each OoD set was made of, its share of the stream, and why one is missing."""
-    missing, board, theirs = one.run.missing(), one.board, one.beside.reference
-    columns = [Column("OoD set"), Column("Rows", "count"), Column("Share of OoD", "percent")]
-    if one.beside.is_there:
-        columns += [Column(f"Rows in the {theirs.name}", "count"), Column(f"Share in the {theirs.name}", "percent")]
-    columns += [Column("Cells finished"), Column("Remark")]
+    """Size of each OoD set, its share of the stream, both in the reference, and why one is missing."""
+    missing, board, theirs, planned = one.run.missing(), one.board, one.reference, one.run.plan.ood
     rows: list[Row] = []
-    names = dict.fromkeys((*one.run.plan.ood, *(theirs.sizes if one.beside.is_there else ())))
-    for ood_set in names:
+    for ood_set in dict.fromkeys((*planned, *theirs.sizes)):
         done = sum(key[1] == ood_set for key in board.cells)
-        sizes: list[Value] = [board.n_ood(ood_set), one.share(ood_set)] if done else [None, None]
-        if one.beside.is_there:
-            there = one.beside.size(ood_set)
-            sizes += [there, None if there is None or theirs.n_id is None else there / (there + theirs.n_id)]
-        to_come = n_unfinished(one, [ood_set]) if ood_set in one.run.plan.ood else 0
-        if to_come:
-            remark = "not finished" if done else "not begun"
-        elif not done:
-            remark = "not measured here"
+        to_come = n_unfinished(one, [ood_set]) if ood_set in planned else 0
+        without = ", ".join(map(title_of, not_measured(one, ood_set)))
+        if to_come or not done:
+            remark = ("not finished" if done else "not begun") if to_come else "not measured here"
         else:
-            without = ", ".join(map(title_of, not_measured(one, ood_set)))
             remark = f"without {without}" if without else ""
-        rows.append((ood_set, *sizes, f"{done} of {done + to_come}", missing.get(ood_set) or remark))
-    notes = [f"The in-distribution test set has {board.n_id():,} rows."]
-    return ReportTable(name, "OoD sets", columns, [Section("", rows)], notes)
+        sizes: Row = (board.n_ood(ood_set), board.share(ood_set)) if done else (None, None)
+        both = (theirs.sizes.get(ood_set), theirs.share(ood_set))
+        rows.append((ood_set, *sizes, *both, f"{done} of {done + to_come}", missing.get(ood_set) or remark))
+    columns = [
+        Column("OoD set"), Column("Rows", "count"), Column("Share of OoD", "percent"),
+        Column(f"Rows in the {theirs.name}", "count"), Column(f"Share in the {theirs.name}", "percent"),
+        Column("Cells finished"), Column("Remark"),
+    ]  # fmt: skip
+    there = f", in the {theirs.name} {theirs.n_id:,}" if theirs.n_id else ""
+    notes = [f"The in-distribution test set has {board.n_id():,} rows{there}."]
+    return table_of(name, "OoD sets", columns, {"": rows}, notes)
 
 
 def method_table(runs: Sequence[ReportedRun]) -> ReportTable:
-    """How each method was measured, what it was fitted and tuned on, and with which parameters."""
-    boards = [one.board for one in runs]
-    rows: list[Row] = [
-        (title_of(method), SETTINGS[setting_of(runs, method)], _reads(method), fitted_on(method),
-         parameters_of(boards, method))
-        for method in dict.fromkeys(method for board in boards for method in board.methods)
-    ]  # fmt: skip
+    """How each method was measured, what it was fitted on, and with which parameters."""
+    cells = [cell for one in runs for cell in one.board.cells.values()]
+    rows: list[Row] = []
+    for method in dict.fromkeys(method for one in runs for method in one.board.methods):
+        values: dict[str, dict[str, None]] = {}
+        for name, value in (item for cell in cells if cell.method == method for item in cell.parameters.items()):
+            values.setdefault(name, {})[_shown(value)] = None
+        parameters = ", ".join(f"{name} {' or '.join(found)}" for name, found in values.items()) or "none"
+        rows.append(
+            (title_of(method), SETTINGS[setting_of(runs, method)], _reads(method), fitted_on(method), parameters)
+        )
     columns = [Column("Method"), Column("Measured"), Column("Reads"), Column("Fitted on"), Column("Parameters")]
-    return ReportTable("methods", "Methods", columns, [Section("", rows)], [NOT_ON_OOD])
+    return table_of("methods", "Methods", columns, {"": rows}, [NOT_ON_OOD])
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return " + ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def fitted_on(method: str) -> str:
+    """What a method learns from before and while it scores; empty for a method that no detector has.
+
+    Examples
+    --------
+    >>> fitted_on("mahalanobis")
+    'labelled training outputs'
+    >>> fitted_on("norm_scaling")
+    'training outputs, then the rows of the test stream as they come, without labels'
+    """
+    found = _found(method)
+    if found is None:
+        return ""
+    detector, words = found.detector, []
+    if detector.needs_fit:
+        part = "validation" if detector.fitted_on == "validation" else "training"
+        attacked = any(name.startswith(ATTACKED) for name in detector.reads_in_fit)
+        words.append(f"{'labelled ' if detector.needs_labels else ''}{part} outputs")
+        words[-1] += " and attacks on the training inputs" if attacked else ""
+    if PERTURBED_LOGITS in detector.reads:
+        words.append("the step epsilon on in-distribution validation pictures")
+    if found.setting == Setting.STREAM:
+        words.append("then the rows of the test stream as they come, without labels")
+    return ", ".join(words) or "nothing"
 
 
 def run_table(runs: Sequence[ReportedRun]) -> ReportTable:
@@ -420,11 +385,18 @@ def run_table(runs: Sequence[ReportedRun]) -> ReportTable:
     for one in runs:
         plan, board = one.run.plan, one.board
         sets = ", ".join(f"{name} ({board.n_ood(name):,})" for name in board.ood_sets)
-        epochs = f", {count(plan.epochs, 'epoch')}" if plan.epochs else ""
-        network = f"{plan.network}, width {plan.width}, recipe {plan.recipe}{epochs}" if plan.network else ""
+        seeds = ", ".join(map(str, board.seeds)) if board.trained else None
+        recipe = f"{network_of(one)}, recipe {plan.recipe}" if plan.network else None
         commit = str(one.run.made_by.get("commit") or "")[:10]
-        rows.append((one.title, plan.name, network, ", ".join(map(str, board.seeds)), board.n_id(), sets, commit))
-    return ReportTable("runs", "Runs", columns, [Section("", rows)])
+        rows.append((one.title, plan.name, recipe, seeds, board.n_id(), sets, commit))
+    return table_of("runs", "Runs", columns, {"": rows})
+
+
+def network_of(one: ReportedRun) -> str:
+    """A run's kind of network, its width and its epochs."""
+    plan = one.run.plan
+    epochs = f", {count(plan.epochs, 'epoch')}" if plan.epochs else ""
+    return f"{plan.network}, width {plan.width}{epochs}" if plan.width else plan.network
 
 
 def stress_table(result: StressResult) -> ReportTable:
@@ -434,18 +406,17 @@ def stress_table(result: StressResult) -> ReportTable:
         Column("Worst against the best static", "difference"), Column("Best against it", "difference"),
         Column("Streams below"), Column("Verdict"),
     ]  # fmt: skip
-    summaries = summarise(result)
     rows: list[Row] = [
         (result.titles[one.method], one.mean_auroc, one.mean_fpr95_out, one.worst, one.best,
          f"{one.kinds_below} of {one.n_kinds}", one.verdict)
-        for one in summaries
+        for one in summarise(result)
     ]  # fmt: skip
     notes = [RULE]
     if skipped := result.skipped():
         notes.append(f"{sum(skipped.values())} streams could not be made for want of rows: {next(iter(skipped))}.")
     if incomplete := result.incomplete():
         notes.append(f"Left out, for want of numbers: {', '.join(result.titles[name] for name in incomplete)}.")
-    return ReportTable("stress", "Other streams", columns, [Section("", rows)], notes)
+    return table_of("stress", "Other streams", columns, {"": rows}, notes)
 
 
 def count(number: int, noun: str) -> str:

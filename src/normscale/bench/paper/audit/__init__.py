@@ -1,34 +1,19 @@
-"""The audit: what the paper claims, recomputed from its own tables and on a network's outputs.
-
->>> from normscale.bench.paper.audit import audit
->>> sorted({claim.point for claim in audit()})  # on the embedded sample
-[1, 2, 3, 4, 5, 6, 7, 8]
-"""
+"""The audit: what the paper claims, recomputed from its own tables and on a network's outputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from normscale.bench.paper.audit.claim import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, Claim, summary
-from normscale.bench.paper.audit.outputs import STEPS, audit_outputs
+from normscale.bench.paper.audit.outputs import STEPS as STEPS
+from normscale.bench.paper.audit.outputs import audit_outputs
 from normscale.bench.paper.audit.tables import audit_tables
+from normscale.bench.paper.claim import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, Claim, summary
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 from normscale.sample import load_sample
 
-__all__ = [
-    "DIFFERS",
-    "HOLDS",
-    "POINTS",
-    "STEPS",
-    "UNCHECKED",
-    "VERDICTS",
-    "Claim",
-    "audit",
-    "audit_outputs",
-    "audit_tables",
-    "summary",
-]
+__all__ = ["DIFFERS", "HOLDS", "POINTS", "UNCHECKED", "VERDICTS", "Claim", "audit", "audit_outputs", "audit_tables"]
+__all__ += ["STEPS", "summary"]
 
 
 def audit(
@@ -40,7 +25,13 @@ def audit(
     seed: int = 0,
     tick: Callable[[str], None] = lambda _: None,
 ) -> list[Claim]:
-    """All eight points, in order; see :func:`audit_outputs`. Without outputs: on the embedded sample."""
+    """All eight points, in order; see :func:`audit_outputs`. Without outputs: on the embedded sample.
+
+    Examples
+    --------
+    >>> sorted({claim.point for claim in audit()})
+    [1, 2, 3, 4, 5, 6, 7, 8]
+    """
     if train is None and test is None and ood_sets is None:
         sample = load_sample()
         train, test, ood_sets = sample.train, sample.test, sample.ood

@@ -14,7 +14,7 @@ from normscale import _validate
 from normscale._validate import Rows
 from normscale.bench.experiments.scored_pair import require_one_network, score_shuffled
 from normscale.bench.experiments.stress import Grid, stress
-from normscale.bench.paper.audit.claim import SIZE, UNCHECKED, Claim, verdict_of
+from normscale.bench.paper.claim import NOTHING, SHARE_CLAIM, SIZE, Claim, Details
 from normscale.bench.paper.published import IN_SETS, paper_value
 from normscale.detectors.base import Detector
 from normscale.detectors.logit_scores import MSP, Energy
@@ -35,7 +35,6 @@ TEMPERATURES = 10.0 ** (np.arange(-80, 81) / 40)
 """From 0.01 to 100, forty to a decade; 1 is among them."""
 NEAR = 1.25
 """A best temperature within this factor of 1 is near 1."""
-SHARE_CLAIM = "The gain is norm-scaling's, whatever the stream holds."
 SHARE_RULE = f"at least {100 * SIZE:g} % of the gain is left"
 
 
@@ -76,8 +75,7 @@ def audit_outputs(
         checked too.
     ood_sets : mapping of name to ModelOutputs
     in_set : {"cifar10", "cifar100", "svhn", "tinyimagenet"}, optional
-        Which of the paper's sets the network was trained on. OoD sets with the paper's names (``svhn``, ``lsun``, ...)
-        are then set beside its figures.
+        Which of the paper's sets the network was trained on: its numbers are then beside OoD sets of its names.
     seed : int
         Order of the shuffled streams.
     tick : callable
@@ -115,17 +113,13 @@ def check_update(given: Given) -> list[Claim]:
     true, found = running.running_, printed.running_
     spread = np.where(true.std > 0.0, true.std, 1.0)
     off, ratio = float(np.max(np.abs(found.mean - true.mean) / spread)), float(np.median(found.std / spread))
-    statistics = [
-        {
-            "class": j,
-            "running_mean": round(float(true.mean[j]), 4),
-            "printed_mean": round(float(found.mean[j]), 6),
-            "running_deviation": round(float(true.std[j]), 4),
-            "printed_deviation": round(float(found.std[j]), 6),
-        }
+    both = {"mean": (true.mean, found.mean), "deviation": (true.std, found.std)}
+    statistics: Details = [
+        {"class": j} | {f"{way}_{name}": round(float(one[j]), digits) for name, pair in both.items()
+                        for way, one, digits in zip(("running", "printed"), pair, (4, 6), strict=True)}
         for j in range(true.mean.size)
-    ]
-    aurocs: list[dict[str, Any]] = []
+    ]  # fmt: skip
+    aurocs: Details = []
     for name in given.ood:
         row: dict[str, Any] = {"ood_set": name}
         row |= {way: round(given.shuffled(name, one).auroc, 4) for way, one in readings.items()}
@@ -135,23 +129,18 @@ def check_update(given: Given) -> list[Claim]:
         aurocs.append(row)
     means = {way: fmean(row[way] for row in aurocs) for way in readings}
     known = [row["paper"] for row in aurocs if row.get("paper") is not None]
+    paper = f"mean AUROC {fmean(known):.3f} on {len(known)} of the sets" if known else NOTHING
+    text = "mu_t = (mu_{t-1} + z)/(t + 1), and sigma alike, are a running mean and standard deviation."
+    ranking = "Norm-scaling with that update detects OoD inputs as the tables say."
     return [
-        Claim(
-            1,
-            "mu_t = (mu_{t-1} + z)/(t + 1), and sigma alike, are a running mean and standard deviation.",
-            "equations 4 to 7",
+        Claim(1, text, "equations 4 to 7", rule=f"both within {100 * SAME:g} %").judged(
+            off < SAME and abs(ratio - 1.0) < SAME,
             ours=f"after {len(rows)} rows the mean is {off:.2f} sigma off, sigma {ratio:.3f} of the true one",
-            verdict=verdict_of(off < SAME and abs(ratio - 1.0) < SAME),
-            rule=f"both within {100 * SAME:g} %",
             details=statistics,
         ),
-        Claim(
-            1,
-            "Norm-scaling with that update detects OoD inputs as the tables say.",
-            f"mean AUROC {fmean(known):.3f} on {len(known)} of the sets" if known else "–",
+        Claim(1, ranking, paper, rule=f"as printed at most {SAME:g} below the running mean").judged(
+            means["as_printed"] > means["running_mean"] - SAME,
             ours=", ".join(f"{way.replace('_', ' ')} {mean:.3f}" for way, mean in means.items()),
-            verdict=verdict_of(means["as_printed"] > means["running_mean"] - SAME),
-            rule=f"as printed at most {SAME:g} below the running mean",
             details=aurocs,
         ),
     ]
@@ -172,23 +161,15 @@ def check_shares(given: Given) -> list[Claim]:
             rows.setdefault((row.ood_set, row.stream.share), sizes)[row.method] = round(row.auroc, 4)
     details = list(rows.values())
     shares = [share for share in SHARES if all((name, share) in rows for name in given.ood)]
+    claim = Claim(2, SHARE_CLAIM, rule=f"{SHARE_RULE} at the smallest share", details=details)
     if len(shares) < 2:
-        return [Claim(2, SHARE_CLAIM, ours="too few rows for streams of two shares", rule=SHARE_RULE, details=details)]
+        return [claim._replace(ours="too few rows for streams of two shares", rule=SHARE_RULE)]
     gains = {
         share: fmean(row["running"] - row["frozen"] for row in details if row["share"] == share) for share in shares
     }
-    rare, common = shares[0], shares[-1]
-    return [
-        Claim(
-            2,
-            SHARE_CLAIM,
-            ours="AUROC over frozen statistics: "
-            + ", ".join(f"{gain:+.3f} at {100 * share:g} % OoD" for share, gain in gains.items()),
-            verdict=verdict_of(gains[common] <= 0.0 or gains[rare] >= SIZE * gains[common]),
-            rule=f"{SHARE_RULE} at the smallest share",
-            details=details,
-        )
-    ]
+    text = ", ".join(f"{gain:+.3f} at {100 * share:g} % OoD" for share, gain in gains.items())
+    rare, common = gains[shares[0]], gains[shares[-1]]
+    return [claim.judged(common <= 0.0 or rare >= SIZE * common, ours=f"AUROC over frozen statistics: {text}")]
 
 
 def float32_msp(logits: Rows, factor: float = 1.0) -> NDArray[np.float32]:
@@ -214,7 +195,7 @@ def check_saturation(given: Given) -> list[Claim]:
     ):
         narrow, exact = float32_msp(given.test.logits, factor), msp_score(given.test.logits, 1.0 / factor)
         share = float((narrow == np.float32(1.0)).mean())
-        details: list[dict[str, Any]] = []
+        details: Details = []
         for name, ood in given.ood.items():
             rounded = evaluate(-narrow, -float32_msp(ood.logits, factor))
             whole = evaluate(exact, msp_score(ood.logits, 1.0 / factor))
@@ -229,14 +210,14 @@ def check_saturation(given: Given) -> list[Claim]:
             f"{worst['auroc_log']:.4f}, FPR95 {worst['fpr95_out_float32']:.4f} for {worst['fpr95_out_log']:.4f}"
         )
         rule = f"less than {100 * FEW:g} % of the test inputs are exactly 1"
-        claims.append(Claim(3, claim, ours=ours, verdict=verdict_of(share < FEW), rule=rule, details=details))
+        claims.append(Claim(3, claim, rule=rule).judged(share < FEW, ours=ours, details=details))
     return claims
 
 
 def check_positive(given: Given) -> list[Claim]:
     """What the size of the OoD set does to AUPR, and which FPR95 the paper's figures resemble."""
     id_scores = msp_score(given.test.logits)
-    details: list[dict[str, Any]] = []
+    details: Details = []
     for name, ood in given.ood.items():
         scores = msp_score(ood.logits)
         for copies in COPIES:  # only the share of OoD inputs grows
@@ -245,20 +226,14 @@ def check_positive(given: Given) -> list[Claim]:
             details.append({"ood_set": name, "copies": copies, **numbers})
     first, last = details[:: len(COPIES)], details[len(COPIES) - 1 :: len(COPIES)]
     so = [a["aupr_out"] <= b["aupr_out"] and a["aupr_in"] >= b["aupr_in"] for a, b in zip(first, last, strict=True)]
-    sizes = Claim(
-        4,
-        "The sign by which the tables were read: a larger OoD set raises AUPR only if OoD is positive.",
-        ours=f"so on {sum(so)} of {len(so)} OoD sets, with every OoD row {COPIES[-1]} times",
-        verdict=verdict_of(all(so)),
-        rule="so on every OoD set",
-        details=details,
-    )
-    return [sizes, _fpr95(given)]
+    text = "The sign by which the tables were read: a larger OoD set raises AUPR only if OoD is positive."
+    ours = f"so on {sum(so)} of {len(so)} OoD sets, with every OoD row {COPIES[-1]} times"
+    return [Claim(4, text, rule="so on every OoD set").judged(all(so), ours=ours, details=details), _fpr95(given)]
 
 
 def _fpr95(given: Given) -> Claim:
     """Which of the two FPR95 of Energy and running norm-scaling is nearer to the paper's, set by set."""
-    details: list[dict[str, Any]] = []
+    details: Details = []
     if given.in_set is not None:
         detector = NormScaling().fit(given.train)
         for name, ood in given.ood.items():
@@ -276,46 +251,36 @@ def _fpr95(given: Given) -> Claim:
         return claim._replace(ours="it takes outputs on the paper's sets; name the one trained on (in_set, --in-set)")
     out, inside = (fmean(abs(row[metric] - row["paper"]) for row in details) for metric in ("fpr95_out", "fpr95_in"))
     ours = f"mean distance to the paper's: {out:.3f} with OoD positive, {inside:.3f} with in-distribution positive"
-    return claim._replace(ours=ours, verdict=verdict_of(out < inside), details=details)
+    return claim.judged(out < inside, ours=ours, details=details)
 
 
 def check_calibration(given: Given) -> list[Claim]:
     """ECE against tau for norm-scaled and for raw logits of the test set."""
-    lowest = Claim(
-        8, "The ECE of norm-scaled logits is lowest near tau = 1.", "tau = 1", rule=f"within a factor of {NEAR:g} of 1"
-    )
-    other = Claim(
-        8,
-        "For temperature scaling the best tau differs by orders of magnitude between data sets.",
-        rule="one network cannot show it",
-    )
+    text = "For temperature scaling the best tau differs by orders of magnitude between data sets."
+    other = Claim(8, text, rule="one network cannot show it")
+    text = "The ECE of norm-scaled logits is lowest near tau = 1."
+    lowest = Claim(8, text, "tau = 1", rule=f"within a factor of {NEAR:g} of 1")
     labels = given.test.labels
-    known = None if labels is None else labels >= 0
-    if labels is None or known is None or not known.any():
+    if labels is None or not (labels >= 0).any():
         return [one._replace(ours="the test set has no labels") for one in (lowest, other)]
-    test = given.test[known]
+    test = given.test[labels >= 0]
     scaled = NormScaling().fit(given.train).scale(test.logits)
-    details: list[dict[str, Any]] = []
+    details: Details = []
+    best = []
     for name, logits in (("norm-scaled", scaled), ("raw", test.logits)):
-        curve = ece_curve(logits, labels[known], TEMPERATURES, bins=15)
+        curve = ece_curve(logits, labels[labels >= 0], TEMPERATURES, bins=15)
         at_one = float(curve.ece[int(np.flatnonzero(TEMPERATURES == 1.0)[0])])
-        numbers = curve.best_temperature, curve.best_ece, at_one
-        details.append({"logits": name} | dict(zip(("best_tau", "ece_at_best", "ece_at_1"), numbers, strict=True)))
-    best = details[0]["best_tau"]
-    for row in details:
-        row |= {"best_tau": round(row["best_tau"], 4), **{k: round(row[k], 5) for k in ("ece_at_best", "ece_at_1")}}
+        numbers = {"ece_at_best": round(curve.best_ece, 5), "ece_at_1": round(at_one, 5)}
+        details.append({"logits": name, "best_tau": round(curve.best_temperature, 4), **numbers})
+        best.append(curve.best_temperature)
     mine, raw = (
         f"ECE {row['ece_at_1']:.3f} at tau = 1, lowest {row['ece_at_best']:.3f} at tau = {row['best_tau']:.2f}"
         for row in details
     )
     sure = f"mean confidence {confidence(msp_score(scaled)).mean():.2f} at tau = 1, accuracy {test.accuracy:.2f}"
     return [
-        lowest._replace(
-            ours=f"{mine}; raw logits: {raw}; {sure}",
-            verdict=verdict_of(1 / NEAR <= best <= NEAR),
-            details=details,
-        ),
-        other._replace(ours=f"{details[1]['best_tau']:.2f} for raw logits", verdict=UNCHECKED),
+        lowest.judged(1 / NEAR <= best[0] <= NEAR, ours=f"{mine}; raw logits: {raw}; {sure}", details=details),
+        other._replace(ours=f"{details[1]['best_tau']:.2f} for raw logits"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Reliability diagrams at several temperatures, and ECE against temperature."""
+"""Reliability diagrams at several temperatures, and calibration error (ECE) against temperature."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from normscale._validate import FloatArray, IntArray, Rows
-from normscale.bench.report.figures.style import GRID, INK, INSIDE, OUTSIDE, new_figure, one_axes
+from normscale._validate import IntArray, Rows
+from normscale.bench.report.figures.style import CLASS_COLOURS, GRID, INK, INSIDE, OUTSIDE, new_figure, one_axes
 from normscale.metrics.calibration import reliability
 from normscale.metrics.temperature import EceCurve
 from normscale.scores import confidence, msp_score
@@ -16,29 +16,17 @@ from normscale.scores import confidence, msp_score
 TEMPERATURES = np.geomspace(0.05, 20.0, 105)
 """For the curve; 1 is among them."""
 BINS = 15
-_SET_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#7b61c4", "#b8860b", "#cc79a7")
 
 
 def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[float], title: str) -> Figure:
-    """Draw one diagram for each of four temperatures: the accuracy in every bin of confidence.
-
-    Parameters
-    ----------
-    logits : array of shape (n, n_classes)
-        Of a network, or made from them.
-    labels : array of shape (n,)
-    temperatures : sequence of float
-        Divide the logits.
-    title : str
-    """
+    """Draw the accuracy in every bin of confidence, a diagram for each temperature."""
     figure = new_figure(4.4, 4.3)
     grid = figure.subplots(2, -(-len(temperatures) // 2), sharex=True, sharey=True, squeeze=False)
     correct = np.argmax(logits, axis=1) == labels
     for axes, temperature in zip(grid.flat, temperatures, strict=False):
         found = reliability(confidence(msp_score(logits, temperature)), correct, BINS)
-        width = 1 / BINS
         axes.bar(
-            found.edges[:-1], np.nan_to_num(found.accuracy), width, align="edge",
+            found.edges[:-1], np.nan_to_num(found.accuracy), 1 / BINS, align="edge",
             color=INSIDE, alpha=0.75, edgecolor=INSIDE, linewidth=0.5,
         )  # fmt: skip
         axes.plot([0, 1], [0, 1], color=GRID, linewidth=1.2, linestyle="--")
@@ -52,19 +40,13 @@ def draw_reliability(logits: Rows, labels: IntArray, temperatures: Sequence[floa
 
 
 def draw_ece(curves: Mapping[str, Mapping[str, EceCurve]], title: str) -> Figure:
-    """Draw ECE against temperature, minima marked: a colour for every data set, a line for every kind of logits.
-
-    Parameters
-    ----------
-    curves : mapping of data set to kind of logits to EceCurve
-    title : str
-    """
+    """Draw ECE against temperature, minima marked: a colour for every data set, a line for every kind of logits."""
     several = len(curves) > 1
     figure, axes = one_axes(title, height=3.4 + 0.36 * len(curves) if several else 3.3)
     axes.axvline(1.0, color=GRID, linewidth=1.0, linestyle=":")
     for number, (name, kinds) in enumerate(curves.items()):
         for place, (kind, curve) in enumerate(kinds.items()):
-            colour = _SET_COLOURS[number % len(_SET_COLOURS)] if several else (INSIDE, OUTSIDE)[place % 2]
+            colour = CLASS_COLOURS[number % len(CLASS_COLOURS)] if several else (INSIDE, OUTSIDE)[place % 2]
             label = f"{f'{name}, ' if several else ''}{kind}: {curve.best_ece:.3f} at {curve.best_temperature:.2g}"
             style = "--" if place == 0 else "-"
             axes.plot(curve.temperatures, curve.ece, color=colour, linestyle=style, linewidth=1.6, label=label)
@@ -81,9 +63,3 @@ def draw_ece(curves: Mapping[str, Mapping[str, EceCurve]], title: str) -> Figure
     else:
         axes.legend(loc="upper left", title="smallest error", title_fontsize=7.5)
     return figure
-
-
-def at_one(curve: EceCurve) -> float:
-    """The error at temperature 1."""
-    nearest: FloatArray = np.abs(np.log(curve.temperatures))
-    return float(curve.ece[int(nearest.argmin())])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
@@ -11,8 +12,6 @@ from normscale.bench.report.figures.style import GRID, INSIDE, OUTSIDE, new_figu
 
 _ROW, _MARGIN, _GAP = 0.2, 0.95, 1.4
 """Inches for a method, inches for title and axis, rows between groups."""
-_COLOURS = (INSIDE, OUTSIDE)
-_MARKERS = ("o", "D")
 
 
 class Ranked(NamedTuple):
@@ -26,22 +25,15 @@ class Ranked(NamedTuple):
 
 
 def draw_ranking(groups: Mapping[str, Sequence[Ranked]], title: str) -> Figure:
-    """Draw groups of methods below each other, each best first.
-
-    Parameters
-    ----------
-    groups : mapping of a heading to methods, best first
-    title : str
-    """
+    """Draw groups of methods below each other by heading, each best first."""
     n_rows = sum(len(group) for group in groups.values()) + _GAP * len(groups)
     figure = new_figure(5.4, _MARGIN + _ROW * n_rows)
     axes = figure.add_subplot()
     axes.set_title(title, loc="left")
-    place, ticks, labels = 0.0, [], []
-    for number, (heading, group) in enumerate(groups.items()):
-        colour, marker = _COLOURS[number % 2], _MARKERS[number % 2]
-        axes.text(0.0, -place, heading, transform=axes.get_yaxis_transform(), color=colour, fontsize=8.5,
-                  fontweight="bold", va="center")  # fmt: skip
+    place, ticks, across = 0.0, {}, axes.get_yaxis_transform()
+    looks = cycle(((INSIDE, "o"), (OUTSIDE, "D")))
+    for (heading, group), (colour, marker) in zip(groups.items(), looks, strict=False):
+        axes.text(0.0, -place, heading, transform=across, color=colour, fontsize=8.5, fontweight="bold", va="center")
         for one in group:
             place += 1.0
             if one.interval is not None:
@@ -49,11 +41,10 @@ def draw_ranking(groups: Mapping[str, Sequence[Ranked]], title: str) -> Figure:
             if len(one.networks) > 1:
                 axes.plot(one.networks, [-place] * len(one.networks), "|", color=GRID, markersize=7, zorder=3)
             axes.plot([one.mean], [-place], marker, color=colour, markersize=4.5, zorder=4)
-            axes.text(1.01, -place, f"{one.mean:.3f}", transform=axes.get_yaxis_transform(), fontsize=7.5, va="center")
-            ticks.append(-place)
-            labels.append(one.title)
+            axes.text(1.01, -place, f"{one.mean:.3f}", transform=across, fontsize=7.5, va="center")
+            ticks[-place] = one.title
         place += _GAP
-    axes.set_yticks(ticks, labels)
+    axes.set_yticks([*ticks], [*ticks.values()])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(-place + _GAP - 0.7, 0.7)
     axes.set_xlabel("mean AUROC over the OoD sets")

@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from normscale._atomic import atomic_path
-from normscale._validate import FloatArray
 
 INK = "#1a1c1f"
 """Of text and axes; in a page it becomes the page's own text colour."""
@@ -27,6 +25,7 @@ GRID = "#8c9196"
 INSIDE, OUTSIDE = "#0072b2", "#d55e00"
 """In-distribution and OoD."""
 
+CLASS_COLOURS = ("#0072b2", "#009e73", "#7b61c4", "#b8860b", "#cc79a7", "#56b4e9")
 _SUBJECT_COLOUR = "#d55e00"
 _COLOURS = (
     "#0072b2", "#7f7f7f", "#b8860b", "#cc79a7", "#009e73", "#a6761d", "#56b4e9", "#7b61c4", "#e377c2", "#17a2a2",
@@ -81,17 +80,12 @@ def new_figure(width: float = 4.4, height: float = 3.3) -> Figure:
     return figure
 
 
-def one_axes(title: str, width: float = 4.4, height: float = 3.3) -> tuple[Figure, Axes]:
+def one_axes(title: str, height: float = 3.3) -> tuple[Figure, Axes]:
     """A figure with one pair of axes."""
-    figure = new_figure(width, height)
+    figure = new_figure(height=height)
     axes = figure.add_subplot()
     axes.set_title(title)
     return figure, axes
-
-
-def draw_steps(axes: Axes, heights: FloatArray, edges: FloatArray, colour: str, label: str) -> None:
-    """A filled histogram through which another can be seen."""
-    axes.stairs(heights, edges, fill=True, facecolor=to_rgba(colour, 0.3), edgecolor=colour, linewidth=1.2, label=label)
 
 
 class Look(NamedTuple):
