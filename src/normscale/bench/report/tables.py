@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from normscale.bench.experiments.methods import find_method, title_of
-from normscale.bench.experiments.stress_result import StressResult
-from normscale.bench.experiments.stress_summary import RULE, summarise
+from normscale.bench.experiments.stress_result import RULE, StressResult, summarise
 from normscale.bench.report.fitted_on import NOT_ON_OOD, fitted_on, parameters_of
 from normscale.bench.report.paired import ALL_SETS, Comparison
 from normscale.bench.report.published import ALL, FAR, NEAR, OodGroupReference
