@@ -73,7 +73,8 @@ def main() -> None:
     options = harness.arguments(__doc__, images=20_000, batch=128, workers=2)
     import torch
 
-    from normscale.bench.data import Batches, ImageSet
+    from normscale.bench.data import ImageSet
+    from normscale.bench.data.batches import Batches
 
     torch.set_num_threads(1)
     n = options.images // 4 if options.quick else options.images

@@ -25,10 +25,10 @@ def make_outputs(rows, seed, spread):
 
 
 def fit_ours(train):
-    from normscale.bench.experiments.methods import find_method
+    from normscale.bench.experiments.methods import find_method, fit_on
     from normscale.bench.paper.presets import PAPER_METHODS
 
-    return [find_method(name).fitted_on(train, None) for name in PAPER_METHODS]
+    return [one._replace(detector=fit_on(one.detector, train, None)) for one in map(find_method, PAPER_METHODS)]
 
 
 def ours(methods, test, ood):

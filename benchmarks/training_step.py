@@ -13,7 +13,8 @@ import numpy as np
 
 
 def make(channels_last, torch, width=16):
-    from normscale.bench.data import Batches, ImageSet
+    from normscale.bench.data import ImageSet
+    from normscale.bench.data.batches import Batches
     from normscale.bench.train import RECIPES, resnet18
     from normscale.bench.train.training import _Training
 
@@ -25,7 +26,7 @@ def make(channels_last, torch, width=16):
     if channels_last:
         model = model.to(memory_format=torch.channels_last)
     batches = Batches(images, 128, channels_last=channels_last)
-    training = _Training(model, batches, RECIPES["fast"], None, None, {}, lambda _: None)
+    training = _Training(model, batches, RECIPES["fast"])
     model.train()
     return model, batches, training
 
@@ -38,7 +39,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     def whole(channels_last, threads=1):
-        model, batches, training = make(channels_last, torch)
+        _, batches, training = make(channels_last, torch)
         stream = iter(())
 
         def step():
@@ -48,7 +49,7 @@ def main() -> None:
             if item is None:
                 stream = iter(batches.epoch(0))
                 item = next(stream)
-            training._step(model, *item)
+            training.step(*item)
 
         return step
 

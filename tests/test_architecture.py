@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs", "scaling",
         "scores", "state",
     },
-    "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors"},
+    "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors", "extraction"},
     "extraction": {
         "_atomic", "_progress", "_validate", "encoding", "errors", "export.onnx", "jobs", "outputs", "rows", "sklearn",
     },
@@ -68,9 +68,9 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "sklearn": {"_validate", "detectors", "errors", "outputs"},
     "conformance": {"_validate", "detectors", "errors", "metrics", "outputs", "state"},
-    "bench.network_folder": set(),
+    "bench.network_folder": {"_atomic", "encoding", "errors"},
     "bench.train": {
-        "_atomic", "_progress", "_provenance", "_validate", "_version", "bench.data", "bench.network_folder",
+        "_progress", "_provenance", "_validate", "_version", "bench.data", "bench.network_folder",
         "encoding", "errors", "extraction", "rows", "state",
     },
     "bench.experiments": {
@@ -90,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.paper",
         "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
         "guard.server",
-        "input_checks", "jobs", "metrics", "outputs", "rows", "sample",
+        "input_checks", "jobs", "metrics", "outputs", "rows",
     },
     "__main__": {"cli"},
 }  # fmt: skip

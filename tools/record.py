@@ -27,9 +27,8 @@ from typing import Any
 
 from recorders.provenance import head, output_of, rounded
 
-from normscale.bench.experiments.stress_result import load_stress
-from normscale.bench.experiments.stress_summary import summarise
-from normscale.bench.paper.stress_presets import GAIN, STATICS
+from normscale.bench.experiments.stress_result import load_stress, summarise
+from normscale.bench.paper.stress_presets import STATICS
 
 OTHERS = ("choice", "robust", "streams", "layer_weights", "leaderboard", "engines")
 
@@ -65,8 +64,7 @@ def stress(target: Path, arguments: list[str]) -> None:
         "settings": result.settings,
         "drawn_classes": {row.stream.balance: row.classes for row in result.rows if row.stream is not None},
         "summary": [
-            rounded(one._asdict() | {"worst_kind": one.worst_kind._asdict()})
-            for one in summarise(result, STATICS, gain=GAIN)
+            rounded(one._asdict() | {"worst_kind": one.worst_kind._asdict()}) for one in summarise(result, STATICS)
         ],
         "note": "cells: [AUROC, FPR95] by method, averaged over the OoD sets",
     }

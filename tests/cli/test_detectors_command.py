@@ -33,7 +33,6 @@ def test_the_table_has_a_line_for_every_detector() -> None:
     assert f"{len(ns.list_detectors())} detectors;" in table
 
 
-@pytest.mark.filterwarnings("ignore::normscale.NumericalWarning")  # the sample's covariance has not full rank
 @pytest.mark.parametrize("name", ns.list_detectors())
 def test_every_card_says_what_the_class_says(name: str) -> None:
     card = card_of(name)
@@ -45,9 +44,7 @@ def test_every_card_says_what_the_class_says(name: str) -> None:
     defaults = {one.name: one.default for one in card.parameters}
     assert json.loads(json.dumps(defaults)) == json.loads(json.dumps(cls().get_params()))
     assert all(one.meaning for one in card.parameters)
-    text = run(name)
-    assert card.idea in text
-    assert ("AUROC of unseen_digits" in text) != ("not run: the sample has no" in text)
+    assert card.idea in run(name)
 
 
 def test_a_card_has_formula_example_and_reference() -> None:
@@ -56,15 +53,6 @@ def test_a_card_has_formula_example_and_reference() -> None:
     assert ">>> GEN().score" in text
     assert "Pushing the Limits of Softmax-Based" in text
     assert "arrays: logits" in text
-
-
-def test_the_example_on_the_sample_is_what_the_library_finds() -> None:
-    sample = ns.load_sample()
-    known, strange = ns.GEN().score(sample.test), ns.GEN().score(sample.ood["photo_patches"])
-    assert f"AUROC of photo_patches: {ns.evaluate(known, strange).auroc:.4f}" in run("gen")
-    validation = ns.KLMatching().fit(sample.validation)
-    expected = ns.evaluate(validation.score(sample.test), validation.score(sample.ood["photo_patches"])).auroc
-    assert f"AUROC of photo_patches: {expected:.4f}" in run("kl_matching")
 
 
 def test_a_step_with_its_score_has_the_parameters_of_both() -> None:
@@ -81,7 +69,6 @@ def test_json_is_one_object_a_line() -> None:
     assert next(row for row in rows if row["name"] == "ash")["is_step"]
     one = json.loads(run("gen", "--json"))
     assert one["parameters"][0]["default"] == 0.1
-    assert any("AUROC" in line for line in one["example"])
 
 
 def test_a_stranger_without_a_word_about_itself_has_a_card() -> None:

@@ -15,8 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import normscale as ns
-from normscale.bench.experiments.comparison import compare
-from normscale.bench.experiments.evaluating import swapped_sides
+from normscale.bench.experiments.comparison import compare, swapped_sides
 from normscale.bench.experiments.measurement import Measurement
 from normscale.cli import app
 from normscale.rows import write_table

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.bench.experiments import methods
-from normscale.bench.experiments.comparison import compare_with
-from normscale.bench.experiments.measuring import Measured, rows_to_score
+from normscale.bench.experiments.comparison import compare
+from normscale.bench.experiments.measuring import Measured
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
 from normscale.outputs import ModelOutputs
@@ -47,7 +47,7 @@ def test_rows_go_to_a_file(tmp_path: Path, suffix: str) -> None:
 def measured(ood: dict[str, ModelOutputs]) -> list[Measured]:
     kept: list[Measured] = []
     detectors = [ns.MSP(), ns.NormScaling(), ns.MultiThreshold()]
-    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
+    compare(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
     return kept
 
 
@@ -95,14 +95,14 @@ def test_a_benchmark_is_not_written_over(tmp_path: Path) -> None:
 def test_two_detectors_of_one_name_are_two_lines(tmp_path: Path) -> None:
     kept: list[Measured] = []
     detectors = [ns.Energy(1.0), ns.Energy(5.0)]
-    rows = compare_with(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
+    rows = compare(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
     report_on(tmp_path, kept, SAMPLE.test, {"near": NEAR}, figures=False, resamples=20)
     lines = list(csv.DictReader((tmp_path / "tables" / "comparison.csv").read_text().splitlines()))
     assert sorted(float(line["AUROC ↑"]) for line in lines) == pytest.approx(sorted(r.auroc for r in rows), abs=1e-4)
 
 
 def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = [row.metrics for row in compare_with(SAMPLE.test, {"near": NEAR}, train=SAMPLE.train, detectors=some())]
+    expected = [row.metrics for row in compare(SAMPLE.test, {"near": NEAR}, train=SAMPLE.train, detectors=some())]
     monkeypatch.setattr(methods, "BLOCK_ELEMENTS", 1000)
     sides = []
     for side in (SAMPLE.train, SAMPLE.test, NEAR):
@@ -113,16 +113,16 @@ def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytes
         sides.append(gathered)
     train, test, near = sides
     counted: list[int] = []
-    fitted: list[methods.Method] = []
-    rows = compare_with(
+    announced: list[int] = []
+    rows = compare(
         test,
         {"near": near},
         train=train,
         detectors=some(),
-        begin=fitted.extend,
+        total=announced.append,
         advance=lambda n, what: counted.append(n),
     )
-    assert sum(counted) == rows_to_score(fitted, len(test), [len(near)])
+    assert [sum(counted)] == announced
     assert max(counted) <= 125
     for found, wanted in zip((row.metrics for row in rows), expected, strict=True):
         assert found == pytest.approx(wanted, abs=1e-9)

@@ -142,7 +142,7 @@ def test_eval_and_stress_read_several_files_as_one_table(
         raise ns.InvalidInput("that is enough.")
 
     for command, function in {
-        "eval": "bench.experiments.evaluating.compare_with",
+        "eval": "bench.experiments.comparison.compare",
         "stress": "cli.stress.stress_preset",
     }.items():
         monkeypatch.setattr(f"normscale.{function}", keep)
@@ -232,6 +232,6 @@ def test_the_doctor_tells_about_ray(hidden: str, sentence: str, monkeypatch: pyt
     doctor = importlib.import_module("normscale.cli.doctor")
     monkeypatch.setattr(doctor.util, "find_spec", lambda name: None if name == hidden else "there")
     monkeypatch.setattr(doctor.metadata, "version", lambda name: "9.9")
-    monkeypatch.setattr(doctor, "self_checks", list)
+    monkeypatch.setattr(doctor, "self_checks", dict)
     (line,) = [line for line in CliRunner().invoke(app, ["doctor"]).stdout.splitlines() if "[ray] " in line]
     assert line.strip().endswith(sentence)

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 import normscale as ns
-from normscale.bench.data import load
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.train import load_network
-from normscale.bench.train.run import plain_batches, split_validation
+from normscale.bench.train.run import load_splits, plain_batches
 from normscale.extraction import attacked_layers
 from normscale.outputs import FEATURES
 from recorders.provenance import commit, short
@@ -36,10 +35,8 @@ def rows_of(path: Path, n_rows: int, epsilons: list[float]) -> list[dict[str, An
     run = RunFolder.open(path)
     plan, seed = run.plan, run.plan.seeds[0]
     model, info = load_network(run.network(seed).network)
-    pictures = load(plan.data, "train")
-    pictures = pictures if plan.image_size is None else pictures.in_size(*plan.image_size)
     chosen = np.sort(np.random.default_rng(0).permutation(len(train := run.outputs(seed, "train")))[:n_rows])
-    training = split_validation(pictures, seed)[0][chosen]
+    training = load_splits(plan.data, seed, plan.image_size).train[chosen]
     test, *ood = (run.outputs(seed, name) for name in ("test", *plan.ood))
 
     def measured(how: str, detector: ns.Detector, given: ns.ModelOutputs) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale import ModelOutputs, read_table
-from normscale.bench.experiments.cells import measure_outputs
+from normscale.bench.experiments.bench import measure_outputs
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.network_folder import OWN_SETS, TRAIN

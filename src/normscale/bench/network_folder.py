@@ -14,6 +14,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
+
+from normscale._atomic import atomic_path
+from normscale.encoding.json_text import read_json, write_json
+from normscale.errors import FileFormatError
 
 SUFFIX = ".safetensors"
 TRAIN, VALIDATION, TEST = OWN_SETS = ("train", "validation", "test")
@@ -21,42 +26,36 @@ TRAIN, VALIDATION, TEST = OWN_SETS = ("train", "validation", "test")
 
 
 class NetworkFolder:
-    """The paths of a network's files; ``normscale train`` and ``normscale bench`` both write them.
-
-    Examples
-    --------
-    >>> folder = NetworkFolder("runs/seed0")
-    >>> folder.outputs("test").as_posix()
-    'runs/seed0/outputs/test.safetensors'
-    """
+    """The paths of a network's files; ``normscale train`` and ``normscale bench`` both write them."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-
-    @property
-    def network(self) -> Path:
-        """The trained network."""
-        return self.path / "network.safetensors"
-
-    @property
-    def result(self) -> Path:
-        """What training came to."""
-        return self.path / "result.json"
-
-    @property
-    def perturbation(self) -> Path:
-        """The step by which images were perturbed."""
-        return self.path / "perturbation.json"
-
-    @property
-    def missing(self) -> Path:
-        """Which OoD sets could not be had, and why."""
-        return self.path / "missing.json"
+        self.network = self.path / "network.safetensors"
+        self.result = self.path / "result.json"
+        self.perturbation = self.path / "perturbation.json"
+        self.missing = self.path / "missing.json"
 
     def outputs(self, name: str) -> Path:
-        """The outputs on a set: ``train``, ``validation``, ``test``, or the name of an OoD set."""
+        """The outputs on one of ``OWN_SETS`` or an OoD set."""
         return self.path / "outputs" / f"{name}{SUFFIX}"
 
     def make(self) -> None:
         """Make the folder and that of the outputs."""
         self.outputs("test").parent.mkdir(parents=True, exist_ok=True)
+
+
+def write_document(path: Path, document: dict[str, Any]) -> None:
+    """Write a small file of a run, whole or not at all."""
+    with atomic_path(path) as temporary:
+        Path(temporary).write_text(write_json(document, indent=1) + "\n")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Read a small file of a run; one that is not there is empty."""
+    try:
+        document = read_json(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise FileFormatError(f"{path} is damaged ({error}); delete it and run the benchmark again.") from error
+    return document if isinstance(document, dict) else {}

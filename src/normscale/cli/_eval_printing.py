@@ -122,6 +122,7 @@ def _record(row: Measurement) -> dict[str, Any]:
         "method": row.method,
         "setting": str(row.setting),
         "ood_set": row.ood_set,
+        **({} if row.stream is None else {**row.stream._asdict(), "classes": row.classes, "draws": row.draws}),
         **(dict.fromkeys(row.metrics) if row.skipped else row.metrics),
         "n_id": row.n_id,
         "n_ood": row.n_ood,

@@ -24,18 +24,9 @@ def bench(
             "for a GPU cifar10, cifar100, svhn, tinyimagenet."
         ),
     ] = "digits",
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", help="Folder of the run; default: runs/PRESET. A run goes on.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            help="Where the preset's in-distribution set comes from instead: NAME, npz:FOLDER or folder:PATH."
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1; default: the preset's.")
-    ] = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="Folder; default: runs/PRESET.")] = None,
+    data: Annotated[str | None, typer.Option(help="The ID set instead: NAME, npz:FOLDER or folder:PATH.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1.")] = None,
     ood: Annotated[
         list[str] | None,
         typer.Option(help="OoD sets instead of the preset's: NAME, npz:PATH, folder:PATH, or NAME=any of them."),
@@ -56,8 +47,7 @@ def bench(
             "--detector",
             "-d",
             metavar="DETECTOR",
-            help="Also measure this one, for a leaderboard; may be repeated; all: every one. One that cannot take part "
-            "is said and left out.",
+            help="Also measure this one, for a leaderboard; may be repeated; all: every one that can take part.",
         ),
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from statistics import fmean
 from typing import Annotated, Any
 
 import typer
 
 from normscale import jobs
-from normscale.bench.experiments.evaluating import ComparedTables, named_detectors
+from normscale.bench.experiments.comparison import ComparedTables, named_detectors
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.run_folder import OWN_SETS
@@ -109,14 +110,14 @@ def compare(
 
 
 def _save_best(path: str, rows: list[Measurement], tables: dict[str, str], chosen: dict[str, Any]) -> None:
-    """Fit the detector with the best mean AUROC again, set its threshold, and save it."""
     found: dict[str, list[float]] = {}
     for row in rows:
         if row.setting == Setting.FROZEN and not row.skipped:
             found.setdefault(row.method, []).append(row.auroc)
     if not found:
         raise InvalidInput("no detector could be measured as fitted, so none is saved.")
-    best = max(found, key=lambda name: sum(found[name]) / len(found[name]))
+    means = {name: fmean(aurocs) for name, aurocs in found.items()}
+    best = max(means, key=lambda name: means[name])
     row = next(row for row in rows if row.method == best)
     made = chosen.get(best) or make_detector(row.detector, **row.parameters)
     held_out = jobs.read(tables["validation"]) if "validation" in tables else None
@@ -124,9 +125,8 @@ def _save_best(path: str, rows: list[Measurement], tables: dict[str, str], chose
     on = "validation" if held_out is not None else "test"
     fitted.set_threshold(jobs.read(tables[on]), keep=0.95)
     fitted.save(path)
-    mean = sum(found[best]) / len(found[best])
     typer.echo(
-        f"saved {fitted.name} to {path}: mean AUROC {mean:.4f}; its threshold keeps 95 % of the {on} inputs. It was "
-        "chosen on these OoD sets, which flatters it.",
+        f"saved {fitted.name} to {path}: mean AUROC {means[best]:.4f}; its threshold keeps 95 % of the {on} inputs. It "
+        "was chosen on these OoD sets, which flatters it.",
         err=True,
     )

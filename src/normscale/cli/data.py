@@ -40,7 +40,7 @@ def list_(root: Root = None) -> None:
             size,
             f"{fetched / 1e6:.0f} MB" if fetched else "",
             source.licence,
-            source.where,
+            {"embedded": "in the package", "noise": "drawn"}.get(source.kind) or source.homepage,
             "yes" if is_here(source, root) else "no",
         )
     console = Console()

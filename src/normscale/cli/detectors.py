@@ -28,8 +28,7 @@ def detectors(
     cards = [card_of(one) for one in (list_detectors() if name is None else [name])]
     if as_json:
         for card in cards:
-            document = card.document()
-            typer.echo(write_json(document if name is None else {**document, "example": _example(card)}))
+            typer.echo(write_json(card.document()))
     elif name is None:
         _print_table(cards)
     else:
@@ -58,26 +57,22 @@ def _print_table(cards: list[DetectorCard]) -> None:
 
 
 def _print_card(card: DetectorCard) -> None:
-    def section(title: str, *lines: str) -> None:
-        if lines:
-            typer.echo(f"\n{title}")
-            for line in lines:
-                typer.echo(f"  {line}" if line else "")
-
     typer.echo(f"{card.name}: {card.title}" + (f" ({card.paper})" if card.paper else ""))
     typer.echo(card.idea)
-    section("How", *card.description.splitlines())
-    width = max((len(f"{one.name}={_written(one.default)}") for one in card.parameters), default=0)
-    section(
-        "Parameters, with their defaults",
-        *(f"{f'{one.name}={_written(one.default)}':{width}}  {one.meaning}" for one in card.parameters),
-    )
-    section("Needs", *card.needs)
-    section("Settings", *card.settings)
-    section("Cost of a score", *([card.cost] if card.cost else []))
-    section("In Python", *card.python_example.splitlines())
-    section("Run just now on the embedded sample", *_example(card))
-    section("Reference", *card.reference.splitlines())
+    spelled = {f"{one.name}={_written(one.default)}": one.meaning for one in card.parameters}
+    width = max(map(len, spelled), default=0)
+    sections = {
+        "How": card.description.splitlines(),
+        "Parameters, with their defaults": [f"{name:{width}}  {meaning}" for name, meaning in spelled.items()],
+        "Needs": card.needs,
+        "Settings": card.settings,
+        "Cost of a score": card.cost.splitlines(),
+        "In Python": card.python_example.splitlines(),
+        "Reference": card.reference.splitlines(),
+    }
+    for title, lines in sections.items():
+        if lines:
+            typer.echo("\n".join(["", title, *(f"  {line}" if line else "" for line in lines)]))
 
 
 def _written(value: Any) -> str:
@@ -90,26 +85,3 @@ def _written(value: Any) -> str:
         own = [f":{name}={_written(one)}" for name, one in given.items() if one != usual[name]]
         return "".join([value["detector"], *own, then])
     return ",".join(map(_written, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def _example(card: DetectorCard) -> list[str]:
-    """A command that compares the sample's OoD sets, and what it finds; why not, where it cannot run."""
-    from normscale.detectors.registry import make_detector
-    from normscale.errors import NormscaleError
-    from normscale.metrics.ranking import evaluate
-    from normscale.sample import load_sample
-
-    sample = load_sample()
-    detector = make_detector(card.name)
-    missing = [name for name in (*detector.reads, *detector.reads_in_fit) if name not in sample.train.names]
-    if missing:
-        return [f"not run: the sample has no {' and no '.join(missing)}."]
-    try:
-        detector.fit(sample.train if detector.fitted_on == "train" else sample.validation)
-        known = detector.score(sample.test)
-        found = {name: evaluate(known, detector.score(ood)).auroc for name, ood in sample.ood.items()}
-    except NormscaleError as error:
-        return [f"not run: {error}"]
-    own = f"--train sample:train --validation sample:validation --id sample:test -d {card.name}"
-    command = " ".join(["normscale eval", own, *(f"--ood sample:{name}" for name in found)])
-    return [f"$ {command}", *(f"AUROC of {name}: {auroc:.4f}" for name, auroc in found.items())]

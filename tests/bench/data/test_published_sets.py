@@ -21,12 +21,13 @@ from numpy.testing import assert_array_equal
 from bench.data.making import make_tar, make_zip, picture, random_images
 from needed_extras import need
 from normscale.bench.data import DownloadFailed, find_source, get, is_here, load, published_sets
-from normscale.bench.data.sources import LSUN_SCENES, SOURCES, Source
-from normscale.errors import FileFormatError, InvalidInput, MissingExtra
+from normscale.bench.data.sources import SOURCES, Source
+from normscale.errors import FileFormatError, MissingExtra
 
 pytestmark = pytest.mark.usefixtures("torchvision")
 
 IMAGES, LABELS = random_images(12, 32, 32, 3), np.arange(12) % 10
+LSUN_SCENES = [file.path.removesuffix("_val_lmdb.zip") for file in SOURCES["lsun"].files]
 NAMES = [f"class {number}" for number in range(10)]
 
 
@@ -107,11 +108,11 @@ def test_cifar10_is_unpacked_read_prepared_and_then_offline(
     away_from_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not is_here(find_source("cifar10"))
-    with pytest.raises(InvalidInput, match=r"cifar10 is not in .*; run `normscale data get cifar10`"):
-        load("cifar10", download=False)
+    with pytest.raises(DownloadFailed, match="then run: normscale data get cifar10"):
+        load("cifar10")
     path = make_cifar10(away_from_home, monkeypatch)
     assert is_here(find_source("cifar10"))
-    train = load("cifar10", "train", download=False)
+    train = load("cifar10", "train")
     assert_array_equal(train.images, IMAGES[:10])
     assert_array_equal(train.labels, LABELS[:10])
     assert train.class_names == tuple(NAMES)
@@ -119,7 +120,7 @@ def test_cifar10_is_unpacked_read_prepared_and_then_offline(
     assert get("cifar10") == path.parent
     path.unlink()
     monkeypatch.setattr(published_sets, "fetch_published", lambda *_: pytest.fail("read again"))
-    assert_array_equal(load("cifar10", "test", download=False).images, IMAGES[10:])
+    assert_array_equal(load("cifar10", "test").images, IMAGES[10:])
     assert load("cifar10", "test", like=load("digits")).shape == (8, 8, 1)
 
 
@@ -197,7 +198,7 @@ def test_textures_are_sorted_by_class_and_decoded_at_the_size_asked_for(
     assert load("textures", like=like).shape == (8, 8, 1)
     assert sorted(p.name for p in folder.glob("*.npz")) == ["test-64x64.npz", "test-8x8.npz"]
     path.unlink()
-    assert len(load("textures", like=like, download=False)) == 3
+    assert len(load("textures", like=like)) == 3
     assert is_here(find_source("textures"))
 
 

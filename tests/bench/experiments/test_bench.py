@@ -170,7 +170,7 @@ def test_arrays_that_another_method_reads_are_added_to_the_outputs(run: Path) ->
 def test_the_set_keeps_its_name_when_its_source_is_another() -> None:
     plan = PLAN._replace(data="npz:packs/digits", trained_on="digits")
     assert plan.in_set == "digits"
-    assert Plan.from_dict(plan.to_dict()) == plan
+    assert Plan.from_dict(plan._asdict()) == plan
 
 
 @pytest.mark.filterwarnings("ignore:.*far outside:normscale.NumericalWarning")  # one epoch: any noise may be far
@@ -179,7 +179,7 @@ def test_pictures_are_made_the_size_of_the_plan(tmp_path: Path) -> None:
     from normscale.bench.train.network_file import load_network
 
     plan = PLAN._replace(seeds=(0,), epochs=1, methods=("energy",), image_size=(6, 5))
-    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert Plan.from_dict(json.loads(json.dumps(plan._asdict()))) == plan
     result = bench(tmp_path / "run", plan)
     assert (result.n_new, result.missing) == (2, {})
     info = load_network(result.run.network(0).network)[1]

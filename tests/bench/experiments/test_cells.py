@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.bench.experiments.cells import measure_outputs
+from normscale.bench.experiments.bench import measure_outputs
 from normscale.bench.experiments.methods import find_method
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
@@ -87,7 +87,7 @@ def test_what_is_added_stays_out_of_the_results_that_reports_read(tmp_path: Path
     run = measure_outputs(tmp_path / "run", PLAN._replace(further=("energy",)), OUTPUTS)
     assert '"energy"' not in run.results.read_text()
     assert '"energy"' in run.further_results.read_text()
-    assert Plan.from_dict(run.plan.to_dict()) == run.plan
+    assert RunFolder.open(run.path).plan == run.plan
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -9,14 +9,14 @@ import pytest
 
 from bench.experiments.stress_rows import stress_row
 from normscale.bench.experiments.measurement import StreamKind
-from normscale.bench.experiments.stress_result import StressResult
-from normscale.bench.experiments.stress_summary import (
+from normscale.bench.experiments.stress_result import (
     DEPENDS,
     NO_GAIN,
     RECOMMENDED,
     SAFE,
     STATIC,
     MethodSummary,
+    StressResult,
     summarise,
 )
 from normscale.bench.paper.stress_presets import FROZEN, RUNNING

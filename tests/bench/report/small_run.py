@@ -10,7 +10,7 @@ import numpy as np
 
 from normscale import ModelOutputs, load_sample, write_table
 from normscale.bench.experiments.measuring import measure
-from normscale.bench.experiments.methods import find_method
+from normscale.bench.experiments.methods import find_method, fit_on
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder, write_document
 
@@ -61,7 +61,8 @@ def make_run(
         result = {"test_accuracy": outputs["test"].accuracy, "log": log}
         files.result.write_text(json.dumps(result))
         for method_name in methods:
-            method = find_method(method_name).fitted_on(outputs["train"], None)
+            method = find_method(method_name)
+            method = method._replace(detector=fit_on(method.detector, outputs["train"], None))
             wanted = {one: outputs[one] for one in sets if (seed, one, method_name) not in leave_out}
             if wanted:
                 for cell, pair in measure([method], outputs["test"], wanted, in_set=plan.in_set, seed=seed):

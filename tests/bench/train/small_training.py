@@ -10,9 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from normscale.bench.train.recipes import RECIPES, Recipe
 from normscale.bench.train.resnet import ResidualNetwork, resnet18
-from normscale.bench.train.training import EpochLog, train
+from normscale.bench.train.training import RECIPES, EpochLog, Recipe, train
 
 
 class Digits:

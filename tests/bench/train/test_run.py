@@ -13,13 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.numpy import save_file
 
 import normscale as ns
 from normscale.bench.data import load
 from normscale.bench.train import load_network, save_network
-from normscale.bench.train.checkpoint import write_tensors
-from normscale.bench.train.run import RunResult, extract_sets, may_be_mirrored, split_validation, train_network
+from normscale.bench.train.network_file import write_tensors
+from normscale.bench.train.run import RunResult, load_splits, may_be_mirrored, train_network
 
 
 @pytest.fixture(name="run", scope="module")
@@ -84,14 +83,10 @@ def test_ood_sets_of_one_name_are_refused_and_changed_ones_read_again(run: RunRe
         assert len(ns.read_table(Path(run.folder) / "outputs" / "x.safetensors")) == n
 
 
-def test_started_again_it_does_nothing_twice(run: RunResult) -> None:
+def test_started_again_it_is_not_trained_again(run: RunResult) -> None:
     weights = (Path(run.folder) / "network.safetensors").read_bytes()
-    own = Path(run.folder) / "outputs" / "test.safetensors"
-    train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1, layers=["stage2"])
-    written = own.stat().st_mtime_ns
-    again = train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1)
-    assert own.stat().st_mtime_ns == written
-    assert "stage2" in ns.read_table(own).names
+    again = train_network(run.folder, "digits", width=8, recipe="fast", epochs=6, seed=1, layers=["stage2"])
+    assert "stage2" in ns.read_table(Path(run.folder) / "outputs" / "test.safetensors").names
     assert again.log == run.log
     assert (Path(run.folder) / "network.safetensors").read_bytes() == weights
     with pytest.raises(ns.InvalidInput, match="seed differ"):
@@ -123,29 +118,6 @@ def test_a_finished_network_from_elsewhere_is_not_trained_again(
             train_network(tmp_path, "digits", recipe="fast", **asked)  # type: ignore[arg-type]
 
 
-def test_tables_that_lack_a_layer_or_the_head_are_written_anew(run: RunResult, tmp_path: Path) -> None:
-    outputs = tmp_path / "outputs"
-    outputs.mkdir()
-    path = outputs / "uniform.safetensors"
-    shutil.copy(Path(run.folder) / "outputs" / "uniform.safetensors", path)
-    images, tables = load("digits", "test"), {"uniform": "uniform"}
-    written = path.stat().st_mtime_ns
-    assert extract_sets(tmp_path, run.network, run.info, tables, images) == {}
-    assert path.stat().st_mtime_ns == written, "what is there is not made again"
-    before = ns.read_table(path)
-    assert extract_sets(tmp_path, run.network, run.info, tables, images, layers="all") == {}
-    after = ns.read_table(path)
-    assert {"stem", "stage1", "stage2", "stage3", "stage4"} < set(after.names)
-    np.testing.assert_array_equal(after.logits, before.logits)
-    written = path.stat().st_mtime_ns
-    for layers in (None, ["stage2"]):
-        assert extract_sets(tmp_path, run.network, run.info, tables, images, layers=layers) == {}
-    assert path.stat().st_mtime_ns == written, "layers that nobody asks for now are not thrown away"
-    save_file({"logits": before.logits, "features": before.features}, path)
-    assert extract_sets(tmp_path, run.network, run.info, tables, images) == {}
-    assert ns.read_table(path).head is not None
-
-
 def test_digits_are_never_mirrored_wherever_they_come_from() -> None:
     assert may_be_mirrored("cifar10")
     assert may_be_mirrored("npz:packs/cifar10.npz")
@@ -158,7 +130,7 @@ def test_digits_are_never_mirrored_wherever_they_come_from() -> None:
 
 def test_the_split_is_the_seeds_and_loses_nothing() -> None:
     digits = load("digits")
-    first, second = split_validation(digits, 0), split_validation(digits, 1)
+    first, second = (load_splits("digits", seed)[:2] for seed in (0, 1))
     assert not np.array_equal(first[1].labels, second[1].labels)
     assert len(first[0]) + len(first[1]) == len(digits)
     pixels = np.concatenate([part.images.reshape(len(part), -1) for part in first])

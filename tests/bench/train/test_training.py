@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 import normscale as ns
 from bench.train.small_training import RECIPE, Digits, network, run
-from normscale.bench.train.checkpoint import read_tensors, save_checkpoint, write_tensors
-from normscale.bench.train.recipes import RECIPES, find_recipe
-from normscale.bench.train.training import CHECKPOINT_FILE, LOG_FILE, accuracy, train
+from normscale.bench.train.network_file import read_tensors, save_checkpoint, write_tensors
+from normscale.bench.train.training import CHECKPOINT_FILE, LOG_FILE, RECIPES, accuracy, find_recipe, train
 from normscale.state import FORMAT
 
 PROGRAM = str(Path(__file__).with_name("small_training.py"))
@@ -92,7 +91,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     run(str(tmp_path))
     mine, generator = network(seed=5), torch.get_rng_state()
     with pytest.raises(ns.InvalidInput, match=r"other settings \(recipe differ\)"):
-        train(mine, Digits(), RECIPE.with_epochs(4), folder=tmp_path)
+        train(mine, Digits(), RECIPE._replace(epochs=4), folder=tmp_path)
     assert torch.equal(torch.get_rng_state(), generator)
     assert same_weights(mine, network(seed=5))
     with pytest.raises(ns.InvalidInput, match=r"other settings \(data differ\)"):
@@ -136,7 +135,7 @@ def test_a_loss_of_nan_stops_with_an_explanation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("epochs", (1, 5, 10))
 def test_schedules(epochs: int) -> None:
-    paper, fast = RECIPES["paper"].with_epochs(epochs), RECIPES["fast"].with_epochs(epochs)
+    paper, fast = find_recipe("paper", epochs), find_recipe("fast", epochs)
     total = 100 * epochs
     assert paper.learning_rate_at(0, total) == 1e-2
     assert paper.learning_rate_at(60 * epochs - 1, total) == 1e-2

@@ -11,43 +11,40 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._atomic import atomic_path
 from normscale._lock import locked
 from normscale._validate import at_least
-from normscale.bench.data.embedded_sets import read_embedded
 from normscale.bench.data.image_set import ImageSet, channel_moments
-from normscale.bench.data.noise import draw_noise
-from normscale.bench.data.npz_file import read_npz
-from normscale.bench.data.own_data import TorchDataset, from_folder, from_npz, from_torch
-from normscale.bench.data.published_sets import Content, fetch_published
+from normscale.bench.data.own_data import class_names_of, from_folder, from_npz, read_npz
+from normscale.bench.data.published_sets import fetch_published
 from normscale.bench.data.sources import Source, find_source
 from normscale.errors import InvalidInput
 
 PHOTOGRAPH_SIZE = (64, 64)  # of sets whose pictures have no size of their own, unless like= gives one
+_EMBEDDED = Path(__file__).parent / "embedded" / "pictures.npz"  # README.md beside it: origins and licences
+_NOISE = {"gaussian": 1, "uniform": 2}  # streams of random numbers, so that one seed serves both
 
 
 def load(
-    name: str | ImageSet | TorchDataset,
+    name: str,
     split: str | None = None,
     *,
     root: str | os.PathLike[str] | None = None,
-    download: bool = True,
     like: ImageSet | None = None,
     seed: int = 0,
 ) -> ImageSet:
-    """Load a data set.
+    """Load a data set; what is missing is fetched.
 
     Parameters
     ----------
-    name : str, ImageSet or torch Dataset
-        A name of :func:`list_sets`, ``npz:PATH``, ``folder:PATH``, or pictures that are already there.
+    name : str
+        A name of :func:`list_sets`, ``npz:PATH`` or ``folder:PATH``.
     split : "train" or "test", optional
         By default "train" where the set has it, otherwise its only split.
     root : path, optional
         Where data sets are kept; ``$NORMSCALE_DATA``, or ``~/.cache/normscale``.
-    download : bool, default True
-        Fetch what is missing.
     like : ImageSet, optional
         The set of the network: pictures are made of its size, and noise is drawn of its size and length.
     seed : int, default 0
@@ -60,10 +57,23 @@ def load(
     ImageSet('digits', n=500, 8x8x1, 10 classes)
     >>> load("uniform", like=digits)
     ImageSet('uniform', n=500, 8x8x1, no labels, normalised)
-    >>> load("fashion", like=digits)
-    ImageSet('fashion', n=1000, 8x8x1, 10 classes)
     """
-    images = _load(name, split, root=root, download=download, like=like, seed=seed)
+    if split is not None and split not in ("train", "test"):
+        raise InvalidInput(f"split must be 'train' or 'test'; got {split!r}.")
+    kind, colon, path = name.partition(":")
+    if colon and kind == "npz":
+        images = from_npz(path, split)
+    elif colon and kind == "folder":
+        images = from_folder(path, split, None if like is None else like.shape)
+    elif (source := find_source(name)).kind == "noise":
+        return _noise(name, like, at_least(seed, "seed", 0))
+    elif source.kind == "embedded":
+        images = _embedded(source, source.checked_split(split))
+    else:
+        size = source.shape[:2] if source.shape else like.shape[:2] if like else PHOTOGRAPH_SIZE
+        content = _prepared(source, source.checked_split(split), data_root(root) / name, size)
+        names = class_names_of(content) or source.class_names
+        images = ImageSet(name, content["images"], content["labels"], names, source.mean, source.std)
     return images if like is None else images.resized(*like.shape)
 
 
@@ -77,10 +87,9 @@ def get(name: str, split: str | None = None, *, root: str | os.PathLike[str] | N
     if source.kind != "download":
         return None
     folder = data_root(root) / name
-    splits = tuple(source.images) if split is None else (source.checked_split(split),)
-    for one in splits:
+    for one in tuple(source.images) if split is None else (source.checked_split(split),):
         if source.shape is not None:
-            _prepared(source, one, folder, source.shape[:2], download=True)
+            _prepared(source, one, folder, source.shape[:2])
         else:
             with locked(folder):
                 fetch_published(source, one, folder)
@@ -89,11 +98,10 @@ def get(name: str, split: str | None = None, *, root: str | os.PathLike[str] | N
 
 def is_here(source: Source, root: str | os.PathLike[str] | None = None) -> bool:
     """Whether the set can be loaded without a network."""
-    if source.kind != "download":
-        return True
     folder = data_root(root) / source.name
     prepared = {path.name.split(".")[0].split("-")[0] for path in folder.glob("*.npz")}
-    return all(split in prepared or _files_are_here(source, split, folder) for split in source.images)
+    splits = [split for split in source.images if source.kind == "download" and split not in prepared]
+    return all((folder / file.path).exists() for split in splits for file in source.files_of(split))
 
 
 def data_root(root: str | os.PathLike[str] | None = None) -> Path:
@@ -101,77 +109,31 @@ def data_root(root: str | os.PathLike[str] | None = None) -> Path:
     return Path(root or os.environ.get("NORMSCALE_DATA") or Path.home() / ".cache" / "normscale").expanduser()
 
 
-def _load(
-    name: str | ImageSet | TorchDataset,
-    split: str | None,
-    *,
-    root: str | os.PathLike[str] | None,
-    download: bool,
-    like: ImageSet | None,
-    seed: int,
-) -> ImageSet:
-    if isinstance(name, ImageSet):
-        return name
-    if not isinstance(name, str):
-        if not (hasattr(name, "__len__") and hasattr(name, "__getitem__")):
-            raise InvalidInput(f"name must be a data set's name, an ImageSet or a torch Dataset; got {type(name)}.")
-        return from_torch(name)
-    if split is not None and split not in ("train", "test"):
-        raise InvalidInput(f"split must be 'train' or 'test'; got {split!r}.")
-    if name.startswith("npz:"):
-        return from_npz(name.removeprefix("npz:"), split)
-    if name.startswith("folder:"):
-        return from_folder(name.removeprefix("folder:"), split, None if like is None else like.shape)
-    source = find_source(name)
-    if source.kind == "noise":
-        if like is None:
-            raise InvalidInput(f"{name} noise has the size of another set; pass like=, such as load('digits', 'test').")
-        return draw_noise(name, like, at_least(seed, "seed", 0))
-    split = source.checked_split(split)
-    if source.kind == "embedded":
-        return _embedded(source, split)
-    height, width = source.shape[:2] if source.shape else like.shape[:2] if like else PHOTOGRAPH_SIZE
-    content = _prepared(source, split, data_root(root) / name, (height, width), download=download)
-    return ImageSet(
-        name, content.images, content.labels, content.class_names or source.class_names, source.mean, source.std
-    )
+def _noise(name: str, like: ImageSet | None, seed: int) -> ImageSet:
+    """N(0, 1) or U(0, 1) where the network reads, after normalisation, as the paper's published code draws it."""
+    if like is None:
+        raise InvalidInput(f"{name} noise has the size of another set; pass like=, such as load('digits', 'test').")
+    rng = np.random.default_rng([seed, _NOISE[name]])
+    draw = rng.standard_normal if name == "gaussian" else rng.random
+    return ImageSet(name, draw(like.images.shape, dtype=np.float32), np.full(len(like), -1), normalised=True)
 
 
 def _embedded(source: Source, split: str) -> ImageSet:
-    images, labels = read_embedded(source.name, split)
-    mean = std = None
-    if "train" in source.images:
-        train = images if split == "train" else read_embedded(source.name, "train")[0]
-        mean, std = channel_moments(train)
+    with np.load(_EMBEDDED, allow_pickle=False) as file:
+        images, labels = (file[f"{source.name}_{split}_{what}"] for what in ("images", "labels"))
+        trained_on = "train" in source.images
+        mean, std = channel_moments(file[f"{source.name}_train_images"]) if trained_on else (None, None)
     return ImageSet(source.name, images, labels, source.class_names, mean, std)
 
 
-def _prepared(source: Source, split: str, folder: Path, size: tuple[int, int], *, download: bool) -> Content:
+def _prepared(source: Source, split: str, folder: Path, size: tuple[int, int]) -> dict[str, NDArray[Any]]:
     """The arrays of a split: from the prepared file, or from the published files, which are fetched if need be."""
     path = folder / (f"{split}.npz" if source.shape else f"{split}-{size[0]}x{size[1]}.npz")
-    if path.exists():
-        return _read_prepared(path)
-    if not download and not _files_are_here(source, split, folder):
-        raise InvalidInput(
-            f"{source.name} is not in {folder}; run `normscale data get {source.name}` or pass download=True."
-        )
-    with locked(folder):
-        if path.exists():  # made by another process while this one waited
-            return _read_prepared(path)
-        content = fetch_published(source, split, folder).decoded(*size)
-        arrays: dict[str, Any] = {"images": content.images, "labels": content.labels}
-        if content.class_names is not None:
-            arrays["class_names"] = np.array(content.class_names)
-        with atomic_path(path) as temporary:
-            np.savez(temporary, **arrays)
-    return content
-
-
-def _files_are_here(source: Source, split: str, folder: Path) -> bool:
-    return all((folder / file.path).exists() for file in source.files_of(split))
-
-
-def _read_prepared(path: Path) -> Content:
-    file = read_npz(path, "Delete it; it will be made again.")
-    names = tuple(file["class_names"].tolist()) if "class_names" in file else None
-    return Content(file["images"], file["labels"], names)
+    if not path.exists():
+        with locked(folder):
+            if not path.exists():  # another process may have made it while this one waited
+                arrays = fetch_published(source, split, folder).decoded(*size)
+                with atomic_path(path) as temporary:
+                    np.savez(temporary, **arrays)
+                return arrays
+    return read_npz(path, "Delete it; it will be made again.")

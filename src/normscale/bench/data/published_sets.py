@@ -13,63 +13,67 @@ import shutil
 import socket
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from normscale._validate import IntArray
-from normscale.bench.data.decode import Picture, decode_all
-from normscale.bench.data.image_set import Images
-from normscale.bench.data.sources import LSUN_SCENES, RemoteFile, Source
+from normscale.bench.data.image_set import Images, decode_all
+from normscale.bench.data.sources import RemoteFile, Source
 from normscale.errors import FileFormatError, MissingExtra, NormscaleError
+from normscale.extraction.items import Item
 
 NETWORK_SECONDS = 15.0  # without a byte
+_LSUN_END = "_val_lmdb"
 
 
 class DownloadFailed(NormscaleError, OSError):
     """The files could not be fetched; the message says how to get them by hand."""
 
 
-class Content(NamedTuple):
-    """Images of shape (n, height, width, channels), labels of shape (n,), and the names of the classes."""
-
-    images: Images
-    labels: IntArray
-    class_names: tuple[str, ...] | None = None
-
-
 class Listing(NamedTuple):
     """A split as it was published: its pixels, or its picture files, and for each picture the number of its class."""
 
-    pictures: Images | list[Picture]
+    pictures: Images | list[Item]
     labels: Sequence[int] | IntArray
     class_names: Sequence[str] | None = None
 
-    def decoded(self, height: int, width: int) -> Content:
-        """The pictures in memory; photographs are made ``height`` x ``width``, in colour."""
+    def decoded(self, height: int, width: int) -> dict[str, Any]:
+        """Images (n, height, width, channels), labels (n,) and names of classes; photographs are in colour."""
         if isinstance(self.pictures, np.ndarray):
             images = np.ascontiguousarray(self.pictures)
         else:
             images = np.empty((len(self.pictures), height, width, 3), np.uint8)
             for number, pixels in enumerate(decode_all(self.pictures, height, width, doing="decoding")):
                 images[number] = pixels  # grey is repeated
-        names = None if self.class_names is None else tuple(self.class_names)
-        return Content(images, np.asarray(self.labels, np.int64), names)
+        names = {} if self.class_names is None else {"class_names": np.array(self.class_names)}
+        return {"images": images, "labels": np.asarray(self.labels, np.int64), **names}
 
 
 def fetch_published(source: Source, split: str, folder: Path) -> Listing:
     """Make sure that ``folder`` holds what a split needs, checked and unpacked, and list it.
 
-    Raises
-    ------
-    DownloadFailed
-        A file is missing, or is not what was published, and could not be fetched.
+    A file that is missing, or is not what was published, and could not be fetched is a :class:`DownloadFailed` that
+    says what a person can do by hand.
     """
-    with _failures_explained(source, split, folder):
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(NETWORK_SECONDS)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
         listing = _READERS[source.name](source, split, folder)
+    except MissingExtra:
+        raise
+    except ImportError as error:
+        raise MissingExtra(f"{source.name} needs {error.name}; pip install 'normscale[data]'.") from None
+    except (OSError, RuntimeError, http.client.HTTPException, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        lines = [f"{source.name} could not be fetched: {error or type(error).__name__}", "By hand:"]
+        for file in source.files_of(split):
+            lines += [f"  fetch {file.url}", f"        ({file.describe()})", f"     to {folder / file.path}"]
+        raise DownloadFailed("\n".join([*lines, f"then run: normscale data get {source.name}"])) from error
+    finally:
+        socket.setdefaulttimeout(before)
     if len(listing.pictures) != source.images[split]:
         raise FileFormatError(
             f"{source.name} has {len(listing.pictures)} {split} pictures in {folder}; it should have "
@@ -79,8 +83,7 @@ def fetch_published(source: Source, split: str, folder: Path) -> Listing:
 
 
 def _cifar(source: Source, split: str, folder: Path) -> Listing:
-    kind = getattr(torchvision_datasets(), source.name.upper())
-    read = kind(folder, split == "train", download=True)
+    read = getattr(torchvision_datasets(), source.name.upper())(folder, split == "train", download=True)
     return Listing(read.data, read.targets, read.classes)
 
 
@@ -90,15 +93,14 @@ def _svhn(source: Source, split: str, folder: Path) -> Listing:
 
 
 def _textures(source: Source, split: str, folder: Path) -> Listing:
-    datasets = torchvision_datasets()
-    datasets.DTD(folder, download=True)
+    torchvision_datasets().DTD(folder, download=True)
     return _in_folders(folder / "dtd" / "dtd" / "images")
 
 
 def _places365(source: Source, split: str, folder: Path) -> Listing:
     read = torchvision_datasets().Places365(folder, "val", small=True, download=True)
     names = sorted(read.class_to_idx, key=read.class_to_idx.__getitem__)
-    return Listing([(path, path) for path, _ in read.imgs], read.targets, [name[3:] for name in names])
+    return _files(read.imgs, [name[3:] for name in names])
 
 
 def _tiny_imagenet(source: Source, split: str, folder: Path) -> Listing:
@@ -114,8 +116,8 @@ def _tiny_imagenet(source: Source, split: str, folder: Path) -> Listing:
         wnids = sorted((unpacked / "wnids.txt").read_text("utf-8").split())
         lines = (unpacked / "val" / "val_annotations.txt").read_text("utf-8").splitlines()
         class_of = dict(line.split("\t")[:2] for line in lines)
-        files = [(str(unpacked / "val" / "images" / name), wnids.index(class_of[name])) for name in sorted(class_of)]
-        listing = Listing([(path, path) for path, _ in files], [label for _, label in files])
+        pictures = unpacked / "val" / "images"
+        listing = _files([(str(pictures / name), wnids.index(class_of[name])) for name in sorted(class_of)], wnids)
     return listing._replace(class_names=[words.get(wnid, wnid).split(",")[0].strip() for wnid in wnids])
 
 
@@ -123,17 +125,15 @@ def _lsun(source: Source, split: str, folder: Path) -> Listing:
     """A zip around an LMDB database of WebP or JPEG files for each scene."""
     import lmdb
 
-    pictures: list[Picture] = []
-    labels: list[int] = []
-    for number, (scene, file) in enumerate(zip(LSUN_SCENES, source.files, strict=True)):
-        unpacked = folder / f"{scene}_val_lmdb"
+    scenes = [file.path.removesuffix(f"{_LSUN_END}.zip") for file in source.files]
+    pictures: list[Item] = []
+    for number, (scene, file) in enumerate(zip(scenes, source.files, strict=True)):
+        unpacked = folder / f"{scene}{_LSUN_END}"
         if not unpacked.exists():
             _fetch(file, folder, unpacked.name)
         with lmdb.open(str(unpacked), readonly=True, lock=False) as database, database.begin() as view:
-            found = [(f"{scene} {key.decode('ascii', 'replace')}", bytes(data)) for key, data in view.cursor()]
-        pictures += found
-        labels += [number] * len(found)
-    return Listing(pictures, labels, list(LSUN_SCENES))
+            pictures += [Item(f"{scene} {key.decode('ascii')}", bytes(data), number) for key, data in view.cursor()]
+    return Listing(pictures, [item.label or 0 for item in pictures], scenes)
 
 
 _READERS: dict[str, Callable[[Source, str, Path], Listing]] = {
@@ -147,10 +147,14 @@ _READERS: dict[str, Callable[[Source, str, Path], Listing]] = {
 }
 
 
+def _files(files: Sequence[tuple[str, int]], class_names: Sequence[str]) -> Listing:
+    return Listing([Item(path, path, label) for path, label in files], [label for _, label in files], class_names)
+
+
 def _in_folders(folder: Path) -> Listing:
     """Pictures in folders of classes, as torchvision lists them."""
     found = torchvision_datasets().ImageFolder(folder)
-    return Listing([(path, path) for path, _ in found.samples], found.targets, found.classes)
+    return _files(found.samples, found.classes)
 
 
 def _fetch(file: RemoteFile, folder: Path, unpacked: str) -> None:
@@ -182,24 +186,3 @@ def torchvision_datasets() -> Any:
             "install the two together from one index: pip install --upgrade torch torchvision."
         ) from error
     return datasets
-
-
-@contextmanager
-def _failures_explained(source: Source, split: str, folder: Path) -> Iterator[None]:
-    """Say what went wrong with a download, and what a person can do by hand."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(NETWORK_SECONDS)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
-    except ImportError as error:
-        if isinstance(error, NormscaleError):
-            raise
-        raise MissingExtra(f"{source.name} needs {error.name}; pip install 'normscale[data]'.") from None
-    except (OSError, RuntimeError, http.client.HTTPException, tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
-        lines = [f"{source.name} could not be fetched: {error or type(error).__name__}", "By hand:"]
-        for file in source.files_of(split):
-            lines += [f"  fetch {file.url}", f"        ({file.describe()})", f"     to {folder / file.path}"]
-        raise DownloadFailed("\n".join([*lines, f"then run: normscale data get {source.name}"])) from error
-    finally:
-        socket.setdefaulttimeout(before)

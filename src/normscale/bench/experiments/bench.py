@@ -1,26 +1,35 @@
-"""A benchmark: networks of several seeds, every OoD set, every method; started again, it goes on."""
+"""A benchmark: networks of several seeds, every OoD set, every method; started again, it goes on.
+
+Networks are prepared side by side, one process each: on a CPU two processes of one thread beat one of two.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import cache
 from itertools import chain, product
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 from normscale._lock import locked
-from normscale._progress import bar
+from normscale._processes import end_with_parent
+from normscale._progress import bar, silence
 from normscale._validate import at_least
-from normscale.bench.experiments.cells import NetworkOutputs, compute_cells
-from normscale.bench.experiments.methods import find_method
-from normscale.bench.experiments.network_outputs import Job, require_layers
+from normscale.bench.experiments.measuring import Measured, measure
+from normscale.bench.experiments.methods import Method, find_method, fit_on
+from normscale.bench.experiments.network_outputs import Job, prepare, require_layers
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.stress import StressPreset, steps, stress_preset
-from normscale.bench.experiments.worker_processes import prepare_all
-from normscale.bench.network_folder import TEST, TRAIN
-from normscale.errors import InvalidInput
+from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION
+from normscale.errors import InvalidInput, NormscaleError
+from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
+from normscale.rows import write_table
+
+_reports: Any = None  # in a worker: where it says how far it is
 
 
 class Bench(NamedTuple):
@@ -51,24 +60,8 @@ def bench(
     Networks that are missing are trained, outputs that are missing are read out, cells that are missing are
     computed; nothing that is there is done again. ``results.jsonl`` is written after every network.
 
-    Parameters
-    ----------
-    folder : path
-        Where the run lives; see :mod:`normscale.bench.experiments.run_folder`.
-    plan : Plan
-        A preset, or one of your own.
-    root : path, optional
-        Where data sets are kept.
-    workers : int
-        Networks prepared at once, each in a process of its own.
-    threads : int
-        Threads of torch in each of them.
-    stress : StressPreset, optional
-        Also run this stress grid on the first network's outputs.
-    command : str
-        The command that asked for it, for the record.
-    say : callable
-        Told in a sentence what is worth knowing.
+    ``workers`` networks are prepared at once, each in a process of its own with so many ``threads`` of torch. The grid
+    ``stress`` is run on the first network's outputs. ``command`` is kept for the record.
     """
     workers, threads = at_least(workers, "workers", 1), at_least(threads, "threads", 1)
     if not plan.seeds or not plan.ood or not plan.methods:
@@ -79,76 +72,191 @@ def bench(
         run = RunFolder.create(folder, plan, command)
         place = None if root is None else os.fspath(root)
         jobs = [Job(os.fspath(folder), plan, seed, place, threads) for seed in plan.seeds]
-        ready = [job for job in jobs if job.is_done]
-        begun = [job for job in jobs if job not in ready]
+        begun = [job for job in jobs if not job.is_done]
+        ready = [job for job in jobs if job not in begun]
+        costs = {job.seed: job.cost for job in begun}
+        done = dict.fromkeys(costs, 0.0)
         n_new = 0
-        with _Overall(begun) as overall:
+        with bar("preparing networks" if begun else "comparing", sum(costs.values()) or 1.0, unit="share") as line:
+
+            def tick(job: Job, amount: float) -> None:
+                done[job.seed] = min(done[job.seed] + amount, costs[job.seed])
+                n_done = sum(done[seed] >= costs[seed] for seed in costs)
+                line.at(sum(done.values()), f"network {min(n_done + 1, len(costs))} of {len(costs)}")
+
             try:
-                for job in chain(ready, prepare_all(begun, workers, overall.tick)):
-                    overall.finish(job)
+                for job in chain(ready, prepare_all(begun, workers, tick)):
+                    if job.seed in costs:
+                        tick(job, costs[job.seed])  # whatever it had to do
                     n_new += compute_cells(run, job.seed, methods, list(plan.ood), say)
                     run.write_results()
             finally:
                 run.write_results()
         if stress is not None:
             _stress_first_network(run, plan, stress, workers)
-        n_all = len(jobs) * len(plan.ood) * len(methods)
-        return Bench(run, n_new, n_all - n_new - len(_absent(run, plan)), run.missing())
+        n_there = sum(run.has_cell(*cell) for cell in product(plan.seeds, plan.ood, plan.measured))
+        return Bench(run, n_new, n_there - n_new, run.missing())
 
 
 def _stress_first_network(run: RunFolder, plan: Plan, preset: StressPreset, threads: int) -> None:
-    """Run the stress grid on the outputs of the first network, unless it is there."""
     seed = plan.seeds[0]
-    source = NetworkOutputs(run, seed)
-    sets = {name: source.require(name) for name in plan.ood if run.has_outputs(seed, name)}
+    sets = {name: run.outputs(seed, name) for name in plan.ood if run.has_outputs(seed, name)}
     if run.stress.exists() or not sets:
         return
+    train, test = (run.outputs(seed, name) for name in (TRAIN, TEST))
     with bar("stress grid", steps(preset.grid, len(sets))) as line:
-        result = stress_preset(
-            preset,
-            source.require(TRAIN),
-            source.require(TEST),
-            sets,
-            seed=seed,
-            threads=threads,
-            tick=lambda what: line.advance(doing=f"stress grid, {what}"),
-        )
-    result.save(run.stress)
+
+        def tick(what: str) -> None:
+            line.advance(doing=f"stress grid, {what}")
+
+        stress_preset(preset, train, test, sets, seed=seed, threads=threads, tick=tick).save(run.stress)
 
 
-class _Overall:
-    """One bar for all networks, in epochs of training."""
+def prepare_all(jobs: Sequence[Job], workers: int, tick: Callable[[Job, float], None]) -> Iterator[Job]:
+    """Prepare networks and yield each as it is done; with one worker, the work is done in this process.
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._cost = {job.seed: job.cost for job in jobs}
-        self._done = dict.fromkeys(self._cost, 0.0)
-        self._lock = threading.Lock()
-        self._stack = ExitStack()
+    ``tick`` is called with a job and how much more of it has been done. The first error of a job is raised after all
+    the others have been yielded: the other networks are worth having.
+    """
+    error: BaseException | None = None
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            try:
+                prepare(job, lambda done, job=job: tick(job, done))  # type: ignore[misc]
+            except Exception as problem:
+                error = error or problem
+            else:
+                yield job
+    else:
+        context = multiprocessing.get_context("spawn")
+        reports: Any = context.SimpleQueue()
 
-    def __enter__(self) -> Self:
-        self._bar = self._stack.enter_context(bar(self._doing(), sum(self._cost.values()) or 1.0, unit="share"))
-        return self
+        def listen() -> None:
+            while (report := reports.get()) is not None:
+                tick(jobs[report[0]], report[1])
 
-    def __exit__(self, *problem: object) -> None:
-        self._stack.close()
+        listener = threading.Thread(target=listen, daemon=True)
+        listener.start()
+        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (reports,))
+        try:
+            waiting: dict[Future[None], Job] = {pool.submit(_work, i, job): job for i, job in enumerate(jobs)}
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    job = waiting.pop(future)
+                    if future.exception() is None:
+                        yield job
+                    else:
+                        error = error or future.exception()
+        finally:
+            pool.shutdown(cancel_futures=True)
+            reports.put(None)
+            listener.join()
+    if error is not None:
+        raise error
 
-    def tick(self, job: Job, amount: float) -> None:
-        """Move on by some work of a job."""
-        with self._lock:
-            self._done[job.seed] = min(self._done[job.seed] + amount, self._cost[job.seed])
-            self._bar.at(sum(self._done.values()), self._doing())
 
-    def finish(self, job: Job) -> None:
-        """Count a job as done, whatever it had to do."""
-        if job.seed in self._cost:
-            self.tick(job, self._cost[job.seed])
-
-    def _doing(self) -> str:
-        n_done = sum(done >= cost for done, cost in zip(self._done.values(), self._cost.values(), strict=True))
-        return f"network {min(n_done + 1, len(self._cost))} of {len(self._cost)}" if self._cost else "comparing"
+def _start_worker(reports: Any) -> None:
+    """Set a worker up; it ends with its parent, also when that is killed."""
+    global _reports
+    _reports = reports
+    silence()
+    end_with_parent()
 
 
-def _absent(run: RunFolder, plan: Plan) -> list[tuple[int, str, str]]:
-    """Cells of a plan that are not there."""
-    everything = product(plan.seeds, plan.ood, plan.measured)
-    return [(seed, ood, method) for seed, ood, method in everything if not run.has_cell(seed, ood, method)]
+def _work(index: int, job: Job) -> None:
+    prepare(job, lambda done: _reports.put((index, done)))
+
+
+def compute_cells(
+    run: RunFolder,
+    seed: int,
+    methods: Sequence[Method],
+    ood_sets: Sequence[str],
+    say: Callable[[str], None] = lambda _: None,
+) -> int:
+    """Compute the cells of a network that are not there yet; returns how many.
+
+    A method that fails, whatever the reason, is said, kept in ``failures.json``, and tried again the next time; the
+    others go on. The outputs of a set are read once for all methods.
+    An OoD set without outputs is passed over. ``say`` is called with a sentence on a method that cannot take part.
+    """
+
+    @cache
+    def read(name: str) -> ModelOutputs | None:
+        return run.outputs(seed, name) if run.has_outputs(seed, name) else None
+
+    there = [ood for ood in ood_sets if run.has_outputs(seed, ood)]
+    wanted = {method.name: [ood for ood in there if not run.has_cell(seed, ood, method.name)] for method in methods}
+    failed = {name: why for name, why in run.failures(seed).items() if name not in wanted}
+    n_new = 0
+    with bar(f"seed {seed}", sum(map(len, wanted.values())), quiet_seconds=1.0) as line:
+        for method in methods:
+            found, why = _measured(run, seed, read, method, wanted[method.name])
+            for cell, scores in found:
+                line.advance(doing=f"seed {seed}: {method.title} on {cell.ood_set}")
+                if cell.skipped or scores is None:
+                    why = f"it has no numbers on {cell.ood_set}: {cell.skipped}"
+                    continue
+                run.save_cell(cell, scores)
+                n_new += 1
+            if why:
+                failed[method.name] = why
+                say(f"{method.name} cannot take part with seed {seed}: {why}")
+    run.save_failures(seed, failed)
+    return n_new
+
+
+def _measured(
+    run: RunFolder, seed: int, read: Callable[[str], ModelOutputs | None], method: Method, names: Sequence[str]
+) -> tuple[list[Measured], str]:
+    """A method on the OoD sets that have what it reads, and why it is missing on one."""
+    reads = method.detector.reads
+    known = [name for name in names if run.has_outputs(seed, name, reads)]
+    lacking, why = [name for name in names if name not in known], ""
+    if lacking:
+        absent = [array for array in reads if not all(run.has_outputs(seed, one, [array]) for one in lacking)]
+        why = f"it reads {', '.join(absent)}, which the outputs on {', '.join(lacking)} lack."
+    test, sets = read(TEST), {name: outputs for name in known if (outputs := read(name)) is not None}
+    if test is None or not sets:
+        return [], why
+    perturbed = PERTURBED_LOGITS in reads and "epsilon" in (extra := run.perturbation(seed))
+    chosen = {"epsilon": extra["epsilon"]} if perturbed else {}
+    try:
+        fitted = method._replace(detector=fit_on(method.detector, read(TRAIN), read(VALIDATION)))
+        found = list(measure([fitted], test, sets, in_set=run.plan.in_set, seed=seed, quiet=True))
+    except NormscaleError as error:
+        return [], str(error)
+    except Exception as error:  # whatever a detector does must not take the others with it
+        return [], f"{type(error).__name__}: {error}"
+    return [
+        one._replace(record=one.record._replace(parameters={**one.record.parameters, **chosen})) for one in found
+    ], why
+
+
+def measure_outputs(
+    folder: str | os.PathLike[str],
+    plan: Plan,
+    outputs: Mapping[str, Callable[[], ModelOutputs]],
+    *,
+    command: str = "",
+    say: Callable[[str], None] = lambda _: None,
+) -> RunFolder:
+    """Measure a plan's methods on outputs of one network, or go on with it.
+
+    Outputs are copied into the folder; those that are there are not read again. The plan's first seed names the
+    network. ``outputs`` are functions that read ``train``, ``validation``, ``test`` and OoD sets; what is fitted on one
+    that is missing cannot take part.
+    """
+    plan = plan._replace(ood={name: plan.ood.get(name, name) for name in outputs if name not in OWN_SETS})
+    if TEST not in outputs or not plan.ood or not plan.measured:
+        raise InvalidInput("outputs of a test set, of at least one OoD set, and a method are needed.")
+    methods = [find_method(name) for name in plan.measured]
+    with locked(folder, wait=False):
+        run, seed = RunFolder.create(folder, plan, command), plan.seeds[0]
+        run.network(seed).make()
+        for name, read in outputs.items():
+            if not run.has_outputs(seed, name):
+                write_table(run.network(seed).outputs(name), read())
+        compute_cells(run, seed, methods, list(plan.ood), say)
+        run.write_results()
+    return run

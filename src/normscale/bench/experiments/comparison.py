@@ -1,19 +1,34 @@
-"""Compare detectors on the same outputs: one in-distribution test set, any number of OoD sets."""
+"""Compare detectors on the same outputs, one in-distribution test set and any number of OoD sets: arrays or tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from normscale import jobs
 from normscale.bench.experiments.measurement import Measurement
-from normscale.bench.experiments.measuring import Advance, Measured, measure
-from normscale.bench.experiments.methods import Method, default_methods, every_setting, fit_on, uniquely_named
+from normscale.bench.experiments.measuring import Advance, Measured, measure, rows_to_score
+from normscale.bench.experiments.methods import (
+    Method,
+    default_methods,
+    every_setting,
+    fit_on,
+    title_under,
+    uniquely_named,
+)
 from normscale.dataframes import read_dataframe
 from normscale.detectors.base import Detector, OutputsLike, Setting
 from normscale.detectors.choosing import AUTO, default_detector
-from normscale.detectors.registry import make_detector
+from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput
-from normscale.input_checks.tables import shared_names
-from normscale.outputs import ModelOutputs, as_outputs, is_dataframe
+from normscale.input_checks.tables import RowSketch, shared_names
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs, as_outputs, is_dataframe
+
+Detectors = Sequence[Detector | str] | Mapping[str, Detector | str]
+SWAPPED = 0.4
+"""If most detectors have a lower AUROC than that, the two sides are probably swapped."""
 
 
 def compare(
@@ -22,26 +37,25 @@ def compare(
     *,
     train: OutputsLike | None = None,
     validation: OutputsLike | None = None,
-    detectors: Sequence[Detector | str] | Mapping[str, Detector | str] | None = None,
+    detectors: Detectors | None = None,
     seed: int = 0,
+    total: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda rows, what: None,
+    keep: Callable[[Measured], None] = lambda _: None,
 ) -> list[Measurement]:
     """Fit what needs fitting, score both sides in every setting of every detector, evaluate.
 
     Parameters
     ----------
-    id_test : ModelOutputs, array, tensor, mapping or DataFrame
-        In-distribution inputs the classifier was not trained on. An array is logits. Columns of DataFrames are matched
-        by name: by the classes of a fitted detector, or else of the first frame among train, validation and test.
-    ood_sets : mapping of name to the same
-    train : the same, optional
-        What detectors are fitted on. Without it, only those that need no fitting take part.
-    validation : the same, optional
-        Labelled held-out inputs, for detectors that are fitted on these.
+    id_test, train, validation : ModelOutputs, array, tensor, mapping or DataFrame
+        Outputs on inputs of training's kind that are new, that detectors are fitted on, and that are labelled and held
+        out. An array is logits. Columns of DataFrames are matched by name.
     detectors : detectors to compare or their names, or a mapping of what to call them to either; optional
         Fitted ones are used as they are; ``"auto"`` is what :func:`normscale.fit` chooses for ``train``; by default
         every registered one that the outputs suffice for.
-    seed : int
-        Order of the shuffled streams.
+    total, advance, keep : callable
+        Called on the way: with the number of rows that will be scored, with how many were scored and on which set, and
+        with every record and the scores behind it.
 
     Returns
     -------
@@ -57,37 +71,19 @@ def compare(
     >>> [(row.method, round(row.auroc, 3)) for row in rows]
     [('msp', 0.882), ('energy', 0.886)]
     """
-    return compare_with(id_test, ood_sets, train=train, validation=validation, detectors=detectors, seed=seed)
-
-
-def compare_with(
-    id_test: OutputsLike,
-    ood_sets: Mapping[str, OutputsLike],
-    *,
-    train: OutputsLike | None = None,
-    validation: OutputsLike | None = None,
-    detectors: Sequence[Detector | str] | Mapping[str, Detector | str] | None = None,
-    seed: int = 0,
-    begin: Callable[[list[Method]], None] = lambda _: None,
-    advance: Advance = lambda rows, what: None,
-    keep: Callable[[Measured], None] = lambda _: None,
-) -> list[Measurement]:
-    """Compare as :func:`compare` does, and call back on the way.
-
-    Parameters
-    ----------
-    id_test, ood_sets, train, validation, detectors, seed
-        As in :func:`compare`.
-    begin : callable
-        Called with the methods with their fitted detectors before the first row is scored.
-    advance : callable
-        Called with how many rows were scored, see :func:`normscale.bench.experiments.measuring.rows_to_score`.
-    keep : callable
-        Called with every record and the scores behind it as soon as it is there.
-    """
     asked_for = detectors is not None
     chosen = _named(detectors or (), train)
-    read = _Reader(shared_names((name, one.class_names) for name, one in chosen.items()))
+    names = shared_names((name, one.class_names) for name, one in chosen.items())
+
+    def read(value: OutputsLike) -> ModelOutputs:
+        """The columns of every DataFrame come in the order of the first names."""
+        nonlocal names
+        if not is_dataframe(value):
+            return as_outputs(value)
+        outputs, found = read_dataframe(value, class_names=names)
+        names = names or found
+        return outputs
+
     to_fit, held_out = (None if one is None else read(one) for one in (train, validation))
     test = read(id_test)
     sets = {name: read(ood) for name, ood in ood_sets.items()}
@@ -103,7 +99,7 @@ def compare_with(
                 raise
             failed[name] = (detector, str(error))
     methods = [method for item in fitted.items() for method in every_setting(*item)]
-    begin(methods)
+    total(rows_to_score(methods, len(test), [len(one) for one in sets.values()]))
     rows: list[Measurement] = []
     for one in measure(methods, test, sets, seed=seed, advance=advance):
         record = one.record if one.record.setting == Setting.STREAM else one.record._replace(seed=None)
@@ -117,11 +113,7 @@ def compare_with(
     ]
 
 
-def _named(
-    detectors: Sequence[Detector | str] | Mapping[str, Detector | str] | Detector | str,
-    train: OutputsLike | None = None,
-) -> dict[str, Detector]:
-    """Detectors by what to call them."""
+def _named(detectors: Detectors | Detector | str, train: OutputsLike | None = None) -> dict[str, Detector]:
     if isinstance(detectors, (str, Detector)):
         detectors = [detectors]
     names = list(detectors) if isinstance(detectors, Mapping) else None
@@ -130,24 +122,159 @@ def _named(
     return uniquely_named(zip(names or [one.name for one in made], made, strict=True))
 
 
-def _made(name: str, train: OutputsLike | None) -> Detector:
+def _made(name: str, train: OutputsLike | None, say: Callable[[str], object] = lambda _: None) -> Detector:
+    """A detector as it is spelled; ``auto`` chooses one for the training outputs."""
     if name != AUTO:
         return make_detector(name)
     if train is None:
         raise InvalidInput("auto chooses a detector for the training outputs; pass train=...")
-    outputs = _Reader(None)(train)
-    return default_detector(outputs.names, head=outputs.head is not None).detector
+    outputs = read_dataframe(train)[0] if is_dataframe(train) else as_outputs(train)
+    choice = default_detector(outputs.names, head=outputs.head is not None)
+    say(f"auto: {choice.detector.name}, because {choice.reason}")
+    return choice.detector
 
 
-class _Reader:
-    """Makes outputs of what a caller has; the columns of every DataFrame come in the order of the first names."""
+class ComparedTables(NamedTuple):
+    """What is compared on: paths of tables."""
 
-    def __init__(self, class_names: tuple[str, ...] | None) -> None:
-        self._class_names = class_names
+    id_test: Sequence[str]
+    ood: Mapping[str, str]
+    train: Sequence[str] = ()
+    validation: Sequence[str] = ()
 
-    def __call__(self, value: OutputsLike) -> ModelOutputs:
-        if not is_dataframe(value):
-            return as_outputs(value)
-        outputs, names = read_dataframe(value, class_names=self._class_names)
-        self._class_names = self._class_names or names
-        return outputs
+
+class TableComparison(NamedTuple):
+    """Detectors compared on tables."""
+
+    rows: list[Measurement]
+    measured: list[Measured]
+    """The same with the scores behind them."""
+    id_test: ModelOutputs
+    ood_sets: dict[str, ModelOutputs]
+    train: ModelOutputs | None
+
+
+def named_detectors(saved: Sequence[str], asked: Sequence[str]) -> dict[str, Detector | str]:
+    """Detectors from files and as they are spelled, by name; of several of a kind one from a file has the file's name.
+
+    ``auto`` stays a word until the training rows are known.
+    """
+    loaded = [load_detector(path) for path in saved]
+    made = [one if one == AUTO else make_detector(one) for one in asked]
+    times = Counter(_name(one) for one in (*loaded, *made))
+    stems = [os.path.splitext(os.path.basename(path))[0] for path in saved]
+    named = [(stem if times[one.name] > 1 else one.name, one) for stem, one in zip(stems, loaded, strict=True)]
+    return uniquely_named([*named, *((_name(one), one) for one in made)])  # type: ignore[list-item, return-value]
+
+
+def compare_tables(
+    tables: ComparedTables,
+    detectors: Mapping[str, Detector | str],
+    *,
+    seed: int,
+    say: Callable[[str], object],
+    total: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda rows, what: None,
+    **options: Any,
+) -> TableComparison:
+    """Read all tables and compare in every setting; ``options`` are those of :func:`normscale.jobs.read`."""
+    fixed = {name: one for name, one in detectors.items() if isinstance(one, Detector)}
+    names = shared_names((name, one.class_names) for name, one in fixed.items())
+    reads = [name for one in fixed.values() for name in (*one.reads, *one.reads_in_fit)]
+    arrays = [*reads, *[FEATURES] * (len(fixed) < len(detectors))] if detectors else None
+    read: dict[str, ModelOutputs] = {}
+    for kind, paths in {"train": tables.train, "id": tables.id_test, "validation": tables.validation}.items():
+        if paths:
+            source = jobs.RowSource(
+                paths,
+                None if arrays is None else [*arrays, LOGITS],
+                class_names=names,
+                probabilities=bool(options.get("probabilities")),
+            )
+            read[kind] = jobs.read(source, check_labels=True, say=say, **options)
+            names = names or source.layout.class_names
+    ood_sets = {
+        name: jobs.read(path, arrays, class_names=names, say=say, **options) for name, path in tables.ood.items()
+    }
+    train = read.get("train")
+    if AUTO in detectors.values() and train is None:
+        raise InvalidInput("-d auto chooses a detector for the rows of --train; give --train.")
+    made = [(name, one if isinstance(one, Detector) else _made(one, train, say)) for name, one in detectors.items()]
+    for text in _shared_rows(tables, read["id"], train, ood_sets):
+        say(text)
+    measured: list[Measured] = []
+    rows = compare(
+        read["id"],
+        ood_sets,
+        train=train,
+        validation=read.get("validation"),
+        detectors=uniquely_named((one.name if name == AUTO else name, one) for name, one in made) or None,
+        seed=seed,
+        total=total,
+        advance=advance,
+        keep=measured.append,
+    )
+    return TableComparison(rows, measured, read["id"], ood_sets, train)
+
+
+def compare_in_pieces(
+    tables: ComparedTables, detectors: Mapping[str, Detector | str], *, seed: int, **options: Any
+) -> Iterator[tuple[Measurement, jobs.Skipped]]:
+    """Compare as fitted on tables of any size; ``options`` are those of :func:`normscale.jobs.evaluate`."""
+    for one in jobs.evaluate(
+        tables.id_test,
+        tables.ood,
+        _require_detectors(detectors),
+        train=tables.train,
+        validation=tables.validation,
+        **options,
+    ):
+        method = Method(one.method, one.detector, Setting.FROZEN, title_under(one.method, one.detector))
+        sizes = {"n_id": one.result.n_id, "n_ood": one.result.n_ood}
+        yield (
+            Measurement.of(method, one.ood_set, one.result.metrics, **sizes, seconds=one.seconds, seed=seed),
+            one.skipped,
+        )
+
+
+def _require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector]:
+    """Detectors that can be compared in pieces: at least one, and each of them named."""
+    if not detectors:
+        raise InvalidInput("in pieces, say which detectors to compare: --detector NAME or --saved FILE.")
+    if AUTO in detectors.values():
+        raise InvalidInput("auto chooses a detector by rows that are in memory; leave --engine out.")
+    return {name: one for name, one in detectors.items() if isinstance(one, Detector)}
+
+
+def swapped_sides(rows: Sequence[Measurement]) -> Iterator[str]:
+    """Sentences on sets where most detectors take one side for the other; of many, a few are wrong about any set."""
+    for name in dict.fromkeys(row.ood_set for row in rows):
+        frozen = [row for row in rows if row.ood_set == name and row.setting == Setting.FROZEN and not row.skipped]
+        found = sorted(row.auroc for row in frozen)
+        if found and (middle := found[len(found) // 2]) < SWAPPED:  # the upper median: of two, both must be low
+            most = sum(auroc <= middle for auroc in found)
+            yield (
+                f"{most} of {len(found)} detectors as fitted have an AUROC of {middle:.3f} or less on {name}, far "
+                "below 0.5: the inputs of --id look stranger than those of --ood. Are the two swapped?"
+            )
+
+
+def _name(one: Detector | str) -> str:
+    return one if isinstance(one, str) else one.name
+
+
+def _shared_rows(
+    tables: ComparedTables, test: ModelOutputs, train: ModelOutputs | None, ood_sets: Mapping[str, ModelOutputs]
+) -> Iterator[str]:
+    """Sentences on a test set that holds training rows, and on OoD sets that hold rows of the test set."""
+    own, id_table = RowSketch.of(test), tables.id_test[0]
+    share = None if train is None else RowSketch.of(train).share_of(own)
+    if share is not None and share > 0.5:
+        yield (
+            f"{100 * share:.0f} % of the rows of {id_table} are also in {tables.train[0]}. The classifier is surer "
+            "of what it was trained on, so every detector looks better here than on new inputs."
+        )
+    for name, ood in ood_sets.items():
+        share = own.share_of(RowSketch.of(ood))
+        if share is not None and share > 0.5:
+            yield f"{100 * share:.0f} % of the rows of {name} are also in {id_table}, which should be in-distribution."

@@ -54,7 +54,6 @@ class Measurement(NamedTuple):
     """Why there are no numbers; empty when there are."""
 
     def __getattr__(self, name: str) -> float:
-        """A metric by its name."""
         return float(number_of(self.metrics, name, type(self).__name__))
 
     @classmethod
@@ -87,13 +86,7 @@ class Measurement(NamedTuple):
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Measurement:
-        """Read back what :meth:`_asdict` gave, after it was JSON.
-
-        Raises
-        ------
-        TypeError or ValueError
-            For anything else.
-        """
+        """Read back what :meth:`_asdict` gave, after it was JSON; a TypeError or ValueError for anything else."""
         found = cls(**values)
         return found._replace(
             parameters=dict(found.parameters),

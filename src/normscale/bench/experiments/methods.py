@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -25,16 +25,9 @@ class Method(NamedTuple):
     setting: Setting
     title: str
 
-    def fitted_on(self, train: ModelOutputs | None, validation: ModelOutputs | None) -> Method:
-        """The same method with its detector fitted, see :func:`fit_on`."""
-        return self._replace(detector=fit_on(self.detector, train, validation))
-
 
 def find_method(name: str) -> Method:
-    """Make a method as it is spelled: a detector, or ``NAME_frozen`` for one whose statistics could run.
-
-    A detector with running statistics is measured on the shuffled stream of both sets, one that can be ranked per
-    predicted class in that way, every other one as fitted. See :mod:`normscale.detectors.registry`.
+    """Make a method as it is spelled: a detector in its :func:`main_setting`, or ``NAME_frozen`` as fitted.
 
     Examples
     --------
@@ -97,14 +90,6 @@ def unique_name(name: str, taken: Iterable[str], form: Callable[[str], str] = st
     return next(one for one in chain([name], numbered) if form(one) not in forms)
 
 
-def methods_of(detectors: Mapping[str, Detector], titles: Mapping[str, str] | None = None) -> list[Method]:
-    """Named detectors, each in its main setting; a name without a title is its own."""
-    titles = titles or {}
-    return [
-        Method(name, detector, main_setting(detector), titles.get(name, name)) for name, detector in detectors.items()
-    ]
-
-
 def title_of(method: str) -> str:
     """The name of a method for people; a name that no detector has stands for itself.
 
@@ -120,30 +105,16 @@ def title_of(method: str) -> str:
 
 
 def default_methods(
-    train: ModelOutputs | None, validation: ModelOutputs | None, *, present: Iterable[ModelOutputs] = ()
+    train: ModelOutputs | None, validation: ModelOutputs | None, *, present: Iterable[ModelOutputs]
 ) -> list[str]:
-    """Names of the registered detectors that the given outputs suffice for.
+    """Names of the registered detectors that the training outputs suffice for, and every one of the ``present``."""
+    shared = set.intersection(*(set(outputs.names) for outputs in present))
 
-    Parameters
-    ----------
-    train, validation : ModelOutputs, optional
-        What detectors may be fitted on.
-    present : iterable of ModelOutputs
-        What they will score: a detector that reads an array which one of them lacks is left out.
-    """
-    present = list(present)
-    return [name for name in list_detectors() if _suffices(make_detector(name), train, validation, present)]
+    def suffices(detector: Detector) -> bool:
+        fits = not detector.needs_fit or not _what_lacks(detector, _training_set(detector, train, validation))
+        return fits and set(detector.reads) <= shared
 
-
-def _suffices(
-    detector: Detector,
-    train: ModelOutputs | None,
-    validation: ModelOutputs | None,
-    present: Iterable[ModelOutputs],
-) -> bool:
-    if any(not set(detector.reads) <= set(outputs.names) for outputs in present):
-        return False
-    return not detector.needs_fit or _what_lacks(detector, _training_set(detector, train, validation)) == ""
+    return [name for name in list_detectors() if suffices(make_detector(name))]
 
 
 def _training_set(
@@ -171,27 +142,16 @@ def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutp
     if detector.widths_ is not None:
         return detector
     source = _training_set(detector, train, validation)
-    lacks = _what_lacks(detector, source)
-    if lacks and detector.needs_fit:
-        raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
-    if lacks or source is None:
+    if lacks := _what_lacks(detector, source):
+        if detector.needs_fit:
+            raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
         return detector
+    assert source is not None  # nothing lacks
     arrays = dict.fromkeys((*detector.reads, *detector.reads_in_fit))
     return copy.copy(detector).fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
 
 
 def row_blocks(outputs: ModelOutputs, names: Iterable[str], n_rows: int) -> Iterator[slice]:
-    """Cut ``n_rows`` rows of some arrays of the outputs into blocks of bounded size.
-
-    Examples
-    --------
-    >>> list(row_blocks(ModelOutputs([[1.0, 2.0], [3.0, 4.0]]), ["logits"], 2))
-    [slice(0, 2097152, None)]
-    """
-    return blocks_of_width(sum(outputs.array(name).shape[1] for name in names), n_rows)
-
-
-def blocks_of_width(width: int, n_rows: int) -> Iterator[slice]:
-    """Cut ``n_rows`` rows of so many numbers into blocks of bounded size."""
-    step = max(1, BLOCK_ELEMENTS // max(1, width))
+    """Cut ``n_rows`` rows of some arrays of the outputs into blocks of bounded size."""
+    step = max(1, BLOCK_ELEMENTS // max(1, sum(outputs.array(name).shape[1] for name in names)))
     return (slice(start, start + step) for start in range(0, n_rows, step))

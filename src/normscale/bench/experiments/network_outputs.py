@@ -1,46 +1,36 @@
 """One network of a benchmark: train it, and read out of it, on every set, the arrays that the plan's methods read.
 
-Everything that needs torch happens here, so that networks can be prepared side by side in processes of their own.
+Everything that needs torch happens here, so that networks can be prepared in processes of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from normscale._lock import locked
 from normscale.bench.experiments.methods import find_method
 from normscale.bench.experiments.plan import Plan
-from normscale.bench.experiments.run_folder import RunFolder, write_document
-from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION
+from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION, read_document, write_document
 from normscale.detectors.base import Detector
 from normscale.errors import NormscaleError
-from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_FEATURES, PERTURBED_LOGITS, ModelOutputs
+from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_FEATURES, PERTURBED_LOGITS
+from normscale.rows import write_table
 from normscale.rows.arrays import HEAD_WEIGHT
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from normscale.bench.data import ImageSet
-    from normscale.bench.train.network_file import NetworkInfo
+    from normscale.bench.train.run import RunResult
 
 _NO_LAYERS = (LOGITS, FEATURES, HEAD_WEIGHT)
-
-PER_SET = 0.15
-"""Cost of a set's outputs in epochs of training: a forward pass over a third as many images."""
-PER_PERTURBED_SET = 0.4
-"""Cost of perturbing a set's images: a gradient and another forward pass."""
+PER_SET = 0.2
+"""Cost of a set's outputs in epochs of training: a forward pass over a third as many images, some perturbed too."""
 
 
 def arrays_read(detectors: list[Detector], name: str) -> tuple[str, ...]:
-    """The arrays that detectors read of one set, logits and features always among them.
-
-    Parameters
-    ----------
-    detectors : list of Detector
-    name : str
-        ``train``, ``validation``, ``test``, or an OoD set.
+    """The arrays that detectors read of ``train``, ``validation``, ``test`` or an OoD set, logits and features always.
 
     Examples
     --------
@@ -106,29 +96,21 @@ class Job(NamedTuple):
     @property
     def cost(self) -> float:
         """How much work it is from the beginning, in epochs of training."""
-        from normscale.bench.train.recipes import find_recipe
+        from normscale.bench.train.training import find_recipe
 
-        epochs = find_recipe(self.plan.recipe).with_epochs(self.plan.epochs).epochs
-        return epochs + sum(self.cost_of(name) for name in (*OWN_SETS, *self.plan.ood))
-
-    def cost_of(self, name: str) -> float:
-        """How much work a set's outputs are, in epochs of training."""
-        return PER_SET + (PER_PERTURBED_SET if any(map(_needs_gradient, self.arrays(name))) else 0.0)
+        epochs = find_recipe(self.plan.recipe, self.plan.epochs).epochs
+        return epochs + PER_SET * len((*OWN_SETS, *self.plan.ood))
 
 
 def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
     """Do what is missing of a network: training, and outputs on every set. Killed, the next call goes on.
 
-    Parameters
-    ----------
-    job : Job
-    tick : callable
-        Told how much has been done, in epochs of training.
+    ``tick`` is called with how much more has been done, in epochs of training.
     """
     import torch
 
     from normscale.bench.data import load
-    from normscale.bench.train.run import split_validation, train_network
+    from normscale.bench.train.run import train_network
 
     torch.set_num_threads(job.threads)
     plan, files = job.plan, job.run.network(job.seed)
@@ -147,83 +129,64 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
             tick=tick,
         )
         files.make()
-        everything = load(plan.data, "train", root=job.root)
-        if plan.image_size is not None:
-            everything = everything.in_size(*plan.image_size)
-        train, validation = split_validation(everything, job.seed)
-        test = load(plan.data, "test", root=job.root, like=everything)
-        reader = _Reader(job, result.network, result.info, validation)
         missing: dict[str, str] = {}
-        for name, images in ((TRAIN, train), (VALIDATION, validation), (TEST, test)):
-            reader.write(name, images)
-            tick(job.cost_of(name))
+        for name, images in zip(OWN_SETS, result.splits[:3], strict=True):
+            _write_outputs(job, result, name, lambda images=images: images)  # type: ignore[misc]
+            tick(PER_SET)
         for name, source in plan.ood.items():
+
+            def read(source: str = source) -> ImageSet:
+                return load(source, "test", root=job.root, like=result.splits.test, seed=job.seed)
+
             try:
-                if not job.run.has_outputs(job.seed, name, job.arrays(name)):
-                    reader.write(name, load(source, "test", root=job.root, like=test, seed=job.seed), ood=True)
+                _write_outputs(job, result, name, read)
             except NormscaleError as error:
                 missing[name] = str(error)
-            tick(job.cost_of(name))
+            tick(PER_SET)
         others = {name: why for name, why in job.run.missing_of(job.seed).items() if name not in plan.ood}
         write_document(files.missing, {**others, **missing})
 
 
-class _Reader:
-    """Reads arrays out of a network, set by set."""
+def _write_outputs(job: Job, network: RunResult, name: str, read: Callable[[], ImageSet]) -> None:
+    """Write a network's outputs on a set, or the arrays that are missing in what is there."""
+    from normscale.bench.train.run import plain_batches
+    from normscale.extraction import attacked_layers, extract, perturbed_features, perturbed_logits
 
-    def __init__(self, job: Job, model: nn.Module, info: NetworkInfo, validation: ImageSet) -> None:
-        self._job, self._model, self._info, self._validation = job, model, info, validation
+    wanted = job.arrays(name)
+    if job.run.has_outputs(job.seed, name, wanted):
+        return
+    outputs = job.run.outputs(job.seed, name) if job.run.has_outputs(job.seed, name) else None
+    missing = [
+        one for one in wanted if outputs is None or (outputs.head if one == HEAD_WEIGHT else outputs.get(one)) is None
+    ]
+    model, std, batches = network.network, network.info.std, plain_batches(read(), network.info)
+    if outputs is None or any(not _needs_gradient(one) for one in missing):
+        layers = [one for one in wanted if one not in _NO_LAYERS and not _needs_gradient(one)]
+        plain = extract(model, batches, layers=layers, ood=name not in OWN_SETS)
+        arrays = {array: plain.array(array) for array in plain.names}
+        outputs = plain if outputs is None else outputs.replace(head=plain.head, **arrays)
+    if PERTURBED_LOGITS in missing:
+        perturbed = perturbed_logits(model, batches, epsilon=_perturbation(job, network), std=std)
+        outputs = outputs.replace(**{PERTURBED_LOGITS: perturbed})
+    if PERTURBED_FEATURES in missing:
+        outputs = outputs.replace(**{PERTURBED_FEATURES: perturbed_features(model, batches)})
+    attacked = [one.removeprefix(ATTACKED) for one in missing if one.startswith(ATTACKED)]
+    if attacked:
+        found = attacked_layers(model, batches, layers=[one for one in attacked if one != FEATURES], std=std)
+        outputs = outputs.replace(**{ATTACKED + one: found.array(ATTACKED + one) for one in attacked})
+    write_table(job.run.network(job.seed).outputs(name), outputs)
 
-    def write(self, name: str, images: ImageSet, *, ood: bool = False) -> None:
-        """Write a network's outputs on a set, or the arrays that are missing in what is there."""
-        from normscale.rows import write_table
 
-        run, seed = self._job.run, self._job.seed
-        wanted = self._job.arrays(name)
-        if run.has_outputs(seed, name, wanted):
-            return
-        there = run.outputs(seed, name) if run.has_outputs(seed, name) else None
-        missing = [
-            one for one in wanted if there is None or (there.head if one == HEAD_WEIGHT else there.get(one)) is None
-        ]
-        write_table(run.network(seed).outputs(name), self._read(images, there, wanted, missing, ood=ood))
+def _perturbation(job: Job, network: RunResult) -> float:
+    """The step of the perturbation; chosen once, on validation images alone."""
+    from normscale.bench.train.run import plain_batches
+    from normscale.extraction import choose_epsilon
 
-    def _read(
-        self, images: ImageSet, there: ModelOutputs | None, wanted: Sequence[str], missing: Sequence[str], *, ood: bool
-    ) -> ModelOutputs:
-        """What is there, and what was missing."""
-        from normscale.bench.train.run import plain_batches
-        from normscale.extraction import attacked_layers, extract, perturbed_features, perturbed_logits
-
-        model, std, batches = self._model, self._info.std, plain_batches(images, self._info)
-        outputs = there
-        if outputs is None or any(not _needs_gradient(one) for one in missing):
-            layers = [one for one in wanted if one not in _NO_LAYERS and not _needs_gradient(one)]
-            plain = extract(model, batches, layers=layers, ood=ood)
-            outputs = (
-                plain if there is None else there.replace(head=plain.head, **{n: plain.array(n) for n in plain.names})
-            )
-        if PERTURBED_LOGITS in missing:
-            perturbed = perturbed_logits(model, batches, epsilon=self._step(), std=std)
-            outputs = outputs.replace(**{PERTURBED_LOGITS: perturbed})
-        if PERTURBED_FEATURES in missing:
-            outputs = outputs.replace(**{PERTURBED_FEATURES: perturbed_features(model, batches)})
-        attacked = [one.removeprefix(ATTACKED) for one in missing if one.startswith(ATTACKED)]
-        if attacked:
-            found = attacked_layers(model, batches, layers=[one for one in attacked if one != FEATURES], std=std)
-            outputs = outputs.replace(**{ATTACKED + one: found.array(ATTACKED + one) for one in attacked})
-        return outputs
-
-    def _step(self) -> float:
-        """The step of the perturbation; chosen once, on validation images alone."""
-        from normscale.bench.train.run import plain_batches
-        from normscale.extraction import choose_epsilon
-
-        path = self._job.run.network(self._job.seed).perturbation
-        if not path.exists():
-            batches = plain_batches(self._validation, self._info)
-            write_document(path, choose_epsilon(self._model, batches, std=self._info.std)._asdict())
-        return float(self._job.run.perturbation(self._job.seed)["epsilon"])
+    path = job.run.network(job.seed).perturbation
+    if not path.exists():
+        batches = plain_batches(network.splits.validation, network.info)
+        write_document(path, choose_epsilon(network.network, batches, std=network.info.std)._asdict())
+    return float(read_document(path)["epsilon"])
 
 
 def _needs_gradient(array: str) -> bool:

@@ -39,17 +39,11 @@ class Plan(NamedTuple):
         """All methods, each once."""
         return tuple(dict.fromkeys((*self.methods, *self.further)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON keeps them."""
-        lists = {"seeds": list(self.seeds), "methods": list(self.methods), "further": list(self.further)}
-        return {**self._asdict(), **lists, "image_size": None if self.image_size is None else list(self.image_size)}
-
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Plan:
-        """Read back what :meth:`to_dict` gave."""
-        size = values.get("image_size")  # runs of earlier versions have none, and nothing further
-        tuples = {name: tuple(values.get(name, ())) for name in ("seeds", "methods", "further")}
-        return Plan(**{**values, **tuples, "image_size": None if size is None else (int(size[0]), int(size[1]))})
+        """Read back what :meth:`_asdict` gave, after it was JSON."""
+        fields: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return Plan(**fields)
 
 
 def named_source(item: str) -> tuple[str, str]:

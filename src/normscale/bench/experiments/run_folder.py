@@ -32,6 +32,8 @@ from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.bench.network_folder import OWN_SETS as OWN_SETS
 from normscale.bench.network_folder import SUFFIX, NetworkFolder
+from normscale.bench.network_folder import read_document as read_document
+from normscale.bench.network_folder import write_document as write_document
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.outputs import ModelOutputs
@@ -56,15 +58,15 @@ class RunFolder:
     >>> import tempfile
     >>> plan = Plan("mine", "digits", {"gaussian": "gaussian"}, methods=("energy",))
     >>> run = RunFolder.create(tempfile.mkdtemp(), plan)
-    >>> RunFolder.open(run.path).plan.data
-    'digits'
-    >>> run.cells()
-    []
+    >>> RunFolder.open(run.path).plan.data, run.cells()
+    ('digits', [])
     """
 
     def __init__(self, path: Path, plan: Plan, made_by: dict[str, Any]) -> None:
-        """Use :meth:`create` or :meth:`open`."""
         self.path, self.plan, self.made_by = path, plan, made_by
+        self.results, self.further_results = path / "results.jsonl", path / "further.jsonl"
+        self.stress, self.comparisons = path / "stress.json", path / "comparisons.json"
+        self._failures = path / "failures.json"
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], plan: Plan, command: str = "") -> RunFolder:
@@ -91,14 +93,14 @@ class RunFolder:
                         f"{folder} has an OoD set {name!r} from {run.plan.ood[name]!r}, and {source!r} was asked for. "
                         f"Give it another name: --ood OTHER={source}."
                     )
-            seeds = tuple(dict.fromkeys((*run.plan.seeds, *plan.seeds)))
-            methods = tuple(dict.fromkeys((*run.plan.methods, *plan.methods)))
-            further = tuple(dict.fromkeys((*run.plan.further, *plan.further)))
-            plan = run.plan._replace(seeds=seeds, methods=methods, further=further, ood={**run.plan.ood, **plan.ood})
+            more: Any = {
+                name: tuple(dict.fromkeys((*getattr(run.plan, name), *getattr(plan, name))))
+                for name in ("seeds", "methods", "further")
+            }
+            plan = run.plan._replace(ood={**run.plan.ood, **plan.ood}, **more)
             check_names(plan)
         folder.mkdir(parents=True, exist_ok=True)
-        document = {"format": FORMAT, "plan": plan.to_dict(), "made_by": made_by}
-        write_document(folder / _SETTINGS, document)
+        write_document(folder / _SETTINGS, {"format": FORMAT, "plan": plan._asdict(), "made_by": made_by})
         return cls(folder, plan, made_by)
 
     @classmethod
@@ -127,8 +129,6 @@ class RunFolder:
         except (KeyError, TypeError, AttributeError) as error:
             raise FileFormatError(f"{file} is not what this version writes ({error!r}). Use another folder.") from error
 
-    # -- networks ----------------------------------------------------------------------------------------------
-
     def network(self, seed: int) -> NetworkFolder:
         """The folder of a seed's network."""
         return NetworkFolder(self.path / "networks" / f"seed{seed}")
@@ -156,35 +156,7 @@ class RunFolder:
 
     def missing_of(self, seed: int) -> dict[str, str]:
         """OoD sets that could not be had for one network, and why."""
-        return {str(name): str(why) for name, why in read_document(self.network(seed).missing).items()}
-
-    # -- the stress grid and the report ------------------------------------------------------------------------
-
-    @property
-    def stress(self) -> Path:
-        """The stress grid on the first network's outputs."""
-        return self.path / "stress.json"
-
-    @property
-    def results(self) -> Path:
-        """All cells, one line per metric."""
-        return self.path / "results.jsonl"
-
-    @property
-    def further_results(self) -> Path:
-        """The cells of the methods that are measured besides, one line per metric."""
-        return self.path / "further.jsonl"
-
-    @property
-    def _failures(self) -> Path:
-        return self.path / "failures.json"
-
-    @property
-    def comparisons(self) -> Path:
-        """The paired bootstrap of the plan's subject against every other method."""
-        return self.path / "comparisons.json"
-
-    # -- cells -------------------------------------------------------------------------------------------------
+        return read_document(self.network(seed).missing)
 
     def cell_path(self, seed: int, ood_set: str, method: str) -> Path:
         """Where a cell is, or will be."""
@@ -200,20 +172,15 @@ class RunFolder:
     def load_cell(self, seed: int, ood_set: str, method: str) -> tuple[Measurement, ScoredPair]:
         """Read a finished cell and its scores."""
         path = self.cell_path(seed, ood_set, method)
-        cell = self._cell(path)
-        try:
-            return cell, ScoredPair(**load_state(path, CELL)[1])
-        except TypeError as error:
-            raise _foreign_cell(path, error) from error
+        return self._cell(path), ScoredPair(**load_state(path, CELL)[1])
 
     @staticmethod
     def _cell(path: Path) -> Measurement:
-        """What a cell came to, without its scores."""
         header = load_header(path, CELL)
         try:
             return Measurement.from_json({"detector": "", "title": "", **header["cell"]})  # format 1 had neither
         except (KeyError, TypeError, ValueError) as error:
-            raise _foreign_cell(path, error) from error
+            raise FileFormatError(f"{path} is not what this version writes ({error}); delete it.") from error
 
     def has_cell(self, seed: int, ood_set: str, method: str) -> bool:
         """Whether a cell is finished."""
@@ -221,8 +188,7 @@ class RunFolder:
 
     def failures(self, seed: int) -> dict[str, str]:
         """Methods that could not take part with a network, and why."""
-        found = read_document(self._failures).get(str(seed), {})
-        return {str(name): str(why) for name, why in found.items()}
+        return dict(read_document(self._failures).get(str(seed), {}))
 
     def every_failure(self) -> dict[str, str]:
         """Methods that could not take part with some network, and why."""
@@ -249,15 +215,10 @@ class RunFolder:
 
     def write_results(self) -> Path:
         """Write ``results.jsonl``, and ``further.jsonl``, anew from the cells and the networks."""
-        with atomic_path(self.results) as temporary, open(temporary, "w") as file:
-            for seed in self.plan.seeds:
-                for row in self._accuracy_rows(seed):
-                    file.write(write_json(row) + "\n")
-            file.writelines(_lines(self.cells()))
-        further = self.cells(self.plan.further)
-        if further:
-            with atomic_path(self.further_results) as temporary, open(temporary, "w") as file:
-                file.writelines(_lines(further))
+        accuracies = [row for seed in self.plan.seeds for row in self._accuracy_rows(seed)]
+        _write_lines(self.results, [*accuracies, *(row for cell in self.cells() for row in cell.per_metric())])
+        if further := self.cells(self.plan.further):
+            _write_lines(self.further_results, [row for cell in further for row in cell.per_metric()])
         return self.results
 
     def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
@@ -279,21 +240,14 @@ class RunFolder:
 
 
 class Results(NamedTuple):
-    """The lines of a results file."""
+    """The lines of a results file; accuracies by seed of the network."""
 
     cells: list[Measurement]
     accuracies: dict[int, float]
-    """Share of right answers by seed of the network."""
 
 
 def read_results(path: Path) -> Results:
-    """Read the cells and accuracies of a results file; one that is not there holds none.
-
-    Raises
-    ------
-    FileFormatError
-        If a line is not what :meth:`RunFolder.write_results` writes.
-    """
+    """Read the cells and accuracies of a results file; one that is not there holds none."""
     rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     accuracies: dict[int, float] = {}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -334,17 +288,14 @@ def check_names(plan: Plan) -> None:
         if "/" in name or "\\" in name:
             raise InvalidInput(f"the name of an OoD set is that of a folder and holds no slash; got {name!r}.")
     files: dict[str, str] = {}
-    for method in dict.fromkeys(plan.measured):
+    for method in plan.measured:
         if (other := files.setdefault(file_form(method), method)) != method:
             raise InvalidInput(f"the cells of {other!r} and {method!r} would be the same files; rename one of them.")
 
 
-def _lines(cells: Iterable[Measurement]) -> Iterator[str]:
-    return (write_json(row) + "\n" for cell in cells for row in cell.per_metric())
-
-
-def _foreign_cell(path: Path, error: Exception) -> FileFormatError:
-    return FileFormatError(f"{path} is not what this version writes ({error}); delete it.")
+def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    with atomic_path(path) as temporary, open(temporary, "w") as file:
+        file.writelines(write_json(row) + "\n" for row in rows)
 
 
 def array_names(path: Path) -> list[str]:
@@ -354,20 +305,3 @@ def array_names(path: Path) -> list[str]:
             return list(file.keys())
     except (SafetensorError, OSError) as error:
         raise FileFormatError(f"{path} is damaged ({error}); delete it and run the benchmark again.") from error
-
-
-def write_document(path: Path, document: dict[str, Any]) -> None:
-    """Write a small file of a run, whole or not at all."""
-    with atomic_path(path) as temporary:
-        Path(temporary).write_text(write_json(document, indent=1) + "\n")
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read a small file of a run; one that is not there is empty."""
-    try:
-        document = read_json(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except ValueError as error:
-        raise FileFormatError(f"{path} is damaged ({error}); delete it and run the benchmark again.") from error
-    return document if isinstance(document, dict) else {}

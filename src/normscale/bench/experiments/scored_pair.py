@@ -9,11 +9,10 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
+from normscale.bench.experiments.methods import row_blocks
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.metrics.ranking import evaluate, evaluate_per_class
 from normscale.outputs import ModelOutputs
-
-_BLOCK = 1 << 22  # numbers
 
 
 class ScoredPair(NamedTuple):
@@ -38,13 +37,7 @@ class ScoredPair(NamedTuple):
 
 
 def require_one_network(named: Mapping[str, ModelOutputs], reads: Iterable[str] = ("logits",)) -> None:
-    """Make sure that all outputs have rows, the same columns in the arrays that are read, and only finite numbers.
-
-    Parameters
-    ----------
-    named : mapping of name to ModelOutputs
-    reads : names of arrays
-    """
+    """Make sure that all outputs have rows, the same columns in the arrays that are read, and only finite numbers."""
     first = next(iter(named))
     for array in reads:
         expected = None if named[first].get(array) is None else named[first].array(array).shape[1]
@@ -63,11 +56,9 @@ def require_one_network(named: Mapping[str, ModelOutputs], reads: Iterable[str] 
                     f"{name} has {rows.shape[1]} {what} and {first} has {expected}; "
                     f"all outputs must come from one network.{hint}"
                 )
-            step = max(1, _BLOCK // rows.shape[1])
-            for start in range(0, rows.shape[0], step):  # rows may be mapped from a file
-                block = rows[start : start + step]
-                if not _validate.finite_row_mask(block).all():
-                    raise _validate.invalid_row_error(block, f"{name}: {array}", first_row=start)
+            for block in row_blocks(outputs, [array], len(rows)):  # rows may be mapped from a file
+                if not _validate.finite_row_mask(rows[block]).all():
+                    raise _validate.invalid_row_error(rows[block], f"{name}: {array}", first_row=block.start)
 
 
 def score_shuffled(id_rows: Rows, ood_rows: Rows, score: Callable[[Rows], FloatArray], seed: int) -> ScoredPair:

@@ -1,12 +1,8 @@
-"""How a test stream is put together from in-distribution (ID) and out-of-distribution (OoD) rows.
+"""How a test stream is put together from in-distribution (ID) and OoD rows: share, class balance, order.
 
-Three things are chosen: which share of the stream is OoD, how the ID rows are spread over the classes, and in which
-order the rows come. Rows are drawn without replacement. The share is exact, and the stream is as long as the sets
-allow: with a share of p/q there are k*p OoD and k*(q - p) ID rows, for the largest k that both sets suffice for. So
-10 000 ID and 10 000 OoD rows give 10 000 + 10 000 at 50 %, 9 990 + 10 at 0.1 %, 3 333 + 9 999 at 75 %.
-
-The rows depend on the seed, the share, the balance and the draw, never on the order: a detector without running
-statistics sees the same rows in every order.
+Rows are drawn without replacement. The share is exact, and the stream is as long as the sets allow: 10 000 ID and
+10 000 OoD rows give 10 000 + 10 000 at 50 %, 9 990 + 10 at 0.1 %, 3 333 + 9 999 at 75 %. The rows do not depend on the
+order: a detector without running statistics sees the same rows in every order.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from normscale._validate import BoolArray, IntArray, as_class_indices, at_least, exact_share, one_of
+from normscale._validate import IntArray, as_class_indices, at_least, exact_share, one_of
 from normscale.bench.experiments.measurement import StreamKind
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
@@ -34,13 +30,6 @@ ENOUGH_OOD = 200
 """A stream with fewer OoD rows than that is drawn again until so many have been seen ..."""
 MOST_DRAWS = 50
 """... but no more often than that: a stream with one OoD row in a thousand would take most of the time."""
-
-
-class Stream(NamedTuple):
-    """Rows in the order in which they come; ``rows`` counts through the ID set and on through the OoD set."""
-
-    rows: IntArray
-    is_ood: BoolArray
 
 
 class Sizes(NamedTuple):
@@ -60,27 +49,14 @@ def stream_classes(outputs: ModelOutputs) -> IntArray:
 
 
 class ClassBalance:
-    """The ID rows, spread over the classes in one of the ways of ``BALANCES``.
+    """The ID rows, of the given ``classes``, spread over the classes in one of the ways of ``BALANCES``.
 
     * ``balanced``: every class equally often, as often as the median class occurs; a rarer one with all its rows.
     * ``one class 80 %``: four of five rows are of one class, the others as equal as their rows allow.
     * ``one class missing``, ``two classes missing``: balanced, without them.
 
-    Parameters
-    ----------
-    classes : array of shape (n,)
-        The class of every ID row, see :func:`stream_classes`.
-    balance : str
-        One of ``BALANCES``.
-    seed : int
-        Draws the dominant or missing classes, among those that are not rarer than the median class.
-
-    Attributes
-    ----------
-    chosen : tuple of int
-        The dominant class, or the missing ones; empty when balanced.
-    capacity : int
-        The most rows it can be made with.
+    The seed draws the dominant or missing classes (``chosen``) among those that are not rarer than the median class.
+    ``capacity`` is the most rows it can be made with.
 
     Examples
     --------
@@ -90,7 +66,6 @@ class ClassBalance:
     """
 
     def __init__(self, classes: ArrayLike, balance: str, seed: int) -> None:
-        """Count the classes and draw the special ones."""
         self.classes = as_class_indices(classes, "classes")
         self.balance = one_of(balance, "balance", BALANCES)
         counts = np.bincount(self.classes, minlength=1)
@@ -136,19 +111,8 @@ def _as_equal_as_possible(counts: IntArray, total: int, rng: np.random.Generator
 class Streams:
     """Streams of one share and one class balance, in one or more orders that have their drawn rows in common.
 
-    Without a share: one stream of all rows of both sets, shuffled.
-
-    Parameters
-    ----------
-    n_id : int
-        Rows of the whole ID set: where the rows of the OoD set begin.
-    share : float in (0, 1), optional
-        Of OoD rows in the stream.
-    balance : ClassBalance, optional
-        Needed with a share.
-    orders : names of ``ORDERS``
-    seed : int
-        Draws rows and orders.
+    Without a share: one stream of all rows of both sets, shuffled. ``n_id`` is the length of the whole ID set: rows
+    count through it and on through the OoD set.
 
     Examples
     --------
@@ -156,7 +120,7 @@ class Streams:
     >>> Streams(1000, 0.25, balanced).sizes(500)
     Sizes(n_id=999, n_ood=333, draws=1, skipped='')
     >>> Streams(5).arrange(np.array([3, 1]), np.array([0]), "OoD first")
-    Stream(rows=array([5, 3, 1]), is_ood=array([ True, False, False]))
+    array([5, 3, 1])
     """
 
     def __init__(
@@ -177,7 +141,6 @@ class Streams:
         return StreamKind(self.share, order, self.balance.balance)
 
     def __str__(self) -> str:
-        """What a progress bar says about the streams."""
         return "" if self.balance is None else f"{100 * (self.share or 0.0):g} % OoD, {self.balance.balance}"
 
     def sizes(self, n_ood: int) -> Sizes:
@@ -192,10 +155,8 @@ class Streams:
             return Sizes(0, 0, 0, f"the OoD set has {n_ood} rows; at least {FEWEST} are needed")
         if k == 0 or n_id_rows < FEWEST:
             needed = max(q - p, FEWEST)
-            if self.balance.capacity < needed:
-                kept = f"{self.balance.capacity} ({self.balance.balance})"
-                what = f"{needed} ID rows, and the ID set suffices for {kept}"
-            else:
+            what = f"{needed} ID rows, and the ID set suffices for {self.balance.capacity} ({self.balance.balance})"
+            if self.balance.capacity >= needed:
                 what = f"{max(p, math.ceil(FEWEST * p / (q - p)))} OoD rows, and the OoD set has {n_ood}"
             return Sizes(0, 0, 0, f"an OoD share of {100 * self.share:g} % needs {what}")
         return Sizes(n_id_rows, n_ood_rows, min(math.ceil(ENOUGH_OOD / n_ood_rows), MOST_DRAWS))
@@ -212,23 +173,18 @@ class Streams:
         rng = np.random.default_rng(key)
         return self.balance.draw(sizes.n_id, rng), rng.permutation(n_ood)[: sizes.n_ood]
 
-    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int = 0) -> Stream:
+    def arrange(self, id_rows: IntArray, ood_rows: IntArray, order: str, draw: int = 0) -> IntArray:
         """Put drawn rows in order: ``shuffled``; ``bursts`` of 200 rows of one kind; ``ID first``; ``OoD first``."""
         one_of(order, "order", ORDERS)
         rows = np.concatenate([id_rows, self.n_id + ood_rows])
-        is_ood = np.arange(rows.size) >= id_rows.size
-        if self.share is None and order == "shuffled":
-            position = np.random.default_rng(self.seed).permutation(rows.size)
-            return Stream(rows[position], is_ood[position])
-        rng = np.random.default_rng([self.seed, ORDERS.index(order), draw])
+        if order == "ID first":
+            return rows
+        if order == "OoD first":
+            return np.roll(rows, ood_rows.size)
+        whole = self.share is None and order == "shuffled"
+        rng = np.random.default_rng(self.seed if whole else [self.seed, ORDERS.index(order), draw])
         if order == "shuffled":
-            position = rng.permutation(rows.size)
-        elif order == "bursts":
-            starts = [*range(0, id_rows.size, BURST), *range(id_rows.size, rows.size, BURST)]
-            bursts = np.split(np.arange(rows.size), starts[1:])
-            position = np.concatenate([bursts[i] for i in rng.permutation(len(bursts))])
-        elif order == "ID first":
-            position = np.arange(rows.size)
-        else:
-            position = np.roll(np.arange(rows.size), ood_rows.size)
-        return Stream(rows[position], is_ood[position])
+            return rows[rng.permutation(rows.size)]
+        starts = [*range(0, id_rows.size, BURST), *range(id_rows.size, rows.size, BURST)]
+        bursts = np.split(rows, starts[1:])
+        return np.concatenate([bursts[i] for i in rng.permutation(len(bursts))])

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from normscale.bench.experiments.measuring import measure
-from normscale.bench.experiments.methods import methods_of
+from normscale.bench.experiments.methods import Method, main_setting
 from normscale.bench.experiments.streams import BALANCES, ORDERS, ClassBalance, Streams, stream_classes
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.detectors.base import Detector
@@ -53,32 +53,11 @@ def stress(
 ) -> StressResult:
     """Measure detectors on every kind of stream.
 
-    Parameters
-    ----------
-    id_test : ModelOutputs
-        In-distribution inputs the classifier was not trained on. Their classes are the labels where known, else the
-        predicted classes.
-    ood_sets : mapping of name to ModelOutputs
-    methods : mapping of name to fitted Detector
-        None of them is changed: what runs is streamed on a copy (``copy.copy`` must give it a state of its own).
-    grid : Grid
-    titles : mapping of name to str, optional
-        What the methods are called in sentences.
-    notes : mapping, optional
-        Kept in the result's settings: ``preferred`` and ``n_train`` matter to
-        :func:`normscale.bench.experiments.stress_summary.summarise`.
-    seed : int
-        Draws the rows, the orders, and the dominant or missing classes.
-    threads : int
-        How many threads share the streams; the numbers do not depend on it.
-    tick : callable
-        Told what has been done after each of the :func:`steps` of the grid.
+    There is a row for every OoD set, kind of stream and method. A stream that the sets have too few rows for has rows
+    without numbers and with the reason.
 
-    Returns
-    -------
-    StressResult
-        A row for every OoD set, kind of stream and method. A stream that the sets have too few rows for has rows
-        without numbers and with the reason.
+    ``methods`` are fitted detectors by name; none of them is changed. ``titles`` are their names in sentences.
+    ``notes`` are kept in the result's settings. ``tick`` is called after each of the :func:`steps` of the grid.
 
     Examples
     --------
@@ -94,8 +73,8 @@ def stress(
         Streams(len(id_test), share, balances[balance], grid.orders, seed)
         for share, balance in product(grid.shares, grid.balances)
     ]
-    options: dict[str, Any] = {"streams": streams, "seed": seed, "threads": threads, "quiet": True, "tick": tick}
-    found = measure(methods_of(methods, titles), id_test, ood_sets, **options)
+    named = [Method(name, one, main_setting(one), (titles or {}).get(name, name)) for name, one in methods.items()]
+    found = measure(named, id_test, ood_sets, streams=streams, seed=seed, threads=threads, quiet=True, tick=tick)
     rows = [one.record._replace(version="", commit=None) for one in found]  # the file says it once
     settings = {
         "seed": seed,
@@ -113,25 +92,17 @@ def stress_preset(
     id_test: ModelOutputs,
     ood_sets: Mapping[str, ModelOutputs],
     *,
-    seed: int = 0,
-    threads: int = 1,
-    tick: Callable[[str], None] = lambda _: None,
+    detectors: Mapping[str, Detector] | None = None,
+    **options: Any,
 ) -> StressResult:
-    """Fit a preset's detectors on the training outputs and measure them on its grid, see :func:`stress`."""
-    methods = preset.fit(train)
+    """Fit a preset's detectors on the training outputs and measure them on its grid, as :func:`stress` does.
+
+    ``detectors`` are further ones, already fitted; ``options`` are its ``seed``, ``threads`` and ``tick``.
+    """
+    methods = {**(detectors or {}), **preset.fit(train)}
     notes = {"preferred": preset.preferred, "n_train": len(train)}
     titles = preset.titles(methods)
-    return stress(
-        id_test,
-        ood_sets,
-        methods,
-        grid=preset.grid,
-        titles=titles,
-        notes=notes,
-        seed=seed,
-        threads=threads,
-        tick=tick,
-    )
+    return stress(id_test, ood_sets, methods, grid=preset.grid, titles=titles, notes=notes, **options)
 
 
 def steps(grid: Grid, n_sets: int) -> int:

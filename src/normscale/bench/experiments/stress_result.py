@@ -1,21 +1,32 @@
-"""What the stress grid found: rows, their means over the OoD sets, and the file they are kept in."""
+"""What the stress grid found: rows, their means over the OoD sets, a verdict on each method, and their file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Container
+from collections.abc import Callable, Container, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
 from normscale.bench.experiments.measurement import Measurement, StreamKind
 from normscale.detectors.base import Setting
 from normscale.encoding.json_text import read_json, write_json
-from normscale.errors import FileFormatError
+from normscale.errors import FileFormatError, InvalidInput
 
 KIND = "normscale stress grid"
 FORMAT = 2
+TOLERANCE = 0.005
+"""Differences in AUROC up to here do not count as a loss or a gain."""
+WORTH = 0.01
+"""The AUROC gain above which running statistics are worth a risk: the best of many always gains a little."""
+RECOMMENDED, SAFE, DEPENDS, NO_GAIN, STATIC = "use this", "safe", "depends on the stream", "no gain", "static"
+RULE = (
+    f"Verdict, against the best static method in the same stream: {NO_GAIN}, nowhere more than {WORTH:g} AUROC above "
+    f"it; {SAFE}, nowhere more than {TOLERANCE:g} below it; {DEPENDS}, above it in some streams and below in others. "
+    f"{RECOMMENDED.capitalize()}: the safe method with the highest mean or, if none is safe, the best static one."
+)
+_T = TypeVar("_T")
 
 
 class StressNumbers(NamedTuple):
@@ -41,30 +52,38 @@ class StressResult(NamedTuple):
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
     version: str = __version__
 
+    def _each(self, of: Callable[[Measurement], _T]) -> list[_T]:
+        return list(dict.fromkeys(of(row) for row in self.rows))
+
     @property
     def ood_sets(self) -> list[str]:
         """Names of the OoD sets, in order."""
-        return list(dict.fromkeys(row.ood_set for row in self.rows))
+        return self._each(lambda row: row.ood_set)
 
     @property
     def methods(self) -> list[str]:
         """Names of the methods, in order."""
-        return list(dict.fromkeys(row.method for row in self.rows))
+        return self._each(lambda row: row.method)
+
+    @property
+    def kinds(self) -> list[StreamKind]:
+        """The kinds of streams, in order."""
+        return [kind for kind in self._each(lambda row: row.stream) if kind is not None]
 
     @property
     def shares(self) -> list[float]:
         """The shares of OoD rows, in order."""
-        return list(dict.fromkeys(row.stream.share for row in self.rows if row.stream))
+        return list(dict.fromkeys(kind.share for kind in self.kinds))
 
     @property
     def orders(self) -> list[str]:
         """The orders of the grid."""
-        return list(dict.fromkeys(row.stream.order for row in self.rows if row.stream))
+        return list(dict.fromkeys(kind.order for kind in self.kinds))
 
     @property
     def balances(self) -> list[str]:
         """The class balances of the grid."""
-        return list(dict.fromkeys(row.stream.balance for row in self.rows if row.stream))
+        return list(dict.fromkeys(kind.balance for kind in self.kinds))
 
     @property
     def titles(self) -> dict[str, str]:
@@ -72,7 +91,7 @@ class StressResult(NamedTuple):
         return {row.method: row.title for row in self.rows}
 
     def in_setting(self, setting: str) -> list[str]:
-        """Names of the methods that were measured in a setting, in order."""
+        """Names of the methods that were measured in a setting."""
         return list(dict.fromkeys(row.method for row in self.rows if row.setting == setting))
 
     def means(self) -> dict[StreamKind, dict[str, StressNumbers]]:
@@ -91,8 +110,7 @@ class StressResult(NamedTuple):
 
     def skipped(self) -> dict[str, int]:
         """Reasons why streams could not be made, and how many pairs of OoD set and stream each of them cost."""
-        pairs = {(row.ood_set, row.stream): row.skipped for row in self.rows if row.skipped}
-        reasons = list(pairs.values())
+        reasons = list({(row.ood_set, row.stream): row.skipped for row in self.rows if row.skipped}.values())
         return {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)}
 
     def incomplete(self) -> dict[str, str]:
@@ -107,18 +125,9 @@ class StressResult(NamedTuple):
     def running_and_frozen(self) -> tuple[str, str] | None:
         """The first method with running statistics and its frozen form; None if there is no such pair."""
         detectors = {row.method: row.detector for row in self.rows}
-        frozen = self.in_setting(Setting.FROZEN)
-        for running in self.in_setting(Setting.STREAM):
-            for other in frozen:
-                if detectors[other] == detectors[running]:
-                    return running, other
-        return None
-
-    def rivals(self) -> list[str]:
-        """The methods without running statistics that are no frozen form of one with them."""
-        families = {row.method: row.detector.partition("+")[0] for row in self.rows}
-        running = {families[method] for method in self.in_setting(Setting.STREAM)}
-        return [name for name in self.methods if families[name] not in running]
+        running, frozen = self.in_setting(Setting.STREAM), self.in_setting(Setting.FROZEN)
+        pairs = ((one, other) for one in running for other in frozen if detectors[other] == detectors[one])
+        return next(pairs, None)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, one row per line; :func:`load_stress` reads it back."""
@@ -137,19 +146,80 @@ def load_stress(path: str | os.PathLike[str]) -> StressResult:
             record = read_json(file.read())
     except FileNotFoundError:
         raise FileFormatError(f"no such file: {shown}; `normscale stress -o {shown}` would make it.") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise FileFormatError(f"{shown} is not JSON ({error}); expected the rows of `normscale stress -o`.") from error
     if not isinstance(record, dict) or record.get("kind") != KIND:
         raise FileFormatError(f"{shown} is JSON, but not the rows of a stress grid; `normscale stress -o` writes them.")
-    if record.get("format") != FORMAT:
-        raise FileFormatError(
-            f"{shown} has format {record.get('format')!r}, made by version {record.get('version')}; this version "
-            f"({__version__}) reads format {FORMAT}. Make it again."
-        )
     try:
-        if tuple(record["fields"]) != Measurement._fields:
-            raise ValueError(f"its fields are {record['fields']}")
+        if (record["format"], tuple(record.get("fields", ()))) != (FORMAT, Measurement._fields):
+            raise ValueError(f"format {record['format']!r} of version {record['version']}, this is {__version__}")
         rows = [Measurement.from_json(dict(zip(Measurement._fields, values, strict=True))) for values in record["rows"]]
         return StressResult(rows, dict(record["settings"]), record["version"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{shown} is damaged: {error}. Make it again.") from error
+        raise FileFormatError(f"{shown} cannot be read by this version: {error}. Make it again.") from error
+
+
+class MethodSummary(NamedTuple):
+    """One method over all kinds of streams, each averaged over the OoD sets."""
+
+    method: str
+    worst: float
+    """Its AUROC minus the best static method's, in the kind of stream where that is smallest."""
+    worst_kind: StreamKind
+    best: float
+    """The same in the kind of stream where it is largest."""
+    kinds_below: int
+    """In how many kinds of streams it falls short of the best static method by more than 0.005."""
+    n_kinds: int
+    mean_auroc: float
+    mean_fpr95_out: float
+    verdict: str
+    """By ``RULE``."""
+
+
+def summarise(result: StressResult, statics: Sequence[str] | None = None) -> list[MethodSummary]:
+    """Summarise every method of a grid that has numbers in all of its streams, best mean AUROC first.
+
+    The others are held against the best of ``statics`` in a kind of stream, by default of all methods without running
+    statistics.
+    """
+    result = result.without(result.incomplete())
+    kinds, static = result.means(), result.in_setting(Setting.FROZEN)
+    wanted = static if statics is None else statics
+    known = [name for name in wanted if name in result.methods]
+    if not kinds or not known:
+        raise InvalidInput(
+            f"a summary needs a stream with numbers and one of the methods {', '.join(wanted) or 'that do not run'}; "
+            f"got {len(kinds)} kinds of streams of {', '.join(result.methods) or 'no method'}."
+        )
+    summaries = []
+    for method in result.methods:
+        differences = {
+            kind: numbers[method].auroc - max(numbers[name].auroc for name in known) for kind, numbers in kinds.items()
+        }
+        worst, best = min(differences.values()), max(differences.values())
+        verdict = NO_GAIN if best <= WORTH else SAFE if worst >= -TOLERANCE else DEPENDS
+        summaries.append(
+            MethodSummary(
+                method=method,
+                worst=worst,
+                worst_kind=min(differences, key=lambda kind: differences[kind]),
+                best=best,
+                kinds_below=sum(difference < -TOLERANCE for difference in differences.values()),
+                n_kinds=len(kinds),
+                mean_auroc=fmean(numbers[method].auroc for numbers in kinds.values()),
+                mean_fpr95_out=fmean(numbers[method].fpr95_out for numbers in kinds.values()),
+                verdict=STATIC if method in static else verdict,
+            )
+        )
+    return _with_recommendation(sorted(summaries, key=lambda one: -one.mean_auroc), result.settings.get("preferred"))
+
+
+def _with_recommendation(summaries: list[MethodSummary], preferred: str | None) -> list[MethodSummary]:
+    """Name the method to use; of static ones the preferred, where it is as good as the best."""
+    safe, static = ([one for one in summaries if one.verdict == verdict] for verdict in (SAFE, STATIC))
+    chosen = (safe or static or summaries)[0]
+    if not safe:
+        as_good = [one for one in static if one.method == preferred and chosen.mean_auroc - one.mean_auroc <= TOLERANCE]
+        chosen = (as_good or [chosen])[0]
+    return [one._replace(verdict=RECOMMENDED) if one is chosen else one for one in summaries]

@@ -9,7 +9,6 @@ from itertools import product
 
 from normscale import _validate
 from normscale.bench.experiments.stress import Grid, StressPreset
-from normscale.bench.experiments.stress_summary import Gain
 from normscale.detectors.base import Detector, Setting
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import make_detector
@@ -40,8 +39,6 @@ RIVALS = ("msp", "max_logit", "energy")
 """One formula on raw logits; nothing is fitted and nothing runs."""
 STATICS = (*RIVALS, FROZEN, norm_scaling_name("max_logit", "frozen"))
 """What a method with running statistics must not lose against."""
-GAIN = Gain(RUNNING, "energy")
-"""What the paper's method gains in the paper's setting."""
 
 
 def stress_methods(train: ModelOutputs, preset: str = "paper") -> dict[str, Detector]:

@@ -8,8 +8,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 from normscale.bench.experiments.methods import Method, find_method, title_of
-from normscale.bench.experiments.stress_result import StressResult
-from normscale.bench.experiments.stress_summary import RULE, summarise
+from normscale.bench.experiments.stress_result import RULE, StressResult, summarise
 from normscale.bench.report.paired import ALL_SETS
 from normscale.bench.report.published import OodGroupReference, OodGroups, PublishedValue
 from normscale.bench.report.runs import ReportedRun, n_unfinished, not_measured

@@ -1,10 +1,9 @@
 """Networks and their training; needs torch (``pip install 'normscale[torch]'``)."""
 
 from normscale.bench.train.network_file import NetworkInfo, load_network, save_network
-from normscale.bench.train.recipes import RECIPES, Recipe
 from normscale.bench.train.resnet import ResidualNetwork, resnet18, resnet20, wide_resnet40_2
 from normscale.bench.train.run import train_network
-from normscale.bench.train.training import EpochLog, accuracy, train
+from normscale.bench.train.training import RECIPES, EpochLog, Recipe, accuracy, train
 
 __all__ = [
     "RECIPES",

@@ -1,13 +1,9 @@
 """Residual networks in their form for small images: ResNet-18, ResNet-20 and WideResNet-40-2.
 
-Every network has ``features(x)`` (the penultimate layer, (n, d)), ``forward(x)`` (logits, (n, C)), and
-``stages(x)``: the activations after the stem and after each stage, by name, for detectors that read several layers.
-Images of any size work, since the last pooling is global.
+Every network has ``features(x)`` (the penultimate layer, (n, d)) and ``forward(x)`` (logits, (n, C)); ``stage_names``
+are its layers for detectors that read several. Images of any size work, since the last pooling is global.
 
-References
-----------
-He et al., "Deep Residual Learning for Image Recognition", 2016.
-Zagoruyko & Komodakis, "Wide Residual Networks", 2016.
+He et al., "Deep Residual Learning for Image Recognition", 2016. Zagoruyko & Komodakis, "Wide Residual Networks", 2016.
 """
 
 from __future__ import annotations
@@ -38,7 +34,6 @@ class BasicBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the convolutions find to what came in."""
         out = self.relu(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += self.shortcut(x)
@@ -59,7 +54,6 @@ class PreActivationBlock(nn.Module):
         self.shortcut = None if n_in == n_out and stride == 1 else _convolution(n_in, n_out, stride, size=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what the convolutions find to what came in."""
         out = self.relu(self.bn1(x))
         around = x if self.shortcut is None else self.shortcut(out)
         out = self.conv1(out)
@@ -84,6 +78,7 @@ class ResidualNetwork(nn.Module):
         stem_width: int | None = None,
     ) -> None:
         super().__init__()
+        _validate.at_least(widths[0], "width", 1)
         _validate.at_least(num_classes, "num_classes", 2)
         _validate.at_least(in_channels, "in_channels", 1)
         pre_activation = block is PreActivationBlock
@@ -108,16 +103,8 @@ class ResidualNetwork(nn.Module):
 
     @property
     def stage_names(self) -> tuple[str, ...]:
-        """Names of the layers that :meth:`stages` returns."""
+        """Names of the stem and of every stage."""
         return ("stem", *(f"stage{i + 1}" for i in range(self.n_stages)))
-
-    def stages(self, x: Tensor) -> dict[str, Tensor]:
-        """Activations after the stem and after every stage, by name; each (n, channels, height, width)."""
-        activations = {}
-        for name in self.stage_names:
-            x = getattr(self, name)(x)
-            activations[name] = x
-        return activations
 
     def features(self, x: Tensor) -> Tensor:
         """The penultimate layer; (n, n_features)."""
@@ -127,7 +114,6 @@ class ResidualNetwork(nn.Module):
         return pooled
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits; (n, num_classes)."""
         logits: Tensor = self.classifier(self.features(x))
         return logits
 
@@ -140,32 +126,16 @@ def resnet18(num_classes: int, width: int = 64, in_channels: int = 3) -> Residua
     >>> sum(p.numel() for p in resnet18(10).parameters())
     11173962
     """
-    _validate.at_least(width, "width", 1)
-    widths = (width, 2 * width, 4 * width, 8 * width)
-    return ResidualNetwork(BasicBlock, widths, 2, num_classes, in_channels)
+    return ResidualNetwork(BasicBlock, (width, 2 * width, 4 * width, 8 * width), 2, num_classes, in_channels)
 
 
 def resnet20(num_classes: int, width: int = 16, in_channels: int = 3) -> ResidualNetwork:
-    """ResNet-20 of the CIFAR experiments: three stages of three blocks, projections where the shape changes.
-
-    Examples
-    --------
-    >>> sum(p.numel() for p in resnet20(10).parameters())
-    272474
-    """
-    _validate.at_least(width, "width", 1)
+    """ResNet-20 of the CIFAR experiments: three stages of three blocks, projections where the shape changes."""
     return ResidualNetwork(BasicBlock, (width, 2 * width, 4 * width), 3, num_classes, in_channels)
 
 
 def wide_resnet40_2(num_classes: int, width: int = 16, in_channels: int = 3) -> ResidualNetwork:
-    """WideResNet-40-2: three stages of six pre-activation blocks, twice as wide as ResNet.
-
-    Examples
-    --------
-    >>> sum(p.numel() for p in wide_resnet40_2(10).parameters())
-    2243546
-    """
-    _validate.at_least(width, "width", 1)
+    """WideResNet-40-2: three stages of six pre-activation blocks, twice as wide as ResNet."""
     widths = (2 * width, 4 * width, 8 * width)
     return ResidualNetwork(PreActivationBlock, widths, 6, num_classes, in_channels, stem_width=width)
 

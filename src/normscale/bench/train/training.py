@@ -1,7 +1,7 @@
 """Train a classifier: deterministic for a seed on a CPU; killed and resumed at any moment, it ends the same.
 
 The order and augmentation of epoch i depend on the seed and i alone, so that a resumed training needs no more than the
-weights, the momentum and where it stood.
+weights, the momentum and its position.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from normscale import _validate
 from normscale._progress import Bar, bar
-from normscale.bench.train.checkpoint import load_checkpoint, save_checkpoint
-from normscale.bench.train.recipes import Recipe
+from normscale.bench.train.network_file import load_checkpoint, save_checkpoint
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, TrainingDiverged
 from normscale.extraction.evaluation import evaluating
@@ -27,17 +28,59 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 LOG_FILE = "log.jsonl"
 
 
-class EpochBatches(Protocol):
-    """What a training reads: the batches of an epoch, the same each time it is asked for that epoch."""
+class Recipe(NamedTuple):
+    """Stochastic gradient descent with momentum, and how the learning rate moves.
 
-    def __len__(self) -> int:
-        """How many batches an epoch has."""
+    ``schedule`` is ``"steps"`` (divide by ten at 60 % and 80 % of the epochs) or ``"triangle"`` (linear warm-up over
+    the first ``warm_up`` share of the steps, then linearly down to zero). No label smoothing: logits stay comparable.
+    """
+
+    name: str
+    learning_rate: float
+    schedule: str
+    epochs: int
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 5e-4
+    batch_size: int = 128
+    warm_up: float = 0.0
+
+    def learning_rate_at(self, step: int, total_steps: int) -> float:
+        """The learning rate of one step, counted from 0."""
+        if self.schedule == "steps":
+            passed = (10 * step >= 6 * total_steps) + (10 * step >= 8 * total_steps)
+            return self.learning_rate / (1.0, 10.0, 100.0)[passed]
+        rising = max(1.0, self.warm_up * total_steps)
+        if step < rising:
+            return self.learning_rate * (step + 1) / rising
+        return self.learning_rate * max(0.0, (total_steps - step) / max(1.0, total_steps - rising))
+
+
+RECIPES = {
+    "paper": Recipe("paper", learning_rate=1e-2, schedule="steps", epochs=200),
+    "fast": Recipe("fast", learning_rate=0.2, schedule="triangle", epochs=18, nesterov=True, warm_up=0.2),
+}
+
+
+def find_recipe(name: str, epochs: int | None = None) -> Recipe:
+    """A recipe by name, for its own or another number of epochs."""
+    if name not in RECIPES:
+        raise InvalidInput(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}.")
+    return RECIPES[name] if epochs is None else RECIPES[name]._replace(epochs=_validate.at_least(epochs, "epochs", 1))
+
+
+class EpochBatches(Protocol):
+    """What a training reads: normalised images (b, c, h, w) and labels (b,), in batches.
+
+    An epoch is the same each time it is asked for; iteration gives every image once, as it is, for evaluation.
+    """
+
+    def __len__(self) -> int: ...
 
     def epoch(self, index: int, *, start: int = 0) -> Iterable[tuple[Tensor, Tensor]]:
-        """Images (b, c, h, w), normalised, and labels (b,), from batch ``start`` on."""
+        """The batches of an epoch, from ``start`` on."""
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Every image once, as it is, for evaluation."""
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]: ...
 
 
 class EpochLog(NamedTuple):
@@ -53,7 +96,7 @@ class EpochLog(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where a training stands: steps of the epoch taken, and the sums of its log so far."""
+    """How far a training is: steps of the epoch taken, and the sums of its log so far."""
 
     epoch: int = 0
     step: int = 0
@@ -76,25 +119,15 @@ def train(
 ) -> list[EpochLog]:
     """Train ``model`` in place and return the log of every epoch.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Takes images (b, c, h, w), gives logits (b, C).
-    batches : EpochBatches
-        Training batches, e.g. :class:`normscale.bench.data.Batches`.
-    recipe : Recipe
-    folder : path, optional
-        Where the checkpoint and the log live. If a checkpoint is there, the training goes on from it.
-    validation : EpochBatches, optional
-        Its accuracy is taken after every epoch; it never influences the training.
-    settings : dict, optional
-        What the run is; a checkpoint of other settings is refused.
-    checkpoint_seconds : float
-        Time between checkpoints within an epoch; one is also written at its end.
-    tick : callable
-        Told after every step which share of an epoch it was.
+    ``folder`` keeps the checkpoint, from which a training goes on, and the log. A checkpoint of other ``settings`` is
+    refused. The accuracy on ``validation`` is taken after every epoch and influences nothing. ``tick`` is called after
+    every step with the share of an epoch that it was.
     """
-    return _Training(model, batches, recipe, folder, validation, settings or {}, tick).run(checkpoint_seconds)
+    training = _Training(model, batches, recipe, folder, settings or {})
+    with bar("training", training.total_steps, unit="share") as line:
+        while training.position.epoch < recipe.epochs:
+            training.epoch(line, validation, checkpoint_seconds, tick)
+    return training.log
 
 
 def other_settings(folder: str | os.PathLike[str], changed: list[str]) -> InvalidInput:
@@ -113,14 +146,10 @@ class _Training:
         model: nn.Module,
         batches: EpochBatches,
         recipe: Recipe,
-        folder: str | os.PathLike[str] | None,
-        validation: EpochBatches | None,
-        settings: dict[str, Any],
-        tick: Callable[[float], None],
+        folder: str | os.PathLike[str] | None = None,
+        settings: dict[str, Any] = {},  # noqa: B006 - never changed
     ) -> None:
-        self.tick = tick
         self.model, self.batches, self.recipe = model, batches, recipe
-        self.validation = validation
         self.settings = {**settings, "recipe": recipe._asdict(), "steps_per_epoch": len(batches)}
         self.total_steps = recipe.epochs * len(batches)
         if self.total_steps == 0:
@@ -134,64 +163,65 @@ class _Training:
         )
         self.position = Position()
         self.log: list[EpochLog] = []
-        self.folder = None if folder is None else os.fspath(folder)
+        self.folder = None if folder is None else Path(folder)
         if self.folder is not None:
-            os.makedirs(self.folder, exist_ok=True)
-            if os.path.exists(os.path.join(self.folder, CHECKPOINT_FILE)):
-                self._resume(self.folder)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if (self.folder / CHECKPOINT_FILE).exists():
+                self._resume(self.folder / CHECKPOINT_FILE)
 
-    def _resume(self, folder: str) -> None:
+    def _resume(self, path: Path) -> None:
         def same_settings(header: dict[str, Any]) -> None:
             then, now = header["settings"], read_json(write_json(self.settings))
             if then != now:
-                changed = sorted(key for key in {*then, *now} if then.get(key) != now.get(key))
-                raise other_settings(folder, changed)
+                raise other_settings(path.parent, sorted(k for k in {*then, *now} if then.get(k) != now.get(k)))
 
-        path = os.path.join(folder, CHECKPOINT_FILE)
         header = load_checkpoint(path, self.model, self.optimiser, check=same_settings)
         self.position = Position(*header["position"])
         self.log = [EpochLog(*line) for line in header["log"]]
 
-    def run(self, checkpoint_seconds: float) -> list[EpochLog]:
-        with bar("training", self.total_steps, unit="share") as line:
-            while self.position.epoch < self.recipe.epochs:
-                self._epoch(line, checkpoint_seconds)
-        return self.log
-
-    def _epoch(self, line: Bar, checkpoint_seconds: float) -> None:
-        epoch = self.position.epoch
+    def epoch(
+        self, line: Bar, validation: EpochBatches | None, checkpoint_seconds: float, tick: Callable[[float], None]
+    ) -> None:
         self.model.train()
-        started, before = time.monotonic(), self.position.seconds
-        saved_at = started
-        rate = 0.0
-        for images, labels in self.batches.epoch(epoch, start=self.position.step):
-            rate = self.recipe.learning_rate_at(epoch * len(self.batches) + self.position.step, self.total_steps)
+        started = saved_at = time.monotonic()
+        before, rate = self.position.seconds, 0.0
+        for images, labels in self.batches.epoch(self.position.epoch, start=self.position.step):
+            done = self.position.epoch * len(self.batches) + self.position.step
+            rate = self.recipe.learning_rate_at(done, self.total_steps)
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-            self._step(images, labels)
+            self.step(images, labels)
             now = time.monotonic()
-            self.position = self.position._replace(seconds=before + now - started)
-            self._show(line)
-            self.tick(1.0 / len(self.batches))
+            self.position = at = self.position._replace(seconds=before + now - started)
+            line.at(
+                done + 1,
+                f"epoch {at.epoch + 1}/{self.recipe.epochs}  loss {at.loss_sum / at.n_images:.3f}  "
+                f"accuracy {at.n_correct / at.n_images:.1%}  {at.n_images / max(at.seconds, 1e-9):.0f} images/s",
+            )
+            tick(1.0 / len(self.batches))
             if now - saved_at > checkpoint_seconds:
                 self._save()
                 saved_at = now
-        self._finish_epoch(rate)
+        epoch, _, loss_sum, n_correct, n_images, seconds = self.position
+        shares = loss_sum / max(1.0, n_images), n_correct / max(1.0, n_images)
+        checked = None if validation is None else accuracy(self.model, validation)
+        self.log.append(EpochLog(epoch + 1, *shares, checked, rate, n_images / max(seconds, 1e-9), seconds))
+        self.position = Position(epoch=epoch + 1)
+        self._save()
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, images: Tensor, labels: Tensor) -> None:
         self.optimiser.zero_grad(set_to_none=True)
         logits = self.model(images)
         loss = functional.cross_entropy(logits, labels)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
-        value = float(loss.detach())
+        value, was = float(loss.detach()), self.position
         if not math.isfinite(value):
             raise TrainingDiverged(
-                f"the loss is {value} in epoch {self.position.epoch + 1}, step {self.position.step + 1}, at learning "
+                f"the loss is {value} in epoch {was.epoch + 1}, step {was.step + 1}, at learning "
                 f"rate {self.optimiser.param_groups[0]['lr']:g}. Try a smaller learning rate, or look for NaN in the "
                 "images; the last checkpoint is from before."
             )
-        was = self.position
         self.position = was._replace(
             step=was.step + 1,
             loss_sum=was.loss_sum + value * len(labels),
@@ -199,46 +229,20 @@ class _Training:
             n_images=was.n_images + len(labels),
         )
 
-    def _finish_epoch(self, rate: float) -> None:
-        _, _, loss_sum, n_correct, n_images, seconds = self.position
-        self.log.append(
-            EpochLog(
-                epoch=self.position.epoch + 1,
-                loss=loss_sum / max(1.0, n_images),
-                accuracy=n_correct / max(1.0, n_images),
-                validation_accuracy=None if self.validation is None else accuracy(self.model, self.validation),
-                learning_rate=rate,
-                images_per_second=n_images / max(seconds, 1e-9),
-                seconds=seconds,
-            )
-        )
-        self.position = Position(epoch=self.position.epoch + 1)
-        self._save()
-
-    def _show(self, line: Bar) -> None:
-        at = self.position
-        line.at(
-            at.epoch * len(self.batches) + at.step,
-            f"epoch {at.epoch + 1}/{self.recipe.epochs}  loss {at.loss_sum / at.n_images:.3f}  "
-            f"accuracy {at.n_correct / at.n_images:.1%}  {at.n_images / max(at.seconds, 1e-9):.0f} images/s",
-        )
-
     def _save(self) -> None:
         if self.folder is None:
             return
         header = {"settings": self.settings, "position": list(self.position), "log": [list(line) for line in self.log]}
-        save_checkpoint(os.path.join(self.folder, CHECKPOINT_FILE), self.model, self.optimiser, header)
-        with open(
-            os.path.join(self.folder, LOG_FILE), "w"
-        ) as file:  # the checkpoint's log is the true one; this is for people
-            file.writelines(write_json(line._asdict()) + "\n" for line in self.log)
+        save_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.optimiser, header)
+        lines = [write_json(line._asdict()) + "\n" for line in self.log]
+        (self.folder / LOG_FILE).write_text("".join(lines))  # for people; the checkpoint's log is what counts
 
 
 @torch.inference_mode()
 def accuracy(model: nn.Module, batches: EpochBatches) -> float:
     """Share of images whose predicted class is the label."""
+    n_correct = n_images = 0
     with evaluating(model):
-        n_correct = n_images = 0
         for images, labels in batches:
             n_correct += int((model(images).argmax(1) == labels).sum())
             n_images += len(labels)
