@@ -97,10 +97,7 @@ class StoredState:
 
 
 class Session:
-    """One transaction on a stored state, made by :meth:`StoredState.session`.
-
-    The stored state takes over what it made when all of it is on disk, and stays as it was otherwise.
-    """
+    """One transaction on a stored state, which takes over what it made when all of it is on disk."""
 
     def __init__(self, stored: StoredState, transaction: Transaction) -> None:
         """Read what other processes have written since."""
