@@ -24,10 +24,7 @@ MOST_BYTES = 512 << 20  # ... and how many bytes of such answers of one client
 
 
 class Clock:
-    """Seconds since 1970 as they were at the start, counted on by the monotonic clock.
-
-    Setting the machine's clock while a guard runs moves nothing.
-    """
+    """Seconds since 1970, counted from the start by the monotonic clock: setting the machine's clock moves nothing."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
