@@ -170,8 +170,10 @@ def test_a_cap_bounds_what_a_client_can_weigh_in_a_minute(monkeypatch: pytest.Mo
     verdict = send(on, digits(30, seed=1), client="a")
     assert (verdict.taken_in, verdict.mode) == (20, "running")
     assert send(on, digits(1), client="a").taken_in == 0
-    assert send(on, digits(40), client="b").taken_in == 40
-    assert (on.state.rows, on.state.kept_out, on.state.scored) == (90, 11, 101)
+    assert send(on, digits(1), client="a/another source").taken_in == 0  # naming sources lifts no cap
+    assert send(on, digits(20), client="b/first").taken_in == 20
+    assert send(on, digits(20), client="b/second").taken_in == 20
+    assert (on.state.rows, on.state.kept_out, on.state.scored) == (90, 12, 102)
     with on.store.transaction() as transaction:
         assert {entry.details["cause"] for entry in transaction.entries_after(0) if entry.note} == {"cap"}
     time = 6061.0

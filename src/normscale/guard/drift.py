@@ -181,11 +181,7 @@ class DriftMonitor:
     """Compares recent rows and running statistics with training, and finds rows far from it."""
 
     def __init__(self, baseline: TrainingBaseline | None, policy: Policy, *, survives_unbalanced: bool = False) -> None:
-        """Without a baseline only shares of flagged rows can be watched.
-
-        Where the running statistics survive a stream with another class balance than training's, what the class balance
-        moves does not freeze the guard.
-        """
+        """Without a baseline only shares of flagged rows are watched; what survives unbalance is not frozen by it."""
         self.policy = policy
         self.baseline = baseline
         self.far = policy.outlier if policy.trusting else min(policy.far, policy.outlier)

@@ -82,8 +82,6 @@ class Guard(StoredState):
         """The guard's time, which never goes back."""
         return self.clock.now()
 
-    # -- rows --------------------------------------------------------------------------------------------------
-
     def score(self, outputs: ModelOutputs | Any, client: str = "local") -> Verdict:
         """Score rows, take them in where the policy allows, and return once they are on disk.
 
@@ -165,8 +163,6 @@ class Guard(StoredState):
                 session.remember(client, request.key, request.digest, verdict.pack())
         return verdicts
 
-    # -- decisions of a person ---------------------------------------------------------------------------------
-
     def _decide(self, event: Event, note: dict[str, Any], by: str, **changed: Any) -> GuardState:
         """Change the state as a person wants it, and write down ``by`` whom."""
         with self.session() as session:
@@ -199,8 +195,6 @@ class Guard(StoredState):
         """Forget the stream: back to the detector file's statistics."""
         names = ("statistics", "recent", "rows", "counted", "frozen", "alarms")
         return self._decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
-
-    # -- looking -----------------------------------------------------------------------------------------------
 
     def readings(self) -> tuple[Reading, ...]:
         """The drift readings, and those of the running statistics."""

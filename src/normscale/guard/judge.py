@@ -92,16 +92,7 @@ class _Scored(NamedTuple):
 
 
 class Judge:
-    """Applies a policy to blocks of rows.
-
-    Parameters
-    ----------
-    start : GuardState
-        That of an empty store: its statistics are the detector file's.
-    drift : DriftMonitor
-        Training, and the limits.
-    class_names : names for people, or None
-    """
+    """Applies a policy to blocks of rows; ``start`` is the state of an empty store."""
 
     def __init__(self, start: GuardState, drift: DriftMonitor, class_names: tuple[str, ...] | None) -> None:
         self.start = start
@@ -130,7 +121,7 @@ class Judge:
         may = ~block.far
         if self.policy.client_cap is not None:
             state = state._replace(this_minute=state.this_minute.at(at))
-            room = max(0, self.policy.client_cap - state.this_minute.by_client.get(client, 0))
+            room = max(0, self.policy.client_cap - state.this_minute.by_client.get(_owner(client), 0))
             may[np.flatnonzero(may)[room:]] = False
         scored = self._score(state, block, may)
         recent = self._counted(state, block, may, scored)
@@ -248,7 +239,7 @@ class Judge:
         n, taken = may.size, int(np.count_nonzero(scored.taken))
         this_minute = state.this_minute
         if self.policy.client_cap is not None:
-            this_minute = this_minute.after(client, int(np.count_nonzero(may)))
+            this_minute = this_minute.after(_owner(client), int(np.count_nonzero(may)))
         return state._replace(
             statistics=scored.statistics,
             rows=state.rows + taken,
@@ -258,6 +249,11 @@ class Judge:
             largest_score=max(state.largest_score, float(scored.scores.max())),
             this_minute=this_minute,
         )
+
+
+def _owner(client: str) -> str:
+    """Whose cap it is: sources that a client names behind its own name share one, or naming them would lift it."""
+    return client.partition("/")[0]
 
 
 def _fates(

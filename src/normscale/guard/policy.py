@@ -67,6 +67,7 @@ class Policy:
     prior: float = 1000.0
     """Where statistics are moments: how many rows the training counts as; beyond twice as many, the past fades."""
     client_cap: int | None = None
+    """Rows that are taken in within one minute of one client, whatever sources it names (``client/source``)."""
 
     @property
     def trusting(self) -> bool:

@@ -24,10 +24,7 @@ MOST_BYTES = 512 << 20  # ... and how many bytes of such answers of one client
 
 
 class Clock:
-    """Seconds since 1970 as they were at the start, counted on by the monotonic clock.
-
-    Setting the machine's clock while a guard runs moves nothing.
-    """
+    """Seconds since 1970, counted from the start by the monotonic clock: setting the machine's clock moves nothing."""
 
     def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -97,10 +94,7 @@ class StoredState:
 
 
 class Session:
-    """One transaction on a stored state, made by :meth:`StoredState.session`.
-
-    The stored state takes over what it made when all of it is on disk, and stays as it was otherwise.
-    """
+    """One transaction on a stored state, which takes over what it made when all of it is on disk."""
 
     def __init__(self, stored: StoredState, transaction: Transaction) -> None:
         """Read what other processes have written since."""

@@ -12,7 +12,7 @@ import pytest
 import normscale as ns
 from guard.server.conftest import Start
 from guard.server.kills import SAMPLE, Moments
-from guard.server.running import Client, Server
+from guard.server.running import INFER, Client, Server, tensors
 from normscale._validate import FloatArray
 from normscale.guard.server.tokens import add_token
 
@@ -141,8 +141,10 @@ def test_a_client_has_its_cap(start_server: Start, tmp_path: Path) -> None:
         assert server.stop() == 0
         server = start_server(*caps, store=store)
         taken += [send(server, second, 15), send(server, first, 5)]
+        named = server.client(first).ask("POST", INFER, tensors(draw(DIGITS, 4, 4), client="another"))
+        taken.append((named.answer["taken_in"], 4))  # naming sources lifts no cap
         state = server.client(admin).state()
         if state["now"] // 60 == began:
             break
-    assert taken == [(20, 20), (10, 20), (15, 15), (15, 15), (0, 5)]
-    assert (state["rows"], state["kept_out"]) == (60, 15)
+    assert taken == [(20, 20), (10, 20), (15, 15), (15, 15), (0, 5), (0, 4)]
+    assert (state["rows"], state["kept_out"]) == (60, 19)

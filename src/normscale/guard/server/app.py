@@ -233,8 +233,7 @@ class GuardApp:
 
     async def openapi(self, _: HttpRequest) -> Reply:
         """``GET /openapi.json``."""
-        guards = {name: (guard.routes, guard.reads, guard.arrays) for name, guard in self.guards.items()}
-        return Reply(encode_json(openapi_document(guards)))
+        return Reply(encode_json(openapi_document({name: guard.routes for name, guard in self.guards.items()})))
 
 
 def worker_app(settings: ServerSettings) -> GuardApp:

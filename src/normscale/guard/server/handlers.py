@@ -19,7 +19,6 @@ from normscale.errors import FileFormatError, StoreUnavailable
 from normscale.guard import Guard, Verdict
 from normscale.guard import Request as GuardRequest
 from normscale.guard.acceptable import checked_outputs
-from normscale.guard.server.classifier import Classifier
 from normscale.guard.server.events import Watcher, Webhook
 from normscale.guard.server.group_commit import GroupCommit
 from normscale.guard.server.instruments import Instruments
@@ -68,16 +67,6 @@ class Handlers:
         self.settings = server.guards[name]
         self.instruments = instruments
         self.tokens = Tokens(self.settings.tokens)
-        self.guard: Guard
-        self.commit: GroupCommit
-        self.watcher: Watcher
-        self.classifier: Classifier | None = None
-        self.arrays: list[TensorSpec]
-        """The tensors that the guard reads ..."""
-        self.reads: list[TensorSpec]
-        """... those that clients send: the same, or the inputs of the model that the server runs ..."""
-        self.gives: list[TensorSpec]
-        """... and those they get back."""
         self._tasks: list[asyncio.Task[None]] = []
         self._written = -_READY_AGAIN
         self._sources: set[str] = set()
@@ -87,9 +76,10 @@ class Handlers:
         load_in_background(after=_READY_FIRST)
         self.guard = guard = self.settings.open()
         self.classifier = self.settings.load_classifier(guard.widths)
+        # The tensors that the guard reads, those that clients send, and those they get back.
         self.arrays = [TensorSpec(name, "FP32", (None, width)) for name, width in guard.widths.items()]
         self.reads = self.arrays if self.classifier is None else self.classifier.inputs
-        self.gives = [] if self.classifier is None else list(self.classifier.outputs)
+        self.gives: list[TensorSpec] = [] if self.classifier is None else list(self.classifier.outputs)
         types = _OUTPUTS if guard.detector.class_names is None else {**_OUTPUTS, "predicted": "BYTES"}
         self.gives += [TensorSpec(name, datatype, (None,)) for name, datatype in types.items()]
         self.instruments.begin(self.name, guard.drift.limits)
@@ -140,8 +130,6 @@ class Handlers:
         """Count and log a request that the store failed."""
         self.instruments.store_errors.labels(self.name).inc()
         self.watcher.store_trouble(str(error))
-
-    # -- rows ----------------------------------------------------------------------------------------------------
 
     async def infer(self, request: HttpRequest) -> Reply:
         """``POST /v2/models/NAME/infer``: rows or, where the server runs the model, its inputs."""
@@ -204,8 +192,6 @@ class Handlers:
             return name
         self._sources.add(source)
         return f"{name}/{shown(source)[:_LONGEST_SOURCE]}"
-
-    # -- looking -------------------------------------------------------------------------------------------------
 
     async def state(self, _: HttpRequest) -> Reply:
         """``GET /v1/state``."""

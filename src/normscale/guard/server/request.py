@@ -50,13 +50,7 @@ def error_body(sentence: str) -> bytes:
 
 
 def shown(text: object) -> str:
-    """What a client sent, fit for an error message: plain ASCII on one line, at most 100 characters.
-
-    Examples
-    --------
-    >>> shown("x" * 5000)[-6:], len(shown("x" * 5000)), shown("caf\\u00e9\\n") == r"caf\\xe9\\n"
-    ('xxx...', 100, True)
-    """
+    """What a client sent, fit for an error message: plain ASCII on one line, at most 100 characters."""
     line = str(text)[: _LONGEST_QUOTE + 1].encode("unicode_escape").decode("ascii")
     return line if len(line) <= _LONGEST_QUOTE else line[: _LONGEST_QUOTE - 3] + "..."
 
@@ -123,11 +117,7 @@ class HttpRequest:
             pass
 
     async def drop_body(self) -> None:
-        """Read what is left of the body and forget it, for a while.
-
-        A client that is still sending when the connection is closed is told so by its system before it has read the
-        answer.
-        """
+        """Read what is left of the body for a while, or a client that is still sending would not see its answer."""
         left = _LINGER_BYTES
         try:
             async with asyncio.timeout(_LINGER_SECONDS):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -11,7 +10,7 @@ from msgspec import Meta, Struct
 
 from normscale._version import __version__
 from normscale.guard.server.request import JSON
-from normscale.guard.server.tensors import HEADER, InferAnswer, InferRequest, ModelResponse, TensorSpec
+from normscale.guard.server.tensors import HEADER, InferAnswer, InferRequest, ModelResponse
 
 DESCRIPTION = (
     "Tells, for every row of a classifier's outputs, whether the input was one it was trained for. Rows are sent by "
@@ -20,7 +19,6 @@ DESCRIPTION = (
 )
 _SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
 _UNKNOWN = "No answer in time. It may still be done: ask again with the same idempotency_key, or look at /v1/state."
-_LONGEST_EXAMPLE = 64
 _READ_ERRORS = (400, 401, 403, 503)
 _BODY_ERRORS = (400, 401, 403, 408, 413, 415, 422, 503, 504, 507)
 
@@ -110,20 +108,16 @@ GUARD_ROUTES = (
 )  # fmt: skip
 
 
-def openapi_document(
-    guards: Mapping[str, tuple[Iterable[Route], list[TensorSpec], list[TensorSpec]]],
-) -> dict[str, Any]:
-    """The document of guards by name: their routes, the tensors they read, and those of events."""
+def openapi_document(guards: Mapping[str, Iterable[Route]]) -> dict[str, Any]:
+    """The document of guards by name: their routes."""
     used = {one: None for route in GUARD_ROUTES for one in (route.body, route.answer) if isinstance(one, type)}
     types = [ErrorAnswer, *used]
     references, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     reference = dict(zip(types, references, strict=True))
     paths: dict[str, Any] = {route.path: {"get": _operation(route, reference)} for route in SERVER_ROUTES}
-    for name, (routes, read, told) in guards.items():
+    for name, routes in guards.items():
         for route in routes:
-            example = {InferRequest: ("inputs", read), ModelResponse: ("outputs", told)}.get(route.body)
-            made = route if example is None else route._replace(example=_tensors(*example))
-            operation = _operation(made, reference)
+            operation = _operation(route, reference)
             operation["operationId"] += "" if len(guards) == 1 else f"_{name}"
             paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
@@ -163,16 +157,3 @@ def _operation(route: Route, reference: Mapping[Any, Any]) -> dict[str, Any]:
         names = ("ce-specversion", "ce-type", "ce-source", "ce-id")
         operation["parameters"] = [{"name": name, **header} for name in names]
     return operation
-
-
-def _tensors(field: str, specs: list[TensorSpec]) -> dict[str, Any] | None:
-    """Two rows of each tensor; None where that would be long."""
-    made = []
-    for spec in specs:
-        shape = [2, *(length or 1 for length in spec.shape[1:])]
-        step = 0.5 if spec.datatype.startswith("FP") else 0
-        numbers = [[4, -1, 0, 1][k % 4] + step for k in range(min(math.prod(shape), _LONGEST_EXAMPLE + 1))]
-        if len(numbers) > _LONGEST_EXAMPLE:
-            return None
-        made.append({"name": spec.name, "shape": shape, "datatype": spec.datatype, "data": numbers})
-    return {field: made}

@@ -53,12 +53,7 @@ class Client(NamedTuple):
 class Tokens:
     """The clients of a file as it is now, and the administrator whose secret the environment holds.
 
-    A line that is removed stops working at once.
-
-    Attributes
-    ----------
-    required : bool
-        Whether a token is needed at all. A file that was emptied lets nobody in, not everybody.
+    A line that is removed stops working at once. A file that was emptied lets nobody in, not everybody.
     """
 
     def __init__(self, path: str | None, environment: Mapping[str, str] = os.environ) -> None:

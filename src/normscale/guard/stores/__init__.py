@@ -1,10 +1,6 @@
 """Where a guard's state and log are kept, by the scheme of an address; a file without one is SQLite's.
 
-A store of another kind joins by :func:`register_store`. A package names its modules under the entry-point group
-``normscale.stores``, and ``normscale serve --store SCHEME://...`` finds them::
-
-    [project.entry-points."normscale.stores"]
-    my_package = "my_package.stores"
+A package joins stores of its own by :func:`register_store`, in modules of the entry-point group ``normscale.stores``.
 """
 
 from __future__ import annotations

@@ -62,8 +62,6 @@ class Transaction:
         """Write as much as rows would with a state of so many bytes, and nothing that anyone reads."""
         self.set_text("probe", "0" * (n_bytes + _BESIDES))
 
-    # -- the state -----------------------------------------------------------------------------------------------
-
     def head(self) -> StateHead:
         """Which state the store holds; seq 0: none."""
         rows = self._run("SELECT seq, tag FROM state WHERE id = 1")
@@ -90,8 +88,6 @@ class Transaction:
             (seq, previous.tag, tag, state),
         )
         return StateHead(seq, tag)
-
-    # -- the log and the answers ---------------------------------------------------------------------------------
 
     def entries_after(self, seq: int) -> list[Entry]:
         """The log beyond an entry, in order."""

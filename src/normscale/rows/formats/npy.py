@@ -171,18 +171,3 @@ def _in_turn(between: Callable[[int, int], NDArray[Any]]) -> Take:
         return native(between(row - count, row))
 
     return take
-
-
-def rows_as_they_come(pipe: Any, header: NpyHeader) -> Iterator[NDArray[Any]]:
-    """The rows of an array in C order as their bytes arrive; ``EOFError`` where some are missing."""
-    rest, missing = b"", header.shape[0]
-    while missing:
-        if len(rest) < header.row_bytes:
-            more = pipe.read1(_BUFFER)
-            if not more:
-                raise EOFError(f"ends after {header.shape[0] - missing} of {header.shape[0]} rows; it is cut off.")
-            rest += more
-            continue
-        n = min(len(rest) // header.row_bytes, missing)
-        yield np.frombuffer(rest, header.dtype, n * header.shape[1]).reshape(n, -1)
-        rest, missing = rest[n * header.row_bytes :], missing - n
