@@ -226,7 +226,8 @@ class Detector(OutputsReader):
                 return stream_by_source(self, self.sources_, outputs, by, threads=threads, on_invalid=on_invalid)
 
         def go_on(rows: ModelOutputs) -> FloatArray:
-            scores, self.state_ = self._step(self._current(), self._prepare(rows, threads), threads)
+            state = self.start() if self.state_ is None else self.state_  # one row at a time should cost little
+            scores, self.state_ = self._step(state, self._prepare(rows, threads), threads)
             return scores
 
         record = self._read(outputs)
