@@ -1,4 +1,4 @@
-"""ODIN, or Mahalanobis over all blocks, against a plain forward pass of the same network; one thread.
+"""ODIN, Mahalanobis over all blocks, or extraction alone, against a plain forward pass of the same network; one thread.
 
 Both sides take the same images in the same batches: ResNet-18 of width 16, 32 x 32 images, channels last. The plain
 pass is in inference mode and does nothing with the logits. Time is that of the processor: a pass takes long enough to
@@ -38,6 +38,25 @@ def in_turns(ours, peer, repeats):
     return result | {"repeats": repeats, "peer_repeats": repeats}
 
 
+def onnx_pass(model, images, batch_size):
+    """Forward passes of the network in onnxruntime, one thread, and the file that extraction reads."""
+    import os
+    import tempfile
+    import warnings
+
+    import onnxruntime
+    import torch
+
+    path = os.path.join(tempfile.mkdtemp(), "net.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's exporter about itself
+        shapes = ({0: torch.export.Dim.DYNAMIC},)
+        torch.onnx.export(model, (images[:2],), path, dynamo=True, verbose=False, dynamic_shapes=shapes)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    name = session.get_inputs()[0].name
+    return lambda: [session.run(None, {name: part.numpy()}) for part in images.split(batch_size)], path
+
+
 def main() -> None:
     options = harness.arguments(__doc__, what="odin", batch=BATCH, images=BATCH)
     import torch
@@ -50,6 +69,11 @@ def main() -> None:
     torch.manual_seed(0)
     model = resnet18(CLASSES, width=WIDTH).eval()
     images = torch.randn(options.images, 3, 32, 32)
+
+    def bare():
+        return plain(model, images, options.batch)
+
+    peer = bare
     reference = np.concatenate([logits.numpy() for logits in plain(model, images, options.batch)])
     if options.what == "odin":
 
@@ -70,10 +94,17 @@ def main() -> None:
             return detector.score(outputs)
 
         assert np.isfinite(ours()).all()
+    elif options.what in ("extract", "extract-onnx"):
+        peer, given = (bare, model) if options.what == "extract" else onnx_pass(model, images, options.batch)
+
+        def ours():
+            return extract(given, images, batch_size=options.batch, progress=False, say=lambda _: None)
+
+        np.testing.assert_allclose(ours().logits, reference, rtol=1e-3, atol=1e-4)
     else:
-        raise SystemExit(f"--what must be odin or mahalanobis; got {options.what}")
+        raise SystemExit(f"--what must be odin, mahalanobis, extract or extract-onnx; got {options.what}")
     repeats = QUICK_REPEATS if options.quick else REPEATS
-    result = in_turns(ours, lambda: plain(model, images, options.batch), repeats)
+    result = in_turns(ours, peer, repeats)
     harness.report(result, "torch", "numpy")
 
 

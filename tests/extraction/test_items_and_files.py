@@ -149,6 +149,14 @@ def test_an_onnx_file_gives_what_torch_gives(ending: nn.Module, kind: str | None
     np.testing.assert_allclose(ours.head.bias, theirs.head.bias, rtol=1e-6)
     assert ours.labels is not None
     assert any("softmax" in text for text in said) == (kind is not None)
+    import onnx
+
+    apart = tmp_path / "apart.onnx"
+    onnx.save_model(onnx.load(path), apart, save_as_external_data=True, size_threshold=0, location="apart.data")
+    again = extract(str(apart), images.numpy(), say=said.append)
+    np.testing.assert_array_equal(again.features, ours.features)
+    assert again.head is not None
+    assert again.head.equals(ours.head)
     with pytest.raises(InvalidInput, match="the model fails on inputs"):
         extract(str(path), np.zeros((2, 5, 8, 8), np.float32))
     with pytest.raises(InvalidInput, match="the model has no tensor 'nothing'"):

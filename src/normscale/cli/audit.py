@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import groupby
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,7 +35,6 @@ class AuditFormat(StrEnum):
 
     TABLE = "table"
     JSON = "json"
-    MARKDOWN = "markdown"
 
 
 def audit_claims(
@@ -49,17 +48,19 @@ def audit_claims(
         typer.Option(help="The paper's set that the network was trained on, to compare with its figures: cifar10, ..."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
-    details: Annotated[bool, typer.Option("--details", help="Show the numbers behind every claim.")] = False,
-    format: Annotated[AuditFormat, typer.Option("--format", "-f", help="How to print the claims.")] = AuditFormat.TABLE,
+    format: Annotated[
+        AuditFormat, typer.Option("--format", "-f", help="How to print the claims; json has the numbers behind each.")
+    ] = AuditFormat.TABLE,
 ) -> None:
     """Recompute the paper's claims from its tables and on a network's outputs; by default the embedded sample's."""
     outputs = _outputs(train, id_table, ood_tables)
     with bar("auditing", STEPS) as line:
         claims = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
     if format is AuditFormat.JSON:
-        print_json(claims)
+        for claim in claims:
+            typer.echo(write_json({**claim._asdict(), "title": POINTS[claim.point], "version": __version__}))
         return
-    (print_markdown if format is AuditFormat.MARKDOWN else print_tables)(claims, details)
+    print_tables(claims)
     typer.echo(f"\n{summary(claims)}" if outputs else f"\n{ON_THE_SAMPLE}\n{summary(claims)}")
 
 
@@ -78,9 +79,8 @@ COLUMNS = ("claim", "paper", "recomputed", "ours", "verdict", "rule")
 """Of the table of claims: recomputed from the paper's tables, and ours, measured on outputs."""
 
 
-def print_tables(claims: Sequence[Claim], details: bool) -> None:
-    """A table of claims under each point, with details one more for each claim."""
-    from rich.box import SIMPLE_HEAD
+def print_tables(claims: Sequence[Claim]) -> None:
+    """A block for every claim, under its point."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -101,36 +101,3 @@ def print_tables(claims: Sequence[Claim], details: bool) -> None:
                     block.add_row(column, Text(text, style=style))
             console.print(block)
             console.print()
-            if details and claim.details:
-                table = Table(*claim.details[0], box=SIMPLE_HEAD)
-                for row in claim.details:
-                    table.add_row(*map(_cell, row.values()))
-                console.print(table)
-
-
-def print_markdown(claims: Sequence[Claim], details: bool) -> None:
-    """One table of all claims, and with details one more for each."""
-    rows = [[claim.point, *(getattr(claim, column) for column in COLUMNS)] for claim in claims]
-    typer.echo(_markdown_table(["point", *COLUMNS], rows))
-    for claim in claims if details else ():
-        if claim.details:
-            typer.echo(f"\n{claim.point}. {claim.claim}\n")
-            typer.echo(_markdown_table(list(claim.details[0]), [list(row.values()) for row in claim.details]))
-
-
-def _markdown_table(header: list[str], rows: list[list[Any]]) -> str:
-    lines = [header, ["---"] * len(header), *([_cell(value) for value in row] for row in rows)]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def print_json(claims: Sequence[Claim]) -> None:
-    """One JSON object per line, with the point's title and the version."""
-    for claim in claims:
-        record = {**claim._asdict(), "title": POINTS[claim.point], "version": __version__}
-        typer.echo(write_json(record))

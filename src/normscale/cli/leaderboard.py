@@ -1,4 +1,4 @@
-"""``normscale leaderboard``: every detector of one or more runs, ranked; ``normscale report --leaderboard``."""
+"""``normscale leaderboard``: every detector of one or more runs, ranked."""
 
 from __future__ import annotations
 
@@ -24,6 +24,8 @@ def leaderboard(
     output: Annotated[str, typer.Option("--output", "-o", help="The folder that the files go to.")] = "leaderboard",
 ) -> None:
     """Rank all detectors of runs: near, far and all OoD sets, as one page that sorts and filters, and tables."""
-    from normscale.cli.report import report
+    from normscale.bench.paper.additions import paper_additions
+    from normscale.bench.report.writing import report
+    from normscale.cli.report import say_written
 
-    report(runs, output, leaderboard=True)
+    say_written(report(runs, output, leaderboard=True, additions=paper_additions()))

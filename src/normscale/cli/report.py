@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -38,10 +39,6 @@ def report(
             "--as-seeds", help="Runs with one in-distribution set are networks of one experiment: ± over them."
         ),
     ] = False,
-    leaderboard: Annotated[
-        bool,
-        typer.Option("--leaderboard", help="Rank all detectors measured, those of `bench --detector` too."),
-    ] = False,
     figures: Annotated[bool, typer.Option(help="Draw figures (needs matplotlib).")] = True,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,
     classes: Annotated[
@@ -56,15 +53,12 @@ def report(
         chosen = [int(one) for one in classes.split(",")] if classes else []
     except ValueError:
         raise InvalidInput(f"--classes are numbers joined by commas, such as 2,4,9; got {classes!r}.") from None
-    page = write(
-        runs,
-        output,
-        leaderboard=leaderboard,
-        as_seeds=as_seeds,
-        figures=figures,
-        pdf=pdf,
-        classes=chosen,
-        additions=paper_additions(),
-    )
+    seeds: dict[str, Any] = {"as_seeds": as_seeds, "classes": chosen}
+    page = write(runs, output, figures=figures, pdf=pdf, additions=paper_additions(), **seeds)
+    say_written(page, figures=figures)
+
+
+def say_written(page: Path, *, figures: bool = True) -> None:
+    """Say where the page, the tables and the figures are."""
     inside = [str(page.parent / name) for name in ("tables", *(["figures"] if figures else []))]
     typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)

@@ -43,7 +43,7 @@ class OnnxNetwork:
         logits = find(model, LOGITS, None, None)
         if not logits.is_output:
             say(f"the model's output comes out of a softmax: logits are {logits.name!r}, which goes into it.")
-        entered, head = _last_product(model.graph, logits.name)
+        entered, head = _last_product(model.graph, logits.name, os.path.dirname(os.path.realpath(path)))
         self.head = head if feature_layer in (None, entered) else None
         if features and feature_layer is None and head is None:
             raise InvalidInput(
@@ -95,8 +95,11 @@ class OnnxNetwork:
         return found
 
 
-def _last_product(graph: GraphProto, logits: str) -> tuple[str, Head | None]:
-    """What goes into the Gemm, or the MatMul with its Add, that makes the logits; and its weights."""
+def _last_product(graph: GraphProto, logits: str, folder: str) -> tuple[str, Head | None]:
+    """What goes into the Gemm, or the MatMul with its Add, that makes the logits; and its weights.
+
+    Weights in files of their own are in ``folder``.
+    """
     from onnx import numpy_helper
 
     makers = Makers(graph)
@@ -104,7 +107,7 @@ def _last_product(graph: GraphProto, logits: str) -> tuple[str, Head | None]:
     weights |= {n.output[0]: n.attribute[0].t for n in graph.node if n.op_type == "Constant" and n.attribute}
 
     def array(name: str) -> NDArray[np.float32]:
-        return numpy_helper.to_array(weights[name]).astype(np.float32)
+        return numpy_helper.to_array(weights[name], folder).astype(np.float32)
 
     node = makers.maker(logits)
     added: list[NDArray[np.float32]] = []

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.npy_header import MAGIC
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.guard import Guard
 from normscale.outputs import LOGITS, ModelOutputs
@@ -102,7 +103,7 @@ def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:
 
 def _blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
     number = 0
-    if pipe.head().startswith(b"\x93NUMPY"):
+    if pipe.head().startswith(MAGIC):
         raise InvalidInput("the pipe holds a .npy array; send JSON lines, or score it with normscale score --stream.")
     try:
         for text in whole_lines(pipe.read1, _LONGEST_LINE):

@@ -6,25 +6,9 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from normscale.bench.experiments.methods import title_of
+from normscale.bench.paper import claim as shared
 from normscale.bench.paper.audit.tables import audit_tables
-from normscale.bench.paper.claim import (
-    COLUMNS,
-    EXCEPTIONS,
-    IN_ORDER,
-    NOTHING,
-    OURS,
-    OVER_MSP,
-    RIVALS,
-    SHARE_CLAIM,
-    SIZE,
-    UNCHECKED,
-    Claim,
-    claim_over_rivals,
-    gain_over,
-    in_order,
-    percent,
-    relative_change,
-)
+from normscale.bench.paper.claim import COLUMNS, NOTHING, OURS, OVER_MSP, RIVALS, SIZE, UNCHECKED, Claim, percent
 from normscale.bench.paper.published import GAINS_OVER_MSP, GAINS_OVER_RIVALS, TITLES
 from normscale.bench.report.runs import ReportedRun
 from normscale.bench.report.table import Column, ReportTable, Row, table_of
@@ -85,31 +69,31 @@ def check_claims(runs: Sequence[ReportedRun]) -> list[Claim]:
 
     claims: list[Claim] = []
     for column, claimed in zip(COLUMNS, GAINS_OVER_RIVALS.values(), strict=True):
-        claim = claim_over_rivals(column)
+        claim = shared.claim_over_rivals(column)
         recomputed = percent(on_tables[claim.claim].details[0]["against_best_average"])
-        paper = gain_over(lambda method, column=column: printed(method, column), RIVALS, column)  # type: ignore[misc]
+        paper = shared.gain_over(lambda method, column=column: printed(method, column), RIVALS, column)  # type: ignore[misc]
         recomputed += "" if paper is None else f"; {percent(paper[0])} over the same sets"
-        gain = gain_over(lambda method, column=column: mean(method, column), HERE, column)  # type: ignore[misc]
+        gain = shared.gain_over(lambda method, column=column: mean(method, column), HERE, column)  # type: ignore[misc]
         claims.append(_sized(claim._replace(recomputed=recomputed), gain and gain[0], claimed, _against(gain)))
     claims.append(_on_pictures(list(sets.values())))
     for column, claimed in zip(COLUMNS, GAINS_OVER_MSP.values(), strict=True):
         ratio = on_tables[OVER_MSP.claim].details[COLUMNS.index(column)]["mean_of_ratios"]
         claim = Claim(6, f"{percent(claimed, 0)} in {column} over plain MSP.", percent(claimed, 0), percent(ratio, 1))
         pairs = [(value(in_set, OURS, column), value(in_set, "msp", column)) for in_set in sets]
-        change = _mean([None if a is None or b is None else relative_change(a, b) for a, b in pairs])
+        change = _mean([None if a is None or b is None else shared.relative_change(a, b) for a, b in pairs])
         claims.append(_sized(claim, change, claimed, percent(change or 0.0, 1)))
-    for what, claim in IN_ORDER.items():
+    for what, claim in shared.IN_ORDER.items():
         claim = claim._replace(recomputed=on_tables[claim.claim].recomputed, ours="methods are missing")
-        found = in_order(what, value, list(sets))
+        found = shared.in_order(what, value, list(sets))
         if list(sets) == ["svhn"] and what != "worse":
             claims.append(claim._replace(ours="SVHN alone"))
         elif found is None:
             claims.append(claim)
         else:
             cells = {(row["in_set"], row["column"]) for row in found[1]}
-            claims.append(claim.judged(cells <= set(EXCEPTIONS[what]), ours=found[0]))
+            claims.append(claim.judged(cells <= set(shared.EXCEPTIONS[what]), ours=found[0]))
     plain, frozen, ours = (mean(method, "AUROC") for method in ("msp", "norm_scaling_frozen", OURS))
-    stream = Claim(2, SHARE_CLAIM, ours="methods are missing", rule=RULE)
+    stream = Claim(2, shared.SHARE_CLAIM, ours="methods are missing", rule=RULE)
     if plain is not None and frozen is not None and ours is not None:
         running, still = ours - plain, frozen - plain
         text = f"AUROC over plain MSP: {running:+.3f} running, {still:+.3f} frozen".replace("-", "−")
@@ -145,6 +129,6 @@ def _on_pictures(sets: Sequence[ReportedRun]) -> Claim:
         found = [one.reference.values.get((name, method, "auroc")) for one in sets for name in pictures[one.title]]
         return _mean([None if printed is None else printed.mean for printed in found])
 
-    theirs, ours = gain_over(there, RIVALS, "AUROC"), gain_over(here, HERE, "AUROC")
+    theirs, ours = shared.gain_over(there, RIVALS, "AUROC"), shared.gain_over(here, HERE, "AUROC")
     name = "AUROC gain over previous methods on pictures alone, without noise."
     return Claim(6, name, recomputed=_against(theirs), ours=_against(ours), verdict=NO_CLAIM)

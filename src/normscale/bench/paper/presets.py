@@ -91,12 +91,7 @@ def every_method() -> tuple[str, ...]:
 def with_detectors(plan: Plan, names: Sequence[str]) -> Plan:
     """A plan with further methods.
 
-    Parameters
-    ----------
-    plan : Plan
-    names : sequence of str
-        Detectors as they are spelled, or ``all`` alone: every one whose arrays the plan's own methods have extracted
-        anyway.
+    ``names`` are detectors as they are spelled, or ``all`` alone: every one whose arrays the plan extracts anyway.
 
     Examples
     --------

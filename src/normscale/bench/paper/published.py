@@ -12,9 +12,10 @@ Ravikumar & Roy, "Norm-Scaling for Out-of-Distribution Detection".
 from __future__ import annotations
 
 import csv
+import json
 from functools import cache
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normscale._validate import one_of
 from normscale.metrics import METRICS
@@ -24,45 +25,6 @@ AVERAGE = "average"
 EXPANDED, COMPARISON, THRESHOLDS = "expanded", "comparison", "norm_scaling_vs_thresholds"
 """The tables of the appendix, and the two of the main text."""
 
-SETS = {
-    "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
-    "SVHN": "svhn",
-    "TinyImageNet": "tinyimagenet",
-    "LSUN": "lsun",
-    "Places365": "places365",
-    "Textures": "textures",
-    "Gaussian Noise": "gaussian",
-    "Uniform Noise": "uniform",
-    "Average": AVERAGE,
-}
-METHODS = {
-    "MSP": "msp",
-    "Multi-Threshold": "multi_threshold",
-    "ODIN": "odin",
-    "Mahalanobis": "mahalanobis",
-    "Energy": "energy",
-    "Norm-Scaling": "norm_scaling",
-}
-TITLES = {ours: printed for printed, ours in (METHODS | SETS).items()}
-"""A method or a set as the paper calls it."""
-IN_SETS = ("cifar10", "cifar100", "svhn", "tinyimagenet")
-"""The sets that networks were trained on."""
-LISTED_OOD_SETS = (
-    "gaussian", "uniform", "svhn", "cifar10", "cifar100", "textures", "lsun", "tinyimagenet", "places365",
-)  # fmt: skip
-"""What the text and the first table's caption name as OoD sets; a set is left out of its own list."""
-OOD_SIZES = {
-    "cifar100": 10_000, "tinyimagenet": 10_000, "lsun": 3_000, "places365": 36_500, "textures": 5_640, "svhn": 26_032,
-}  # fmt: skip
-"""Rows of each OoD set; noise has as many as the in-distribution test set."""
-TEST_SIZES = {"cifar10": 10_000, "cifar100": 10_000, "svhn": 26_032, "tinyimagenet": 10_000}
-"""Rows of each in-distribution test set. CIFAR-10's is not printed: it is that of the data set."""
-GAINS_OVER_RIVALS = {"auroc": 0.0978, "aupr_out": 0.0599, "fpr95_out": -0.3319}
-"""Relative change "over previous state-of-the-art methods", as the abstract gives it."""
-GAINS_OVER_MSP = {"auroc": 0.23, "aupr_out": 0.24, "fpr95_out": -0.31}
-"""Relative change over plain MSP, as the text gives it."""
-
 
 class PaperValue(NamedTuple):
     """A mean over five seeds, and the ± printed beside it."""
@@ -71,13 +33,29 @@ class PaperValue(NamedTuple):
     std: float
 
 
-ACCURACIES = {
-    "cifar10": PaperValue(0.9290, 0.0027),
-    "cifar100": PaperValue(0.7162, 0.0018),
-    "svhn": PaperValue(0.9569, 0.0016),
-    "tinyimagenet": PaperValue(0.3280, 0.0017),
-}
+def _read(name: str) -> str:
+    return resources.files("normscale.bench.paper").joinpath("csv", name).read_text(encoding="utf-8")
+
+
+_TEXT: dict[str, Any] = json.loads(_read("paper.json"))
+SETS: dict[str, str] = _TEXT["sets"]
+METHODS: dict[str, str] = _TEXT["methods"]
+TITLES = {ours: printed for printed, ours in (METHODS | SETS).items()}
+"""A method or a set as the paper calls it."""
+IN_SETS = tuple(_TEXT["in_sets"])
+"""The sets that networks were trained on."""
+LISTED_OOD_SETS = tuple(_TEXT["listed_ood_sets"])
+"""What the text and the first table's caption name as OoD sets; a set is left out of its own list."""
+OOD_SIZES: dict[str, int] = _TEXT["ood_sizes"]
+"""Rows of each OoD set; noise has as many as the in-distribution test set."""
+TEST_SIZES: dict[str, int] = _TEXT["test_sizes"]
+"""Rows of each in-distribution test set. CIFAR-10's is not printed: it is that of the data set."""
+ACCURACIES = {name: PaperValue(*both) for name, both in _TEXT["accuracies"].items()}
 """Share of right answers of the ResNet-18 trained on each set."""
+GAINS_OVER_RIVALS: dict[str, float] = _TEXT["gains_over_rivals"]
+"""Relative change "over previous state-of-the-art methods", as the abstract gives it."""
+GAINS_OVER_MSP: dict[str, float] = _TEXT["gains_over_msp"]
+"""Relative change over plain MSP, as the text gives it."""
 
 
 class PaperRow(NamedTuple):
@@ -103,8 +81,7 @@ def paper_rows() -> tuple[PaperRow, ...]:
     """
     found = []
     for name in ("appendix_results.csv", "main_tables.csv"):
-        text = resources.files("normscale.bench.paper").joinpath("csv", name).read_text(encoding="utf-8")
-        for row in csv.DictReader(text.splitlines()):
+        for row in csv.DictReader(_read(name).splitlines()):
             method, ood_set = METHODS[row["method"]], SETS[row.get("ood_dataset", "Average")]
             names = row.get("table", EXPANDED), SETS[row["in_dataset"]], ood_set, method
             numbers = float(row["mean"]), float(row["std"])
@@ -120,15 +97,8 @@ def _index() -> dict[tuple[str, ...], PaperValue]:
 def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PaperValue | None:
     """What the paper has for one method on one pair of sets; None where it has nothing.
 
-    Parameters
-    ----------
-    in_set, ood_set : str
-        Names as in :func:`normscale.bench.data.list_sets`, or ``"average"``.
-    method : str
-        The name of a detector. The paper's norm-scaling is the one that streams; its multi-threshold is the mean over
-        predicted classes (:func:`normscale.evaluate_per_class`).
-    metric : {"auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in"}
-        With the positive class that the paper's column has: multi-threshold has ``aupr_in``, the others ``aupr_out``.
+    The paper's norm-scaling is the one that streams; its multi-threshold is the mean over predicted classes. Sets have
+    their names in :func:`normscale.bench.data.list_sets`, or ``"average"``.
 
     Examples
     --------

@@ -44,15 +44,9 @@ STATICS = (*RIVALS, FROZEN, norm_scaling_name("max_logit", "frozen"))
 def stress_methods(train: ModelOutputs, preset: str = "paper") -> dict[str, Detector]:
     """The detectors of a preset, fitted, by name.
 
-    Parameters
-    ----------
-    train : ModelOutputs
-        Outputs on the training set.
-    preset : {"own", "paper", "robust"}
-        ``paper``: norm-scaling with every prior weight and every score, and the rivals. ``robust``: the paper's
-        setting, robust norm-scaling, and what both must not lose against: frozen norm-scaling and the rivals. ``own``:
-        the same with norm-scaling that starts calmly, and with stream-aware detectors; an ensemble among them where
-        there are features and a head.
+    ``paper``: norm-scaling with every prior weight and every score, and the rivals. ``robust``: the paper's setting,
+    robust norm-scaling, frozen norm-scaling and the rivals. ``own``: the same with norm-scaling that starts calmly and
+    with stream-aware detectors, an ensemble among them where there are features and a head.
     """
     if _validate.one_of(preset, "preset", ("own", "paper", "robust")) == "paper":
         wanted = list(product(SCORES, PRIORS))
@@ -79,16 +73,14 @@ def stress_titles(methods: Mapping[str, Detector]) -> dict[str, str]:
     >>> stress_titles({"norm_scaling msp w=1": NormScaling(), "energy": make_detector("energy")})
     {'norm_scaling msp w=1': 'running norm-scaling (msp, prior weight 1)', 'energy': 'Energy'}
     """
-    return {name: _title(detector) for name, detector in methods.items()}
-
-
-def _title(detector: Detector) -> str:
-    if not isinstance(detector, NormScaling):
-        return detector.title
-    score = detector.scorer.name
-    if Setting.STREAM not in detector.settings:
-        return f"frozen norm-scaling ({score})"
-    return f"running norm-scaling ({score}, prior weight {detector.prior_weight:g})"
+    titles = {}
+    for name, detector in methods.items():
+        titles[name] = detector.title
+        if isinstance(detector, NormScaling):
+            score, running = detector.scorer.name, Setting.STREAM in detector.settings
+            weight = f"running norm-scaling ({score}, prior weight {detector.prior_weight:g})"
+            titles[name] = weight if running else f"frozen norm-scaling ({score})"
+    return titles
 
 
 STRESS_PRESETS = {

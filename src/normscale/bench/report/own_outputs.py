@@ -50,17 +50,10 @@ def report_on(
         It becomes a run that ``normscale report`` can read; a run of a benchmark that is there is refused.
     measured : sequence of Measured
         What :func:`normscale.compare` gave to ``keep``. A record without numbers is left out.
-    id_test, ood_sets : ModelOutputs, mapping of name to ModelOutputs
     train : ModelOutputs, optional
         With it, confidences and calibration are also drawn of norm-scaled logits.
-    id_name : str
-        What the in-distribution set is called.
     sources : mapping of str to str, optional
         Where each OoD set came from.
-    command : str
-        What made it, for the page.
-    figures : bool
-        As in :func:`normscale.report`.
     resamples : int, optional
         By default 1000, and fewer for more than some 100 000 rows.
     """

@@ -82,19 +82,9 @@ def read_runs(
 ) -> list[ReportedRun]:
     """Read runs, finished or not; of each, ``settings.json`` and the files of results are enough.
 
-    Parameters
-    ----------
-    folders : paths
-    additions : Additions
-        Published numbers, and titles of sets.
-    further : bool
-        Read the methods that were measured besides the plan's, for a leaderboard; then nothing is resampled.
-    as_seeds : bool
-        Take runs with the same in-distribution set as networks of one run, each a seed.
-    resamples : int
-        Of rows, where the scores are on disk and ``comparisons.json`` is not of these cells.
-    tick : callable
-        Called with the OoD set after each step of the resampling.
+    ``further`` reads the methods that were measured besides the plan's, for a leaderboard, and resamples nothing.
+    ``as_seeds`` takes runs with the same in-distribution set as networks of one run. Rows are resampled where the
+    scores are on disk and ``comparisons.json`` is not of these cells; ``tick`` is called with each OoD set.
     """
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")

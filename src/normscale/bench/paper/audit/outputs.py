@@ -68,18 +68,8 @@ def audit_outputs(
 ) -> list[Claim]:
     """Check the paper's claims on the outputs of one network.
 
-    Parameters
-    ----------
-    train, test : ModelOutputs
-        On the training set, and on in-distribution inputs the network was not trained on; with labels, calibration is
-        checked too.
-    ood_sets : mapping of name to ModelOutputs
-    in_set : {"cifar10", "cifar100", "svhn", "tinyimagenet"}, optional
-        Which of the paper's sets the network was trained on: its numbers are then beside OoD sets of its names.
-    seed : int
-        Order of the shuffled streams.
-    tick : callable
-        Called with what was checked, ``STEPS`` times.
+    With labels of the test set, calibration is checked too. ``in_set`` says which of the paper's sets the network was
+    trained on: its numbers are then beside OoD sets of its names. ``tick`` is called ``STEPS`` times.
     """
     if not ood_sets:
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to audit outputs.")

@@ -7,43 +7,10 @@ from itertools import combinations, product
 from statistics import fmean, pstdev, stdev
 from typing import Any, NamedTuple
 
-from normscale.bench.paper.claim import (
-    COLUMNS,
-    EXCEPTIONS,
-    IN_ORDER,
-    NOTHING,
-    OURS,
-    OVER_MSP,
-    RIVALS,
-    ROUNDING,
-    Claim,
-    Details,
-    claim_over_rivals,
-    gain_over,
-    in_order,
-    listed,
-    percent,
-    relative_change,
-)
-from normscale.bench.paper.published import (
-    AVERAGE,
-    COMPARISON,
-    EXPANDED,
-    GAINS_OVER_MSP,
-    GAINS_OVER_RIVALS,
-    IN_SETS,
-    LISTED_OOD_SETS,
-    METHODS,
-    OOD_SIZES,
-    TEST_SIZES,
-    THRESHOLDS,
-    TITLES,
-    PaperRow,
-    PaperValue,
-    metric_name,
-    ood_size,
-    paper_rows,
-)
+from normscale.bench.paper import claim as claims
+from normscale.bench.paper import published as paper
+from normscale.bench.paper.claim import COLUMNS, NOTHING, OURS, RIVALS, ROUNDING, Claim, Details, listed, percent
+from normscale.bench.paper.published import AVERAGE, COMPARISON, EXPANDED, IN_SETS, THRESHOLDS, TITLES, PaperRow
 
 UNIT = 1e-4
 """The last printed digit."""
@@ -57,19 +24,19 @@ class Tables:
 
     Examples
     --------
-    >>> Tables(paper_rows()).value("svhn", "lsun", "msp", "AUPR")
+    >>> Tables(paper.paper_rows()).value("svhn", "lsun", "msp", "AUPR")
     PaperValue(mean=0.5614, std=0.0133)
     """
 
     def __init__(self, rows: Iterable[PaperRow]) -> None:
         self.every = list(rows)
-        self._found = {row[:5]: PaperValue(row.mean, row.std) for row in self.every}
+        self._found = {row[:5]: paper.PaperValue(row.mean, row.std) for row in self.every}
 
-    def value(self, in_set: str, ood_set: str, method: str, column: str, table: str = EXPANDED) -> PaperValue:
+    def value(self, in_set: str, ood_set: str, method: str, column: str, table: str = EXPANDED) -> paper.PaperValue:
         """A cell."""
-        return self._found[table, in_set, ood_set, method, metric_name(method, column)]
+        return self._found[table, in_set, ood_set, method, paper.metric_name(method, column)]
 
-    def main(self, table: str, in_set: str, method: str, column: str) -> PaperValue:
+    def main(self, table: str, in_set: str, method: str, column: str) -> paper.PaperValue:
         """A cell of the main text's tables."""
         return self.value(in_set, AVERAGE, method, column, table)
 
@@ -79,7 +46,7 @@ class Tables:
 
     def rows(self, in_set: str | None, method: str, column: str) -> list[PaperRow]:
         """The rows of single OoD sets for one in-distribution set, or for all of them."""
-        wanted = method, metric_name(method, column)
+        wanted = method, paper.metric_name(method, column)
         single = [row for row in self.every if row.table == EXPANDED and row.ood_set != AVERAGE]
         return [row for row in single if row[3:5] == wanted and in_set in (None, row.in_set)]
 
@@ -103,13 +70,13 @@ def audit_tables(rows: Iterable[PaperRow] | None = None) -> list[Claim]:
     >>> [(claim.point, claim.verdict) for claim in audit_tables()][:3]
     [(2, 'differs'), (4, 'differs'), (5, 'differs')]
     """
-    tables = Tables(paper_rows() if rows is None else rows)
-    claims = []
+    tables = Tables(paper.paper_rows() if rows is None else rows)
+    judged = []
     for claim, check in _CHECKS:
         found = check(tables)
-        paper = claim.paper if found.paper == NOTHING else found.paper
-        claims.append(claim.judged(found.holds, paper=paper, recomputed=found.recomputed, details=found.details))
-    return claims
+        text = claim.paper if found.paper == NOTHING else found.paper
+        judged.append(claim.judged(found.holds, paper=text, recomputed=found.recomputed, details=found.details))
+    return judged
 
 
 def agrees(printed: float, recomputed: float, units: float = 1.0) -> bool:
@@ -129,7 +96,7 @@ def agrees(printed: float, recomputed: float, units: float = 1.0) -> bool:
 def may_be(claimed: float, ours: float, theirs: float) -> bool:
     """Whether a claimed relative change, itself rounded, may come from two printed numbers."""
     half = UNIT / 2
-    low, high = relative_change(ours - half, theirs + half), relative_change(ours + half, theirs - half)
+    low, high = claims.relative_change(ours - half, theirs + half), claims.relative_change(ours + half, theirs - half)
     return low - half <= claimed <= high + half
 
 
@@ -137,9 +104,9 @@ def _shares(tables: Tables) -> Found:
     """How many of the inputs of each test stream are OoD, from the sizes of the sets."""
     details: Details = []
     for in_set in IN_SETS:
-        sizes = [(ood_size(in_set, row.ood_set), row.ood_set) for row in tables.rows(in_set, OURS, "AUROC")]
+        sizes = [(paper.ood_size(in_set, row.ood_set), row.ood_set) for row in tables.rows(in_set, OURS, "AUROC")]
         for which, (size, ood_set) in (("lowest", min(sizes)), ("highest", max(sizes))):
-            share = size / (size + TEST_SIZES[in_set])
+            share = size / (size + paper.TEST_SIZES[in_set])
             details.append({"in_set": in_set, "which": which, "ood_set": ood_set, "share": round(share, 4)})
     pairs = zip(details[::2], details[1::2], strict=True)
     each = [f"{TITLES[a['in_set']]} {100 * a['share']:.0f} to {100 * b['share']:.0f} %" for a, b in pairs]
@@ -153,16 +120,16 @@ def _positive_class(tables: Tables) -> Found:
     than chance (AUROC above 0.5) should not have an AUPR below chance, which is the share of positives.
     """
     details: Details = []
-    for method in METHODS.values():
+    for method in paper.METHODS.values():
         rows = tables.rows(None, method, "AUPR")
         rises = falls = 0
-        for a, b in combinations([row for row in rows if row.ood_set in OOD_SIZES], 2):
-            if a.in_set == b.in_set and OOD_SIZES[a.ood_set] != OOD_SIZES[b.ood_set] and a.mean != b.mean:
-                larger_is_higher = (OOD_SIZES[a.ood_set] > OOD_SIZES[b.ood_set]) == (a.mean > b.mean)
+        for a, b in combinations([row for row in rows if row.ood_set in paper.OOD_SIZES], 2):
+            if a.in_set == b.in_set and paper.OOD_SIZES[a.ood_set] != paper.OOD_SIZES[b.ood_set] and a.mean != b.mean:
+                larger_is_higher = (paper.OOD_SIZES[a.ood_set] > paper.OOD_SIZES[b.ood_set]) == (a.mean > b.mean)
                 rises, falls = rises + larger_is_higher, falls + (not larger_is_higher)
         against = {"against_ood": 0, "against_id": 0}
         for row in rows:
-            n_ood, n_id = ood_size(row.in_set, row.ood_set), TEST_SIZES[row.in_set]
+            n_ood, n_id = paper.ood_size(row.in_set, row.ood_set), paper.TEST_SIZES[row.in_set]
             above = tables.value(row.in_set, row.ood_set, method, "AUROC").mean - 0.5
             for key, n in (("against_ood", n_ood), ("against_id", n_id)):
                 against[key] += (row.mean - n / (n_id + n_ood)) * above < 0
@@ -177,7 +144,7 @@ def _positive_class(tables: Tables) -> Found:
 def _spread_over_ood_sets(tables: Tables) -> Found:
     """Which of two readings gives the ± of the averages over OoD sets, method by method."""
     details: Details = []
-    for method in METHODS.values():
+    for method in paper.METHODS.values():
         between = seeds = 0
         for in_set, column in product(IN_SETS, COLUMNS):
             rows = tables.rows(in_set, method, column)
@@ -223,7 +190,7 @@ def _spread_over_in_sets(tables: Tables) -> Found:
 
 def _averages_over_ood_sets(tables: Tables) -> Found:
     wrong: Details = []
-    cells = list(product(IN_SETS, METHODS.values(), COLUMNS))
+    cells = list(product(IN_SETS, paper.METHODS.values(), COLUMNS))
     exact = 0
     for in_set, method, column in cells:
         printed = tables.value(in_set, AVERAGE, method, column).mean
@@ -275,29 +242,29 @@ def _main_against_expanded(tables: Tables) -> Found:
     wrong: Details = []
     main = [row for row in tables.every if row.table != EXPANDED and (EXPANDED, *row[1:5]) in tables._found]
     for row in main:
-        there = tables._found[EXPANDED, *row[1:5]]
-        if there != row[5:]:
-            column = next(one for one in COLUMNS if metric_name(row.method, one) == row.metric)
+        printed = tables._found[EXPANDED, *row[1:5]]
+        if printed != row[5:]:
+            column = next(one for one in COLUMNS if paper.metric_name(row.method, one) == row.metric)
             cell = {"table": row.table, "in_set": row.in_set, "method": TITLES[row.method], "column": column}
-            both = {"main": f"{row.mean:.4f} ± {row.std:.4f}", "expanded": f"{there.mean:.4f} ± {there.std:.4f}"}
+            both = {"main": f"{row.mean:.4f} ± {row.std:.4f}", "expanded": f"{printed.mean:.4f} ± {printed.std:.4f}"}
             wrong.append(cell | both)
     n = len(main)
-    paper = "; ".join(f"{w['method']} {w['column']} on {TITLES[w['in_set']]}: {w['main']}" for w in wrong)
+    there = "; ".join(f"{w['method']} {w['column']} on {TITLES[w['in_set']]}: {w['main']}" for w in wrong)
     text = f"{n - len(wrong)} of {n} cells are the same" + "".join(f"; there {w['expanded']}" for w in wrong)
-    return Found(text, not wrong, wrong, paper or NOTHING)
+    return Found(text, not wrong, wrong, there or NOTHING)
 
 
 def _over_rivals(column: str) -> Callable[[Tables], Found]:
     """A gain of the abstract, against the best average among the rivals."""
-    metric, claimed = list(GAINS_OVER_RIVALS.items())[COLUMNS.index(column)]
+    metric, claimed = list(paper.GAINS_OVER_RIVALS.items())[COLUMNS.index(column)]
 
     def check(tables: Tables) -> Found:
-        gain = gain_over(lambda method: tables.main(COMPARISON, AVERAGE, method, column).mean, RIVALS, column)
+        gain = claims.gain_over(lambda method: tables.main(COMPARISON, AVERAGE, method, column).mean, RIVALS, column)
         assert gain is not None
         change, rival = gain
         ours, theirs = (tables.main(COMPARISON, AVERAGE, method, column).mean for method in (OURS, rival))
         summed, holds = (
-            relative_change(fmean(tables.four(COMPARISON, OURS, column)), theirs),
+            claims.relative_change(fmean(tables.four(COMPARISON, OURS, column)), theirs),
             may_be(claimed, ours, theirs),
         )
         text = f"{percent(change)} against the best average, {TITLES[rival]}'s {theirs:.4f}"
@@ -325,10 +292,13 @@ def _other_sources(tables: Tables, column: str, claimed: float) -> Iterator[str]
 def _over_msp(tables: Tables) -> Found:
     """The gains over plain MSP: means of four ratios, beside the ratio of the averages."""
     details: Details = []
-    for column, (metric, claimed) in zip(COLUMNS, GAINS_OVER_MSP.items(), strict=True):
+    for column, (metric, claimed) in zip(COLUMNS, paper.GAINS_OVER_MSP.items(), strict=True):
         ours, msp = tables.four(THRESHOLDS, OURS, column), tables.four(THRESHOLDS, "msp", column)
-        ratio = fmean(map(relative_change, ours, msp))
-        numbers = {"mean_of_ratios": round(ratio, 6), "ratio_of_means": round(relative_change(sum(ours), sum(msp)), 6)}
+        ratio = fmean(map(claims.relative_change, ours, msp))
+        numbers = {
+            "mean_of_ratios": round(ratio, 6),
+            "ratio_of_means": round(claims.relative_change(sum(ours), sum(msp)), 6),
+        }
         details.append({"metric": metric, "claimed": claimed, **numbers})
     shown = {key: " / ".join(percent(row[key], 1) for row in details) for key in list(details[0])[2:]}
     text = f"mean of the four sets' ratios {shown['mean_of_ratios']}; ratio of the averages {shown['ratio_of_means']}"
@@ -337,10 +307,10 @@ def _over_msp(tables: Tables) -> Found:
 
 def _in_order(what: str) -> Callable[[Tables], Found]:
     def check(tables: Tables) -> Found:
-        found = in_order(what, lambda *cell: tables.main(THRESHOLDS, *cell).mean, IN_SETS)
+        found = claims.in_order(what, lambda *cell: tables.main(THRESHOLDS, *cell).mean, IN_SETS)
         assert found is not None
         text, wrong = found
-        return Found(text, [(row["in_set"], row["column"]) for row in wrong] == EXCEPTIONS[what], wrong)
+        return Found(text, [(row["in_set"], row["column"]) for row in wrong] == claims.EXCEPTIONS[what], wrong)
 
     return check
 
@@ -349,7 +319,7 @@ def _ood_lists(tables: Tables) -> Found:
     """Compare the OoD sets that the text lists with those that the expanded tables have."""
     details: Details = []
     texts = []
-    for name in LISTED_OOD_SETS:
+    for name in paper.LISTED_OOD_SETS:
         wanted = [in_set for in_set in IN_SETS if in_set != name]
         used = [s for s in wanted if name in {row.ood_set for row in tables.rows(s, OURS, "AUROC")}]
         details.append({"ood_set": name, "listed_for": wanted, "used_for": used})
@@ -374,9 +344,9 @@ _CHECKS: list[tuple[Claim, Callable[[Tables], Found]]] = [
            rule=f"every one is the mean of its rows, {ROUNDING}"), _averages_over_in_sets),
     (Claim(6, "The main text's tables repeat the averages of the expanded tables.", rule="every cell is the same"),
      _main_against_expanded),
-    *((claim_over_rivals(column), _over_rivals(column)) for column in COLUMNS),
-    (OVER_MSP, _over_msp),
-    *((claim, _in_order(what)) for what, claim in IN_ORDER.items()),
+    *((claims.claim_over_rivals(column), _over_rivals(column)) for column in COLUMNS),
+    (claims.OVER_MSP, _over_msp),
+    *((claim, _in_order(what)) for what, claim in claims.IN_ORDER.items()),
     (Claim(7, "Nine OoD sets, of which each in-distribution set leaves out only itself.", "nine sets",
            rule="every listed set is in the tables"), _ood_lists),
 ]  # fmt: skip
