@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 
 import normscale as ns
 from guard.server.models import linear_model
-from normscale.cli import app
-from normscale.cli._lazy_commands import COMMANDS
+from normscale.cli import COMMANDS, app
 from normscale.cli._sentences import as_options
 
 SAMPLE = ns.load_sample()

@@ -13,7 +13,7 @@ import pytest
 
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
-from normscale.jobs.engines import merged
+from normscale.jobs.engines import merged_in_order
 from normscale.jobs.options import PIECE_ROWS
 from normscale.jobs.pieces import Layout, Piece, read_piece
 from normscale.jobs.sources import RowSource
@@ -194,5 +194,5 @@ def shape(places: range) -> str:
 def test_tasks_that_are_subtrees_merge_to_the_same_tree(n: int) -> None:
     join = "({} {})".format
     for step in (1, 2, 4, 8):
-        parts = [merged([str(i) for i in range(a, min(a + step, n))], join) for a in range(0, n, step)]
-        assert merged(parts, join) == shape(range(n))
+        parts = [merged_in_order([str(i) for i in range(a, min(a + step, n))], join) for a in range(0, n, step)]
+        assert merged_in_order(parts, join) == shape(range(n))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Callable
 from enum import StrEnum
-from typing import IO, Any
+from typing import Any
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
@@ -28,7 +27,7 @@ class Format(StrEnum):
     JSON = "json"
 
 
-def print_table(rows: list[Measurement]) -> None:
+def _print_table(rows: list[Measurement]) -> None:
     """One table per OoD set, best AUROC first; what could not be computed is a dash with a note."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -48,7 +47,9 @@ def print_table(rows: list[Measurement]) -> None:
             table.add_column(metric.title.replace(", ", "\n").replace("positive", "pos."), justify="right")
         for row in here:
             dash = f"- ({notes.index(row.skipped) + 1})" if row.skipped else ""
-            numbers = (dash or _four_digits(row.metrics.get(metric.name)) for metric in shown)
+            numbers = (
+                dash or (f"{row.metrics[metric.name]:.4f}" if metric.name in row.metrics else "-") for metric in shown
+            )
             table.add_row(row.method, row.setting, *numbers)
         console.print(table)
     for number, text in enumerate(notes, start=1):
@@ -61,25 +62,12 @@ def print_table(rows: list[Measurement]) -> None:
     )
 
 
-def _four_digits(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
-
-
-def print_csv(rows: list[Measurement]) -> None:
-    """One line per row; *_out: OoD is positive, *_in: in-distribution is."""
-    _write_csv(rows, sys.stdout)
-
-
-def print_json(rows: list[Measurement]) -> None:
-    """One JSON object per line, with the version and what is positive."""
-    _write_lines(rows, sys.stdout)
-
-
-PRINTERS: dict[Format, Callable[[list[Measurement]], None]] = {
-    Format.TABLE: print_table,
-    Format.CSV: print_csv,
-    Format.JSON: print_json,
-}
+def print_rows(rows: list[Measurement], format: Format) -> None:
+    """Print a table for people, or CSV or a JSON object per line; *_out: OoD is positive, *_in: in-distribution is."""
+    if format is Format.TABLE:
+        _print_table(rows)
+    else:
+        sys.stdout.write(_as_text(rows, ".csv" if format is Format.CSV else ".jsonl"))
 
 
 def check_output(path: str) -> None:
@@ -91,26 +79,21 @@ def check_output(path: str) -> None:
 
 def write_rows(rows: list[Measurement], path: str) -> None:
     """Write the rows to a file that appears whole: CSV, a JSON list, or one JSON object per line."""
-    text = io.StringIO()
-    if path.endswith(".csv"):
-        _write_csv(rows, text)
-    elif path.endswith(".jsonl"):
-        _write_lines(rows, text)
-    else:
-        text.write(write_json([_document(row) for row in rows], indent=1) + "\n")
     with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as file:
-        file.write(text.getvalue())
+        file.write(_as_text(rows, path))
 
 
-def _write_csv(rows: list[Measurement], file: IO[str]) -> None:
+def _as_text(rows: list[Measurement], path: str) -> str:
+    if path.endswith(".jsonl"):
+        return "".join(write_json(_document(row)) + "\n" for row in rows)
+    if path.endswith(".json"):
+        return write_json([_document(row) for row in rows], indent=1) + "\n"
     records = [{**record, "parameters": write_json(record["parameters"])} for record in map(_record, rows)]
-    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
-
-
-def _write_lines(rows: list[Measurement], file: IO[str]) -> None:
-    file.writelines(write_json(_document(row)) + "\n" for row in rows)
+    return text.getvalue()
 
 
 def _document(row: Measurement) -> dict[str, Any]:

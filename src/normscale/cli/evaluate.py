@@ -20,7 +20,7 @@ from normscale.bench.experiments.comparison import (
 )
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.run_folder import OWN_SETS
-from normscale.cli._eval_printing import PRINTERS, Format, check_output, write_rows
+from normscale.cli._eval_printing import Format, check_output, print_rows, write_rows
 from normscale.cli._options import (
     DETECTOR_HELP,
     AddressOption,
@@ -156,7 +156,7 @@ def compare_in_memory(
 
 def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
     """Print the rows, say what looks wrong about them, and write them to a file if one was named."""
-    PRINTERS[format](rows)
+    print_rows(rows, format)
     for text in swapped_sides(rows):
         note(text)
     for reason in dict.fromkeys(row.skipped for row in rows if row.skipped and format is not Format.TABLE):

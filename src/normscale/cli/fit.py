@@ -25,7 +25,6 @@ from normscale.cli._options import (
     print_skipped,
     shown_progress,
 )
-from normscale.detectors.registry import list_detectors
 from normscale.errors import InvalidInput
 from normscale.rows import check_folder
 
@@ -52,7 +51,7 @@ def fit(
             "-d",
             metavar="DETECTOR",
             autocompletion=complete_detector,
-            help=f"{DETECTOR_HELP} One of: {', '.join(list_detectors())}.",
+            help=DETECTOR_HELP,
             show_default="by the arrays of the rows",
         ),
     ] = None,

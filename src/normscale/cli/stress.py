@@ -14,7 +14,7 @@ from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.stress import steps, stress_preset
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
 from normscale.bench.paper.stress_presets import STATICS, STRESS_PRESETS
-from normscale.cli._eval_printing import PRINTERS, Format
+from normscale.cli._eval_printing import Format, print_rows
 from normscale.cli._options import DETECTOR_HELP, OodOption, ProbabilitiesOption, complete_detector, note
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput, MissingExtra
@@ -119,7 +119,7 @@ def command(
     if format is Format.TABLE:
         print_summary(result)
     else:
-        PRINTERS[format](result.rows)
+        print_rows(result.rows, format)
     for path in written:
         typer.echo(f"written: {path}", err=True)
 

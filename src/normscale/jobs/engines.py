@@ -93,12 +93,12 @@ def _start(engine: str, workers: int | None, address: str | None) -> Engine:
     return ThisProcess() if engine == "here" else LocalEngine(workers or os.cpu_count() or 1)
 
 
-def merged(values: Sequence[Value], merge: Callable[[Value, Value], Value]) -> Value:
+def merged_in_order(values: Sequence[Value], merge: Callable[[Value, Value], Value]) -> Value:
     """Merge values two neighbours at a time, as a tree whose shape depends on their number alone: always the same bits.
 
     Examples
     --------
-    >>> merged("abcde", lambda a, b: f"({a}{b})")
+    >>> merged_in_order("abcde", lambda a, b: f"({a}{b})")
     '(((ab)(cd))e)'
     """
     while len(values) > 1:
@@ -121,20 +121,19 @@ def run_task(version: str, work: Work, shared: Any, task: Any) -> Any:
     return work(shared, task)
 
 
-class ThisProcess:
+class ThisProcess(Engine):
     """The engine that starts nothing: one task after the other, here."""
 
     workers = 1
 
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Give the result of every task with its place, in order."""
         return ((place, work(shared, task)) for place, task in enumerate(tasks))
 
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """A pool of processes, one thread each.
 
     A single worker is a process of its own as well: libraries sum in another order with several threads, and the
@@ -147,7 +146,6 @@ class LocalEngine:
         self._processes: list[Any] = []
 
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Give the result of every task with its place, as they are finished."""
         left = list(range(len(tasks)))
         deaths = 0
         while left:
@@ -205,7 +203,6 @@ class LocalEngine:
         return self._pool
 
     def close(self) -> None:
-        """End the processes."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
             self._pool = None

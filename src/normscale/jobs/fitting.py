@@ -17,7 +17,7 @@ from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.tables import RowSketch
-from normscale.jobs.engines import Engine, merged, open_engine
+from normscale.jobs.engines import Engine, merged_in_order, open_engine
 from normscale.jobs.gathering import gather_rows, read
 from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Tick, say_all, with_defaults
 from normscale.jobs.pieces import Layout, Piece, PieceRows, Skipped
@@ -146,7 +146,6 @@ def _source_of(
 
 
 def _default(source: RowSource) -> Detector:
-    """The default detector for the arrays of the rows."""
     model, reason = default_detector(source.layout.widths, head=source.has_head)
     model.reason = f"the default: {reason}"
     return model
@@ -155,7 +154,6 @@ def _default(source: RowSource) -> Detector:
 def _fit_gathered(
     model: Detector, seen: _Seen, rows: PieceRows, n_rows: int | None, memory: int | str | None, why: str
 ) -> Skipped:
-    """Fit in this process what must see all rows, or sees them more than once."""
     gathered = gather_rows(seen.watch(rows), n_rows, memory, why)
     try:
         model.fit_chunks([gathered])
@@ -200,7 +198,7 @@ def _fit_pieces(
             n_rows = result[0].n_rows + result[1].n
             counter.add(len(tasks[place]), n_rows, sum(piece.n_bytes for piece in tasks[place]))
         found = [told[place] for place in range(len(tasks))]
-        learning.finish(merged([partial for partial, _, _ in found], learning.merge))
+        learning.finish(merged_in_order([partial for partial, _, _ in found], learning.merge))
     for partial, _, own in found:
         seen.take_over(own, partial.n_rows)
     return sum((skipped for _, skipped, _ in found), Skipped())
@@ -217,7 +215,7 @@ def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, 
         except InvalidInput as error:
             raise rows.explain(error) from None
         skipped += rows.skipped
-    return merged(partials, job.fit.merge), skipped, seen
+    return merged_in_order(partials, job.fit.merge), skipped, seen
 
 
 class _Seen:
@@ -305,7 +303,6 @@ def _threshold_remarks(
 
 
 def _names(given: Sequence[str] | None, layout: Layout, path: str) -> tuple[str, ...] | None:
-    """The names of the classes: the table's, or those that were given."""
     names = tuple(given) if given else layout.class_names
     if names is not None and len(names) != layout.n_classes:
         known = "the table tells of no classes" if layout.n_classes is None else f"name {layout.n_classes} classes"

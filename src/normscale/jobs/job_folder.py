@@ -110,7 +110,6 @@ class JobFolder:
                 self._sweep()
 
     def _claim(self, plan: Mapping[str, Any]) -> None:
-        """Write the plan, or compare it with the one that is there."""
         known = self.read(_PLAN)
         if known is None:
             strangers = [name for name in self.names() if not name.startswith(".")]
@@ -141,7 +140,6 @@ class JobFolder:
 
 
 def _difference(key: str, plan: Mapping[str, Any], other: Any) -> str:
-    """In words, what is different; for files, which one."""
     theirs = other.get(key) if isinstance(other, dict) else None
     if key == "pieces":
         return "the files were cut into other pieces (--piece-rows)"

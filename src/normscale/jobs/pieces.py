@@ -159,7 +159,6 @@ class PieceRows:
         self.n_rows = 0
 
     def __iter__(self) -> Iterator[ModelOutputs]:
-        """Iterate over the good rows."""
         for chunk, good in self.with_masks():
             yield chunk.outputs if good is None or good.all() else chunk.outputs[good]
 

@@ -13,13 +13,13 @@ from typing import Any
 from normscale._version import __version__
 from normscale.detectors.registry import plugin_modules
 from normscale.errors import MissingExtra
-from normscale.jobs.engines import RETRIES, EngineFailed, Work, run_task
+from normscale.jobs.engines import RETRIES, Engine, EngineFailed, Work, run_task
 
 _LAST_PIECES_SECONDS = 60.0
 _ANSWER_SECONDS = 10.0
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Tasks on a Ray cluster: one that this process is connected to already, one at an address, or one started here.
 
     Parameters
@@ -55,7 +55,6 @@ class RayEngine:
             ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        """Give the result of every task with its place, as they are finished."""
         ray = self._ray
         remote = ray.remote(num_cpus=1, max_retries=RETRIES)(run_task)
         common = ray.put(shared)
@@ -98,7 +97,6 @@ class RayEngine:
                 self._ray.get(ref)
 
     def close(self) -> None:
-        """Leave the cluster; one that was started here ends."""
         if self._started_here:
             self._ray.shutdown()
 

@@ -207,7 +207,6 @@ def part_name(piece: Piece) -> str:
 
 
 def _plan_document(job: ScoreJob, pieces: list[Piece]) -> dict[str, Any]:
-    """All that decides the bytes of the output."""
     limit = job.limit
     return {
         "version": __version__,

@@ -189,7 +189,6 @@ def is_folder(output: str) -> bool:
 
 
 def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult:
-    """All rows in order, one chunk after the other, by this process."""
     detector = copy.copy(job.detector) if job.stream else job.detector
     rows, source = job.rows(None), job.source
     counter = ProgressCounter("scoring", 1, source.n_bytes, tick)

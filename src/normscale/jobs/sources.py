@@ -284,7 +284,6 @@ def _require_same(layout: Layout, own: Layout, first: str, path: str) -> None:
 
 
 def _read_heads(files: list[SourceFile], options: dict[str, Any]) -> list[_Head | None]:
-    """The head of every file; None for one without rows."""
     left_open = len(files) <= _LEFT_OPEN
     if len(files) == 1:
         return [_read_head(files[0], options, left_open)]

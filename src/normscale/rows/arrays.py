@@ -76,7 +76,6 @@ class ArraysReader(TableReader):
                 yield block
 
     def _whole(self, key: str) -> NDArray[Any]:
-        """An array whose size was checked, read at once."""
         with ExitStack() as stack:
             return self._open_array(key, stack)(self._look(key).shape[0])
 
@@ -130,13 +129,11 @@ class ArraysReader(TableReader):
         return names
 
     def _take_array(self, name: str, stored: Stored, first: str = LOGITS) -> None:
-        """Note shape and dtype of an array of outputs, if it can be one."""
         self._check_array(name, stored, first)
         self.n_rows, self.widths[name] = stored.shape
         self._dtypes[name] = stored.dtype.newbyteorder("=")
 
     def _check_array(self, name: str, stored: Stored, first: str) -> None:
-        """Check shape and dtype of an array of outputs or of the labels before a single row is read."""
         shape, dtype = stored
         if name != LABELS or dtype.kind != "U":
             self._check_numbers(name, dtype)

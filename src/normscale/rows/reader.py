@@ -252,7 +252,6 @@ class TableReader(ABC):
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Say in our words what a library says about damaged files."""
         try:
             yield
         except NormscaleError:
@@ -261,7 +260,6 @@ class TableReader(ABC):
             raise self._damaged(str(caught) or type(caught).__name__) from caught
 
     def _check_wishes(self) -> None:
-        """Check that what is wanted is there: arrays by name, and columns to keep."""
         if self._wanted is not None:
             chosen = {name: width for name, width in self.widths.items() if name in self._wanted}
             if not chosen:

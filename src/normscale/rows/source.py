@@ -119,7 +119,6 @@ def check_file(path: str) -> None:
 
 
 def _missing(path: str) -> FileFormatError:
-    """Say that a file is missing, and which files there might have been meant."""
     import difflib
 
     folder, name = os.path.split(path)

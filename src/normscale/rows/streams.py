@@ -56,12 +56,10 @@ class Pipe(ByteSource):
         return pipe
 
     def open(self) -> Any:
-        """The pipe itself."""
         return self
 
     @contextmanager
     def peeking(self) -> Iterator[None]:
-        """Keep what is read in the body of the ``with`` statement, and put it back."""
         self._kept = []
         yield
         self._ahead, self._kept = b"".join([*self._kept, self._ahead]), None
@@ -114,7 +112,6 @@ class Pipe(ByteSource):
         return len(piece)
 
     def close(self) -> None:
-        """Close the pipe, unless it is standard input."""
         if self._owned:
             self._raw.close()
 

@@ -291,7 +291,6 @@ def write_table(
 
 
 def _columns_of(table: ModelOutputs, header: list[str] | None, format: type[TableReader]) -> Columns:
-    """The arrays of outputs, by the names that readers know; with a ``header`` the logits in a column each."""
     columns: Columns = {}
     for name in table.names:
         array = native(table.array(name))
@@ -317,7 +316,6 @@ def _checked_names(table: ModelOutputs, class_names: Sequence[str]) -> list[str]
 
 
 def _check_place(shown: str, format: type[TableReader], table: ModelOutputs, names: list[str] | None) -> None:
-    """Raise when the format has no place for a part of the outputs."""
     taken = [name for name in table.names if name in RESERVED]
     if taken:
         raise InvalidInput(f"{shown}: an array cannot be called {taken[0]} in a file, where that means something else.")

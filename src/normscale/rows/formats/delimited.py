@@ -53,7 +53,6 @@ class CsvSink(Sink):
         self._text.write(self.delimiter.join(map(self._quoted, columns)) + "\n")
 
     def write(self, columns: Columns) -> None:
-        """Write a line for each row; the text of a number is the shortest that gives the same float64."""
         fields = []
         for name, array in columns.items():
             if array.dtype.kind == "b":
@@ -93,12 +92,10 @@ class Csv(TableReader):
     is_text = streams = by_columns = True
 
     def _find_delimiter(self, line: str) -> str:
-        """Tab or semicolon if the line holds one outside quotes, else comma."""
         outside = "".join(line.split('"')[::2])
         return next((mark for mark in "\t;" if mark in outside), ",")
 
     def _lines(self) -> Any:
-        """The bytes of the text, without compression."""
         stream = self.source.open()
         if self.source.once:
             return stream
@@ -165,7 +162,6 @@ class Csv(TableReader):
             yield from whole_lines(stream.read1 if self.source.once else stream.read)
 
     def _labels_are_texts(self, text: bytes, label: int) -> bool:
-        """Whether the first row has a label that is no number."""
         try:
             fields = _fields(self._decoded(text.strip().partition(b"\n")[0]).rstrip("\r"), self._delimiter)
         except csv.Error:

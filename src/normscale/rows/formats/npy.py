@@ -129,7 +129,6 @@ class Npz(ArraysReader):
 
 
 def _checked_header(archive: zipfile.ZipFile, member: str) -> NpyHeader:
-    """The header of a member, checked against the size that the archive's directory gives."""
     with archive.open(member) as stream:
         header = take_npy_header(cast(zipfile.ZipExtFile, stream))
         if header.dtype.kind in "fiubU" and header.n_bytes != archive.getinfo(member).file_size - stream.tell():

@@ -69,7 +69,6 @@ class ParquetSink(Sink):
         return arrow.field(name, flat, nullable=kind.kind == "M")
 
     def write(self, columns: Columns) -> None:
-        """Take columns; they are written when a row group is full."""
         self._waiting.append(columns)
         self._n_waiting += len(next(iter(columns.values())))
         if self._n_waiting >= self._group_rows:
@@ -92,12 +91,10 @@ class ParquetSink(Sink):
         return self._arrow.array(column.tolist() if column.dtype.kind == "O" else column, kind)
 
     def finish(self) -> None:
-        """Write what waits and the footer."""
         self._flush()
         self._writer.close()
 
     def abandon(self) -> None:
-        """Close the file."""
         self._writer.close()
 
 
@@ -109,7 +106,6 @@ class Parquet(TableReader):
     magic, sink, by_columns = (b"PAR1",), ParquetSink, True
 
     def close(self) -> None:
-        """Close the file."""
         self._parquet_file.close()
         super().close()
 
@@ -140,7 +136,6 @@ class Parquet(TableReader):
 
     @property
     def parts(self) -> list[TablePart]:
-        """The row groups, as the footer tells."""
         metadata = self._parquet_file.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         return [
@@ -178,7 +173,6 @@ class Parquet(TableReader):
             )
 
     def _value_type(self, name: str) -> Any:
-        """The type of a column, without a dictionary that only saves room."""
         kind = self._schema.field(name).type
         return kind.value_type if self._types.is_dictionary(kind) else kind
 
@@ -197,7 +191,6 @@ class Parquet(TableReader):
         self._dtypes[name] = _float_dtype(kind) if may_be_null else np.dtype(kind.to_pandas_dtype())
 
     def _list_width(self, name: str) -> int:
-        """How many numbers the lists of a column have; an error where it cannot be an array."""
         if name in RESERVED:
             raise InvalidInput(f"column {name!r} holds lists, and that name has another meaning.")
         check_name(name)
@@ -219,7 +212,6 @@ class Parquet(TableReader):
         raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
 
     def _check_columns(self, array: str) -> None:
-        """Check that the columns of an array hold numbers, and note the dtype of all of them."""
         kinds = {name: self._schema.field(name).type for name in self.array_columns[array]}
         for name, kind in kinds.items():
             marked = name.startswith(LOGIT) or array == FEATURES
@@ -294,7 +286,6 @@ def _numbers(column: Any) -> NDArray[Any]:
 
 
 def _float_dtype(kind: Any) -> np.dtype[Any]:
-    """The dtype to read a column of numbers as; whole numbers become float64."""
     dtype = np.dtype(kind.to_pandas_dtype())
     return dtype if dtype.kind == "f" else np.dtype(np.float64)
 
@@ -325,7 +316,6 @@ def _head_text(path: str, head: Head) -> bytes:
 
 
 def _head_of(path: str, text: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Weight and bias out of what :func:`_head_text` gave."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
