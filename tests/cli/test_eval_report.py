@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.bench.experiments import methods
-from normscale.bench.experiments.comparison import compare
+from normscale.bench.experiments.comparison import compare, compare_with
 from normscale.bench.experiments.measuring import Measured
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
@@ -47,7 +47,7 @@ def test_rows_go_to_a_file(tmp_path: Path, suffix: str) -> None:
 def measured(ood: dict[str, ModelOutputs]) -> list[Measured]:
     kept: list[Measured] = []
     detectors = [ns.MSP(), ns.NormScaling(), ns.MultiThreshold()]
-    compare(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
+    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
     return kept
 
 
@@ -95,7 +95,7 @@ def test_a_benchmark_is_not_written_over(tmp_path: Path) -> None:
 def test_two_detectors_of_one_name_are_two_lines(tmp_path: Path) -> None:
     kept: list[Measured] = []
     detectors = [ns.Energy(1.0), ns.Energy(5.0)]
-    rows = compare(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
+    rows = compare_with(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
     report_on(tmp_path, kept, SAMPLE.test, {"near": NEAR}, figures=False, resamples=20)
     lines = list(csv.DictReader((tmp_path / "tables" / "comparison.csv").read_text().splitlines()))
     assert sorted(float(line["AUROC ↑"]) for line in lines) == pytest.approx(sorted(r.auroc for r in rows), abs=1e-4)
@@ -114,7 +114,7 @@ def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytes
     train, test, near = sides
     counted: list[int] = []
     announced: list[int] = []
-    rows = compare(
+    rows = compare_with(
         test,
         {"near": near},
         train=train,

@@ -39,9 +39,6 @@ def compare(
     validation: OutputsLike | None = None,
     detectors: Detectors | None = None,
     seed: int = 0,
-    total: Callable[[int], None] = lambda _: None,
-    advance: Advance = lambda rows, what: None,
-    keep: Callable[[Measured], None] = lambda _: None,
 ) -> list[Measurement]:
     """Fit what needs fitting, score both sides in every setting of every detector, evaluate.
 
@@ -53,9 +50,6 @@ def compare(
     detectors : detectors to compare or their names, or a mapping of what to call them to either; optional
         Fitted ones are used as they are; ``"auto"`` is what :func:`normscale.fit` chooses for ``train``; by default
         every registered one that the outputs suffice for.
-    total, advance, keep : callable
-        Called on the way: with the number of rows that will be scored, with how many were scored and on which set, and
-        with every record and the scores behind it.
 
     Returns
     -------
@@ -71,6 +65,22 @@ def compare(
     >>> [(row.method, round(row.auroc, 3)) for row in rows]
     [('msp', 0.882), ('energy', 0.886)]
     """
+    return compare_with(id_test, ood_sets, train, validation, detectors, seed)
+
+
+def compare_with(
+    id_test: OutputsLike,
+    ood_sets: Mapping[str, OutputsLike],
+    train: OutputsLike | None = None,
+    validation: OutputsLike | None = None,
+    detectors: Detectors | None = None,
+    seed: int = 0,
+    *,
+    total: Callable[[int], None] = lambda _: None,
+    advance: Advance = lambda rows, what: None,
+    keep: Callable[[Measured], None] = lambda _: None,
+) -> list[Measurement]:
+    """:func:`compare`, and on the way say how many rows there are to score, how many are done, and every record."""
     asked_for = detectors is not None
     chosen = _named(detectors or (), train)
     names = shared_names((name, one.class_names) for name, one in chosen.items())
@@ -203,7 +213,7 @@ def compare_tables(
     for text in _shared_rows(tables, read["id"], train, ood_sets):
         say(text)
     measured: list[Measured] = []
-    rows = compare(
+    rows = compare_with(
         read["id"],
         ood_sets,
         train=train,
