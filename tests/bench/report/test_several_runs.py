@@ -157,9 +157,9 @@ def own_network(folder: Path, shift: float) -> Path:
     test = ModelOutputs(SAMPLE.test.logits * shift, labels=SAMPLE.test.labels)
     ood = {name: ModelOutputs(SAMPLE.ood[name].logits) for name in ("unseen_digits", "uniform_noise")}
     kept: list[Measured] = []
-    from normscale.bench.experiments.comparison import compare
+    from normscale.bench.experiments.comparison import compare_with
 
-    compare(test, ood, train=SAMPLE.train, detectors=["msp", "energy", "norm_scaling"], keep=kept.append)
+    compare_with(test, ood, train=SAMPLE.train, detectors=["msp", "energy", "norm_scaling"], keep=kept.append)
     report_on(folder, kept, test, ood, id_name="fashion", figures=False, resamples=20)
     return folder
 
