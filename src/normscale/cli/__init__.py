@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any, TextIO
 
 import typer
@@ -74,8 +76,16 @@ def _build(name: str) -> Any:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         alone.command(name, epilog=module.EXAMPLE)(found)
         command = built(alone)
+    for parameter in command.params:
+        if hasattr(parameter, "display_type"):  # other versions of typer name types otherwise
+            parameter.display_type = _without_list(parameter.display_type)
     command.name = name
     return command
+
+
+def _without_list(display_type: Callable[..., object]) -> Callable[..., str]:
+    """Show ``<str>...`` for what may be repeated, and not the type of the Python variable."""
+    return lambda *words, **options: re.sub(r"<list\[(.*)\]>", r"<\1>...", str(display_type(*words, **options)))
 
 
 app = typer.Typer(
