@@ -76,7 +76,7 @@ def _build(name: str) -> Any:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         alone.command(name, epilog=module.EXAMPLE)(found)
         command = built(alone)
-    for parameter in command.params:
+    for parameter in [one for each in (command, *getattr(command, "commands", {}).values()) for one in each.params]:
         if hasattr(parameter, "display_type"):  # other versions of typer name types otherwise
             parameter.display_type = _without_list(parameter.display_type)
     command.name = name
