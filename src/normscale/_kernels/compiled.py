@@ -1,4 +1,7 @@
-"""The hot loops for numba: one fused pass from a row of logits to its score, four classes at once.
+"""The hot loops for numba: one fused pass from a row of logits to its score.
+
+Rows of many classes go one by one, four classes at once. Rows of few classes go by tiles, turned so that the rows of
+one class lie side by side, four rows at once.
 
 The loops work on copies of the statistics and write them back only when every number stayed finite, so a block with
 a NaN in it is refused whole. ``kind`` is one of the constants of :mod:`normscale._kernels.kinds`. The functions that
@@ -13,12 +16,14 @@ from typing import Any
 import numpy as np
 
 from normscale._kernels.kinds import LOG_ODDS, MAX, TINY_VARIANCE
-from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive, larger
+from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive, larger, log_one_minus
 
 Array = Any  # numba reads no annotations: float arrays of the shapes below
 
 _UNDERFLOW = 1e-290  # below it terms may have been cut off by the smallest number exp_nonpositive returns
 _LONG_ROW = 128  # numbers that absorb should see at a time
+_MANY = 16  # classes from which rows go one by one (measured)
+_TILE = 128  # rows: a tile of ten classes and its statistics fill the first-level cache
 
 
 @compiled({**REDUCE, **INLINE})
@@ -145,6 +150,73 @@ def absorb(rows: Array, weight: float, mean: Array, m2: Array) -> bool:
     return True
 
 
+@compiled({**EXACT, **INLINE})
+def _take_in_tile(
+    rows: Array, weight: float, mean: Array, m2: Array, inverse_tau: float, z: Array, tile: Array
+) -> None:
+    """Welford's updates with some rows, and the rows scaled by what comes out of each, into the turned tile z."""
+    inverse_weight = tile[0]
+    for r in range(rows.shape[0]):
+        inverse_weight[r] = 1.0 / (weight + r + 1.0)
+    for j in range(0, z.shape[0], 2):
+        k = min(j + 1, z.shape[0] - 1)  # two classes side by side, so that no update waits for the one before
+        mean_j, m2_j, mean_k, m2_k = mean[j], m2[j], mean[k], m2[k]
+        for r in range(rows.shape[0]):
+            x, y = np.float64(rows[r, j]), np.float64(rows[r, k])
+            x_before, y_before = x - mean_j, y - mean_k
+            mean_j += x_before * inverse_weight[r]
+            mean_k += y_before * inverse_weight[r]
+            x, y = x - mean_j, y - mean_k
+            m2_j += x_before * x
+            m2_k += y_before * y
+            z[j, r], z[k, r] = x, y
+            tile[1, r], tile[2, r] = m2_j, m2_k
+        mean[j], m2[j], mean[k], m2[k] = mean_j, m2_j, mean_k, m2_k
+        for c in range(j, k + 1):
+            for r in range(z.shape[1]):  # four at once
+                variance = tile[1 + c - j, r] * inverse_weight[r]
+                variance = variance if variance > TINY_VARIANCE else TINY_VARIANCE
+                z[c, r] = z[c, r] * inverse_tau / np.sqrt(variance)
+
+
+@compiled({**REDUCE, **INLINE})
+def _scale_tile(rows: Array, shift: Array, factor: Array, z: Array) -> float:
+    """Some rows scaled with fixed statistics into the turned tile z; 0 unless they hold NaN or infinity."""
+    trace = 0.0
+    for j in range(z.shape[0]):
+        for r in range(rows.shape[0]):
+            x = np.float64(rows[r, j])
+            z[j, r] = (x - shift[j]) * factor[j]
+            trace += x * 0.0
+    return trace
+
+
+@compiled({**EXACT, **INLINE})
+def _tile_scores(z: Array, tile: Array, kind: int, out: Array) -> None:
+    """Reduce a turned tile (C, b) of scaled logits to the scores of its first rows; four rows at once."""
+    top, second, total = tile[0], tile[1], tile[2]
+    top[:] = -np.inf
+    second[:] = -np.inf
+    for j in range(z.shape[0]):
+        for r in range(top.shape[0]):
+            lower = z[j, r] if z[j, r] < top[r] else top[r]
+            second[r] = lower if lower > second[r] else second[r]
+            top[r] = z[j, r] if z[j, r] > top[r] else top[r]
+    largest = second if kind == LOG_ODDS else top
+    total[:] = -1.0 if kind == LOG_ODDS else 0.0  # without the largest itself, which counts as exp(0) below
+    for j in range(z.shape[0] if kind != MAX else 0):
+        for r in range(top.shape[0]):
+            d = z[j, r] - largest[r]
+            total[r] += exp_nonpositive(d if d < 0.0 else 0.0)
+    for r in range(out.shape[0]):
+        if kind == MAX:
+            out[r] = -top[r]
+        elif kind == LOG_ODDS:
+            out[r] = (second[r] - top[r]) + np.log(total[r])
+        else:
+            out[r] = -(top[r] + np.log(total[r]))
+
+
 @compiled(EXACT)
 def stream_scores(
     rows: Array, weight: float, mean: Array, m2: Array, kind: int, inverse_tau: float, out: Array
@@ -154,10 +226,19 @@ def stream_scores(
     ``mean`` and ``m2`` (C,) move on, ``out`` (b,) gets the scores. False, and nothing moved, when a result is
     not finite.
     """
-    new_mean, new_m2, z = mean.copy(), m2.copy(), np.empty(mean.shape[0])
-    for i in range(rows.shape[0]):
-        top = _take_in(rows[i], 1.0 / (weight + i + 1.0), new_mean, new_m2, inverse_tau, z)
-        out[i] = _row_score(z, top, kind)
+    n, n_classes = rows.shape
+    new_mean, new_m2 = mean.copy(), m2.copy()
+    if n_classes >= _MANY:
+        z = np.empty(n_classes)
+        for i in range(n):
+            top = _take_in(rows[i], 1.0 / (weight + i + 1.0), new_mean, new_m2, inverse_tau, z)
+            out[i] = _row_score(z, top, kind)
+    else:
+        turned, tile = np.zeros((n_classes, min(n, _TILE))), np.zeros((3, min(n, _TILE)))
+        for a in range(0, n, _TILE):
+            b = min(a + _TILE, n)
+            _take_in_tile(rows[a:b], weight + a, new_mean, new_m2, inverse_tau, turned, tile)
+            _tile_scores(turned, tile, kind, out[a:b])
     if not _all_finite(new_mean, new_m2):
         return False
     mean[:] = new_mean
@@ -226,12 +307,20 @@ def less_row_means(rows: Array, out: Array) -> None:
 @compiled(EXACT)
 def frozen_scores(rows: Array, shift: Array, factor: Array, kind: int, out: Array) -> bool:
     """Score rows (b, C) as (row - shift) * factor; False when a row holds NaN or infinity."""
-    z = np.empty(rows.shape[1])
+    n, n_classes = rows.shape
     trace = 0.0
-    for i in range(rows.shape[0]):
-        top, trace_of_row = _scale_frozen(rows[i], shift, factor, z)
-        trace += trace_of_row
-        out[i] = _row_score(z, top, kind)
+    if n_classes >= _MANY:
+        z = np.empty(n_classes)
+        for i in range(n):
+            top, trace_of_row = _scale_frozen(rows[i], shift, factor, z)
+            trace += trace_of_row
+            out[i] = _row_score(z, top, kind)
+        return trace == 0.0
+    turned, tile = np.zeros((n_classes, min(n, _TILE))), np.zeros((3, min(n, _TILE)))
+    for a in range(0, n, _TILE):
+        b = min(a + _TILE, n)
+        trace += _scale_tile(rows[a:b], shift, factor, turned)
+        _tile_scores(turned, tile, kind, out[a:b])
     return trace == 0.0
 
 
@@ -249,6 +338,23 @@ def softmax_entropy(rows: Array, out: Array) -> bool:
     return trace == 0.0
 
 
+@compiled({**REDUCE, **INLINE})
+def _sum_of_powers(z: Array, top: float, log_total: float, gamma: float, own_term: float, powers: Array) -> float:
+    """Sum of (p (1 - p)) ** gamma, which is ``own_term`` for a largest z; four at once.
+
+    Three loops, because one would be too long to become vector code.
+    """
+    for j in range(z.shape[0]):
+        powers[j] = exp_nonpositive((z[j] - top) - log_total)
+    for j in range(z.shape[0]):  # below the top p is at most 1/2
+        powers[j] = gamma * ((z[j] - top) - log_total + log_one_minus(powers[j]))
+    total = 0.0
+    for j in range(z.shape[0]):
+        term = exp_nonpositive(powers[j])
+        total += term if z[j] < top else own_term
+    return total
+
+
 @compiled(EXACT)
 def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool:
     """Sum of (p (1 - p)) ** gamma over the ``top`` largest p of the softmax; False when a row is not finite.
@@ -256,7 +362,7 @@ def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool
     The largest p enters by the sum over the others, so that 1 - p keeps its digits however confident the row is.
     """
     n_classes = rows.shape[1]
-    zeros, ones, z = np.zeros(n_classes), np.ones(n_classes), np.empty(n_classes)
+    zeros, ones, z, powers = np.zeros(n_classes), np.ones(n_classes), np.empty(n_classes), np.empty(n_classes)
     for i in range(rows.shape[0]):
         largest, trace = _scale_frozen(rows[i], zeros, ones, z)
         if trace != 0.0:  # of NaN too, which np.partition must not meet
@@ -265,10 +371,5 @@ def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool
         log_total = np.log1p(below + (np.round(every - below) - 1.0))
         own_term = np.exp(gamma * (_log_others(z, largest, every, below) - 2.0 * log_total))
         chosen = z if top >= n_classes else np.partition(z, n_classes - top)[n_classes - top :]
-        total = 0.0
-        for j in range(chosen.shape[0]):
-            log_p = (chosen[j] - largest) - log_total
-            is_largest = chosen[j] == largest
-            total += own_term if is_largest else exp_nonpositive(gamma * (log_p + np.log1p(-exp_nonpositive(log_p))))
-        out[i] = total
+        out[i] = _sum_of_powers(chosen, largest, log_total, gamma, own_term, powers)
     return True
