@@ -136,8 +136,9 @@ class RunningMoments:
         weights = self.weight + np.arange(1.0, len(block) + 1.0)
         means, variances = np.empty((2, *block.shape))
         with np.errstate(all="ignore"):
-            for place, _, own_means, own_variances in reference.prefix(block, *self.state):
-                means[place], variances[place] = own_means, own_variances
+            for place, before, _, moved, mean_square in reference.prefix(block, *self.state):
+                means[place] = reference.in_rows(before + moved)
+                variances[place] = reference.in_rows(np.maximum(mean_square - moved * moved, 0.0))
         if not (np.isfinite(variances[-1:]).all() and np.isfinite(means[-1:]).all()):
             raise _validate.invalid_row_error(block, "rows")
         return weights, means, variances
