@@ -24,6 +24,7 @@ FloatArray = NDArray[np.float64]
 LENGTH = 16
 _BLOCK_ELEMENTS = 1 << 17  # a megabyte a cube (measured: smaller ones pay more for calls than caches give)
 _FEW = 48  # classes up to which the runs belong innermost
+_NO_OVERFLOW = 300.0
 _CONFIDENT = 2.0**-6  # below it "sum over all classes, less 1" would lose digits
 
 
@@ -64,9 +65,10 @@ def _add_up(terms: FloatArray, start: FloatArray | float, out: FloatArray) -> Fl
 def prefix(
     rows: NDArray[Any], weight: float, mean: FloatArray, m2: FloatArray
 ) -> Iterator[tuple[slice, FloatArray, FloatArray, FloatArray, FloatArray]]:
-    """A block at a time: its place, the mean before it, and cubes: its rows less that mean, and after every row ...
+    """A block at a time: its place, the mean before it, and three cubes.
 
-    ... how far the mean has moved, and the mean square; less the square of the former it is the variance.
+    They are the rows less that mean, how far the mean has moved after every row, and the mean of the squares up to it.
+    The latter less the square of the move is the variance.
     """
     for place in _places(rows, weight):
         deviation = _cube(rows[place])
@@ -111,8 +113,10 @@ def stream_scores(
             z -= moved
             new_mean = before + moved[-1, -1]
             variance -= np.square(moved, out=moved)
-            new_m2 = np.maximum(variance[-1, -1], 0.0) * (weight + place.stop)
-            np.maximum(variance, TINY_VARIANCE, out=variance)
+            # M2 never falls: where it was clearly above rounding error before, the variance is positive after
+            m2_before, new_m2 = new_m2, np.maximum(variance[-1, -1], 0.0) * (weight + place.stop)
+            if not m2_before.min() > 1e-6 * new_m2.max():
+                np.maximum(variance, TINY_VARIANCE, out=variance)
             z /= np.sqrt(variance, out=variance)
             if inverse_tau != 1.0:
                 z *= inverse_tau
@@ -166,6 +170,7 @@ def softmax_entropy(rows: NDArray[Any], out: FloatArray) -> bool:
         if not np.isfinite(rows[place]).all():
             return False
         below = _cube(rows[place])
+        below -= below.max(axis=-1, keepdims=True)
         others = np.exp(_scores(below, LOG_ODDS))
         out[place] = in_rows(np.log1p(others) - (below * np.exp(below)).sum(axis=-1) / (1.0 + others))
     return True
@@ -188,19 +193,23 @@ def generalised_entropy(rows: NDArray[Any], gamma: float, top: int, out: FloatAr
 
 
 def _scores(z: FloatArray, kind: int, scratch: FloatArray | None = None) -> FloatArray:
-    """Reduce a cube of scaled logits to the scores of its rows (step, run); unless for MAX, z becomes z - max(z)."""
+    """Reduce a cube of scaled logits to the scores of its rows (step, run); ``z`` may be overwritten."""
     top = z.max(axis=-1)
     if kind == MAX:
         return -top  # type: ignore[no-any-return]
-    z -= top[:, :, None]
+    small = np.abs(top).max() < _NO_OVERFLOW  # then a pass is spared by dividing afterwards
+    if not small:
+        z -= top[:, :, None]
     total = np.exp(z, out=scratch).sum(axis=-1)
+    if small:
+        total *= np.exp(-top)
     if kind != LOG_ODDS:
         return -(top + np.log(total))  # type: ignore[no-any-return]
     confident = total <= 1.0 + _CONFIDENT
     total[confident] = 2.0
     scores: FloatArray = np.log(total - 1.0)
     if confident.any():
-        scores[confident] = _log_others(z[confident])
+        scores[confident] = _log_others(z[confident] - (top[confident][:, None] if small else 0.0))
     return scores
 
 
