@@ -58,7 +58,7 @@ class Bar:
                 if _Display.progress is None:
                     _Display.progress = _new_display()
                     _Display.progress.start()
-                self._shown = _Display.progress, _Display.progress.add_task("", counted=self._unit)
+                self._shown = _Display.progress, _Display.progress.add_task(self._doing, counted=self._unit)
         if self._shown is not None:
             progress, task = self._shown
             progress.update(task, completed=self._done, total=self._total, description=self._doing)

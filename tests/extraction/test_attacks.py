@@ -39,7 +39,10 @@ def network() -> Any:
 def activations(model: Any, images: Tensor) -> dict[str, Any]:
     model.eval()
     with torch.no_grad():
-        found = {name: maps.mean(dim=(2, 3)).double().numpy() for name, maps in model.stages(images).items()}
+        found, maps = {}, images
+        for name in model.stage_names:
+            maps = getattr(model, name)(maps)
+            found[name] = maps.mean(dim=(2, 3)).double().numpy()
         found["features"] = model.features(images).double().numpy()
     model.train()
     return found

@@ -341,12 +341,25 @@ def test_metrics_tell_of_the_process_and_of_what_is_running(start_server: Start)
     assert 0 < time.time() - fresh["process_start_time_seconds"] < 3600
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no such signal here")
+def processes_without_hangup(group: int) -> int:
+    """How many processes of a group ignore SIGHUP."""
+    found = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            in_group = int((folder / "stat").read_text().rpartition(")")[2].split()[2]) == group
+            (ignored,) = re.findall(r"SigIgn:\s+(\w+)", (folder / "status").read_text())
+            found += in_group and int(ignored, 16) & 1
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="there is no /proc here")
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_hangup_ends_nothing(start_server: Start, workers: str) -> None:
     server = start_server("--workers", workers, "--log-format", "json")
     client = server.client()
     assert client.score(ROWS[:2]).status == 200
+    if workers == "2":
+        assert eventually(lambda: processes_without_hangup(server.process.pid) == 2)  # both workers are up
     os.killpg(server.process.pid, signal.SIGHUP)  # as a terminal that is closed does
     assert eventually(lambda: '"event": "hangup"' in server.log)
     for _ in range(20):
