@@ -481,7 +481,7 @@ def test_a_detector_whose_running_statistics_are_no_moments_fits_a_phone(start: 
     server.send(np.concatenate([SAMPLE.test.logits[:240], SAMPLE.ood["unseen_digits"].logits[:20]]))
     page = look(server, 390, locale="en-US")
     says(page, "#scored", "260")
-    for label in ("running mean shift", "running spread"):
+    for label in ("running shift", "running spread"):
         gauge = page.locator("#gauges .gauge", has=page.locator(f'.meter[aria-label="{label}"]'))
         playwright.expect(gauge).to_contain_text("This detector keeps no moments of the logits.", timeout=PATIENCE)
     times = column(page, "#flagged", "Time")
@@ -503,7 +503,7 @@ def test_the_running_statistics_are_read_too(busy: Server, look: Any) -> None:
     page = look(busy)
     says(page, "#scored", str(len(busy.scores)))
     values = {one["label"]: one["value"] for one in busy.ask("GET", "/v1/state")["readings"]}
-    for label in ("running mean shift", "running spread", "flagged by the stream alone"):
+    for label in ("running shift", "running spread", "stream only flags"):
         assert values[label] is not None
         gauge = page.locator(f'#gauges .meter[aria-label="{label}"]')
         playwright.expect(gauge).to_have_attribute("aria-valuetext", re.compile(r"[\d.]+, alarm at"), timeout=PATIENCE)
