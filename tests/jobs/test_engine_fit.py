@@ -230,8 +230,7 @@ def test_progress_tells_rows_and_time_left(tmp_path: Path, local: Engine) -> Non
     assert [progress.pieces for progress in seen] == list(range(1, 13))
     assert seen[-1].rows == 1151
     assert seen[-1].done_bytes == seen[-1].n_bytes
-    assert seen[-1].done_bytes == seen[-1].n_bytes
-    assert "of 12 pieces" in str(seen[0])
+    assert seen[0].n_pieces == 12
     assert seen[0].rows_per_second > 0
 
 
