@@ -125,7 +125,7 @@ def streamed(
         share = min(1.0, _share(training, classes, counts, c, memory, prior) / tolerance)
         x = training.place(row, c)
         evidence = _position(x, [t for t, k in zip(taught, classes, strict=False) if k == c], memory, prior)
-        trust = min(1.0, max(0.0, (0.2 - _shift(above, tops, memory)) / 0.08))
+        trust = min(1.0, max(0.0, (0.5 - _shift(above, tops, memory)) / 0.15))
         scores.append(trust * (evidence - math.log(share)) - confidence)
         odds = share / (1.0 - share + 0.001) * math.exp(t - evidence)
         taught.append((1.0 / (1.0 + odds), x))

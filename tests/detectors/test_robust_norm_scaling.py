@@ -381,11 +381,3 @@ def test_a_loaded_guard_goes_on_where_it_stopped(train: Any, mixed: Any, tmp_pat
     guard.save(tmp_path / "guard.safetensors")
     loaded = ns.load_detector(tmp_path / "guard.safetensors")
     assert np.array_equal(loaded.stream(mixed[150:]), guard.stream(mixed[150:]))
-
-
-def test_logits_an_eighth_smaller_end_trust(kernels: _kernels.Backend) -> None:
-    sample = ns.load_sample()
-    detector = ns.StreamAware("energy").fit(sample.train)
-    detector.stream(0.88 * sample.test.logits)
-    assert 0.2 < detector.state.covariate_shift < 0.35, "between today's bound and a looser one"
-    assert detector.state.trust == 0.0

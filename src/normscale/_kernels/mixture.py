@@ -31,7 +31,7 @@ HARDLY_ANY = 0.1
 REACH = 2.5
 """Coordinates beyond this many training deviations count as this many: an input between two classes is no OoD yet, and
 no row can drag the OoD group where it likes."""
-TRUSTED, DISTRUSTED = 0.12, 0.2
+TRUSTED, DISTRUSTED = 0.35, 0.5
 """Covariate shifts below the first leave what the stream taught alone; beyond the second it says nothing any more."""
 _LARGEST = 1e300
 OVERGROWN = 1e100

@@ -3,9 +3,6 @@
 What a row is without the rows before it (its class, its counts) is computed ahead, many rows at once, unless it needs
 the row's place, which would have to be kept; what goes row by row costs two exponentials and two logarithms, because
 the sum of the logarithms of the variances is the logarithm of their product and the responsibility comes from odds.
-
-numba's cache follows the date of this file and does not see that a constant of ``mixture.py`` changed: change a line
-here too. (Bounds of trust: .12 and .2.)
 """
 
 from __future__ import annotations
