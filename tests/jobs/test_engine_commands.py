@@ -142,7 +142,7 @@ def test_eval_and_stress_read_several_files_as_one_table(
         raise ns.InvalidInput("that is enough.")
 
     for command, function in {
-        "eval": "bench.experiments.comparison.compare",
+        "eval": "bench.experiments.comparison.compare_with",
         "stress": "cli.stress.stress_preset",
     }.items():
         monkeypatch.setattr(f"normscale.{function}", keep)
