@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.partial_fit import CommonScale, PartialFit, RowSample
+from normscale.detectors.partial_fit import CommonScale, PartialFit, RowSample, merged
 
 
 def rows(n: int, seed: int) -> Any:
@@ -90,7 +90,7 @@ def test_members_are_scaled_by_rows_that_they_have_not_seen(name: str) -> None:
     done = False
     while not done:
         parts = [fit.partial([part]) for part in (sample.train[:1], sample.train[1:300], sample.train[300:])]
-        done = fit.finish(fit.merge(fit.merge(parts[0], parts[1]), parts[2]))
+        done = fit.finish(merged(merged(parts[0], parts[1]), parts[2]))
     np.testing.assert_allclose(fit.detector.score(sample.test), whole.score(sample.test), rtol=1e-8, atol=1e-8)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import normscale as ns
 from normscale.detectors.class_gaussian import ClassSums
-from normscale.detectors.partial_fit import PartialFit
+from normscale.detectors.partial_fit import PartialFit, merged
 from normscale.detectors.registry import list_detectors, make_detector
 from normscale.state import record_arrays
 
@@ -44,7 +44,7 @@ def fitted_in_parts(detector: ns.Detector, outputs: ns.ModelOutputs, cuts: list[
         parts = [fit.partial([outputs[a:b]]) for a, b in itertools.pairwise(edges)]
         total = parts[0]
         for part in parts[1:]:
-            total = fit.merge(total, part)
+            total = merged(total, part)
         if fit.finish(total):
             return detector
 
@@ -120,7 +120,7 @@ def test_parts_without_rows_or_of_other_widths() -> None:
         fit.finish(fit.partial([]))
     two, three = (fit.partial([ns.ModelOutputs(np.eye(n))]) for n in (2, 3))
     with pytest.raises(ns.InvalidInput, match="2 columns in one part of the rows and 3 in another"):
-        fit.merge(two, three)
+        merged(two, three)
 
 
 def test_a_fit_that_fails_leaves_the_detector_as_it_was() -> None:
@@ -138,7 +138,7 @@ def test_partials_are_not_changed_by_merging() -> None:
     fit = PartialFit(ns.Mahalanobis())
     first, second = fit.partial([outputs[:30]]), fit.partial([outputs[30:]])
     before = copy.deepcopy(first.own[0].__dict__)
-    fit.merge(first, second)
+    merged(first, second)
     for key, value in before.items():
         np.testing.assert_array_equal(first.own[0].__dict__[key], value)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.partial_fit import PartialFit
+from normscale.detectors.partial_fit import PartialFit, merged
 
 RNG = np.random.default_rng(0)
 WEIGHT, BIAS = RNG.normal(size=(3, 40)), RNG.normal(size=3)
@@ -114,5 +114,5 @@ def test_adascale_has_a_percentile_for_each_row() -> None:
 def test_adascale_is_fitted_in_parts() -> None:
     fit = PartialFit(ns.AdaSCALE())
     halves = [fit.partial([part]) for part in (TRAIN[120:], TRAIN[:120])]
-    assert fit.finish(fit.merge(*halves))
+    assert fit.finish(merged(*halves))
     assert np.array_equal(fit.detector.score(TEST), ns.AdaSCALE().fit(TRAIN).score(TEST))

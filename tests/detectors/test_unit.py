@@ -11,7 +11,7 @@ from sklearn.covariance import OAS
 from sklearn.preprocessing import normalize
 
 import normscale as ns
-from normscale.detectors.partial_fit import PartialFit
+from normscale.detectors.partial_fit import PartialFit, merged
 
 
 def outputs(n: int, seed: int, *, short: bool = False) -> ns.ModelOutputs:
@@ -61,7 +61,7 @@ def test_a_step_that_learns_nothing_is_fitted_in_parts(name: str) -> None:
     train = outputs(300, 0)
     fit = PartialFit(ns.make_detector(name))
     parts = [fit.partial([train[:10], train[10:90]]), fit.partial([train[90:]])]
-    assert fit.finish(fit.merge(*parts))
+    assert fit.finish(merged(*parts))
     rows: Any = outputs(20, 1)
     expected = ns.make_detector(name).fit(train).score(rows)
     np.testing.assert_allclose(fit.detector.score(rows), expected, rtol=1e-9, atol=1e-9)

@@ -95,7 +95,7 @@ class PartialFit:
     >>> from normscale import NormScaling
     >>> fit = PartialFit(NormScaling())
     >>> halves = [fit.partial([ModelOutputs(rows)]) for rows in ([[4.0, 0.0], [0.0, 8.0]], [[2.0, 4.0]])]
-    >>> fit.finish(fit.merge(*halves))
+    >>> fit.finish(merged(*halves))
     True
     >>> fit.detector.score([[4.0, 0.0]]).round(4).tolist()
     [-2.4495]
@@ -119,10 +119,6 @@ class PartialFit:
         learner.baseline_ = None
         own, n_rows = learner._told_by(learner._checked(chunks, counted=self._turn > 0), self._turn)
         return Partial(n_rows, learner.widths_ or {}, learner.baseline_, own)
-
-    def merge(self, first: Partial, second: Partial) -> Partial:
-        """What two parts tell together."""
-        return first.merge(second)
 
     def finish(self, total: Partial) -> bool:
         """Learn from what all rows tell; False where they must be read again: begin anew with :meth:`partial`."""

@@ -56,15 +56,6 @@ def number_for_json(number: float) -> float | str:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def number_in_json(value: Any) -> float:
-    """A number that stood in JSON as itself or as its word; null is NaN."""
-    if isinstance(value, str) and value in _NUMBERS:
-        return _NUMBERS[value]
-    if isinstance(value, (bool, str)):
-        raise TypeError("true, false and texts are no numbers")
-    return math.nan if value is None else float(value)
-
-
 def _spelled(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()

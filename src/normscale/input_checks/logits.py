@@ -146,12 +146,6 @@ def log_of_probabilities(rows: Rows, source: str) -> FloatArray:
     return logs
 
 
-def are_log_probabilities(logits: Rows) -> bool:
-    """Whether rows are surely logarithms of probabilities."""
-    found = squashed(logits)
-    return found is not None and found.kind is Squashed.LOG_PROBABILITIES
-
-
 def constant_on_log_probabilities(name: str, scores: FloatArray, logits: Rows) -> str | None:
     """Say that a detector cannot tell rows of log-probabilities apart; None where it can, or where they are logits.
 

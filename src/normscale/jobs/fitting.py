@@ -12,7 +12,7 @@ import numpy as np
 from normscale.detectors.base import Detector
 from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.choosing import AUTO, default_detector
-from normscale.detectors.partial_fit import Partial, PartialFit
+from normscale.detectors.partial_fit import Partial, PartialFit, merged
 from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.errors import InvalidInput, MissingOutput
@@ -198,9 +198,9 @@ def _fit_pieces(
             n_rows = result[0].n_rows + result[1].n
             counter.add(len(tasks[place]), n_rows, sum(piece.n_bytes for piece in tasks[place]))
         found = [told[place] for place in range(len(tasks))]
-        learning.finish(merged_in_order([partial for partial, _, _ in found], learning.merge))
-    for partial, _, own in found:
-        seen.take_over(own, partial.n_rows)
+        learning.finish(merged_in_order([partial for partial, _, _ in found], merged))
+    for _, _, own in found:
+        seen.take_over(own)
     return sum((skipped for _, skipped, _ in found), Skipped())
 
 
@@ -215,7 +215,7 @@ def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, 
         except InvalidInput as error:
             raise rows.explain(error) from None
         skipped += rows.skipped
-    return merged_in_order(partials, job.fit.merge), skipped, seen
+    return merged_in_order(partials, merged), skipped, seen
 
 
 class _Seen:
@@ -226,9 +226,9 @@ class _Seen:
         self.labels: set[int] = set()
         self.sketch = RowSketch() if sketches else None
 
-    def take_over(self, other: _Seen, n_rows: int) -> None:
+    def take_over(self, other: _Seen) -> None:
         """Add what a task saw."""
-        self.n_rows += n_rows
+        self.n_rows += other.n_rows
         self.labels |= other.labels
         if self.sketch is not None and other.sketch is not None:
             self.sketch.merge(other.sketch)

@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -131,6 +132,11 @@ class _Side:
                     advance(len(found), name)
                 self.seconds[key] = time.perf_counter() - started
 
+    @cached_property
+    def predicted(self) -> IntArray:
+        """The predicted classes, once for all draws."""
+        return self.outputs.predicted
+
 
 class _Sum:
     """Metrics added up over the draws of a stream, with the time they took and the last scores."""
@@ -197,7 +203,7 @@ class _Pair:
                     key = id(method.detector)
                     scored = ScoredPair(self.inside.scores[key][id_rows], self.outside.scores[key][ood_rows])
                     if method.setting is Setting.PER_CLASS:
-                        predicted = self.inside.outputs.predicted[id_rows], self.outside.outputs.predicted[ood_rows]
+                        predicted = self.inside.predicted[id_rows], self.outside.predicted[ood_rows]
                         scored = ScoredPair(*scored[:2], *predicted)
                     seconds = self.inside.seconds[key] + self.outside.seconds[key]
                     found.setdefault(("", place), _Sum(seconds)).add(scored, 0.0)

@@ -22,7 +22,6 @@ from normscale.rows.format import register_format
 from normscale.rows.reader import DAMAGE, KEPT, Block
 from normscale.rows.writing import GatheringSink, texts_of
 
-_BUFFER = 1 << 20
 _MAX_TEXTS = 1 << 24  # bytes of class names; more is a mistake
 
 
