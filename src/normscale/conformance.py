@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, Setting
+from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, NormscaleError, NotFitted
 from normscale.metrics.ranking import evaluate
 from normscale.outputs import ModelOutputs
@@ -50,7 +50,7 @@ class Case:
         self.make = make
         self.n_classes = n_classes
         self._rng = np.random.default_rng(seed)
-        self._names = tuple(dict.fromkeys((*make().reads, *make().reads_in_fit)))
+        self._names = tuple(dict.fromkeys(make()._arrays_in_fit))
         self._n_features = n_classes + 3
         self._head = (np.eye(n_classes, self._n_features), np.zeros(n_classes))
         self.train = self.in_distribution(400)
@@ -98,7 +98,7 @@ def with_arrays(detector: Detector, outputs: ModelOutputs, change: Callable[[Any
 
 def snapshot(detector: Detector) -> tuple[Any, ...]:
     """Everything that must not change when it must not change."""
-    return detector.get_params(), detector.widths_, detector.threshold_, copied(detector._arrays())
+    return detector.get_params(), detector._widths, detector.threshold_, copied(detector._arrays())
 
 
 def same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
@@ -134,7 +134,7 @@ def keeps_its_parameters(case: Case) -> None:
     """``get_params`` gives what the constructor takes, and makes an equal detector."""
     detector, cls = case.make(), type(case.make())
     given = detector.get_params()
-    require(set(given) == set(detector.parameters), "get_params and parameters name different arguments")
+    require(set(given) == set(detector.about.parameters), "get_params and parameters name different arguments")
     require(cls(**given).get_params() == given, "a detector made from get_params has other parameters")
     require(cls.__name__ in repr(detector), "repr does not show the class")
     try:
@@ -147,18 +147,17 @@ def keeps_its_parameters(case: Case) -> None:
 def says_what_it_is(case: Case) -> None:
     """Title, what it reads and its parameters, each with a meaning, stand in the class."""
     detector = case.make()
-    require(detector.title, "it has no title")
+    require(detector.about.title, "it has no title")
     require(isinstance(detector.reads, tuple) and detector.reads, "reads must be a tuple of names")
-    require(isinstance(detector.parameters, Mapping), "parameters must map each name to its meaning")
-    require(all(detector.parameters.values()), "a parameter has no meaning")
-    require(detector.fitted_on in ("train", "validation"), "fitted_on must be train or validation")
-    require(set(detector.settings) <= set(Setting), "settings must be of Setting")
+    require(isinstance(detector.about.parameters, Mapping), "parameters must map each name to its meaning")
+    require(all(detector.about.parameters.values()), "a parameter has no meaning")
+    require(detector.about.fitted_on in ("train", "validation"), "fitted_on must be train or validation")
 
 
 def streams_in_threads(case: Case) -> None:
     """Rows streamed from several threads at once are all counted, as if they had come one block after the other."""
     detector = case.fitted()
-    if not detector.has_running_statistics:
+    if not detector._runs:
         return
     block = case.test[:30]
     one = case.fitted()
@@ -246,7 +245,7 @@ def steps_purely(case: Case) -> None:
     begun = detector.start()
     scores, after = detector.step(begun, case.test)
     require(same_records(begun, before), "step changed the state that it was given")
-    if not detector.has_running_statistics:
+    if not detector._runs:
         require(close(scores, detector.score(case.test)), "step and score give other scores, and nothing runs")
         return
     require(same_records(detector.start(), detector.state_), "step changed the state that the detector keeps")
@@ -271,7 +270,7 @@ def merges_its_streams(case: Case) -> None:
 def fits_from_chunks(case: Case) -> None:
     """Fitting on pieces equals fitting on the whole."""
     whole = case.fitted()
-    parts = case.make().fit_chunks(case.train[a : a + 90] for a in range(0, len(case.train), 90))
+    parts = case.make()._fit_chunks(case.train[a : a + 90] for a in range(0, len(case.train), 90))
     require(close(parts.score(case.test), whole.score(case.test), 1e-8), "fitting on pieces gives other scores")
 
 
@@ -285,7 +284,7 @@ def survives_a_file(case: Case) -> None:
         detector.save(path)
         header, tensors = load_state(path)
         require(header["detector"] == type(detector).name, "the file names another detector")
-        loaded = type(detector).from_state(header, tensors)
+        loaded = type(detector)._from_state(header, tensors)
     require(same(snapshot(detector), snapshot(loaded)), "the loaded state differs")
     require(loaded.class_names == detector.class_names, "the class names were lost")
     for verb in ("score", "predict", "stream"):
@@ -326,13 +325,13 @@ def accepts_the_share_asked_for(case: Case) -> None:
 def explains_its_refusals(case: Case) -> None:
     """Unfitted, mis-shaped, non-numeric, empty: one of our errors, and the state stays as it was."""
     fresh = case.make()
-    if fresh.needs_fit:
+    if fresh._needs_fit:
         with raises(NotFitted):
             fresh.score(case.test)
         with raises(NotFitted):
             fresh.save(os.devnull)
     with raises(NotFitted):
-        case.make().decide(np.zeros(1), case.test[:1])
+        case.make().predict(case.test[:1], scores=np.zeros(1))
     with raises(InvalidInput):
         case.make().fit(case.train[:0])
     detector = case.fitted()
@@ -389,7 +388,7 @@ def is_not_damaged_by_bad_rows(case: Case) -> None:
 def stays_finite_at_the_edges(case: Case) -> None:
     """Equal rows, constant columns, huge and tiny numbers: finite scores, and equal rows score equally."""
     detector = case.fitted()
-    detector.warns_of_far_rows = False
+    detector._warns_of_far_rows = False
     edges: tuple[Callable[[Any], Any], ...] = (
         np.zeros_like,
         lambda rows: rows * 1e4,

@@ -15,9 +15,8 @@ import numpy as np
 
 from normscale._validate import Rows
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.input_checks.tables import class_order, in_class_order
 from normscale.outputs import FEATURES, LABEL_NAMES, LOGITS, ModelOutputs, column_names
-from normscale.rows.columns import FEATURE, LOGIT, ColumnLayout, label_numbers
+from normscale.rows.columns import FEATURE, LOGIT, ColumnLayout, class_order, in_class_order, label_numbers
 
 if TYPE_CHECKING:
     import pandas

@@ -28,6 +28,8 @@ RowSelection: TypeAlias = "int | slice | NDArray[Any] | list[int] | list[bool]"
 
 LOGITS, FEATURES = "logits", "features"
 """The two arrays with a name of their own: the last layer before the softmax, and what goes into that layer."""
+LABELS, HEAD = "labels", "head"
+"""What a record holds besides arrays: the true classes, and the network's last layer."""
 PERTURBED_LOGITS = "perturbed_logits"
 """The logits of inputs after a small step that raises the largest softmax probability."""
 PERTURBED_FEATURES = "perturbed_features"
@@ -77,6 +79,12 @@ class Head(NamedTuple):
     def n_classes(self) -> int:
         """The number of classes."""
         return int(self.weight.shape[0])
+
+    def centred(self) -> Head:
+        """The layer whose logits are those of this one less their mean over the classes."""
+        weight, bias = (part.astype(np.float64) for part in self)
+        dtype = self.weight.dtype
+        return Head((weight - weight.mean(axis=0)).astype(dtype), (bias - bias.mean()).astype(dtype))
 
     def logits(self, features: Rows) -> FloatArray:
         """The logits (n, n_classes) of features (n, n_features), in float64."""

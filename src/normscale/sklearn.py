@@ -89,7 +89,7 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
             raise InvalidInput(f"held_out must lie in [0, 1); got {self.held_out!r}.")
         made = make_detector(self.detector, **(self.parameters or {}))
         _require_one_array(made)
-        labels = _as_labels(y, made.reads[0], rows.shape[1]) if made.needs_labels and y is not None else None
+        labels = _as_labels(y, made.reads[0], rows.shape[1]) if made._needs_labels and y is not None else None
         record = ModelOutputs(labels=labels, **{made.reads[0]: rows})
         order = check_random_state(self.random_state).permutation(len(record))
         n_held_out = min(max(1, round(self.held_out * len(record))), len(record) - 1) if self.held_out else 0
@@ -116,9 +116,9 @@ class OutlierDetector(OutlierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _require_one_array(detector: Detector) -> None:
     """Refuse a detector that cannot be fitted on one array X."""
-    arrays = dict.fromkeys((*detector.reads, *detector.reads_in_fit))
-    needs = " and ".join([*arrays, *(["the network's last layer"] * detector.needs_head)])
-    if len(arrays) > 1 or detector.needs_head:
+    arrays = dict.fromkeys(detector._arrays_in_fit)
+    needs = " and ".join([*arrays, *(["the network's last layer"] * detector._needs_head)])
+    if len(arrays) > 1 or detector._needs_head:
         raise InvalidInput(
             f"scikit-learn gives a detector one array X; {detector.name} needs {needs}. Take one that reads logits or "
             f"features alone, or fit it on ModelOutputs: make_detector({detector.name!r}).fit(outputs)."

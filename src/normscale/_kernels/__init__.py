@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,6 +23,7 @@ from normscale._kernels.kinds import KINDS as KINDS
 from normscale.errors import InvalidInput, MissingExtra
 
 FloatArray = NDArray[np.float64]
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Backend = ModuleType
 """:mod:`normscale._kernels.compiled`, or :mod:`normscale._kernels.reference`, which says what each function does."""
@@ -117,7 +118,7 @@ def load_in_background(after: float = 0.0) -> threading.Thread | None:
             better.absorb(rows, 0.0, mean, m2)
             better.stream_scores(rows, 1.0, mean, m2, 0, 1.0, out)
             better.frozen_scores(rows, mean, m2, 0, out)
-            better.stream_row(rows, 1.0, mean, m2, 0, 1.0, np.empty(2), np.empty(2), out)
+            better.stream_row(rows, 1.0, mean, m2, 0, 1.0, 0.0, 2.0, np.empty(2), np.empty(2), out)
         _kernels = better
 
     thread = threading.Thread(target=change, name="kernels", daemon=True)
@@ -158,13 +159,17 @@ def in_blocks(work: Callable[[slice], Result], rows: NDArray[Any], threads: int 
     step = max(256, _BLOCK_ELEMENTS // n_columns)
     if threads == 1 and rows.dtype.char in "fd" and rows.dtype.isnative and rows.flags.c_contiguous:
         step = max(1, n_rows)
-    blocks = [slice(a, min(a + step, n_rows)) for a in range(0, n_rows, step)]
+    return side_by_side(work, [slice(a, min(a + step, n_rows)) for a in range(0, n_rows, step)], threads)
+
+
+def side_by_side(work: Callable[[Item], Result], items: Sequence[Item], threads: int) -> list[Result]:
+    """What ``work`` gives for every item, in order, on so many threads."""
     if threads == 1:
-        return [work(block) for block in blocks]
+        return [work(item) for item in items]
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, blocks))
+        return list(pool.map(work, items))
 
 
 def _own_moments(rows: NDArray[Any], threads: int) -> list[BlockState | None]:
@@ -209,13 +214,7 @@ def stream_scores(
     With several threads: first every block's own statistics, then their running combination, which is what each
     block starts from, then the blocks' scores. None when a row cannot be taken in; nothing given is changed.
     """
-    kernels = _kernels or active()
-    dtype = rows.dtype
-    if rows.shape[0] == 1 and dtype.char in "fd" and dtype.isnative and rows.flags.c_contiguous:  # a row at a time
-        new_mean, new_m2 = np.empty(rows.shape[1]), np.empty(rows.shape[1])
-        if kernels.stream_row(rows, weight, mean, m2, kind, inverse_tau, new_mean, new_m2, out):
-            return tuple.__new__(BlockState, (weight + 1.0, new_mean, new_m2))  # half the time of BlockState(...)
-        return None
+    kernels = active()
     total, starts = BlockState(weight, mean.copy(), m2.copy()), {}
     if threads > 1:
         done = 0
@@ -234,6 +233,24 @@ def stream_scores(
     if not all(in_blocks(score, rows, threads)) or not np.isfinite(total.m2).all():
         return None
     return BlockState(weight + rows.shape[0], total.mean, total.m2)
+
+
+def stream_row(
+    row: NDArray[Any], state: BlockState, kind: int, inverse_tau: float, limits: tuple[float, float]
+) -> tuple[BlockState | None, FloatArray]:
+    """The same for one row (1, C) as the kernels read it, in little time; None also where it lies beyond the limits."""
+    weight, mean, m2 = state
+    size = mean.size
+    new_mean, new_m2, score = np.empty(size), np.empty(size), np.empty(1)
+    step = (_kernels or active()).stream_row
+    if not step(row, weight, mean, m2, kind, inverse_tau, limits[0], limits[1], new_mean, new_m2, score):
+        return None, score
+    return tuple.__new__(BlockState, (weight + 1.0, new_mean, new_m2)), score  # half the time of BlockState(...)
+
+
+def outside(rows: NDArray[Any], low: float, high: float) -> bool:
+    """Whether any number of rows (n, C) is below ``low``, above ``high`` or NaN."""
+    return any(in_blocks(lambda block: active().outside(native(rows[block]).reshape(-1), low, high), rows))
 
 
 def predicted(rows: NDArray[Any]) -> NDArray[np.int64]:

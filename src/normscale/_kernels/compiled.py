@@ -247,6 +247,37 @@ def stream_scores(
 
 
 @compiled(EXACT)
+def stream_groups(
+    rows: Array, table: Array, places: Array, edges: Array, kind: int, inverse_tau: float, out: Array
+) -> bool:
+    """As :func:`stream_scores`, the rows between two edges by the statistics in a row of the table each.
+
+    They are what training counts as, weight, mean and m2. False when a result is not finite; some have moved then.
+    """
+    n_classes = rows.shape[1]
+    for i in range(places.size):
+        a, b = edges[i], edges[i + 1]
+        own = table[places[i]]
+        mean, m2 = own[2 : 2 + n_classes], own[2 + n_classes :]
+        if not stream_scores(rows[a:b], own[1], mean, m2, kind, inverse_tau, out[a:b]):
+            return False
+        own[1] += b - a
+    return True
+
+
+@compiled(EXACT)
+def outside(numbers: Array, low: float, high: float) -> bool:
+    """Whether any of the numbers (m,) is below ``low``, above ``high`` or NaN."""
+    for a in range(0, numbers.shape[0], _TILE):
+        found = 0
+        for i in range(a, min(a + _TILE, numbers.shape[0])):
+            found |= not low <= numbers[i] <= high
+        if found:
+            return True
+    return False
+
+
+@compiled(EXACT)
 def stream_row(
     row: Array,
     weight: float,
@@ -254,11 +285,18 @@ def stream_row(
     m2: Array,
     kind: int,
     inverse_tau: float,
+    low: float,
+    high: float,
     new_mean: Array,
     new_m2: Array,
     out: Array,
 ) -> bool:
-    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``."""
+    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``.
+
+    False where a logit lies below ``low`` or above ``high``, or a result is not finite.
+    """
+    if outside(row[0], low, high):
+        return False
     new_mean[:] = mean
     new_m2[:] = m2
     z = np.empty(mean.shape[0])

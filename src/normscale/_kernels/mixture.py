@@ -103,9 +103,11 @@ class Mixture(NamedTuple):
         vectors = (np.zeros(n_classes) for _ in range(4))
         return cls(totals, *vectors, *(np.zeros((n_classes, n_classes)) for _ in range(2)))
 
-    def copy(self) -> Mixture:
-        """A state that may go on by itself."""
-        return Mixture(*(part.copy() for part in self))
+    @classmethod
+    def of(cls, numbers: FloatArray, n_classes: int) -> Mixture:
+        """The state whose numbers lie behind each other in an array; a view."""
+        vectors = numbers[7 : 7 + 4 * n_classes].reshape(4, n_classes)
+        return cls(numbers[:7], *vectors, *numbers[7 + 4 * n_classes :].reshape(2, n_classes, n_classes))
 
 
 class MixtureRows(NamedTuple):
@@ -116,13 +118,20 @@ class MixtureRows(NamedTuple):
     confidence: FloatArray
     """(b,) in deviations, higher = more like training."""
 
-    def at(self, members: NDArray[np.int64]) -> MixtureRows:
-        """A copy of some rows."""
-        return MixtureRows(self.logits[members], self.confidence[members])
-
     def block(self, block: slice) -> MixtureRows:
         """Some of the rows, as the loops can read them."""
         return MixtureRows(native(self.logits[block]), self.confidence[block])
+
+
+class RowGroups(NamedTuple):
+    """States of several streams, and which rows go to which."""
+
+    table: FloatArray
+    """(s, k) a row holds the numbers of a :class:`Mixture`."""
+    places: NDArray[np.int64]
+    """(g,) rows of the table."""
+    edges: NDArray[np.int64]
+    """(g + 1,) the rows from edges[i] to edges[i + 1] go to the state at places[i]."""
 
 
 def _loops() -> Any:
@@ -131,7 +140,11 @@ def _loops() -> Any:
 
 
 def stream_mixture(
-    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+    rows: MixtureRows,
+    profiles: ClassProfiles,
+    settings: MixtureSettings,
+    state: Mixture | RowGroups,
+    out: FloatArray,
 ) -> bool:
     """Take rows one by one into ``state``, which is changed in place, and score each into ``out`` (n,).
 
@@ -143,7 +156,10 @@ def stream_mixture(
         if numbers.size and not -_LARGEST < float(numbers.min()) <= float(numbers.max()) < _LARGEST:
             return False
     loops = _loops()
-    in_blocks(lambda block: loops.stream(rows.block(block), profiles, settings, state, out[block]), rows.logits)
+    if isinstance(state, RowGroups):
+        loops.stream_groups(rows.block(slice(None)), profiles, settings, state, out)
+    else:
+        in_blocks(lambda block: loops.stream(rows.block(block), profiles, settings, state, out[block]), rows.logits)
     return True
 
 

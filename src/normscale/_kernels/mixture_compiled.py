@@ -13,7 +13,7 @@ import numpy as np
 
 from normscale._kernels import mixture as mix
 from normscale._kernels.compiled import first_largest, row_mean
-from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings
+from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings, RowGroups
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
 Array = Any
@@ -169,6 +169,22 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
         weight += responsibility
         state.ood_weight[c] = weight
         _join(x, responsibility / weight, c, mean, variance)
+
+
+@compiled(EXACT)
+def stream_groups(
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, groups: RowGroups, out: Array
+) -> None:
+    """As :func:`stream`, each group of rows by its own state."""
+    n_classes = profiles.share.size
+    for i in range(groups.places.size):
+        a, b = groups.edges[i], groups.edges[i + 1]
+        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b])
+        own = groups.table[groups.places[i]]
+        vectors = own[7 : 7 + 4 * n_classes].reshape(4, n_classes)
+        moments = own[7 + 4 * n_classes :].reshape(2, n_classes, n_classes)
+        state = Mixture(own[:7], vectors[0], vectors[1], vectors[2], vectors[3], moments[0], moments[1])
+        stream(some, profiles, settings, state, out[a:b])
 
 
 @compiled(EXACT)

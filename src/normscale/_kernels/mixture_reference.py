@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from normscale._kernels import mixture as mix
 from normscale._kernels.members import members_of_each
-from normscale._kernels.mixture import ClassProfiles, FloatArray, Mixture, MixtureRows, MixtureSettings
+from normscale._kernels.mixture import ClassProfiles, FloatArray, Mixture, MixtureRows, MixtureSettings, RowGroups
 
 
 def soft_step(u: FloatArray, odds: FloatArray | float = 1.0) -> FloatArray:
@@ -157,6 +157,17 @@ def stream(
             move = x - state.ood_mean[c]
             state.ood_mean[c] += step * move
             state.ood_variance[c] = (1.0 - step) * (state.ood_variance[c] + step * move * move)
+
+
+def stream_groups(
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, groups: RowGroups, out: FloatArray
+) -> None:
+    """As :func:`stream`, each group of rows by its own state."""
+    n_classes = profiles.share.size
+    for i in range(groups.places.size):
+        a, b = groups.edges[i], groups.edges[i + 1]
+        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b])
+        stream(some, profiles, settings, Mixture.of(groups.table[groups.places[i]], n_classes), out[a:b])
 
 
 def score(

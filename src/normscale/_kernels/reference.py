@@ -124,6 +124,11 @@ def stream_scores(
     return _commit(mean, m2, new_mean, new_m2)
 
 
+def outside(numbers: NDArray[Any], low: float, high: float) -> bool:
+    """Whether any of the numbers (m,) is below ``low``, above ``high`` or NaN."""
+    return bool(numbers.size) and not low <= float(numbers.min()) <= float(numbers.max()) <= high
+
+
 def stream_row(
     row: NDArray[Any],
     weight: float,
@@ -131,11 +136,18 @@ def stream_row(
     m2: FloatArray,
     kind: int,
     inverse_tau: float,
+    low: float,
+    high: float,
     new_mean: FloatArray,
     new_m2: FloatArray,
     out: FloatArray,
 ) -> bool:
-    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``."""
+    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``.
+
+    False where a logit lies below ``low`` or above ``high``, or a result is not finite.
+    """
+    if outside(row[0], low, high):
+        return False
     new_mean[:] = mean
     new_m2[:] = m2
     return stream_scores(row, weight, new_mean, new_m2, kind, inverse_tau, out)

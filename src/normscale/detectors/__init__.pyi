@@ -1,5 +1,6 @@
 """The public names of this folder, one a line; ``__init__.py`` reads them from here."""
 
+from normscale.detectors.base import About as About
 from normscale.detectors.base import Detector as Detector
 from normscale.detectors.base import Setting as Setting
 from normscale.detectors.choosing import Ensemble as Ensemble

@@ -22,9 +22,9 @@ from normscale._validate import BoolArray, FloatArray
 from normscale.dataframes import read_dataframe
 from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.formula import Formula, MomentFormula
-from normscale.detectors.kept import Kept as Kept
-from normscale.detectors.kept import NoRecord as NoRecord
+from normscale.detectors.kept import About as About
 from normscale.detectors.kept import Setting as Setting
+from normscale.detectors.kept import settings_of as settings_of
 from normscale.detectors.partial_fit import HeldOutFit, merged
 from normscale.detectors.reading import OutputsLike as OutputsLike
 from normscale.detectors.reading import OutputsReader
@@ -40,7 +40,6 @@ from normscale.input_checks.logits import (
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe, mask_of_finite_rows
 from normscale.state import copied
 
-_STREAM = Setting.STREAM
 _LOOKED_AT, _FEWEST_TO_WARN = 1000, 20
 """Training rows that are looked at for probabilities, and how many there must be: a toy of one-hot rows means it."""
 
@@ -93,7 +92,7 @@ class Detector(OutputsReader):
                 total, n = merged(total, own), n + len(rows)
         return total, n
 
-    def why_all_rows(self) -> str:
+    def _why_all_rows(self) -> str:
         """Why ``fit`` must see all rows at once, in words; empty where parts of them can be fitted and merged."""
         return "" if type(self)._fit is Detector._fit else "its fit takes all rows in one place"
 
@@ -102,7 +101,7 @@ class Detector(OutputsReader):
         return HeldOutFit(self)
 
     # What a subclass writes for scores: one without running statistics _score; one with them _start, _step and
-    # _score_at, and it has STREAM among its settings.
+    # _score_at.
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         """Scores of outputs of checked shape; must raise on rows that are not finite."""
@@ -124,6 +123,10 @@ class Detector(OutputsReader):
         """
         return self._score_at(state, prepared, threads), state
 
+    def _stream_row(self, row: object) -> FloatArray | None:
+        """Stream one row (1, C) in less time than any number of rows takes; None: it must go the usual way."""
+        return None
+
     def _blank(self) -> Any:
         """A state to begin a part of a stream with that is merged into another later; it may count as no rows."""
         return self.start()
@@ -136,21 +139,24 @@ class Detector(OutputsReader):
         """The state of a stream without training that has these moments."""
         raise InvalidInput(f"the running statistics of {self.name} are not moments of the logits alone.")
 
-    def formula(self) -> Formula | None:
+    def _formula(self) -> Formula | None:
         """How a graph can compute :meth:`score` with the statistics as they are now; None where it cannot."""
         return None
 
-    def moment_formula(self) -> MomentFormula | None:
+    def _moment_formula(self) -> MomentFormula | None:
         """How :meth:`stream` scores, where its statistics are nothing but moments of the logits; else None."""
         return None
 
-    def fit(self, outputs: OutputsLike) -> Self:
+    def fit(self, outputs: OutputsLike | Iterator[ModelOutputs]) -> Self:
         """Learn from the classifier's outputs on its training set; returns self.
 
-        ``outputs`` may be the array itself where a detector reads only one. The names of a DataFrame's columns become
+        ``outputs`` may be the array itself where a detector reads only one, or an iterator over parts of the rows, such
+        as ``open_table(path).chunks()``. The names of a DataFrame's columns become
         :attr:`class_names`; from then on columns are matched by name. Probabilities in the place of logits, equal rows
         and too few rows a class are warned of, unless there are fewer than 20 rows.
         """
+        if isinstance(outputs, Iterator):
+            return self._fit_chunks(outputs)
         if is_dataframe(outputs):
             record, names = read_dataframe(outputs, self.reads[0])
         else:
@@ -161,7 +167,7 @@ class Detector(OutputsReader):
         found = squashed(some.logits) if LOGITS in self.reads and len(record) >= _FEWEST_TO_WARN else None
         if found is not None and found.kind is Squashed.PROBABILITIES:
             warnings.warn(sentence(found, "the training array"), NumericalWarning, stacklevel=2)
-        self.fit_chunks([record])
+        self._fit_chunks([record])
         if found is not None and found.kind is Squashed.LOG_PROBABILITIES:
             self._warn_of_constant_scores(some, self.score(some))
         if len(record) >= _FEWEST_TO_WARN and (why := why_nothing_is_learned(self) or why_little_is_learned(self)):
@@ -169,11 +175,11 @@ class Detector(OutputsReader):
         self.class_names = names
         return self
 
-    def fit_chunks(self, chunks: Iterable[ModelOutputs]) -> Self:
-        """Learn from a training set that comes in pieces, such as ``open_table(path).chunks()``."""
+    def _fit_chunks(self, chunks: Iterable[ModelOutputs]) -> Self:
+        """Learn from a training set that comes in parts, without a look for what users do wrong."""
         learner = self._learner()
         learner._fit(learner._checked(chunks))
-        if learner.widths_ is None:
+        if learner._widths is None:
             raise InvalidInput(f"{self.name}: the training outputs are empty; at least one row is needed.")
         self._take_over(learner)
         return self
@@ -215,15 +221,17 @@ class Detector(OutputsReader):
         running statistics scores as :meth:`score` does. With ``by``, the source of every row, each source has a
         stream of its own, see :mod:`normscale.detectors.by_source`.
         """
-        if _STREAM not in self.settings:
+        if by is None and (row_score := self._stream_row(outputs)) is not None:
+            return row_score
+        if not self._runs:
             return self.score(outputs, threads=threads, on_invalid=on_invalid)
         if by is not None:
-            from normscale.detectors.by_source import SourceStates, stream_by_source
+            from normscale.detectors.by_source import SourceStates
 
             with self._lock:
-                if self.sources_ is None:
-                    self.sources_ = SourceStates(self)
-                return stream_by_source(self, self.sources_, outputs, by, threads=threads, on_invalid=on_invalid)
+                if self._sources is None:
+                    self._sources = SourceStates(self)
+                return self._sources.stream(outputs, by, threads=threads, on_invalid=on_invalid)
 
         def go_on(rows: ModelOutputs) -> FloatArray:
             state = self.start() if self.state_ is None else self.state_  # one row at a time should cost little
@@ -265,7 +273,7 @@ class Detector(OutputsReader):
         """Forget the stream and start again from the training."""
         state = self.start()
         with self._lock:
-            self.state_, self.sources_ = state, None
+            self.state_, self._sources = state, None
         return self
 
     def set_threshold(
@@ -279,8 +287,8 @@ class Detector(OutputsReader):
     ) -> Self:
         """Set the threshold on in-distribution inputs that ``fit`` has not seen.
 
-        It serves :meth:`score` and, from the first row, :meth:`stream`; a detector without
-        :attr:`holds_threshold_in_stream` needs one of its own for streams: pass ``stream=True``.
+        It serves :meth:`score` and, from the first row, :meth:`stream`. OODD, RTL and DART, whose streamed scores are
+        on another scale, need one of their own for streams: pass ``stream=True``.
 
         Parameters
         ----------
@@ -303,7 +311,7 @@ class Detector(OutputsReader):
         predicted, n_classes = (record.predicted, record.n_classes) if per_class else (None, None)
         threshold = Threshold.at(scores, predicted, n_classes, keep=keep, conformal=conformal)
         with self._lock:
-            if self.has_running_statistics:
+            if self._runs:
                 self.state_ = self._calmed(self._current())
             self.threshold_ = threshold
         return self
@@ -315,15 +323,19 @@ class Detector(OutputsReader):
             if said is not None:
                 warnings.warn(said, NumericalWarning, stacklevel=3)
 
-    def predict(self, outputs: OutputsLike, *, threads: int = 1) -> BoolArray:
-        """True where an input is out-of-distribution; shape (n,). Needs :meth:`set_threshold` first."""
-        record = self._as_outputs(outputs)
-        return self.decide(self.score(record, threads=threads), record)
+    def predict(
+        self,
+        outputs: OutputsLike,
+        *,
+        scores: ArrayLike | None = None,
+        threshold: Threshold | None = None,
+        threads: int = 1,
+    ) -> BoolArray:
+        """True where an input is out-of-distribution; shape (n,). Needs :meth:`set_threshold` first.
 
-    def decide(self, scores: ArrayLike, outputs: OutputsLike, threshold: Threshold | None = None) -> BoolArray:
-        """Apply the threshold, or another, to scores that are already there; ``outputs`` tells the predicted classes.
-
-        A row whose logits lie far outside of all that training showed is flagged whatever its score is.
+        A row whose logits lie far outside of all that training showed is flagged whatever its score is. ``scores`` of
+        the same rows that are already there, such as those of a stream, are not computed again. ``threshold`` serves
+        in the place of the one that was set.
         """
         threshold = threshold or self.threshold_
         if threshold is None:
@@ -332,9 +344,12 @@ class Detector(OutputsReader):
                 f"or set threshold_ = Threshold(value)."
             )
         record = self._as_outputs(outputs)
+        scores = self.score(record, threads=threads) if scores is None else scores
         flags = threshold.flags(scores, record.predicted if threshold.per_class is not None else None)
-        logits = record.get(LOGITS) if LOGITS in self.reads else None
-        return flags if logits is None or self.baseline_ is None else flags | self.baseline_.far_outside(logits)
+        logits, baseline = record.get(LOGITS), self._baseline
+        if logits is None or baseline is None or LOGITS not in self.reads:
+            return flags
+        return flags | baseline.far_outside(logits)
 
 
 def _without_bad_rows(work: Callable[[ModelOutputs], FloatArray], record: ModelOutputs, on_invalid: str) -> FloatArray:

@@ -172,8 +172,8 @@ _FEWEST_PER_CLASS = 5.0
 
 def why_nothing_is_learned(detector: Detector) -> str | None:
     """Why the training rows of a fitted detector tell nothing: there is one, or all are the same; else None."""
-    baseline = detector.baseline_
-    if baseline is None or not detector.needs_fit:
+    baseline = detector._baseline
+    if baseline is None or not detector._needs_fit:
         return None
     n = int(baseline.moments.weight)
     if n == 1:
@@ -185,8 +185,8 @@ def why_nothing_is_learned(detector: Detector) -> str | None:
 
 def why_little_is_learned(detector: Detector) -> str | None:
     """Why the rows of a detector that describes every class by its labels tell little: they are few; else None."""
-    baseline = detector.baseline_
-    if baseline is None or not detector.needs_labels:
+    baseline = detector._baseline
+    if baseline is None or not detector._needs_labels:
         return None
     n, present = int(baseline.moments.weight), int((baseline.predicted > 0).sum())
     if n >= _FEWEST_PER_CLASS * present:

@@ -1,99 +1,265 @@
 """A stream for every source: what one camera or client sends teaches nothing about another.
 
-:func:`stream_by_source` works on any mapping of sources to states. :class:`SourceStates` is such a mapping that keeps
-the states used last in memory and the others on disk. ``detector.stream(rows, by=ids)`` keeps one of them.
+``detector.stream(rows, by=ids)`` keeps a :class:`SourceStates`, a mapping of sources to states. All states are rows of
+one table, so that a block with rows of many sources is one call of a kernel.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import copy
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, MutableMapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load, save
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray
+from normscale.detectors.step import Step
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs, mask_of_finite_rows
-from normscale.state import copied, record_arrays
+from normscale.state import record_arrays
 
 if TYPE_CHECKING:
-    from normscale.detectors.base import Detector
     from normscale.detectors.reading import OutputsLike
 
-IN_MEMORY = 20_000
-"""States of so many sources are kept in memory."""
+MEMORY = 1 << 30
+"""Bytes of states that are kept in memory."""
+_FEWEST = 16
+"""Rows that a table has at first."""
 
 
-def stream_by_source(
-    detector: Detector,
-    states: MutableMapping[str, Any],
-    outputs: OutputsLike,
-    by: Sequence[Any] | NDArray[Any],
-    *,
-    threads: int = 1,
-    on_invalid: str = "raise",
-) -> FloatArray:
-    """Stream rows of several sources, each through a state of its own; scores (n,) in the order of the rows.
+class SourceStates(MutableMapping[str, Any]):
+    """States by source: those used last in memory, all others in a temporary file that ends with this object.
+
+    ``states[source]`` gives a copy of a source's state as a record, ``states[source] = record`` replaces it. All states
+    are rows of one table of float64, so their arrays have the shapes that they have in ``detector.start()``.
 
     Parameters
     ----------
     detector : Detector
-        A fitted one with running statistics. Its own state is left as it is.
-    states : mutable mapping of str to state
-        The state of every source that was seen before. Sources that are missing begin with ``detector.start()``.
-        Where a row is refused, no state changes.
-    by : array of shape (n,)
-        The source of every row, a text or a whole number. A source's rows are taken in their order here.
+        A fitted one.
+    in_memory : int, optional
+        So many states are kept in memory; by default as many as a GiB holds.
 
     Examples
     --------
     >>> import normscale as ns
     >>> detector = ns.NormScaling().fit([[4.0, 0.0], [0.0, 8.0], [2.0, 4.0]])
-    >>> states = {}
+    >>> states = SourceStates(detector)
     >>> rows = np.array([[4.0, 1.0], [0.0, 9.0], [3.0, 1.0]])
-    >>> scores = stream_by_source(detector, states, rows, ["left", "right", "left"])
-    >>> bool((scores[[0, 2]] == detector.stream(rows[[0, 2]])).all()), sorted(states)
+    >>> scores = states.stream(rows, ["left", "right", "left"])
+    >>> bool((scores[[0, 2]] == detector.stream(rows[[0, 2]])).all()), list(states)
     (True, ['left', 'right'])
     """
-    record = detector._read(outputs)
-    if len(record) == 1 and len(by) == 1 and on_invalid == "raise":  # one row at a time should cost little
-        name = str(by[0])
-        before = states.get(name)
-        scores, states[name] = detector._step(
-            detector.start() if before is None else before, detector._prepare(record, threads), threads
-        )
+
+    def __init__(self, detector: Any, in_memory: int | None = None) -> None:
+        self._detector = detector
+        arrays = record_arrays(detector.start())
+        ends = np.cumsum([array.size for array in arrays.values()]).tolist()
+        self._columns = {
+            name: (slice(end - array.size, end), array.shape)
+            for end, (name, array) in zip(ends, arrays.items(), strict=True)
+        }
+        most = max(1, MEMORY // (8 * ends[-1])) if in_memory is None else in_memory
+        self._in_memory = _validate.at_least(most, "in_memory", 1)
+        self._table = np.empty((0, ends[-1]))
+        self._row_of: OrderedDict[str, int] = OrderedDict()
+        self._free: list[int] = []
+        self._file: Any = None
+
+    def stream(
+        self,
+        outputs: OutputsLike,
+        by: Sequence[Any] | NDArray[Any],
+        *,
+        threads: int = 1,
+        on_invalid: str = "raise",
+    ) -> FloatArray:
+        """Stream rows of several sources, each through a state of its own; scores (n,) in the order of the rows.
+
+        ``by`` is the source of every row, a text or a whole number. A source's rows are taken in their order here.
+        Sources that are new begin with ``detector.start()``. Where a row is refused, no state changes.
+        """
+        record = self._detector._read(outputs)
+        names, codes = _sources(by, len(record))
+        good: Any = slice(None)
+        if _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID) == "skip":
+            mask = mask_of_finite_rows(record)
+            good = good if mask.all() else mask
+        scores = np.full(len(record), np.nan)
+        try:
+            scores[good] = self._stream(record[good], names, codes[good], threads)
+        except InvalidInput:
+            bad = next((one for one in record.names if not np.isfinite(record.array(one)).all()), None)
+            if bad is None:
+                raise
+            raise _validate.invalid_row_error(record.array(bad), bad, can_skip=True) from None
         return scores
-    names, codes = _sources(by, len(record))
-    good = np.arange(len(record))
-    if _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID) == "skip":
-        good = np.flatnonzero(mask_of_finite_rows(record))
-    order = good[np.argsort(codes[good], kind="stable")]
-    scores = np.full(len(record), np.nan)
-    after: dict[str, Any] = {}
-    try:
-        prepared = detector._prepare(record[order], threads)
+
+    def __getitem__(self, source: str) -> Any:
+        numbers = self._find(source)
+        if numbers is None:
+            raise KeyError(source)
+        return self._record(numbers[None].copy())
+
+    def __setitem__(self, source: str, state: Any) -> None:
+        numbers, place = self._numbers(state), self._rows_of([source])  # which may move the table
+        self._table[place] = numbers
+
+    def __delitem__(self, source: str) -> None:
+        if source not in self:
+            raise KeyError(source)
+        if source in self._row_of:
+            self._free.append(self._row_of.pop(source))
+        if self._file is not None:
+            self._file.execute("delete from states where source = ?", (source,))
+
+    def __contains__(self, source: object) -> bool:
+        return self._find(source) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        stored = [] if self._file is None else self._file.execute("select source from states").fetchall()
+        return iter(sorted({*self._row_of, *(source for (source,) in stored)}))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All states in memory, for a copy or another process."""
+        rows = OrderedDict((name, place) for place, name in enumerate(self))
+        return {**self.__dict__, "_table": self._whole_table(), "_row_of": rows, "_free": [], "_file": None}
+
+    def copy_for(self, detector: Any) -> SourceStates:
+        """A copy of all states, for a copy of the detector."""
+        twin = copy.copy(self)
+        twin._detector = detector
+        return twin
+
+    def pack(self) -> tuple[list[str], dict[str, NDArray[Any]]]:
+        """The sources in order, and every number of their states in an array with a row for each source."""
+        table = self._whole_table()
+        return list(self), {name: _shaped(table, *column) for name, column in self._columns.items()}
+
+    @classmethod
+    def unpack(cls, detector: Any, names: Sequence[str], arrays: dict[str, NDArray[Any]]) -> SourceStates:
+        """States from what :meth:`pack` gave, checked."""
+        found = cls(detector)
+        for place, name in enumerate(names):
+            found[str(name)] = detector._read_state({key: own[place] for key, own in arrays.items()}, "")
+        return found
+
+    def _whole_table(self) -> FloatArray:
+        """The numbers of all states, a row for each source."""
+        rows = [self._find(source) for source in self]
+        return np.array(rows, np.float64).reshape(len(rows), self._table.shape[1])
+
+    def _numbers(self, state: Any) -> FloatArray:
+        """The row of the table that a state is."""
+        arrays = record_arrays(state)
+        for name, (_, shape) in self._columns.items():
+            if name not in arrays or arrays[name].shape != shape:
+                raise InvalidInput(f"state.{name} must have the shape {shape} of a new stream's.")
+        return np.concatenate([np.ravel(arrays[name]) for name in self._columns], dtype=np.float64)
+
+    def _record(self, row: FloatArray) -> Any:
+        """The state that a row (1, numbers) of the table is; its arrays are views."""
+        parts = {name: _shaped(row, *column)[0] for name, column in self._columns.items()}
+        return self._detector._read_state(parts, "")
+
+    def _find(self, source: Any) -> FloatArray | None:
+        """The numbers of a source's state, in memory or on disk; not to be changed."""
+        if source in self._row_of or self._file is None:
+            return self._table[self._row_of[source]] if source in self._row_of else None
+        row = self._file.execute("select state from states where source = ?", (source,)).fetchone()
+        return None if row is None else np.frombuffer(row[0])
+
+    def _rows_of(self, names: Sequence[str]) -> IntArray:
+        """Where in the table the states of some sources are, at most as many as memory has room for.
+
+        What is not in memory is read from disk, or begins.
+        """
+        place, missing = self._row_of, [name for name in names if name not in self._row_of]
+        for name in names:
+            if name in place:
+                place.move_to_end(name)
+        if len(missing) > len(self._free):
+            self._make_room(len(missing) - len(self._free))
+        if missing:
+            start = self._numbers(self._detector.start())
+            for name in missing:
+                before = self._find(name)
+                place[name] = row = self._free.pop()
+                self._table[row] = start if before is None else before
+        return np.fromiter(map(place.__getitem__, names), np.int64, len(names))
+
+    def _make_room(self, n: int) -> None:
+        """Free n rows: make the table longer, or move the states used longest ago to disk."""
+        have, width = self._table.shape
+        longer = min(self._in_memory, max(_FEWEST, 2 * have, have + n)) - have
+        if longer > 0:
+            self._table = np.concatenate([self._table, np.empty((longer, width))])
+            self._free = [*range(have + longer - 1, have - 1, -1), *self._free]
+        if n > longer:
+            self._store(n - max(longer, 0))
+
+    def _store(self, n: int) -> None:
+        """Move the n states used longest ago, or all, to disk."""
+        if self._file is None:
+            import sqlite3
+
+            self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file of SQLite's own
+            self._file.execute("create table states (source text primary key, state blob)")
+        moved = [self._row_of.popitem(last=False) for _ in range(min(n, len(self._row_of)))]
+        packed = ((name, self._table[row].tobytes()) for name, row in moved)
+        self._file.executemany("insert or replace into states values (?, ?)", packed)
+        self._free.extend(row for _, row in moved)
+
+    def _stream(self, rows: ModelOutputs, names: list[str], codes: IntArray, threads: int) -> FloatArray:
+        """Take rows in, each by the state of the source that its code says, and score them (n,)."""
+        prepared = self._detector._prepare(rows, threads)
         arrays = {name: prepared.array(name) for name in prepared.names}
-        edges = np.flatnonzero(np.diff(codes[order], prepend=-1, append=len(names)))
-        start = detector.start()
-        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            name = names[codes[order[first]]]
-            before = states.get(name, start)
-            rows = ModelOutputs._trusted({key: array[first:last] for key, array in arrays.items()})
-            scores[order[first:last]], after[name] = detector._step(
-                copied(before) if detector._in_place else before, rows, threads
-            )
-    except InvalidInput:
-        bad = next((one for one in record.names if not np.isfinite(record.array(one)).all()), None)
-        if bad is None:
+        if len(names) <= self._in_memory:
+            return self._step(arrays, self._rows_of(names), codes, threads)
+        self._store(len(self._row_of))
+        self._file.commit()  # some sources after the others: an error in the last must leave the first as they were
+        scores = np.empty(len(rows))
+        try:
+            for first in range(0, len(names), self._in_memory):
+                some = names[first : first + self._in_memory]
+                own = np.flatnonzero((codes >= first) & (codes < first + len(some)))
+                part = {name: array[own] for name, array in arrays.items()}
+                scores[own] = self._step(part, self._rows_of(some), codes[own] - first, threads)
+        except InvalidInput:
+            self._file.rollback()
+            self._free.extend(self._row_of.values())
+            self._row_of.clear()
             raise
-        raise _validate.invalid_row_error(record.array(bad), bad, can_skip=True) from None
-    for name, state in after.items():
-        states[name] = state
-    return scores
+        return scores
+
+    def _step(self, arrays: dict[str, NDArray[Any]], places: IntArray, codes: IntArray, threads: int) -> FloatArray:
+        """Step prepared rows by the states at ``places``; ``codes`` says by which of them, for each row."""
+        if len(places) > 1:
+            kind = np.uint16 if len(self._table) <= 1 << 16 else np.int64  # numpy sorts two bytes in no time
+            order = np.argsort(places.astype(kind)[codes], kind="stable")  # states as they lie in memory
+            arrays = {name: np.take(array, order, axis=0) for name, array in arrays.items()}
+            codes = codes[order]
+        edges = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
+        places, prepared = places[codes[edges[:-1]]], ModelOutputs._trusted(arrays)
+        stepper = _with_table_step(self._detector)
+        found = None if stepper is None else stepper._step_table(self._table, places, edges, prepared, threads)
+        if found is None:
+            found, after = np.empty(len(codes)), []
+            for place, a, b in zip(places.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+                state = self._record(self._table[place : place + 1].copy())
+                found[a:b], state = self._detector._step(state, prepared[a:b], threads)
+                after.append(self._numbers(state))
+            self._table[places] = np.array(after).reshape(len(places), -1)
+        if len(places) > 1:
+            found[order] = found.copy()
+        return found
 
 
 def _sources(by: Sequence[Any] | NDArray[Any], n: int) -> tuple[list[str], IntArray]:
@@ -103,86 +269,40 @@ def _sources(by: Sequence[Any] | NDArray[Any], n: int) -> tuple[list[str], IntAr
         raise InvalidInput(f"by must name the source of each of the {n} rows; got an array of shape {given.shape}.")
     if given.dtype.kind not in "OUSiub":
         raise InvalidInput(f"by must hold texts or whole numbers; got {given.dtype}.")
-    if given.dtype.kind == "O":
-        missing = [row for row, one in enumerate(given.tolist()) if one is None or one != one]
-        if missing:
-            raise InvalidInput(f"by has no source for row {missing[0]}; give every row one.")
-        given = np.array([str(one) for one in given.tolist()])
-    distinct, codes = np.unique(given, return_inverse=True)
-    return [str(one) for one in distinct.tolist()], codes
+    if given.dtype.kind in "iu" and n:
+        least, most = int(given.min()), int(given.max())
+        if most - least < 8 * n + 1024 and most < 1 << 63:  # few enough to look each number up
+            offset = given.astype(np.int64) - least
+            seen = np.bincount(offset) > 0
+            return [str(least + one) for one in np.flatnonzero(seen).tolist()], (np.cumsum(seen) - 1)[offset]
+    found: dict[Any, int] = defaultdict(count().__next__)  # numbers in the order of the first appearance
+    codes = np.fromiter(map(found.__getitem__, given.tolist()), np.int64, n)
+    names = list(found)
+    if all(type(one) is str for one in names):
+        return names, codes
+    for code, one in enumerate(names):
+        if one is None or one != one:
+            row = int(np.flatnonzero(codes == code)[0])
+            raise InvalidInput(f"by has no source for row {row}; give every row one.")
+    distinct, again = np.unique([str(one) for one in names], return_inverse=True)
+    return distinct.tolist(), again[codes]
 
 
-class SourceStates(MutableMapping[str, Any]):
-    """States by source: those used last in memory, all others in a temporary file that ends with this object."""
+def _shaped(table: FloatArray, part: slice, shape: tuple[int, ...]) -> FloatArray:
+    """Columns of a table, a row of which is an array of some shape."""
+    return table[:, part].reshape(len(table), *shape)
 
-    def __init__(self, detector: Any, in_memory: int = IN_MEMORY) -> None:
-        self._detector = detector
-        self._in_memory = _validate.at_least(in_memory, "in_memory", 1)
-        self._recent: OrderedDict[str, Any] = OrderedDict()
-        self._file: Any = None
 
-    def __getitem__(self, source: str) -> Any:
-        if source in self._recent:
-            self._recent.move_to_end(source)
-            return self._recent[source]
-        row = None
-        if self._file is not None:
-            row = self._file.execute("select state from states where source = ?", (source,)).fetchone()
-        if row is None:
-            raise KeyError(source)
-        self[source] = state = self._detector._read_state(load(row[0]), "")
-        return state
+def _with_table_step(detector: Any) -> Any:
+    """The detector, or the scorer of a step, whose class steps by a table of states as it does by one; or None.
 
-    def __setitem__(self, source: str, state: Any) -> None:
-        self._recent[source] = state
-        self._recent.move_to_end(source)
-        if len(self._recent) > self._in_memory:
-            if self._file is None:
-                import sqlite3
-
-                self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file of SQLite's own
-                self._file.execute("create table states (source text primary key, state blob)")
-            moved = [self._recent.popitem(last=False) for _ in range(1 + self._in_memory // 10)]
-            packed = [(name, save(record_arrays(one))) for name, one in moved]
-            self._file.executemany("insert or replace into states values (?, ?)", packed)
-
-    def __delitem__(self, source: str) -> None:
-        self[source]  # raises where there is none, and brings it into memory
-        del self._recent[source]
-        if self._file is not None:
-            self._file.execute("delete from states where source = ?", (source,))
-
-    def __iter__(self) -> Iterator[str]:
-        yield from list(self._recent)
-        if self._file is not None:
-            for (source,) in self._file.execute("select source from states order by source").fetchall():
-                if source not in self._recent:
-                    yield source
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All states in memory, for a copy or another process."""
-        states = OrderedDict((name, copied(self[name])) for name in sorted(self))
-        return {**self.__dict__, "_recent": states, "_file": None}
-
-    def copy_for(self, detector: Any) -> SourceStates:
-        """A copy of all states, for a copy of the detector."""
-        twin = SourceStates(detector, self._in_memory)
-        twin.update((name, copied(self[name])) for name in self)
-        return twin
-
-    def pack(self) -> tuple[list[str], dict[str, NDArray[Any]]]:
-        """The sources in order, and every number of their states in an array with a row for each source."""
-        names = sorted(self)
-        states = [record_arrays(self[name]) for name in names]
-        return names, {key: np.stack([one[key] for one in states]) for key in (states[0] if states else ())}
-
-    @classmethod
-    def unpack(cls, detector: Any, names: Sequence[str], arrays: dict[str, NDArray[Any]]) -> SourceStates:
-        """States from what :meth:`pack` gave, checked."""
-        found = cls(detector)
-        for place, name in enumerate(names):
-            found[str(name)] = copied(detector._read_state({key: own[place] for key, own in arrays.items()}, ""))
-        return found
+    Its method ``_step_table(table, places, edges, prepared, threads)`` takes the prepared rows between two edges into
+    the state in the row of the table at the same place, and gives the scores. Where it raises, nothing has changed.
+    None: it cannot.
+    """
+    for kind in type(detector).__mro__:
+        if "_step_table" in kind.__dict__:
+            return detector
+        if "_step" in kind.__dict__:
+            return _with_table_step(detector.scorer) if kind is Step else None
+    return None

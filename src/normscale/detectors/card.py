@@ -6,7 +6,7 @@ import inspect
 import re
 from typing import Any, NamedTuple
 
-from normscale.detectors.base import Detector
+from normscale.detectors.base import Detector, settings_of
 from normscale.detectors.registry import JOIN, detector_class, make_detector
 from normscale.detectors.step import Step
 
@@ -61,15 +61,15 @@ meaning='divides the logits'))
     idea, _, description = parts[0].strip("\n").partition("\n\n")
     return DetectorCard(
         name=detector.name,
-        title=detector.title or detector.name,
-        paper=detector.paper.partition(': "')[0],
+        title=detector.about.title or detector.name,
+        paper=detector.about.paper.partition(': "')[0],
         idea=" ".join(idea.split()),
         description=description.strip("\n"),
         reads=detector.reads,
         parameters=_parameters(detector, joined=JOIN in name),
         needs=_needs(detector),
-        settings=tuple(str(setting) for setting in detector.settings),
-        cost=detector.cost,
+        settings=tuple(str(setting) for setting in settings_of(detector)),
+        cost=detector.about.cost,
         python_example=sections.get("Examples", ""),
         reference=sections.get("References", ""),
         is_step=issubclass(detector_class(cls.name), Step),
@@ -81,7 +81,7 @@ def _parameters(detector: Detector, joined: bool) -> tuple[CardParameter, ...]:
     own = {}
     for key, value in detector.get_params().items():
         plain = list(value) if isinstance(value, tuple) else value
-        own[key] = CardParameter(key, plain, detector.parameters[key])
+        own[key] = CardParameter(key, plain, detector.about.parameters[key])
     if joined and isinstance(detector, Step):
         inner = _parameters(detector.scorer, isinstance(detector.scorer, Step))
         del own["score"]
@@ -91,11 +91,11 @@ def _parameters(detector: Detector, joined: bool) -> tuple[CardParameter, ...]:
 
 def _needs(detector: Detector) -> tuple[str, ...]:
     needs = [f"arrays: {', '.join(detector.reads)}"]
-    if detector.needs_fit:
-        labels = ", with labels" if detector.needs_labels else ""
-        needs.append(f"fit on {detector.fitted_on} outputs{labels}")
-    if detector.reads_in_fit:
-        needs.append(f"arrays for fit: {', '.join(detector.reads_in_fit)}")
-    if detector.needs_head:
+    if detector._needs_fit:
+        labels = ", with labels" if detector._needs_labels else ""
+        needs.append(f"fit on {detector.about.fitted_on} outputs{labels}")
+    if others := detector._arrays_in_fit[len(detector.reads) :]:
+        needs.append(f"arrays for fit: {', '.join(others)}")
+    if detector._needs_head:
         needs.append("the network's last layer (head) for fit")
     return tuple(needs)

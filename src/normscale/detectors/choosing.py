@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.dataframes import read_dataframe
-from normscale.detectors.base import Detector, OutputsLike
+from normscale.detectors.base import About, Detector, OutputsLike
 from normscale.detectors.formula import SumFormula, offered_formula
+from normscale.detectors.formula_scores import scorer_of
 from normscale.detectors.partial_fit import CommonScale, HeldOutFit, RowSample
 from normscale.detectors.registry import DEFAULT, as_detector, make_detector, register
 from normscale.detectors.step import Score, short_spec
@@ -21,8 +22,9 @@ from normscale.detectors.stream_aware import StreamAware
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs, as_outputs, is_dataframe
 
-MEMBERS = ("present_classes", "centred", "unit+mahalanobis:classes=predicted", "fdbd")
-"""Norm-scaling of the classes that training shows, Energy, Mahalanobis++ and fDBD."""
+MEMBERS = ("centred+present_classes", "centred", "unit+mahalanobis:classes=predicted", "fdbd")
+"""Norm-scaling of the classes that training shows, Energy, Mahalanobis++ and fDBD. The first two centre the logits of a
+row, so that a number added to all of them changes nothing."""
 
 
 @register
@@ -43,15 +45,17 @@ class Ensemble(Detector):
     """
 
     name = "ensemble"
-    title = "Ensemble"
-    paper = "docs/robust.md"
-    cost = "all of its members"
+    about = About(
+        "Ensemble",
+        "docs/robust.md",
+        cost="all of its members",
+        parameters={
+            "detectors": "the members, names separated by commas; by default norm-scaling and centred Energy (logits), "
+            "Mahalanobis++ (features) and fDBD (both, and the head)",
+            "weights": "a number for each member; 1 each where nothing is said",
+        },
+    )
     _reads_again = True
-    parameters = {
-        "detectors": "the members, names separated by commas; by default norm-scaling and centred Energy (logits), "
-        "Mahalanobis++ (features) and fDBD (both, and the head)",
-        "weights": "a number for each member; 1 each where nothing is said",
-    }
 
     class Fitted(NamedTuple):
         scales: tuple[CommonScale, ...]
@@ -65,9 +69,13 @@ class Ensemble(Detector):
                 f"detectors must be names such as 'norm_scaling,energy', or detectors; got {detectors!r}."
             )
         self.members_ = [as_detector(part) for part in parts]
-        odd = next((one for one in self.members_ if one.needs_fit and one.fitted_on != self.fitted_on), None)
+        odd = next(
+            (one for one in self.members_ if one._needs_fit and one.about.fitted_on != self.about.fitted_on), None
+        )
         if odd is not None:
-            raise InvalidInput(f"{odd.name} is fitted on {odd.fitted_on} outputs, an ensemble on training outputs.")
+            raise InvalidInput(
+                f"{odd.name} is fitted on {odd.about.fitted_on} outputs, an ensemble on training outputs."
+            )
         self.detectors = tuple(short_spec(one) for one in self.members_)
         if isinstance(weights, str):
             weights = [_validate.real(float(part), "weights") for part in weights.split(",")]
@@ -80,10 +88,8 @@ class Ensemble(Detector):
             )
         # The scale needs predicted classes, so logits are read in fit also where no member does.
         self.reads = tuple(dict.fromkeys(name for one in self.members_ for name in one.reads))
-        in_fit = (*(name for one in self.members_ for name in one.reads_in_fit), LOGITS)
+        in_fit = (*(name for one in self.members_ for name in one.reads_in_fit or ()), LOGITS)
         self.reads_in_fit = tuple(dict.fromkeys(name for name in in_fit if name not in self.reads))
-        self.needs_labels = any(one.needs_labels for one in self.members_)
-        self.needs_head = any(one.needs_head for one in self.members_)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         members = [copy.deepcopy(dict(one)) if isinstance(one, Mapping) else one for one in self.detectors]
@@ -95,8 +101,8 @@ class Ensemble(Detector):
     def _set_inner(self, inner: dict[str, Detector]) -> None:
         self.members_ = list(inner.values())
 
-    def why_all_rows(self) -> str:
-        found = ((one, one.why_all_rows()) for one in self.members_)
+    def _why_all_rows(self) -> str:
+        found = ((one, one._why_all_rows()) for one in self.members_)
         return next((f"{one.name}: {why}" for one, why in found if why), "")
 
     def _held_out(self) -> HeldOutSum:
@@ -119,9 +125,10 @@ class Ensemble(Detector):
     def _derive(self) -> None:
         if len(self.fitted_.scales) != len(self.members_):
             raise InvalidInput(f"there must be {len(self.members_)} scales, one a member.")
+        self._scorers = [scorer_of(one) for one in self.members_]
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return self._combined([one._score(outputs.only(*one.reads), threads) for one in self.members_])
+        return self._combined([score(outputs, threads) for score in self._scorers])
 
     def _combined(self, columns: Sequence[FloatArray]) -> FloatArray:
         total = np.zeros(columns[0].size)
@@ -129,7 +136,7 @@ class Ensemble(Detector):
             total += weight * scale(column)
         return total
 
-    def formula(self) -> SumFormula | None:
+    def _formula(self) -> SumFormula | None:
         parts = [offered_formula(one) for one in self.members_]
         times = [weight / scale.spread for weight, scale in zip(self.weights, self.fitted_.scales, strict=True)]
         offset = sum(time * scale.centre for time, scale in zip(times, self.fitted_.scales, strict=True))
@@ -173,7 +180,7 @@ class HeldOutSum(HeldOutFit):
             scales.append(CommonScale.of(one.combine(own.values), sample))
             start += one.n_columns
         ensemble = self.ensemble
-        ensemble.widths_ = {name: width for one in ensemble.members_ for name, width in (one.widths_ or {}).items()}
+        ensemble._widths = {name: width for one in ensemble.members_ for name, width in (one._widths or {}).items()}
         ensemble._learn(ensemble.Fitted(tuple(scales)))
 
     def combine(self, columns: FloatArray) -> FloatArray:
@@ -187,15 +194,8 @@ AUTO = "auto"
 """What one types for the default detector where several are named."""
 
 
-class Choice(NamedTuple):
-    """A detector that is not fitted yet, and why it is this one."""
-
-    detector: Detector
-    reason: str
-
-
-def default_detector(arrays: Collection[str], *, head: bool) -> Choice:
-    """The default detector for outputs with these arrays, and with the network's last layer or without.
+def default_detector(arrays: Collection[str], *, head: bool) -> Detector:
+    """The default detector, not fitted yet, for outputs with these arrays and with the network's last layer or without.
 
     It is the stream-aware sum of norm-scaling, centred Energy, Mahalanobis++ and fDBD, as far as the arrays suffice:
     the last needs the head, the last two need features. Rules that choose by comparing detectors on in-distribution
@@ -203,18 +203,22 @@ def default_detector(arrays: Collection[str], *, head: bool) -> Choice:
 
     Examples
     --------
-    >>> default_detector(["logits", "features"], head=True).detector.name
+    >>> default_detector(["logits", "features"], head=True).name
     'stream_aware+ensemble'
-    >>> default_detector(["logits"], head=False)
-    Choice(detector=RobustNormScaling(memory=50.0, prior_weight=5.0, tolerance=0.8), reason='there are logits alone')
+    >>> default_detector(["logits"], head=False).about.reason
+    'the default: there are logits alone'
     """
+    detector: Detector
     if LOGITS not in arrays:
-        return Choice(make_detector("knn"), "there are no logits")
-    if FEATURES not in arrays:
-        return Choice(make_detector(DEFAULT), "there are logits alone")
-    if not head:
-        return Choice(StreamAware(Ensemble(MEMBERS[:3])), "there are logits and features, and no head")
-    return Choice(StreamAware(Ensemble.name), "there are logits, features and the head")
+        detector, reason = make_detector("knn"), "there are no logits"
+    elif FEATURES not in arrays:
+        detector, reason = make_detector(DEFAULT), "there are logits alone"
+    elif not head:
+        detector, reason = StreamAware(Ensemble(MEMBERS[:3])), "there are logits and features, and no head"
+    else:
+        detector, reason = StreamAware(Ensemble.name), "there are logits, features and the head"
+    detector.about = detector.about._replace(reason=f"the default: {reason}")
+    return detector
 
 
 def fit(outputs: OutputsLike) -> Detector:
@@ -223,13 +227,11 @@ def fit(outputs: OutputsLike) -> Detector:
     Examples
     --------
     >>> import normscale as ns
-    >>> ns.fit(ns.load_sample().train).reason
+    >>> ns.fit(ns.load_sample().train).about.reason
     'the default: there are logits, features and the head'
     """
     train, names = read_dataframe(outputs) if is_dataframe(outputs) else (as_outputs(outputs), None)
-    detector, reason = default_detector(train.names, head=train.head is not None)
-    detector.fit(train)
-    detector.reason = f"the default: {reason}"
+    detector = default_detector(train.names, head=train.head is not None).fit(train)
     detector.class_names = names
     return detector
 
@@ -245,15 +247,17 @@ class RobustNormScaling(StreamAware):
     --------
     >>> import normscale as ns
     >>> RobustNormScaling().fit(ns.load_sample().train.logits).stream([[9.0] + [0.0] * 7]).round(2).tolist()
-    [0.68]
+    [0.49]
     """
 
     name = "robust_norm_scaling"
-    title = "Robust Norm-Scaling"
-    paper = "docs/robust.md, after Ravikumar & Roy"
-    cost = "two passes over the logits; in a stream one row after the other"
+    about = About(
+        "Robust Norm-Scaling",
+        "docs/robust.md, after Ravikumar & Roy",
+        cost="two passes over the logits; in a stream one row after the other",
+        parameters={name: StreamAware.about.parameters[name] for name in ("memory", "prior_weight", "tolerance")},
+    )
     default_score = Ensemble.name
-    parameters = {name: StreamAware.parameters[name] for name in ("memory", "prior_weight", "tolerance")}
 
     def __init__(self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8) -> None:
         super().__init__(Ensemble(MEMBERS[:2]), memory, prior_weight, tolerance)

@@ -8,12 +8,13 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
+from normscale.detectors.base import About, Detector
 from normscale.detectors.formula import BoundaryFormula
+from normscale.detectors.formula_scores import BoundaryScores, FormulaScores
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks, lengths
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, HEAD, LOGITS, Head, ModelOutputs
 from normscale.state import Numbers
 
 _SMALLEST = 1e-100
@@ -24,7 +25,7 @@ class ClassDirections(Detector):
     """Base class of detectors that look at features from their mean, along the classes' weights."""
 
     reads = (LOGITS, FEATURES)
-    needs_head = True
+    reads_in_fit = (HEAD,)
 
     class Fitted(NamedTuple):
         weight: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
@@ -34,8 +35,8 @@ class ClassDirections(Detector):
     @property
     def mean_(self) -> FloatArray:
         """The mean of the training features, which the baseline keeps."""
-        assert self.baseline_ is not None  # fit reads logits
-        return self.baseline_.others[FEATURES].mean
+        assert self._baseline is not None  # fit reads logits
+        return self._baseline.others[FEATURES].mean
 
     def _partial(self, rows: ModelOutputs, turn: int) -> Head | None:
         return rows.head
@@ -44,7 +45,7 @@ class ClassDirections(Detector):
         return self.Fitted(total.weight.astype(np.float64))
 
     def _derive(self) -> None:
-        if self.baseline_ is None or self.mean_.size != self.fitted_.weight.shape[1]:
+        if self._baseline is None or self.mean_.size != self.fitted_.weight.shape[1]:
             raise InvalidInput("the mean of the training features must have a number for each feature.")
 
 
@@ -66,9 +67,11 @@ class FDBD(ClassDirections):
     """
 
     name = "fdbd"
-    title = "fDBD"
-    paper = 'Liu & Qin 2024: "Fast Decision Boundary based Out-of-Distribution Detector"'
-    cost = "a matrix product with the last layer"
+    about = About(
+        "fDBD",
+        'Liu & Qin 2024: "Fast Decision Boundary based Out-of-Distribution Detector"',
+        cost="a matrix product with the last layer",
+    )
 
     _closeness: FloatArray
 
@@ -83,16 +86,11 @@ class FDBD(ClassDirections):
             differ = apart > 0.0
             self._closeness[c, differ] = 1.0 / (apart[differ] * (n_classes - 1))
 
-    def formula(self) -> BoundaryFormula:
+    def _formula(self) -> BoundaryFormula:
         return BoundaryFormula(self._closeness, self.mean_, _SMALLEST)
 
-    @by_blocks
-    def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
-        predicted = logits.argmax(axis=1)
-        logits -= logits[np.arange(predicted.size), predicted][:, None]
-        to_boundaries = np.einsum("ij,ij->i", logits, self._closeness[predicted])  # minus the distances
-        features -= self.mean_
-        return to_boundaries / np.maximum(lengths(features), _SMALLEST)
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        return FormulaScores(BoundaryScores(self._formula()), self.reads)(outputs, threads)
 
 
 @register
@@ -113,10 +111,12 @@ class NCI(ClassDirections):
     """
 
     name = "nci"
-    title = "NCI"
-    paper = 'Liu & Qin 2025: "Detecting Out-of-Distribution Through the Lens of Neural Collapse"'
-    cost = "one pass over the features"
-    parameters = {"alpha": "weight of the size of the features, at least 0"}
+    about = About(
+        "NCI",
+        'Liu & Qin 2025: "Detecting Out-of-Distribution Through the Lens of Neural Collapse"',
+        cost="one pass over the features",
+        parameters={"alpha": "weight of the size of the features, at least 0"},
+    )
 
     def __init__(self, alpha: float = 1e-4) -> None:
         self.alpha = _validate.real(alpha, "alpha")

@@ -109,10 +109,6 @@ def class_totals(rows: FloatArray, classes: IntArray) -> tuple[IntArray, FloatAr
     return np.array(list(members), dtype=np.int64), counts, sums
 
 
-_SCORE_ROWS = 512
-_COLUMN_BLOCKS = 8
-
-
 class ClassGaussian(NamedTuple):
     """Class means, and the whitening of the classes' common covariance."""
 
@@ -148,51 +144,10 @@ class ClassGaussian(NamedTuple):
         return cls(classes, means, covariance, vectors[:, used] / np.sqrt(values[used]), amount)
 
 
-class ClassDistance:
-    """Squared Mahalanobis distance to the nearest class mean.
-
-    Features are whitened by one matrix product, and distances in the whitened space are plain Euclidean ones.
-    """
-
-    def __init__(self, gaussian: ClassGaussian) -> None:
-        # Any rotation of the whitened space leaves distances as they are; the one that makes the whitening matrix
-        # lower triangular spares nearly half of the product: the j-th block of columns reads the features from j on.
-        triangular: FloatArray = np.asarray(np.linalg.qr(gaussian.whitening.T, mode="r")).T
-        self.whitening, self._centre = gaussian.whitening, gaussian.means.mean(axis=0)
-        self._means = gaussian.means - self._centre
-        white_means = self._means @ triangular
-        self._squared_norms = np.einsum("ij,ij->i", white_means, white_means)
-        step = -(-triangular.shape[1] // _COLUMN_BLOCKS)
-        self._blocks = [
-            (
-                j,
-                np.ascontiguousarray(triangular[j:, j : j + step]),
-                np.ascontiguousarray(-2.0 * white_means[:, j : j + step].T),
-            )
-            for j in range(0, triangular.shape[1], step)
-        ]
-
-    def squared(self, rows: Rows, name: str) -> FloatArray:
-        """Squared distance of every row to the nearest class mean; shape (n,)."""
-        out = np.empty(rows.shape[0])
-        for a in range(0, rows.shape[0], _SCORE_ROWS):
-            block = np.array(rows[a : a + _SCORE_ROWS], dtype=np.float64)
-            norms = np.zeros(block.shape[0])
-            to_means = np.tile(self._squared_norms, (block.shape[0], 1))
-            with np.errstate(over="ignore", invalid="ignore"):
-                block -= self._centre
-                for j, whitening, means in self._blocks:
-                    white = block[:, j:] @ whitening
-                    to_means += white @ means
-                    norms += np.einsum("ij,ij->i", white, white)
-                out[a : a + _SCORE_ROWS] = norms + to_means.min(axis=1)
-            if not np.isfinite(out[a : a + _SCORE_ROWS]).all():
-                raise _validate.invalid_row_error(rows, name, can_skip=True)
-        return np.maximum(out, 0.0, out=out)
-
-    def formula(self) -> FeatureFormula:
-        """The same as plain arrays."""
-        return FeatureFormula(self._centre, self.whitening, self._means @ self.whitening)
+def distance_formula(gaussian: ClassGaussian) -> FeatureFormula:
+    """The squared Mahalanobis distance to the nearest class mean: in the whitened space plain Euclidean distances."""
+    centre = gaussian.means.mean(axis=0)
+    return FeatureFormula(centre, gaussian.whitening, (gaussian.means - centre) @ gaussian.whitening)
 
 
 def checked_shrinkage(shrinkage: float | str) -> float | str:

@@ -10,7 +10,7 @@ import numpy as np
 from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
-from normscale.detectors.base import Detector, Setting
+from normscale.detectors.base import About, Detector
 from normscale.detectors.class_profiles import ClassMoments
 from normscale.detectors.formula import SumFormula, plain_formula
 from normscale.detectors.partial_fit import ROUNDING, merged
@@ -51,10 +51,12 @@ class KLMatching(Detector):
     """
 
     name = "kl_matching"
-    title = "KL-Matching"
-    paper = 'Hendrycks et al. 2022: "Scaling Out-of-Distribution Detection for Real-World Settings"'
-    cost = "a product of the softmax with a C x C matrix"
-    fitted_on = "validation"
+    about = About(
+        "KL-Matching",
+        'Hendrycks et al. 2022: "Scaling Out-of-Distribution Detection for Real-World Settings"',
+        cost="a product of the softmax with a C x C matrix",
+        fitted_on="validation",
+    )
 
     class Fitted(NamedTuple):
         classes: Annotated[IntArray, Numbers("typical")]
@@ -106,12 +108,12 @@ class StandardisedMaxLogit(Detector):
     """
 
     name = "standardised_max_logit"
-    title = "Standardised MaxLogit"
-    paper = (
+    about = About(
+        "Standardised MaxLogit",
         'Jung et al. 2021: "Standardized Max Logits: A Simple yet Effective Approach for Identifying Unexpected '
-        'Road Obstacles in Urban-Scene Segmentation"'
+        'Road Obstacles in Urban-Scene Segmentation"',
+        cost="two passes over the logits",
     )
-    cost = "two passes over the logits"
 
     class Fitted(NamedTuple):
         means: Annotated[FloatArray, Numbers(LOGITS)]
@@ -161,11 +163,13 @@ class MultiThreshold(Detector):
     """
 
     name = "multi_threshold"
-    title = "Multi-Threshold"
-    paper = "Ravikumar & Roy"
-    cost = "one pass over the logits"
-    settings = (Setting.FROZEN, Setting.PER_CLASS)
-    parameters = {"keep": "share of in-distribution rows of each class to accept"}
+    about = About(
+        "Multi-Threshold",
+        "Ravikumar & Roy",
+        cost="one pass over the logits",
+        parameters={"keep": "share of in-distribution rows of each class to accept"},
+    )
+    _ranks_per_class = True
 
     class Fitted(NamedTuple):
         thresholds: Annotated[FloatArray, Numbers(LOGITS)]
@@ -180,14 +184,14 @@ class MultiThreshold(Detector):
         for chunk in chunks:
             scores.append(msp_score(chunk.logits))
             predicted.append(chunk.predicted)
-        if scores and self.widths_ is not None:
+        if scores and self._widths is not None:
             every = np.concatenate(scores)
-            n_classes = self.widths_[LOGITS]
+            n_classes = self._widths[LOGITS]
             thresholds = thresholds_per_class(every, np.concatenate(predicted), n_classes, self.keep)
             self._learn(self.Fitted(thresholds))
             self.threshold_ = Threshold(0.0, keep=self.keep, n=int(every.size))
 
-    def why_all_rows(self) -> str:
+    def _why_all_rows(self) -> str:
         return "its thresholds are quantiles of all training scores"
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
@@ -195,5 +199,5 @@ class MultiThreshold(Detector):
         excess -= self.fitted_.thresholds[outputs.predicted]
         return excess
 
-    def formula(self) -> SumFormula:
+    def _formula(self) -> SumFormula:
         return SumFormula(((1.0, plain_formula("log_odds")),), self.fitted_.thresholds)

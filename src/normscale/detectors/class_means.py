@@ -7,13 +7,13 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
+from normscale.detectors.base import About, Detector
 from normscale.detectors.class_gaussian import class_totals
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, lengths, unit_rows
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, HEAD, LABELS, LOGITS, Head, ModelOutputs
 from normscale.scores import energy_score
 from normscale.state import Numbers
 
@@ -65,14 +65,14 @@ class SHE(Detector):
     """
 
     name = "she"
-    title = "SHE"
-    paper = (
+    about = About(
+        "SHE",
         'Zhang et al. 2023: "Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization '
-        'with Modern Hopfield Energy"'
+        'with Modern Hopfield Energy"',
+        cost="one pass over the features",
     )
-    cost = "one pass over the features"
     reads = (LOGITS, FEATURES)
-    needs_labels = True
+    reads_in_fit = (LABELS,)
 
     class Fitted(NamedTuple):
         patterns: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
@@ -121,14 +121,14 @@ class CADRef(Detector):
     """
 
     name = "cadref"
-    title = "CADRef"
-    paper = (
+    about = About(
+        "CADRef",
         'Ling et al. 2025: "CADRef: Robust Out-of-Distribution Detection via Class-Aware Decoupled Relative '
-        'Feature Leveraging"; the form with Energy'
+        'Feature Leveraging"; the form with Energy',
+        cost="one pass over logits and features",
     )
-    cost = "one pass over logits and features"
     reads = (LOGITS, FEATURES)
-    needs_head = True
+    reads_in_fit = (HEAD,)
 
     class Fitted(NamedTuple):
         signs: Annotated[FloatArray, Numbers(LOGITS, FEATURES)]
@@ -187,14 +187,14 @@ class CORE(Detector):
     """
 
     name = "core"
-    title = "CORE"
-    paper = (
+    about = About(
+        "CORE",
         'Yang, Kim & Bahk 2026: "CORE: Robust Out-of-Distribution Detection via Confidence and Orthogonal '
-        'Residual Scoring"'
+        'Residual Scoring"',
+        cost="a matrix product with a basis of the last layer's weights",
     )
-    cost = "a matrix product with a basis of the last layer's weights"
     reads = (LOGITS, FEATURES)
-    needs_head = True
+    reads_in_fit = (HEAD,)
     _reads_again = True
 
     class Fitted(NamedTuple):

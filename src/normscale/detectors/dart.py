@@ -8,7 +8,7 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, Setting
+from normscale.detectors.base import About, Detector
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, lengths
 from normscale.errors import InvalidInput
@@ -48,16 +48,15 @@ class DART(Detector):
     """
 
     name = "dart"
-    title = "DART"
-    paper = (
+    about = About(
+        "DART",
         'Lee et al. 2026: "Tracking the Discriminative Axis: Dual Prototypes for Test-Time OOD Detection Under '
-        'Covariate Shift"'
+        'Covariate Shift"',
+        cost="two distances a row; in a stream one row after the other",
+        parameters={"memory": "rows of one kind after which a prototype has moved two thirds of the way"},
     )
-    cost = "two distances a row; in a stream one row after the other"
     reads = (LOGITS, FEATURES)
-    settings = (Setting.FROZEN, Setting.STREAM)
-    holds_threshold_in_stream = False
-    parameters = {"memory": "rows of one kind after which a prototype has moved two thirds of the way"}
+    _holds_threshold_in_stream = False
     _reads_again = True
 
     class Fitted(NamedTuple):
@@ -94,8 +93,8 @@ class DART(Detector):
         if turn == 0:
             self._fitting = float(total.mean[0] + total.std[0])  # the Energy above which a row counts as OoD
             return None
-        assert self.baseline_ is not None  # fit reads logits
-        moments = self.baseline_.others[FEATURES]
+        assert self._baseline is not None  # fit reads logits
+        moments = self._baseline.others[FEATURES]
         factor = scale_factor(moments)
         inside, outside = ((one.mean - moments.mean) * factor for one in total)
         return self.Fitted(self._fitting, moments.mean, factor, inside, outside)

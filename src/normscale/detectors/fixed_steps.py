@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from normscale import _kernels, _validate
+from normscale.detectors.base import About
 from normscale.detectors.formula import FeatureFormula, Formula, LogitFormula, SumFormula
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
@@ -20,7 +21,7 @@ class Centred(Step):
 
     Softmax, and so training, cannot see a number that is added to all logits of a row. On some networks it varies from
     input to input and is larger for OoD inputs: then Energy and the largest logit are upside down. Without it they are
-    not; on networks that keep it still, nothing changes.
+    not; on networks that keep it still, nothing changes. The last layer is centred, too, for scores that read it.
 
     Examples
     --------
@@ -29,13 +30,15 @@ class Centred(Step):
     """
 
     name = "centred"
-    title = "Centred"
-    paper = "docs/robust.md"
-    cost = "one more pass over the logits"
+    about = About(
+        "Centred",
+        "docs/robust.md",
+        cost="one more pass over the logits",
+        parameters={"score": "the detector that scores the centred logits; it may read features, too"},
+    )
     default_score = "energy"
     own_reads = (LOGITS,)
-    learns_nothing = logits_alone = True
-    parameters = {"score": "the detector that scores the centred logits; it reads logits alone"}
+    learns_nothing = True
 
     def __init__(self, score: Score = "energy") -> None:
         self._score_by(score)
@@ -44,9 +47,16 @@ class Centred(Step):
         rows = _kernels.less_row_means(outputs.logits)
         if not np.isfinite(rows).all():
             raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
-        return ModelOutputs._trusted({LOGITS: rows}, outputs.labels)
+        found = replaced(outputs, LOGITS, rows)
+        return (
+            found
+            if outputs.head is None
+            else ModelOutputs._trusted(
+                {name: found.array(name) for name in found.names}, found.labels, outputs.head.centred()
+            )
+        )
 
-    def formula(self) -> Formula | None:
+    def _formula(self) -> Formula | None:
         return _centred_formula(self._scorer_formula())
 
 
@@ -77,16 +87,16 @@ class Tempered(Step):
     """
 
     name = "tempered"
-    title = "Tempered"
-    paper = (
+    about = About(
+        "Tempered",
         'Liang, Li & Srikant 2018: "Enhancing The Reliability of Out-of-distribution Image Detection in Neural '
-        'Networks"'
+        'Networks"',
+        cost="one pass over the logits, and the score",
+        parameters={"score": "the detector that scores the new logits", "temperature": "divides the logits"},
     )
-    cost = "one pass over the logits, and the score"
     default_score = "msp"
     own_reads = (LOGITS,)
     learns_nothing = True
-    parameters = {"score": "the detector that scores the new logits", "temperature": "divides the logits"}
 
     def __init__(self, score: Score = "msp", temperature: float = 1000.0) -> None:
         self._score_by(score)
@@ -98,7 +108,7 @@ class Tempered(Step):
             np.divide(block, self.temperature, out=logits[place])
         return replaced(outputs, LOGITS, logits)
 
-    def formula(self) -> Formula | None:
+    def _formula(self) -> Formula | None:
         inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
         if isinstance(inner, LogitFormula):
             return self._tempered(inner)
@@ -128,18 +138,20 @@ class Unit(Step):
     """
 
     name = "unit"
-    title = "Unit length"
-    paper = 'Mueller & Hein 2025: "Mahalanobis++: Improving OOD Detection via Feature Normalization"'
-    cost = "one more pass over the features"
+    about = About(
+        "Unit length",
+        'Mueller & Hein 2025: "Mahalanobis++: Improving OOD Detection via Feature Normalization"',
+        cost="one more pass over the features",
+        parameters={"score": "the detector that scores the scaled features: any that reads features"},
+    )
     default_score = "mahalanobis"
     own_reads = (FEATURES,)
     writes = (FEATURES,)
     learns_nothing = True
-    parameters = {"score": "the detector that scores the scaled features: any that reads features"}
 
     def __init__(self, score: Score = "mahalanobis") -> None:
         self._score_by(score)
-        self.title = _TITLES.get(self.scorer.name, self.title)
+        self.about = self.about._replace(title=_TITLES.get(self.scorer.name, self.about.title))
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         unit = np.empty(outputs.features.shape)
@@ -147,6 +159,6 @@ class Unit(Step):
             unit[where] = unit_rows(block)
         return replaced(outputs, FEATURES, unit)
 
-    def formula(self) -> FeatureFormula | None:
+    def _formula(self) -> FeatureFormula | None:
         inner = self._scorer_formula()
         return inner._replace(unit=True) if isinstance(inner, FeatureFormula) else None

@@ -146,20 +146,20 @@ def formula_of(detector: Detector) -> Formula:
 
 def offered_formula(detector: Detector) -> Formula | None:
     """The formula that a fitted detector offers; None where it inherits one and scores otherwise."""
-    return detector.formula() if _works_as_its_formula(type(detector), "formula", "_score", "_score_at") else None
+    return detector._formula() if _works_as_its_formula(type(detector), "_formula", "_score", "_score_at") else None
 
 
 def offered_moments(detector: Detector) -> MomentFormula | None:
     """The moments that a fitted detector offers; None where it inherits them and streams otherwise."""
-    works = _works_as_its_formula(type(detector), "moment_formula", "_step", "_prepare")
-    return detector.moment_formula() if works else None
+    works = _works_as_its_formula(type(detector), "_moment_formula", "_step", "_prepare")
+    return detector._moment_formula() if works else None
 
 
 def moment_formula_of(detector: Detector) -> MomentFormula:
     """The moments that a graph can carry from batch to batch, and how it scores by them as ``detector.stream`` does."""
     detector._require_fitted()
     why = "it has no running statistics"
-    if detector.has_running_statistics:
+    if detector._runs:
         formula = offered_moments(detector)
         if formula is not None:
             return formula
@@ -182,9 +182,7 @@ def _works_as_its_formula(cls: type[Detector], offer: str, *ways: str) -> bool:
 
 def logit_limits_of(detector: Detector) -> tuple[float, float] | None:
     """The logits beyond which a row is flagged whatever its score is; None where there are no such limits."""
-    if detector.baseline_ is None or LOGITS not in detector.reads:
-        return None
-    low, high = detector.baseline_.logit_limits()
+    low, high = detector._logit_limits
     return (low, high) if np.isfinite(low) else None
 
 
@@ -199,7 +197,7 @@ def limits_of(detector: Detector) -> FloatArray | None:
     values = detector.threshold_.per_class
     limits = np.array([detector.threshold_.value] if values is None else values, dtype=np.float64)
     size = np.abs(np.where(np.isfinite(limits), limits, 0.0))
-    formula = detector.formula()
+    formula = detector._formula()
     if isinstance(formula, RectifiedFormula):
         formula = formula.then
     if isinstance(formula, SumFormula):

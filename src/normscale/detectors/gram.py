@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import About, Detector, join
 from normscale.detectors.mahalanobis import layer_names
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
@@ -62,15 +62,15 @@ class Gram(Detector):
     """
 
     name = "gram"
-    title = "Gram"
-    paper = (
-        'Sastry & Oore 2020: "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices"'
+    about = About(
+        "Gram",
+        'Sastry & Oore 2020: "Detecting Out-of-Distribution Examples with In-distribution Examples and Gram Matrices"',
+        cost="a pass over each layer for each power",
+        parameters={
+            "layers": "names of the arrays that are looked at",
+            "powers": "orders of the Gram matrices, 1 to this",
+        },
     )
-    cost = "a pass over each layer for each power"
-    parameters = {
-        "layers": "names of the arrays that are looked at",
-        "powers": "orders of the Gram matrices, 1 to this",
-    }
 
     class Fitted(NamedTuple):
         layers: tuple[GramLayer, ...]
@@ -137,7 +137,7 @@ class Gram(Detector):
 
     def _derive(self) -> None:
         widths = [layer.bounds.shape[-1] for layer in self.fitted_.layers]
-        if self.widths_ is not None and widths != [self.widths_[name] for name in self.layers]:
+        if self._widths is not None and widths != [self._widths[name] for name in self.layers]:
             raise InvalidInput("there must be bounds for each layer, with a column for each channel.")
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
+from normscale.detectors.base import About
 from normscale.detectors.formula import LogitFormula, RectifiedFormula, SumFormula, arrays_of
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
-from normscale.detectors.step import HEAD, HeadStep, PercentileStep, Score, percentile_of
+from normscale.detectors.step import DECLARED_HEAD, HeadStep, PercentileStep, Score, percentile_of
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.state import Numbers
@@ -36,16 +37,18 @@ class ReAct(PercentileStep):
     """
 
     name = "react"
-    title = "ReAct"
-    paper = 'Sun, Guo & Li 2021: "ReAct: Out-of-distribution Detection With Rectified Activations"'
-    cost = "the last layer, and the score"
-    parameters = {
-        "score": _SCORE,
-        "percentile": "of the training activations, 0 to 100; what lies above is cut off. The paper's is 90",
-    }
+    about = About(
+        "ReAct",
+        'Sun, Guo & Li 2021: "ReAct: Out-of-distribution Detection With Rectified Activations"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "percentile": "of the training activations, 0 to 100; what lies above is cut off. The paper's is 90",
+        },
+    )
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
         limit: float
 
     fitted_: Fitted
@@ -60,7 +63,7 @@ class ReAct(PercentileStep):
     def _logits(self, *blocks: FloatArray) -> FloatArray:
         return self.fitted_.head.logits(np.minimum(blocks[0], self.fitted_.limit))
 
-    def formula(self) -> RectifiedFormula | None:
+    def _formula(self) -> RectifiedFormula | None:
         inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
         if not isinstance(inner, (LogitFormula, SumFormula)) or arrays_of(inner) != {LOGITS}:
             return None
@@ -87,17 +90,19 @@ class VRA(PercentileStep):
     """
 
     name = "vra"
-    title = "VRA"
-    paper = 'Xu et al. 2023: "VRA: Variational Rectified Activation for Out-of-distribution Detection"'
-    cost = "the last layer, and the score"
-    parameters = {
-        "score": _SCORE,
-        "lower": "percentile of the training activations; what lies below becomes 0",
-        "upper": "percentile of the training activations; what lies above is cut off",
-    }
+    about = About(
+        "VRA",
+        'Xu et al. 2023: "VRA: Variational Rectified Activation for Out-of-distribution Detection"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "lower": "percentile of the training activations; what lies below becomes 0",
+            "upper": "percentile of the training activations; what lies above is cut off",
+        },
+    )
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
         lower: float
         upper: float
 
@@ -141,18 +146,20 @@ class DICE(HeadStep):
     """
 
     name = "dice"
-    title = "DICE"
-    paper = 'Sun & Li 2022: "DICE: Leveraging Sparsification for Out-of-Distribution Detection"'
-    cost = "the last layer, and the score"
-    parameters = {
-        "score": _SCORE,
-        "percentile": "of the weights' contributions in training; weights up to it become 0. The authors take 90 for "
-        "CIFAR and 70 for ImageNet",
-    }
+    about = About(
+        "DICE",
+        'Sun & Li 2022: "DICE: Leveraging Sparsification for Out-of-Distribution Detection"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "percentile": "of the weights' contributions in training; weights up to it become 0. The authors take 90 "
+            "for CIFAR and 70 for ImageNet",
+        },
+    )
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
-        sparse_head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
+        sparse_head: Annotated[Head, DECLARED_HEAD]
 
     fitted_: Fitted
 
@@ -194,17 +201,19 @@ class OptFS(PercentileStep):
     """
 
     name = "optfs"
-    title = "OptFS"
-    paper = 'Zhao et al. 2024: "Towards Optimal Feature-Shaping Methods for Out-of-Distribution Detection"'
-    cost = "the last layer, and the score"
+    about = About(
+        "OptFS",
+        'Zhao et al. 2024: "Towards Optimal Feature-Shaping Methods for Out-of-Distribution Detection"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": "the detector that scores the new logits; the paper takes the new logit of the predicted class",
+            "bins": "how many sizes of features have a weight of their own",
+        },
+    )
     default_score = "max_logit"
-    parameters = {
-        "score": "the detector that scores the new logits; the paper takes the new logit of the predicted class",
-        "bins": "how many sizes of features have a weight of their own",
-    }
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
         low: float
         """The smallest number with a bin."""
         width: Annotated[float, Numbers(above=0.0)]

@@ -8,12 +8,12 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
+from normscale.detectors.base import About, Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks
 from normscale.metrics.temperature import Slopes, TemperatureSearch, slopes
-from normscale.outputs import FEATURES, LOGITS, PERTURBED_LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LABELS, LOGITS, PERTURBED_LOGITS, ModelOutputs
 from normscale.scores import entropy_score, gen_score, msp_score, scaled_scores
 from normscale.state import Numbers
 
@@ -22,21 +22,20 @@ class PlainScore(Detector):
     """Base class: ``weight * kind(z / temperature)``, one kernel for all of them."""
 
     kind: ClassVar[str] = "log_odds"
-    cost = "one pass over the logits"
-    needs_fit = False
-    parameters = {"temperature": "divides the logits"}
+    about = About(cost="one pass over the logits", parameters={"temperature": "divides the logits"})
+    reads_in_fit = None
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = _validate.positive(temperature, "temperature")
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        (name,), formula = self.reads, self.formula()
+        (name,), formula = self.reads, self._formula()
         rows = outputs.array(name)
         factor = np.full(rows.shape[1], formula.factor[0])
         scores = scaled_scores(rows, np.zeros(rows.shape[1]), factor, self.kind, threads, name=name)
         return scores if formula.weight == 1.0 else formula.weight * scores
 
-    def formula(self) -> LogitFormula:
+    def _formula(self) -> LogitFormula:
         return plain_formula(self.kind, self.temperature)
 
 
@@ -51,8 +50,9 @@ class MSP(PlainScore):
     """
 
     name = "msp"
-    title = "MSP"
-    paper = 'Hendrycks & Gimpel 2017: "A Baseline for Detecting Misclassified and Out-of-Distribution Examples"'
+    about = About(
+        "MSP", 'Hendrycks & Gimpel 2017: "A Baseline for Detecting Misclassified and Out-of-Distribution Examples"'
+    )
 
 
 @register
@@ -69,12 +69,12 @@ class ODIN(PlainScore):
     """
 
     name = "odin"
-    title = "ODIN"
-    paper = (
+    about = About(
+        "ODIN",
         'Liang, Li & Srikant 2018: "Enhancing the Reliability of Out-of-distribution Image Detection in Neural '
-        'Networks"'
+        'Networks"',
+        cost="one pass over the perturbed logits, which cost a gradient and a second forward pass",
     )
-    cost = "one pass over the perturbed logits, which cost a gradient and a second forward pass"
     reads = (PERTURBED_LOGITS,)
 
     def __init__(self, temperature: float = 1000.0) -> None:
@@ -92,10 +92,12 @@ class MaxLogit(PlainScore):
     """
 
     name = "max_logit"
-    title = "MaxLogit"
-    paper = 'Hendrycks et al. 2022: "Scaling Out-of-Distribution Detection for Real-World Settings"'
+    about = About(
+        "MaxLogit",
+        'Hendrycks et al. 2022: "Scaling Out-of-Distribution Detection for Real-World Settings"',
+        parameters={},
+    )
     kind = "max"
-    parameters = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,11 +114,10 @@ class Energy(PlainScore):
     """
 
     name = "energy"
-    title = "Energy"
-    paper = 'Liu et al. 2020: "Energy-based Out-of-distribution Detection"'
+    about = About("Energy", 'Liu et al. 2020: "Energy-based Out-of-distribution Detection"')
     kind = "log_sum_exp"
 
-    def formula(self) -> LogitFormula:
+    def _formula(self) -> LogitFormula:
         return plain_formula(self.kind, self.temperature, self.temperature)
 
 
@@ -135,13 +136,13 @@ class Entropy(Detector):
     """
 
     name = "entropy"
-    title = "Entropy"
-    paper = (
+    about = About(
+        "Entropy",
         'Chan, Rottmann & Gottschalk 2021: "Entropy Maximization and Meta Classification for Out-of-Distribution '
-        'Detection in Semantic Segmentation"'
+        'Detection in Semantic Segmentation"',
+        cost="one pass over the logits",
     )
-    cost = "one pass over the logits"
-    needs_fit = False
+    reads_in_fit = None
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return entropy_score(outputs.logits, threads=threads)
@@ -164,14 +165,16 @@ class GEN(Detector):
     """
 
     name = "gen"
-    title = "GEN"
-    paper = 'Liu, Lochman & Zach 2023: "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection"'
-    cost = "one pass over the logits, two powers per class"
-    needs_fit = False
-    parameters = {
-        "gamma": "the power, above 0 and at most 1; small ones make the tail of the softmax count",
-        "top": "how many of the largest probabilities count; all where there are fewer classes",
-    }
+    about = About(
+        "GEN",
+        'Liu, Lochman & Zach 2023: "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection"',
+        cost="one pass over the logits, two powers per class",
+        parameters={
+            "gamma": "the power, above 0 and at most 1; small ones make the tail of the softmax count",
+            "top": "how many of the largest probabilities count; all where there are fewer classes",
+        },
+    )
+    reads_in_fit = None
 
     def __init__(self, gamma: float = 0.1, top: int = 100) -> None:
         self.gamma = _validate.fraction(gamma, "gamma", allow_one=True)
@@ -199,12 +202,14 @@ class GradNorm(Detector):
     """
 
     name = "gradnorm"
-    title = "GradNorm"
-    paper = 'Huang, Geng & Li 2021: "On the Importance of Gradients for Detecting Distributional Shifts in the Wild"'
-    cost = "one pass over logits and features"
+    about = About(
+        "GradNorm",
+        'Huang, Geng & Li 2021: "On the Importance of Gradients for Detecting Distributional Shifts in the Wild"',
+        cost="one pass over logits and features",
+        parameters={"temperature": "divides the logits"},
+    )
     reads = (LOGITS, FEATURES)
-    needs_fit = False
-    parameters = {"temperature": "divides the logits"}
+    reads_in_fit = None
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = _validate.positive(temperature, "temperature")
@@ -235,11 +240,13 @@ class TemperatureScaling(Detector):
     """
 
     name = "temperature_scaling"
-    title = "Temperature Scaling"
-    paper = 'Guo et al. 2017: "On Calibration of Modern Neural Networks"'
-    cost = "one pass over the logits"
-    fitted_on = "validation"
-    needs_labels = True
+    about = About(
+        "Temperature Scaling",
+        'Guo et al. 2017: "On Calibration of Modern Neural Networks"',
+        cost="one pass over the logits",
+        fitted_on="validation",
+    )
+    reads_in_fit = (LABELS,)
 
     class Fitted(NamedTuple):
         temperature: Annotated[float, Numbers(above=0.0)]
@@ -262,5 +269,5 @@ class TemperatureScaling(Detector):
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         return msp_score(outputs.logits, self.fitted_.temperature, threads=threads)
 
-    def formula(self) -> LogitFormula:
+    def _formula(self) -> LogitFormula:
         return plain_formula("log_odds", self.fitted_.temperature)

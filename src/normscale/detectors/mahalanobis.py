@@ -10,14 +10,15 @@ from numpy.typing import ArrayLike
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, join
-from normscale.detectors.class_gaussian import ClassDistance, ClassGaussian, ClassSums, checked_shrinkage
+from normscale.detectors.base import About, Detector, join
+from normscale.detectors.class_gaussian import ClassGaussian, ClassSums, checked_shrinkage, distance_formula
 from normscale.detectors.formula import FeatureFormula
+from normscale.detectors.formula_scores import NearestMean
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments
-from normscale.outputs import ATTACKED, FEATURES, LOGITS, ModelOutputs, check_name
+from normscale.outputs import ATTACKED, FEATURES, LABELS, LOGITS, ModelOutputs, check_name
 from normscale.state import Numbers
 
 
@@ -85,26 +86,26 @@ class Mahalanobis(Detector):
     """
 
     name = "mahalanobis"
-    title = "Mahalanobis"
-    paper = (
+    about = About(
+        "Mahalanobis",
         'Lee et al. 2018: "A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial '
-        'Attacks"'
+        'Attacks"',
+        cost="two matrix products with each layer",
+        parameters={
+            "layers": "names of the arrays in which distances are measured; features is the penultimate layer",
+            "shrinkage": "of the covariance towards the identity, 0 to 1, or oas",
+            "weights": "how several layers become one score: uniform, attacks, or numbers",
+            "classes": "of training rows: labels or predicted",
+        },
     )
-    cost = "two matrix products with each layer"
-    needs_labels = True
-    parameters = {
-        "layers": "names of the arrays in which distances are measured; features is the penultimate layer",
-        "shrinkage": "of the covariance towards the identity, 0 to 1, or oas",
-        "weights": "how several layers become one score: uniform, attacks, or numbers",
-        "classes": "of training rows: labels or predicted",
-    }
+    reads_in_fit: tuple[str, ...] = (LABELS,)
 
     class Fitted(NamedTuple):
         layer_weights: FloatArray
         gaussians: tuple[ClassGaussian, ...]
 
     fitted_: Fitted
-    distances_: list[ClassDistance]
+    distances_: list[NearestMean]
 
     def __init__(
         self,
@@ -124,10 +125,9 @@ class Mahalanobis(Detector):
         self.reads = self.layers
         self._reads_again = len(self.layers) > 1 and self.weights == "uniform"
         self.classes = _validate.one_of(classes, "classes", ("labels", "predicted"))
-        self.needs_labels = self.classes == "labels"
         attacked = [ATTACKED + name for name in self.layers] if self.weights == "attacks" else []
-        logits = [LOGITS] if not self.needs_labels and LOGITS not in self.layers else []
-        self.reads_in_fit = (*attacked, *logits)
+        classes = LABELS if self.classes == "labels" else LOGITS
+        self.reads_in_fit = (*attacked, *([classes] if classes not in self.layers else []))
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         if self.weights != "attacks" or len(self.layers) == 1:
@@ -140,13 +140,13 @@ class Mahalanobis(Detector):
         weights = logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
         self._learn(self.fitted_._replace(layer_weights=weights))
 
-    def why_all_rows(self) -> str:
+    def _why_all_rows(self) -> str:
         return "its weights are regressed on all rows" if self.weights == "attacks" and len(self.layers) > 1 else ""
 
     def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         if turn == 1:  # the distances are known: how far do they vary?
             return RunningMoments(len(self.layers)).update(self._all_distances(rows))
-        classes = rows.labels if self.needs_labels else rows.predicted
+        classes = rows.labels if self._needs_labels else rows.predicted
         assert classes is not None  # the contract checked it
         return [ClassSums(name).add(rows.array(name), classes) for name in self.layers]
 
@@ -163,24 +163,24 @@ class Mahalanobis(Detector):
 
     def _all_distances(self, outputs: ModelOutputs, prefix: str = "") -> FloatArray:
         """Squared distances in every layer; (n, n_layers)."""
-        columns = [
-            distance.squared(outputs.array(prefix + name), prefix + name)
-            for name, distance in zip(self.layers, self.distances_, strict=True)
-        ]
-        return np.stack(columns, axis=1)
+        columns = np.empty((len(outputs), len(self.layers)))
+        for column, name, distance in zip(columns.T, self.layers, self.distances_, strict=True):
+            column[:] = distance.squared(outputs.array(prefix + name))
+            if not np.isfinite(column).all():
+                raise _validate.invalid_row_error(outputs.array(prefix + name), prefix + name, can_skip=True)
+        return columns
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        if len(self.layers) == 1:
-            return self.distances_[0].squared(outputs.array(self.layers[0]), self.layers[0])
-        return self._all_distances(outputs) @ self.fitted_.layer_weights
+        distances = self._all_distances(outputs)
+        return distances[:, 0] if len(self.layers) == 1 else distances @ self.fitted_.layer_weights
 
-    def formula(self) -> FeatureFormula | None:
-        return self.distances_[0].formula() if len(self.layers) == 1 else None
+    def _formula(self) -> FeatureFormula | None:
+        return distance_formula(self.fitted_.gaussians[0]) if len(self.layers) == 1 else None
 
     def _derive(self) -> None:
-        self.distances_ = [ClassDistance(one) for one in self.fitted_.gaussians]
+        self.distances_ = [NearestMean(distance_formula(one)) for one in self.fitted_.gaussians]
         widths = [one.means.shape[1] for one in self.fitted_.gaussians]
-        if self.widths_ is not None and widths != [self.widths_[name] for name in self.layers]:
+        if self._widths is not None and widths != [self._widths[name] for name in self.layers]:
             raise InvalidInput("there must be means for each layer, with a column for each feature.")
         if self.fitted_.layer_weights.shape != (len(self.layers),):
             raise InvalidInput(f"weights must be {len(self.layers)} numbers.")
@@ -194,7 +194,7 @@ class MahalanobisLayers(Mahalanobis):
     """
 
     name = "mahalanobis_layers"
-    title = "Mahalanobis, all layers"
+    about = About("Mahalanobis, all layers")
 
     def __init__(
         self,
@@ -230,12 +230,14 @@ class RelativeMahalanobis(Detector):
     """
 
     name = "relative_mahalanobis"
-    title = "Relative Mahalanobis"
-    paper = 'Ren et al. 2021: "A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection"'
-    cost = "four matrix products with the features"
+    about = About(
+        "Relative Mahalanobis",
+        'Ren et al. 2021: "A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection"',
+        cost="four matrix products with the features",
+        parameters={"shrinkage": "of the covariance within classes towards the identity, 0 to 1, or oas"},
+    )
     reads = (FEATURES,)
-    needs_labels = True
-    parameters = {"shrinkage": "of the covariance within classes towards the identity, 0 to 1, or oas"}
+    reads_in_fit: tuple[str, ...] = (LABELS,)
 
     class Fitted(NamedTuple):
         centre: Annotated[FloatArray, Numbers(FEATURES)]

@@ -9,13 +9,16 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import About, Detector, join
 from normscale.detectors.feature_bank import FeatureBank
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks, unit_rows
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.scores import energy_score
 from normscale.state import Numbers
+
+_MOST_NEIGHBOURS = 50
+"""The k of automatic choice where there are many training rows."""
 
 
 @register
@@ -33,23 +36,28 @@ class KNN(Detector):
     """
 
     name = "knn"
-    title = "KNN"
-    paper = 'Sun et al. 2022: "Out-of-Distribution Detection with Deep Nearest Neighbors"'
-    cost = "a matrix product with the bank, and a partial sort"
+    about = About(
+        "KNN",
+        'Sun et al. 2022: "Out-of-Distribution Detection with Deep Nearest Neighbors"',
+        cost="a matrix product with the bank, and a partial sort",
+        parameters={
+            "k": "which neighbour counts; a bank of fewer rows uses its last. By default a tenth of the rows of a "
+            "class, at most 50: beyond that neighbours are of other classes. The paper takes 50 for CIFAR-10, 200 for "
+            "CIFAR-100 and 1000 for ImageNet"
+        },
+    )
     reads: tuple[str, ...] = (FEATURES,)
-    parameters = {
-        "k": "which neighbour counts; a bank of fewer rows uses its last. The paper takes 50 for CIFAR-10, 200 for "
-        "CIFAR-100 and 1000 for ImageNet; no OoD data chooses it here"
-    }
 
     class Fitted(NamedTuple):
         bank: Annotated[Rows, Numbers("rows", FEATURES)]
 
     fitted_: Any
     bank_: FeatureBank
+    k_: int
+    """The neighbour that counts."""
 
-    def __init__(self, k: int = 50) -> None:
-        self.k = _validate.at_least(k, "k", 1)
+    def __init__(self, k: int | None = None) -> None:
+        self.k = None if k is None else _validate.at_least(k, "k", 1)
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         train = join(chunks)
@@ -64,11 +72,14 @@ class KNN(Detector):
 
     @by_blocks
     def _score(self, features: FloatArray) -> FloatArray:
-        return self.bank_.distances(unit_rows(features), min(self.k, len(self.bank_)))
+        return self.bank_.distances(unit_rows(features), self.k_)
 
     def _derive(self) -> None:
         bank, *weights = self.fitted_
         self.bank_ = FeatureBank(bank, weights[0] if weights else np.ones(len(bank)))
+        present = 1 if self._baseline is None else int(np.count_nonzero(self._baseline.predicted))
+        usual = min(max(len(bank) // (10 * present), 1), _MOST_NEIGHBOURS)
+        self.k_ = min(usual if self.k is None else self.k, len(bank))
 
 
 @register
@@ -87,16 +98,18 @@ class NNGuide(KNN):
     """
 
     name = "nnguide"
-    title = "NNGuide"
-    paper = 'Park, Jung & Teoh 2023: "Nearest Neighbor Guidance for Out-of-Distribution Detection"'
+    about = About(
+        "NNGuide",
+        'Park, Jung & Teoh 2023: "Nearest Neighbor Guidance for Out-of-Distribution Detection"',
+        parameters={"k": "how many of the largest similarities count; 10 is what pytorch-ood takes"},
+    )
     reads = (LOGITS, FEATURES)
-    parameters = {"k": "how many of the largest similarities count; 10 is what pytorch-ood takes"}
 
     class Fitted(NamedTuple):
         bank: Annotated[Rows, Numbers("rows", FEATURES)]
         energies: Annotated[FloatArray, Numbers("rows")]
 
-    def __init__(self, k: int = 10) -> None:
+    def __init__(self, k: int | None = 10) -> None:
         super().__init__(k)
 
     def _bank(self, rows: Rows, train: ModelOutputs) -> Fitted:
@@ -104,5 +117,5 @@ class NNGuide(KNN):
 
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
-        guidance = self.bank_.largest_products(unit_rows(features), min(self.k, len(self.bank_))).mean(axis=1)
+        guidance = self.bank_.largest_products(unit_rows(features), self.k_).mean(axis=1)
         return energy_score(logits) * guidance

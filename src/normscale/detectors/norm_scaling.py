@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
-from normscale._kernels import KINDS, BlockState, combine, stream_scores
-from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, Setting
+from normscale._kernels import KINDS, BlockState, active, backend, combine, native, stream_row, stream_scores
+from normscale._validate import FloatArray, IntArray
+from normscale.detectors.base import About, Detector
 from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
 from normscale.detectors.registry import register
 from normscale.detectors.step import Score, Step
@@ -22,6 +22,7 @@ from normscale.outputs import LOGITS, ModelOutputs
 from normscale.scaling import norm_scale, norm_scale_stream, norm_scaled_scores, scale_factor
 from normscale.state import Numbers
 
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _LEAST_TRAINING_WEIGHT = 30.0
 _TRAINING_WEIGHT_PER_CLASS = 10.0
 """A row's own class lies up to sqrt(C - 1) deviations out, so a first row among as many rows of training adds at most a
@@ -54,18 +55,20 @@ class NormScaling(Step):
     """
 
     name = "norm_scaling"
-    title = "Norm-Scaling"
-    paper = 'Ravikumar & Roy: "Norm-Scaling for Out-of-Distribution Detection"'
-    cost = "one pass over the logits with a logit score; else the scaling, and the score"
+    about = About(
+        "Norm-Scaling",
+        'Ravikumar & Roy: "Norm-Scaling for Out-of-Distribution Detection"',
+        cost="one pass over the logits with a logit score; else the scaling, and the score",
+        parameters={
+            "score": "the detector that scores the scaled logits",
+            "prior_weight": "how many streamed rows training counts as, 1 in the paper; inf: the statistics never move",
+            "temperature": "divides the scaled logits",
+            "update": "running_mean, or as_printed: the paper's equations as they stand, which forget training",
+        },
+    )
     default_score = "msp"
     own_reads = (LOGITS,)
     logits_alone = True
-    parameters = {
-        "score": "the detector that scores the scaled logits",
-        "prior_weight": "how many streamed rows the training statistics count as, 1 in the paper; inf: they never move",
-        "temperature": "divides the scaled logits",
-        "update": "running_mean, or as_printed: the paper's equations to the letter, which forget the training rows",
-    }
 
     class State(NamedTuple):
         """Moments of the logits of training and of every row of the stream."""
@@ -87,32 +90,30 @@ class NormScaling(Step):
     ) -> None:
         self._score_by(score)
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
+        self._learns = not math.isinf(self.prior_weight)
+        self._runs = self._learns or self.scorer._runs
         self.temperature = _validate.positive(temperature, "temperature")
         self.update = _validate.one_of(update, "update", ("running_mean", "as_printed"))
         self._as_printed = update == "as_printed"
         if self._as_printed and self.prior_weight != 1.0:
             raise InvalidInput(f"update='as_printed' has a prior_weight of 1; got {self.prior_weight:g}.")
-        if self._learns:
-            self.settings = tuple(dict.fromkeys((Setting.FROZEN, Setting.STREAM, *self.scorer.settings)))
         # A score that is one formula on logits is computed without ever holding the scaled logits.
-        plain = None if self.scorer.needs_fit else offered_formula(self.scorer)
+        plain = None if self.scorer._needs_fit else offered_formula(self.scorer)
         self._fused: tuple[str, float, float] | None = None
         if isinstance(plain, LogitFormula) and plain.is_plain:
             self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
         self._fused_stream: tuple[int, float, float] | None = None
         if self._fused is not None and self._learns and not self._as_printed:
             self._fused_stream = KINDS[self._fused[0]], 1.0 / self._fused[1], self._fused[2]
-
-    @property
-    def _learns(self) -> bool:
-        return not math.isinf(self.prior_weight)
+        own = type(self)._step is NormScaling._step and type(self)._prepare is NormScaling._prepare
+        self._fused_row = self._fused_stream if own else None  # a subclass may stream in a way of its own
 
     @property
     def training_(self) -> RunningMoments:
         """Moments of the training rows."""
         self._require_fitted()
-        assert self.baseline_ is not None  # fit reads logits
-        return self.baseline_.moments
+        assert self._baseline is not None  # fit reads logits
+        return self._baseline.moments
 
     @property
     def running_(self) -> RunningMoments:
@@ -128,7 +129,7 @@ class NormScaling(Step):
 
     def _start(self) -> State:
         moments = self.training_.reweighted(self.prior_weight).state if self._learns else self.training_.state
-        return self.State(moments.weight, moments, self.scorer._start() if self.scorer.has_running_statistics else None)
+        return self.State(moments.weight, moments, self.scorer._start() if self.scorer._runs else None)
 
     def _calmed(self, state: State) -> State:
         rows = max(_LEAST_TRAINING_WEIGHT, _TRAINING_WEIGHT_PER_CLASS * state.moments.mean.size)
@@ -143,7 +144,7 @@ class NormScaling(Step):
     def merge(self, first: State, second: State) -> State:
         if self._as_printed:
             Detector.merge(self, first, second)  # refuses
-        if self.scorer.has_running_statistics:
+        if self.scorer._runs:
             self.scorer.merge(first.scorer, second.scorer)  # refuses
         rows = second.moments
         if second.training > 0.0:
@@ -200,14 +201,42 @@ class NormScaling(Step):
             moments.update(rows)
         return scores, self.State(state.training, moments.state, scorer)
 
-    def formula(self) -> LogitFormula | None:
+    def _step_table(
+        self, table: FloatArray, places: IntArray, edges: IntArray, prepared: ModelOutputs, threads: int
+    ) -> FloatArray | None:
+        if self._fused_stream is None or backend() != "numba":
+            return None
+        kind, inverse_temperature, weight = self._fused_stream
+        rows, scores, before = native(prepared.logits), np.empty(len(prepared)), table[places]
+        if not active().stream_groups(rows, table, places, edges, kind, inverse_temperature, scores):
+            table[places] = before
+            raise _validate.invalid_row_error(prepared.logits, LOGITS, can_skip=True)
+        return scores if weight == 1.0 else weight * scores
+
+    def _stream_row(self, row: object) -> FloatArray | None:
+        if self._fused_row is None or type(row) is not np.ndarray or not row.flags.c_contiguous:
+            return None
+        dtype, low_high, (kind, inverse_temperature, weight) = row.dtype, self._logit_limits, self._fused_row
+        if dtype is not _SINGLE and dtype is not _DOUBLE:
+            return None
+        with self._lock:
+            state = self.state_
+            if state is None or row.shape != (1, state.moments.mean.size):
+                return None
+            moments, score = stream_row(row, state.moments, kind, inverse_temperature, low_high)
+            if moments is None:
+                return None
+            self.state_ = tuple.__new__(self.State, (state.training, moments, None))  # half the time of State(...)
+        return score if weight == 1.0 else weight * score
+
+    def _formula(self) -> LogitFormula | None:
         if self._fused is None:
             return None
         kind, temperature, weight = self._fused
         moments = self.running_
         return LogitFormula(kind, moments.mean, scale_factor(moments, temperature), weight)
 
-    def moment_formula(self) -> MomentFormula | None:
+    def _moment_formula(self) -> MomentFormula | None:
         if self._fused is None or self._as_printed:
             return None
         return MomentFormula(*self._fused, self.running_.state)

@@ -9,7 +9,7 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
-from normscale.detectors.base import Detector, Setting, join
+from normscale.detectors.base import About, Detector, join
 from normscale.detectors.feature_bank import FeatureBank
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
@@ -42,20 +42,21 @@ class OODD(Detector):
     """
 
     name = "oodd"
-    title = "OODD"
-    paper = 'Yang et al. 2025: "OODD: Test-time Out-of-Distribution Detection with Dynamic Dictionary"; its defaults'
-    cost = "products with the training features and the dictionary; in a stream one row after the other"
+    about = About(
+        "OODD",
+        'Yang et al. 2025: "OODD: Test-time Out-of-Distribution Detection with Dynamic Dictionary"; its defaults',
+        cost="products with the training features and the dictionary; in a stream one row after the other",
+        parameters={
+            "k": "which neighbour counts among the training features",
+            "k_dictionary": "which neighbour counts among the suspicious features",
+            "size": "how many suspicious features are kept",
+            "share": "of the training rows to keep, the most confident first",
+        },
+    )
     reads = (FEATURES,)
     reads_in_fit = (LOGITS,)
-    settings = (Setting.FROZEN, Setting.STREAM)
-    holds_threshold_in_stream = False
+    _holds_threshold_in_stream = False
     _in_place = True
-    parameters = {
-        "k": "which neighbour counts among the training features",
-        "k_dictionary": "which neighbour counts among the suspicious features",
-        "size": "how many suspicious features are kept",
-        "share": "of the training rows to keep, the most confident first",
-    }
 
     class Fitted(NamedTuple):
         bank: Annotated[Rows, Numbers("rows", FEATURES)]

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import About, Detector, join
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LABELS, LOGITS, ModelOutputs
 from normscale.state import Numbers
 
 TRANSLATION = 10_000.0
@@ -106,15 +106,17 @@ class OpenMax(Detector):
     """
 
     name = "openmax"
-    title = "OpenMax"
-    paper = 'Bendale & Boult 2016: "Towards Open Set Deep Networks"'
-    cost = "one pass over the logits"
-    needs_labels = True
-    parameters = {
-        "tail": "how many of the largest distances of a class its distribution is fitted to; the paper's 20, but at "
-        "most a twentieth of the class (and 2)",
-        "alpha": "how many of the largest logits give way to the unknown class; the paper's 10, or all classes",
-    }
+    about = About(
+        "OpenMax",
+        'Bendale & Boult 2016: "Towards Open Set Deep Networks"',
+        cost="one pass over the logits",
+        parameters={
+            "tail": "how many of the largest distances of a class its distribution is fitted to; the paper's 20, but "
+            "at most a twentieth of the class (and 2)",
+            "alpha": "how many of the largest logits give way to the unknown class; the paper's 10, or all classes",
+        },
+    )
+    reads_in_fit = (LABELS,)
 
     class Fitted(NamedTuple):
         means: Annotated[FloatArray, Numbers(LOGITS, LOGITS)]

@@ -88,7 +88,7 @@ class Partial(NamedTuple):
 class PartialFit:
     """The fit of a detector whose training rows are in several places; it is left as it is until all is done.
 
-    One that must see all rows at once (:meth:`Detector.why_all_rows`) is refused.
+    One that must see all rows at once (:meth:`Detector._why_all_rows`) is refused.
 
     Examples
     --------
@@ -103,7 +103,7 @@ class PartialFit:
 
     def __init__(self, detector: Detector) -> None:
         """Begin with a detector that has learned nothing."""
-        if why := detector.why_all_rows():
+        if why := detector._why_all_rows():
             raise InvalidInput(
                 f"{detector.name} cannot be fitted in parts: {why}. Fit it on one table that fits into memory, such as "
                 "a sample of the rows."
@@ -116,9 +116,9 @@ class PartialFit:
     def partial(self, chunks: Iterable[ModelOutputs]) -> Partial:
         """What these rows tell; nothing changes, so that any process may ask for any part of them, also twice."""
         learner = copy.copy(self._learner)
-        learner.baseline_ = None
+        learner._baseline = None
         own, n_rows = learner._told_by(learner._checked(chunks, counted=self._turn > 0), self._turn)
-        return Partial(n_rows, learner.widths_ or {}, learner.baseline_, own)
+        return Partial(n_rows, learner._widths or {}, learner._baseline, own)
 
     def finish(self, total: Partial) -> bool:
         """Learn from what all rows tell; False where they must be read again: begin anew with :meth:`partial`."""
@@ -126,7 +126,7 @@ class PartialFit:
             raise InvalidInput(f"{self.detector.name}: the training outputs are empty; at least one row is needed.")
         learner = self._learner
         if self._turn == 0:
-            learner.widths_, learner.baseline_ = dict(total.widths), total.baseline
+            learner._widths, learner._baseline = dict(total.widths), total.baseline
         found = learner._finish(total.own, self._turn)
         self._turn += 1
         self.done = found is not None
@@ -161,9 +161,9 @@ class HeldOutFit:
     def __init__(self, detector: Detector) -> None:
         self.detector = detector
         self.done = False
-        self._halves = [copy.copy(detector), copy.copy(detector)] if detector.needs_fit else [detector, detector]
-        self._in_parts = not detector.why_all_rows()
-        everyone = (detector, *self._halves) if detector.needs_fit else (detector,)
+        self._halves = [copy.copy(detector), copy.copy(detector)] if detector._needs_fit else [detector, detector]
+        self._in_parts = not detector._why_all_rows()
+        everyone = (detector, *self._halves) if detector._needs_fit else (detector,)
         self._fits: list[PartialFit | None] = [PartialFit(one) for one in everyone] if self._in_parts else []
         self._turn = 0
 
@@ -208,11 +208,11 @@ class HeldOutFit:
 
     def _fit_on(self, train: ModelOutputs) -> None:
         """Fit on all rows at once."""
-        self.detector.fit_chunks([train])
+        self.detector._fit_chunks([train])
         second = second_half(train)
-        split = self.detector.needs_fit and len(train) >= _FEWEST_TO_SPLIT
+        split = self.detector._needs_fit and len(train) >= _FEWEST_TO_SPLIT
         for place, rows in enumerate((~second, second)):
-            if not split or not self._try(self._halves[place].fit_chunks, [train[rows]]):
+            if not split or not self._try(self._halves[place]._fit_chunks, [train[rows]]):
                 self._halves[place] = self.detector
 
     def columns(self, outputs: ModelOutputs) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import BoolArray, IntArray
-from normscale.detectors.base import Detector
+from normscale.detectors.base import About, Detector
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.formula import LogitFormula
 from normscale.detectors.registry import register
@@ -87,13 +87,15 @@ class PresentClasses(Step):
     """
 
     name = "present_classes"
-    title = "Present classes"
-    paper = "docs/robust.md"
-    cost = "one more pass over the logits"
+    about = About(
+        "Present classes",
+        "docs/robust.md",
+        cost="one more pass over the logits",
+        parameters={"score": "the detector that scores the logits that are left"},
+    )
     default_score = "norm_scaling"
     own_reads = (LOGITS,)
     logits_alone = True
-    parameters = {"score": "the detector that scores the logits that are left"}
 
     class Fitted(NamedTuple):
         classes: Annotated[IntArray, Numbers("kept", least=0.0)]
@@ -112,7 +114,7 @@ class PresentClasses(Step):
             Detector._fit,
             Step._fit,
         )
-        plain = not learns and (not isinstance(scorer, Step) or not scorer.scorer.needs_fit)
+        plain = not learns and (not isinstance(scorer, Step) or not scorer.scorer._needs_fit)
         return plain or super()._in_parts
 
     def _partial(self, rows: ModelOutputs, turn: int) -> set[int]:
@@ -120,26 +122,26 @@ class PresentClasses(Step):
         return set() if rows.labels is None else set(np.unique(rows.labels).tolist())
 
     def _finish(self, total: set[int], turn: int) -> Fitted:
-        assert self.baseline_ is not None  # fit reads logits
-        shown = shown_classes(self.baseline_, total)
-        missing = Missing.of(self.baseline_, shown)
+        assert self._baseline is not None  # fit reads logits
+        shown = shown_classes(self._baseline, total)
+        missing = Missing.of(self._baseline, shown)
         kept = np.flatnonzero(shown if missing is not None and missing.left_out else np.ones_like(shown))
-        if self._in_parts and self.scorer.needs_fit:
+        if self._in_parts and self.scorer._needs_fit:
             scorer = self.scorer._learner()
-            scorer.widths_, scorer.baseline_ = {LOGITS: kept.size}, self.baseline_.of_classes(kept)
+            scorer._widths, scorer._baseline = {LOGITS: kept.size}, self._baseline.of_classes(kept)
             scorer._learn(scorer.Fitted())
             self.scorer._take_over(scorer)
         return self.Fitted(kept)
 
     def _derive(self) -> None:
-        classes, last = self.fitted_.classes, (self.widths_ or {})[LOGITS]
+        classes, last = self.fitted_.classes, (self._widths or {})[LOGITS]
         if classes.size < 2 or (np.diff(classes) < 1).any() or classes[-1] >= last:
             raise InvalidInput(f"classes must be two or more columns in order, below {last}.")
 
     @property
     def _all(self) -> bool:
-        assert self.widths_ is not None
-        return self.fitted_.classes.size == self.widths_[LOGITS]
+        assert self._widths is not None
+        return self.fitted_.classes.size == self._widths[LOGITS]
 
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         if self._all:
@@ -149,14 +151,14 @@ class PresentClasses(Step):
             raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
         return ModelOutputs._trusted({LOGITS: np.ascontiguousarray(rows[:, self.fitted_.classes])}, outputs.labels)
 
-    def formula(self) -> LogitFormula | None:
+    def _formula(self) -> LogitFormula | None:
         inner = self._scorer_formula()
         if not isinstance(inner, LogitFormula) or self._all:
             return inner if isinstance(inner, LogitFormula) else None
         if inner.centred:
             return None
-        assert self.widths_ is not None
-        width = self.widths_[LOGITS]
+        assert self._widths is not None
+        width = self._widths[LOGITS]
         shift, factor = np.full(width, _LEFT_OUT), np.ones(width)
         shift[self.fitted_.classes], factor[self.fitted_.classes] = inner.shift, inner.factor
         return inner._replace(shift=shift, factor=factor)

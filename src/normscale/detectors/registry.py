@@ -99,7 +99,7 @@ def detector_class(name: str) -> type[Detector]:
     close = get_close_matches(key, _classes, n=1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
     broken = "".join(f" The package {package!r} could not be loaded: {why}." for package, why in _failed.items())
-    raise UnknownDetector(f"unknown detector {name!r}; known: {', '.join(list_detectors())}.{hint}{broken}")
+    raise UnknownDetector(f"unknown detector {name!r}.{hint} ns.list_detectors() names all {len(_classes)}.{broken}")
 
 
 def make_detector(name: str, **parameters: Any) -> Detector:
@@ -121,28 +121,28 @@ def _make(parts: list[SpelledDetector], given: Mapping[str, Any], text: str) -> 
     """The first of the parts, with the others as its score."""
     first, rest = parts[0], parts[1:]
     cls = detector_class(first.name)
-    taken = set(cls.parameters) - ({"score"} if rest else set())  # in a+b, b is the score
+    taken = set(cls.about.parameters) - ({"score"} if rest else set())  # in a+b, b is the score
     own = {key: value for key, value in given.items() if key in taken} | first.parameters
     others = {key: value for key, value in given.items() if key not in taken}
     unknown = [key for key in (*first.parameters, *(() if rest else others)) if key not in taken]
     if unknown:
-        known = ", ".join(cls.parameters) or "none"
+        known = ", ".join(cls.about.parameters) or "none"
         raise InvalidInput(f"{cls.name} has no parameter {min(unknown)!r}; its parameters: {known}.")
     if rest:
-        if "score" not in cls.parameters:
-            steps = ", ".join(one for one in list_detectors() if "score" in _classes[one].parameters)
+        if "score" not in cls.about.parameters:
+            steps = ", ".join(one for one in list_detectors() if "score" in _classes[one].about.parameters)
             raise InvalidInput(f"{cls.name} is not a step, so nothing can follow it in {text!r}; steps: {steps}.")
         own["score"] = _make(rest, others, text)
     return cls(**own)
 
 
 def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
-    """A detector of one's own from a name, from what :meth:`Detector.spec` gave, or from a detector."""
+    """A detector of one's own from a name, from what :meth:`Detector._spec` gave, or from a detector."""
     if isinstance(value, str):
         return make_detector(value)
     if isinstance(value, Mapping) and set(value) == {"detector", "parameters"}:
         return make_detector(value["detector"], **value["parameters"])
-    if isinstance(value, (type, Mapping)) or not hasattr(value, "spec"):
+    if isinstance(value, (type, Mapping)) or not hasattr(value, "_spec"):
         raise InvalidInput(f"score must be a detector or a detector's name; got {type(value).__name__}.")
     return copy.copy(value)
 
@@ -160,7 +160,7 @@ def load_detector(path: str | os.PathLike[str]) -> Detector:
         cls = detector_class(header["detector"])
     except (KeyError, UnknownDetector) as error:
         raise FileFormatError(f"{name!r} holds a detector this version does not know: {error}") from error
-    return cls.from_state(header, tensors)
+    return cls._from_state(header, tensors)
 
 
 class SpelledDetector(NamedTuple):

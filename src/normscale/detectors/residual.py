@@ -8,12 +8,12 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector
+from normscale.detectors.base import About, Detector
 from normscale.detectors.class_gaussian import ClassSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks, float_blocks, lengths
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, HEAD, LOGITS, Head, ModelOutputs
 from normscale.scores import energy_score
 from normscale.state import Numbers
 
@@ -131,12 +131,14 @@ class Residual(Detector):
     """
 
     name = "residual"
-    title = "Residual"
-    paper = 'Wang et al. 2022: "ViM: Out-Of-Distribution with Virtual-logit Matching"'
-    cost = "a matrix product with the features"
+    about = About(
+        "Residual",
+        'Wang et al. 2022: "ViM: Out-Of-Distribution with Virtual-logit Matching"',
+        cost="a matrix product with the features",
+        parameters=_DIMENSIONS,
+    )
     reads: tuple[str, ...] = (FEATURES,)
-    needs_head = True
-    parameters = _DIMENSIONS
+    reads_in_fit = (HEAD,)
 
     class Fitted(NamedTuple):
         space: ResidualSpace
@@ -163,19 +165,20 @@ class ViM(Residual):
 
         score = alpha |N' (f - o)| - log sum exp(z),    alpha = mean(max z) / mean(|N' (f - o)|)
 
-    with N and o as in :class:`Residual` and the means over the training rows.
+    with N and o as in :class:`Residual` and the means over the training rows. Logits and last layer are taken less
+    their means over the classes: softmax cannot see what is added to all logits of a row, and on some networks it is
+    larger for OoD inputs. The authors take them as they are.
 
     Examples
     --------
     >>> train = ModelOutputs(np.eye(2), features=[[9.0, 1.0], [8.0, -1.0]], head=(np.eye(2), np.zeros(2)))
     >>> detector = ViM().fit(train)
     >>> detector.score(ModelOutputs(np.zeros((2, 2)), features=[[5.0, 0.0], [0.0, 5.0]])).round(2).tolist()
-    [-0.66, 4.32]
+    [-0.68, 1.82]
     """
 
     name = "vim"
-    title = "ViM"
-    cost = "a matrix product with the features, one pass over the logits"
+    about = About("ViM", cost="a matrix product with the features, one pass over the logits")
     reads = (LOGITS, FEATURES)
     _reads_again = True
 
@@ -185,9 +188,11 @@ class ViM(Residual):
 
     def _partial(self, rows: ModelOutputs, turn: int) -> Any:
         if turn == 0:
-            return SecondMoment.of(rows)
+            assert rows.head is not None  # the contract checked it
+            return SecondMoment.of(ModelOutputs._trusted({FEATURES: rows.features}, head=rows.head.centred()))
+        largest = rows.logits.max(axis=1) - rows.logits.mean(axis=1, dtype=np.float64)
         norms = (self._fitting.norms(block) for _, block in float_blocks(rows.features, FEATURES))
-        return np.array([rows.logits.max(axis=1).sum(dtype=np.float64), sum(float(own.sum()) for own in norms)])
+        return np.array([largest.sum(dtype=np.float64), sum(float(own.sum()) for own in norms)])
 
     def _finish(self, total: Any, turn: int) -> Any:
         if turn == 0:  # alpha is a mean of lengths in a space that only all rows tell
@@ -198,6 +203,7 @@ class ViM(Residual):
     @by_blocks
     def _score(self, logits: FloatArray, features: FloatArray) -> FloatArray:
         space, alpha = self.fitted_
+        logits -= logits.mean(axis=1, keepdims=True)
         return energy_score(logits) + alpha * space.norms(features)
 
 
@@ -223,11 +229,13 @@ class NECO(Detector):
     """
 
     name = "neco"
-    title = "NECO"
-    paper = 'Ben Ammar et al. 2024: "NECO: Neural Collapse Based Out-of-distribution detection"'
-    cost = "a matrix product with the principal components"
+    about = About(
+        "NECO",
+        'Ben Ammar et al. 2024: "NECO: Neural Collapse Based Out-of-distribution detection"',
+        cost="a matrix product with the principal components",
+        parameters={"components": "principal components of the features; by default the number of classes less one"},
+    )
     reads = (LOGITS, FEATURES)
-    parameters = {"components": "principal components of the features; by default the number of classes less one"}
 
     class Fitted(NamedTuple):
         mean: Annotated[FloatArray, Numbers(FEATURES)]
@@ -249,7 +257,7 @@ class NECO(Detector):
         varies = variance > error
         factor = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
         _, vectors = np.linalg.eigh(covariance * np.outer(factor, factor))
-        k = self.components or (self.widths_ or {})[LOGITS] - 1
+        k = self.components or (self._widths or {})[LOGITS] - 1
         return self.Fitted(means[0], factor, np.ascontiguousarray(vectors[:, ::-1][:, :k]))
 
     @by_blocks

@@ -9,7 +9,7 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
-from normscale.detectors.base import Setting, join
+from normscale.detectors.base import About, join
 from normscale.detectors.partial_fit import fit_held_out
 from normscale.detectors.registry import register
 from normscale.detectors.step import Score, Wrapper
@@ -51,17 +51,18 @@ class RTL(Wrapper):
     """
 
     name = "rtl"
-    title = "RTL"
-    paper = "Fan et al. 2022, 2024"
-    cost = "the wrapped score; in a stream a product with a (d, d) matrix for every row"
+    about = About(
+        "RTL",
+        "Fan et al. 2022, 2024",
+        cost="the wrapped score; in a stream a product with a (d, d) matrix for every row",
+        parameters={
+            "score": "the detector whose scores are regressed on the features",
+            "ridge": "how strongly the regression is held to that of the training rows",
+        },
+    )
     default_score = "energy"
     own_reads = (FEATURES,)
-    settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
-    holds_threshold_in_stream = False
-    parameters = {
-        "score": "the detector whose scores are regressed on the features",
-        "ridge": "how strongly the regression is held to that of the training rows",
-    }
+    _holds_threshold_in_stream = False
 
     class Fitted(NamedTuple):
         start: Annotated[FloatArray, Numbers("weights")]

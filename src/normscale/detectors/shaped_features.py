@@ -9,10 +9,11 @@ from numpy.typing import ArrayLike
 
 from normscale import _validate
 from normscale._validate import BoolArray, FloatArray
+from normscale.detectors.base import About
 from normscale.detectors.partial_fit import Gathered
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of
-from normscale.detectors.step import HEAD, HeadStep, Score, Step, percentile_of, replaced
+from normscale.detectors.step import DECLARED_HEAD, HeadStep, Score, Step, percentile_of, replaced
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, PERTURBED_FEATURES, Head, ModelOutputs
 from normscale.state import Numbers
@@ -102,14 +103,16 @@ class ASH(HeadStep):
     """
 
     name = "ash"
-    title = "ASH"
-    paper = 'Djurisic et al. 2023: "Extremely Simple Activation Shaping for Out-of-Distribution Detection"'
-    cost = "a partial sort of each row's features, the last layer, and the score"
-    parameters = {
-        "score": _SCORE,
-        "variant": "what becomes of the features that stay: p (nothing), b (one number), s (scaled)",
-        "percentile": "of each row's features; what lies below becomes 0; by default 60 (p), 65 (b), 90 (s)",
-    }
+    about = About(
+        "ASH",
+        'Djurisic et al. 2023: "Extremely Simple Activation Shaping for Out-of-Distribution Detection"',
+        cost="a partial sort of each row's features, the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "variant": "what becomes of the features that stay: p (nothing), b (one number), s (scaled)",
+            "percentile": "of each row's features; what lies below becomes 0; by default 60 (p), 65 (b), 90 (s)",
+        },
+    )
 
     def __init__(self, score: Score = "energy", variant: str = "s", percentile: float | None = None) -> None:
         self._score_by(score)
@@ -148,13 +151,15 @@ class SCALE(HeadStep):
     """
 
     name = "scale"
-    title = "SCALE"
-    paper = 'Xu et al. 2024: "Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement"'
-    cost = "a partial sort of each row's features, the last layer, and the score"
-    parameters = {
-        "score": _SCORE,
-        "percentile": "of each row's features; those above are its largest. The paper's is 85",
-    }
+    about = About(
+        "SCALE",
+        'Xu et al. 2024: "Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement"',
+        cost="a partial sort of each row's features, the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "percentile": "of each row's features; those above are its largest. The paper's is 85",
+        },
+    )
 
     def __init__(self, score: Score = "energy", percentile: float = 85.0) -> None:
         self._score_by(score)
@@ -187,21 +192,23 @@ class AdaSCALE(HeadStep):
     """
 
     name = "adascale"
-    title = "AdaSCALE"
-    paper = 'Regmi 2025: "AdaSCALE: Adaptive Scaling for OOD Detection"; the form that scales activations'
-    cost = "a sort of each row's features, the last layer, and the score; a gradient and a second forward pass before"
+    about = About(
+        "AdaSCALE",
+        'Regmi 2025: "AdaSCALE: Adaptive Scaling for OOD Detection"; the form that scales activations',
+        cost="a sort of each row's features, the last layer, the score; a gradient and a second forward pass before",
+        parameters={
+            "score": _SCORE,
+            "low": "percentile of the features of a row that moves most",
+            "high": "percentile of the features of a row that moves least",
+            "shift_weight": "weight of the shift of the largest features",
+        },
+        fitted_on="validation",
+    )
     own_reads = (FEATURES, PERTURBED_FEATURES)
     removes = (FEATURES, PERTURBED_FEATURES)
-    fitted_on = "validation"
-    parameters = {
-        "score": _SCORE,
-        "low": "percentile of the features of a row that moves most",
-        "high": "percentile of the features of a row that moves least",
-        "shift_weight": "weight of the shift of the largest features",
-    }
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
         shifts: Annotated[FloatArray, Numbers("rows")]
         """q of the validation rows, in order."""
 
@@ -258,13 +265,15 @@ class LTS(Step):
     """
 
     name = "lts"
-    title = "LTS"
-    paper = 'Djurisic, Liu & Nikolic 2024: "Logit Scaling for Out-of-Distribution Detection"'
-    cost = "a partial sort of each row's features, and the score"
+    about = About(
+        "LTS",
+        'Djurisic, Liu & Nikolic 2024: "Logit Scaling for Out-of-Distribution Detection"',
+        cost="a partial sort of each row's features, and the score",
+        parameters={"score": _SCORE, "percentile": "of each row's features; those above are its largest"},
+    )
     default_score = "energy"
     own_reads = (LOGITS, FEATURES)
     learns_nothing = True
-    parameters = {"score": _SCORE, "percentile": "of each row's features; those above are its largest"}
 
     def __init__(self, score: Score = "energy", percentile: float = 95.0) -> None:
         self._score_by(score)

@@ -18,11 +18,11 @@ from normscale.detectors.partial_fit import PartialFit
 from normscale.detectors.registry import JOIN, as_detector, detector_class
 from normscale.detectors.row_blocks import block_rows, blocks_of, row_slices
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, HEAD, LOGITS, Head, ModelOutputs
 from normscale.state import Numbers
 
 Score = str | Mapping[str, Any] | Detector
-"""What ``score`` may be: a detector's name, its :meth:`Detector.spec`, or a detector."""
+"""What ``score`` may be: a detector's name, its :meth:`Detector._spec`, or a detector."""
 
 
 class Wrapper(Detector):
@@ -45,22 +45,21 @@ class Wrapper(Detector):
         cls = type(self)
         if scorer.name != cls.default_score:
             self.name = f"{cls.name}{JOIN}{scorer.name}"
-            self.title = f"{cls.title} + {scorer.title or scorer.name}"
+            self.about = cls.about._replace(title=f"{cls.about.title} + {scorer.about.title or scorer.name}")
         self.reads = tuple(dict.fromkeys((*self.own_reads, *scorer.reads)))
-        self.needs_labels = cls.needs_labels or scorer.needs_labels
-        self.needs_head = cls.needs_head or scorer.needs_head
-        self.reads_in_fit = scorer.reads_in_fit
+        self.reads_in_fit = tuple(dict.fromkeys((*(cls.reads_in_fit or ()), *(scorer.reads_in_fit or ()))))
 
     def _require_one_fit(self) -> None:
         """Refuse a scorer that is fitted on other rows than the wrapper."""
-        if self.scorer.needs_fit and self.scorer.fitted_on != self.fitted_on:
+        own, other = self.about.fitted_on, self.scorer.about.fitted_on
+        if self.scorer._needs_fit and other != own:
             raise InvalidInput(
-                f"{self.name}: {type(self).name} is fitted on {self.fitted_on} outputs and {self.scorer.name} on "
-                f"{self.scorer.fitted_on} outputs, so one fit cannot serve both. Choose another score."
+                f"{self.name}: {type(self).name} is fitted on {own} outputs and {self.scorer.name} on {other} outputs, "
+                "so one fit cannot serve both. Choose another score."
             )
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.parameters if name != "score"}
+        own = {name: getattr(self, name) for name in self.about.parameters if name != "score"}
         return {"score": short_spec(self.scorer), **own}
 
     def _inner(self) -> dict[str, Detector]:
@@ -72,7 +71,7 @@ class Wrapper(Detector):
 
 def short_spec(detector: Detector) -> str | dict[str, Any]:
     """What makes the same, unfitted detector again: its name where that is enough, else its spec."""
-    spec = detector.spec()
+    spec = detector._spec()
     plain = spec["parameters"] == detector_class(spec["detector"])().get_params()
     return detector.name if plain else spec
 
@@ -97,10 +96,10 @@ class Step(Wrapper):
         cls, scorer = type(self), self.scorer
         passed = (name for name in scorer.reads if name not in self.writes)
         self.reads = tuple(dict.fromkeys((*self.own_reads, *passed)))
-        self.settings, self._in_place = scorer.settings, scorer._in_place
+        self._runs, self._in_place, self._ranks_per_class = scorer._runs, scorer._in_place, scorer._ranks_per_class
         self._reads_again = self.learns_nothing and scorer._reads_again
-        if self.learns_nothing:
-            self.needs_fit = scorer.needs_fit
+        if self.learns_nothing and not scorer._needs_fit:
+            self.reads_in_fit = None
         if not set(self.writes) & set(scorer.reads) or set(self.removes) & set(scorer.reads):
             raise InvalidInput(
                 f"{cls.name} passes {' and '.join(self.writes)} on, so its score must read that; {scorer.name} reads "
@@ -119,7 +118,7 @@ class Step(Wrapper):
     @property
     def _in_parts(self) -> bool:
         """Whether parts of the rows tell all: there is one thing to learn, by the step or by its scorer."""
-        return not self.scorer.needs_fit or (self.learns_nothing and not self.scorer.why_all_rows())
+        return not self.scorer._needs_fit or (self.learns_nothing and not self.scorer._why_all_rows())
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         if self._in_parts:
@@ -129,20 +128,20 @@ class Step(Wrapper):
         train = join(chunks)
         if not self.learns_nothing:
             self._fit_step(iter([train]))
-        self.scorer.fit_chunks(self._transform(rows, 1) for rows in row_slices(train))
+        self.scorer._fit_chunks(self._transform(rows, 1) for rows in row_slices(train))
 
     def _fit_step(self, chunks: Iterator[ModelOutputs]) -> None:
         """The fit of the step itself, and of its scorer where parts of the rows tell all."""
         super()._fit(chunks)
 
-    def why_all_rows(self) -> str:
+    def _why_all_rows(self) -> str:
         if self._in_parts:
             return ""
         said = f"{self.scorer.name} is fitted on what {type(self).name} makes of all rows"
-        return self.scorer.why_all_rows() if self.learns_nothing else said
+        return self.scorer._why_all_rows() if self.learns_nothing else said
 
     def _begin(self) -> PartialFit | None:
-        learns = self.learns_nothing and self.scorer.needs_fit and self._in_parts
+        learns = self.learns_nothing and self.scorer._needs_fit and self._in_parts
         return PartialFit(self.scorer) if learns else None
 
     def _partial(self, rows: ModelOutputs, turn: int) -> Any:
@@ -198,7 +197,7 @@ class Step(Wrapper):
     def _scorer_formula(self) -> Formula | None:
         """The formula that the scorer offers, by the running statistics that this step keeps for it."""
         scorer = self.scorer
-        if self.has_running_statistics:
+        if self._runs:
             scorer = copy.copy(scorer)
             scorer.state_ = self._current()
         return offered_formula(scorer)
@@ -210,7 +209,7 @@ def replaced(outputs: ModelOutputs, name: str, rows: NDArray[Any]) -> ModelOutpu
     return ModelOutputs._trusted(arrays | {name: rows}, outputs.labels, outputs.head)
 
 
-HEAD = {"weight": Numbers("classes", FEATURES), "bias": Numbers("classes")}
+DECLARED_HEAD = {"weight": Numbers("classes", FEATURES), "bias": Numbers("classes")}
 """What the parts of a head in a record must be."""
 
 
@@ -223,10 +222,10 @@ class HeadStep(Step):
     default_score = "energy"
     own_reads: ClassVar[tuple[str, ...]] = (FEATURES,)
     removes: ClassVar[tuple[str, ...]] = (FEATURES,)
-    needs_head = True
+    reads_in_fit: tuple[str, ...] | None = (HEAD,)
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
 
     fitted_: Any
 
@@ -270,7 +269,7 @@ class PercentileStep(HeadStep):
             raise _validate.invalid_row_error(train.features, FEATURES)
         self._learn(self._learned(train.head, train.features.astype(np.float64, copy=False)))
 
-    def why_all_rows(self) -> str:
+    def _why_all_rows(self) -> str:
         return "it learns percentiles of all training activations"
 
 

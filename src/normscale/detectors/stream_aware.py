@@ -11,11 +11,12 @@ import numpy as np
 from normscale import _validate
 from normscale._kernels import mixture as kernel
 from normscale._kernels import mixture_reference as reference
-from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings
-from normscale._validate import FloatArray
-from normscale.detectors.base import OutputsLike, Setting
+from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings, RowGroups
+from normscale._validate import FloatArray, IntArray
+from normscale.detectors.base import About, OutputsLike
 from normscale.detectors.class_profiles import PROFILES, ClassMoments, finished_profiles
 from normscale.detectors.formula import OodPosition, SumFormula, offered_formula
+from normscale.detectors.formula_scores import scorer_of
 from normscale.detectors.partial_fit import CommonScale, HeldOutFit, RowSample
 from normscale.detectors.registry import register
 from normscale.detectors.step import Score, Wrapper
@@ -88,20 +89,21 @@ class StreamAware(Wrapper):
     """
 
     name = "stream_aware"
-    title = "Stream-aware"
-    paper = "docs/robust.md"
-    cost = "the wrapped score; in a stream one row after the other"
+    about = About(
+        "Stream-aware",
+        "docs/robust.md",
+        cost="the wrapped score; in a stream one row after the other",
+        parameters={
+            "score": "the detector that is made stream-aware",
+            "memory": "how many rows of a predicted class are remembered; the whole stream five times as long",
+            "prior_weight": "rows of evidence after which the stream counts as much as training; inf: it never learns",
+            "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
+        },
+    )
     default_score = "centred"
     own_reads = (LOGITS,)
-    settings: tuple[Setting, ...] = (Setting.FROZEN, Setting.STREAM)
     _reads_again = _in_place = True
-    survives_unbalanced_stream = True
-    parameters = {
-        "score": "the detector that is made stream-aware",
-        "memory": "how many rows of a predicted class are remembered; the whole stream five times as long",
-        "prior_weight": "rows' worth of evidence before the stream counts as much as training; inf: it never learns",
-        "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
-    }
+    _survives_unbalanced_stream = True
 
     class Fitted(NamedTuple):
         scale: CommonScale
@@ -123,9 +125,8 @@ class StreamAware(Wrapper):
         if self.memory < 2.0:
             raise InvalidInput(f"memory must be at least 2 rows; got {memory!r}. The default is 50.")
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
+        self._runs = not math.isinf(self.prior_weight)
         self.tolerance = _validate.fraction(tolerance, "tolerance", allow_one=True)
-        if not self._learns:
-            self.settings = (Setting.FROZEN,)
 
     @property
     def _mixture_settings(self) -> MixtureSettings:
@@ -133,16 +134,12 @@ class StreamAware(Wrapper):
             class_decay=1.0 - 1.0 / self.memory,
             recent_decay=1.0 - 1.0 / (_RECENT * self.memory),
             long_decay=1.0 - 1.0 / (_LONG * self.memory),
-            prior=self.prior_weight if self._learns else 1.0,
+            prior=self.prior_weight if self._runs else 1.0,
             tolerance=self.tolerance,
         )
 
-    @property
-    def _learns(self) -> bool:
-        return not math.isinf(self.prior_weight)
-
-    def why_all_rows(self) -> str:
-        why = self.scorer.why_all_rows()
+    def _why_all_rows(self) -> str:
+        why = self.scorer._why_all_rows()
         return f"{self.scorer.name}: {why}" if why else ""
 
     def _begin(self) -> HeldOutFit:
@@ -175,8 +172,11 @@ class StreamAware(Wrapper):
 
     def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
         """The rows as the kernels read them."""
-        scores = self.scorer._score(outputs.only(*self.scorer.reads), threads)
+        scores = self._base(outputs, threads)
         return MixtureRows(outputs.logits, -self.fitted_.scale(scores))
+
+    def _derive(self) -> None:
+        self._base = scorer_of(self.scorer)
 
     def _start(self) -> Mixture:
         return Mixture.empty(self.fitted_.profiles.median.size)
@@ -192,13 +192,17 @@ class StreamAware(Wrapper):
         rows = self._scored(outputs, threads)
         return ModelOutputs._trusted({LOGITS: rows.logits, _CONFIDENCE: rows.confidence[:, None]})
 
-    def _step(self, state: Mixture, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Mixture]:
+    def _step(self, state: Mixture | RowGroups, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Any]:
         scores = np.empty(len(prepared))
-        confidence = np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0])
-        rows = MixtureRows(prepared.logits, confidence)
+        rows = MixtureRows(prepared.logits, np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0]))
         if not kernel.stream_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores):
             raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
         return scores, state
+
+    def _step_table(
+        self, table: FloatArray, places: IntArray, edges: IntArray, prepared: ModelOutputs, threads: int
+    ) -> FloatArray:
+        return self._step(RowGroups(table, places, edges), prepared, threads)[0]
 
     def _checked_state(self, state: Mixture) -> Mixture:
         for name, part, empty in zip(Mixture._fields, state, self._start(), strict=True):
@@ -236,7 +240,7 @@ class StreamAware(Wrapper):
         profiles = profiles._replace(**{name: getattr(profiles, name) * factor for name, factor in factors})
         self._learn(self.fitted_._replace(profiles=profiles, recounted=recounted))
 
-    def formula(self) -> SumFormula | None:
+    def _formula(self) -> SumFormula | None:
         """As the stream has left it; see :mod:`normscale._kernels.mixture_reference`."""
         inner = offered_formula(self.scorer)
         if inner is None:

@@ -9,12 +9,12 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray, Rows
-from normscale.detectors.base import Detector, join
+from normscale.detectors.base import About, Detector, join
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, lengths
-from normscale.detectors.step import HEAD
+from normscale.detectors.step import DECLARED_HEAD
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, Head, ModelOutputs
+from normscale.outputs import FEATURES, HEAD, Head, ModelOutputs
 from normscale.state import Numbers
 
 _FLOOR_OF_FEATURES, _FLOOR_OF_LOGITS = 0.01, 0.025
@@ -77,24 +77,26 @@ class WeiPer(Detector):
     """
 
     name = "weiper"
-    title = "WeiPer+KLD"
-    paper = 'Granz, Heurich & Landgraf 2024: "WeiPer: OOD Detection using Weight Perturbations of Class Projections"'
-    cost = "a matrix product with a hundred perturbed last layers"
+    about = About(
+        "WeiPer+KLD",
+        'Granz, Heurich & Landgraf 2024: "WeiPer: OOD Detection using Weight Perturbations of Class Projections"',
+        cost="a matrix product with a hundred perturbed last layers",
+        parameters={
+            "repeats": "how often the weights are disturbed",
+            "distance": "length of the disturbance, relative to the weights' own",
+            "bins": "of the histograms",
+            "lambda_1": "weight of the divergence of the disturbed logits",
+            "lambda_2": "weight of the largest softmax probability; by default from the training rows",
+            "smoothing": "bins averaged in the histogram of the features",
+            "logit_smoothing": "bins averaged in the histogram of the disturbed logits",
+            "seed": "of the disturbances",
+        },
+    )
     reads = (FEATURES,)
-    needs_head = True
-    parameters = {
-        "repeats": "how often the weights are disturbed",
-        "distance": "length of the disturbance, relative to the weights' own",
-        "bins": "of the histograms",
-        "lambda_1": "weight of the divergence of the disturbed logits",
-        "lambda_2": "weight of the largest softmax probability; by default from the training rows",
-        "smoothing": "bins averaged in the histogram of the features",
-        "logit_smoothing": "bins averaged in the histogram of the disturbed logits",
-        "seed": "of the disturbances",
-    }
+    reads_in_fit = (HEAD,)
 
     class Fitted(NamedTuple):
-        head: Annotated[Head, HEAD]
+        head: Annotated[Head, DECLARED_HEAD]
         features: Histogram
         logits: Histogram
         msp_weight: float
