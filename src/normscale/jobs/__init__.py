@@ -12,14 +12,12 @@ One table is a job of one piece. The same rows give the same results in one file
 
 from __future__ import annotations
 
-from normscale.jobs.engines import ENGINES, EngineFailed, open_engine
 from normscale.jobs.evaluating import Evaluated, evaluate
 from normscale.jobs.fitting import FitResult, fit
-from normscale.jobs.gathering import read, read_named
-from normscale.jobs.options import PIECE_ROWS, JobOptions, Progress
 from normscale.jobs.pieces import Skipped
+from normscale.jobs.running import ENGINES, PIECE_ROWS, EngineFailed, JobOptions, Progress, open_engine
 from normscale.jobs.scoring import ScoreResult, score
-from normscale.jobs.sources import RowSource, describe, input_named
+from normscale.jobs.sources import RowSource, describe, input_named, read, read_named
 
 __all__ = [
     "ENGINES",

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Unpack
 
 from normscale.detectors.base import Detector
+from normscale.detectors.choosing import AUTO
 from normscale.errors import InvalidInput
-from normscale.jobs.engines import open_engine
 from normscale.jobs.fitting import fit
-from normscale.jobs.options import JobOptions, Paths, with_defaults
 from normscale.jobs.pieces import Skipped
+from normscale.jobs.running import JobOptions, Paths, open_engine, with_defaults
 from normscale.jobs.scoring import gathered_scores
 from normscale.metrics.ranking import RankingResult
 from normscale.metrics.ranking import evaluate as evaluate_scores
@@ -33,11 +33,10 @@ class Evaluated(NamedTuple):
 def evaluate(
     id_paths: Paths,
     ood_paths: Mapping[str, Paths],
-    detectors: Mapping[str, Detector],
+    detectors: Mapping[str, Detector | str],
     *,
     train: Sequence[str] = (),
     validation: Sequence[str] = (),
-    memory: int | str | None = None,
     **options: Unpack[JobOptions],
 ) -> list[Evaluated]:
     """Compare detectors as fitted on tables of any size: fit what needs it, score every set, rank all scores.
@@ -50,12 +49,10 @@ def evaluate(
         In-distribution inputs that the classifier was not trained on.
     ood_paths : mapping of name to the same
         Sets of OoD inputs.
-    detectors : mapping of name to Detector
-        Fitted ones are used as they are.
+    detectors : mapping of name to Detector, or to ``"auto"``
+        Fitted ones are used as they are; ``"auto"`` is the default for the rows of ``train``.
     train, validation : sequence of paths
         What detectors are fitted on; each says on which of them.
-    memory
-        As in :func:`~normscale.jobs.fit`.
     **options
         See :class:`~normscale.jobs.JobOptions`.
     """
@@ -67,21 +64,27 @@ def evaluate(
         for method, detector in detectors.items():
             start = time.perf_counter()
             if on[method]:
-                detector = fit(on[method], detector, memory=memory, **job).detector
+                detector = fit(on[method], detector, **job).detector
+            assert isinstance(detector, Detector)
             id_scores, id_skipped = gathered_scores(id_paths, detector, opened, job)
             for name, paths in ood_paths.items():
                 scores, skipped = gathered_scores(paths, detector, opened, job)
                 result = evaluate_scores(id_scores, scores)
                 seconds = time.perf_counter() - start
-                found.append(Evaluated(method, detector, name, result, seconds, id_skipped + skipped))
+                title = detector.name if method == AUTO else method
+                found.append(Evaluated(title, detector, name, result, seconds, id_skipped + skipped))
     return found
 
 
-def _fit_paths(detector: Detector, train: Sequence[str], validation: Sequence[str]) -> list[str]:
+def _fit_paths(detector: Detector | str, train: Sequence[str], validation: Sequence[str]) -> list[str]:
     """What a detector is fitted on; nothing where it is fitted already or works without."""
-    if detector.widths_ is not None:
+    if isinstance(detector, str):
+        if not train:
+            raise InvalidInput("auto chooses a detector for the rows of --train; give --train.")
+        return list(train)
+    if detector._widths is not None:
         return []
-    on = list(validation if detector.fitted_on == "validation" else train)
-    if not on and detector.needs_fit:
-        raise InvalidInput(f"{detector.name} must be fitted; add --{detector.fitted_on} TABLES.")
+    on = list(validation if detector.about.fitted_on == "validation" else train)
+    if not on and detector._needs_fit:
+        raise InvalidInput(f"{detector.name} must be fitted; add --{detector.about.fitted_on} TABLES.")
     return on

@@ -16,16 +16,24 @@ from normscale.detectors.partial_fit import Partial, PartialFit, merged
 from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.input_checks.tables import RowSketch
-from normscale.jobs.engines import Engine, merged_in_order, open_engine
-from normscale.jobs.gathering import gather_rows, read
-from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Tick, say_all, with_defaults
-from normscale.jobs.pieces import Layout, Piece, PieceRows, Skipped
-from normscale.jobs.sources import RowSource
+from normscale.input_checks.shared_rows import RowSketch
+from normscale.jobs.pieces import Layout, Piece, Skipped
+from normscale.jobs.running import (
+    Engine,
+    JobOptions,
+    Paths,
+    ProgressCounter,
+    Tick,
+    merged_in_order,
+    open_engine,
+    run,
+    say_all,
+    with_defaults,
+)
+from normscale.jobs.sources import RowSource, read
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
-"""Training rows that are kept to see whether rows and columns changed places."""
 
 
 class FitResult(NamedTuple):
@@ -48,7 +56,6 @@ def fit(
     per_class: bool = False,
     stream: bool = False,
     class_names: Sequence[str] | None = None,
-    memory: int | str | None = None,
     arrays: str | Sequence[str] | None = None,
     **options: Unpack[JobOptions],
 ) -> FitResult:
@@ -68,50 +75,39 @@ def fit(
         As in :meth:`~normscale.detectors.base.Detector.set_threshold`.
     class_names : sequence of str, optional
         Names of the classes, where the tables have none.
-    memory : int or str, optional
-        How much memory gathered rows may take, such as ``"8GiB"``; by default half of what is free.
     arrays : str or sequence of str, optional
         What the default detector may read; ``["logits"]`` leaves features out. By default logits and features.
     **options
         See :class:`~normscale.jobs.JobOptions`.
     """
     job = with_defaults(options)
-    say, on_invalid, engine = job["say"], job["on_invalid"], job["engine"]
+    say, engine = job["say"], job["engine"]
     found, names, source = _source_of(paths, detector, job, arrays)
     say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
-    model = found or _default(source)
-    names = (*model.reads, *model.reads_in_fit)
+    model = found or default_detector(source.layout.widths, head=source.has_head)
+    names = model._arrays_in_fit
     seen = _Seen(sketches=threshold_on is not None)
     pieces = source.row_pieces(job["piece_rows"])
-    why = model.why_all_rows()
+    why = model._why_all_rows()
     if why and engine not in (None, "here"):
         say(f"{model.name} must see all rows at once ({why}), so they are read by this process, without workers")
     if why or (model._reads_again and len(pieces) == 1):
         reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
-        rows = source.rows(None, names, on_invalid)
-        skipped = _fit_gathered(model, seen, rows, source.n_rows, memory, f"{model.name} {reason}")
+        skipped = _fit_gathered(model, seen, source, names, job, f"{model.name} {reason}")
     else:
-        if source.stays_here and engine not in (None, "here"):
+        if source.pipe and engine not in (None, "here"):
             raise InvalidInput(
-                f"{source.stays_here} cannot be read in pieces by other processes; leave the engine out, or give "
-                "files, folders, globs or s3:// paths."
+                f"{source.pipe} cannot be read in pieces by other processes; leave the engine out, or give files, "
+                "folders, globs or s3:// paths."
             )
         with open_engine(engine, workers=job["workers"], address=job["address"], n_tasks=len(pieces)) as opened:
-            skipped = _fit_pieces(model, source, pieces, opened, seen, names, on_invalid, job["tick"])
+            skipped = _fit_pieces(model, source, pieces, opened, seen, names, job["on_invalid"], job["tick"])
     model.class_names = _names(class_names, source.layout, source.path)
     if (useless := why_nothing_is_learned(model)) is not None:
         raise InvalidInput(useless)
     say_all(seen.remarks(model, source), say)
     if threshold_on is not None:
-        held_out = read(
-            threshold_on,
-            names,
-            class_names=model.class_names,
-            probabilities=job["probabilities"],
-            on_invalid=on_invalid,
-            reads_logits=LOGITS in names,
-            say=say,
-        )
+        held_out = read(threshold_on, names, class_names=model.class_names, reads_logits=LOGITS in names, **job)
         if missing := [name for name in model.reads if name not in held_out.names]:
             raise MissingOutput(
                 f"{model.name} reads {' and '.join(missing)}; the rows for the threshold have "
@@ -134,7 +130,7 @@ def _source_of(
     if detector is not None and detector != AUTO:
         model = detector if isinstance(detector, Detector) else as_detector(detector)
     arrays = [arrays] if isinstance(arrays, str) else arrays
-    names = (arrays or (LOGITS, FEATURES)) if model is None else (*model.reads, *model.reads_in_fit)
+    names = (arrays or (LOGITS, FEATURES)) if model is None else model._arrays_in_fit
     source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
     there = source.layout.widths
     if model is not None and (missing := [name for name in names if name not in there]):
@@ -145,20 +141,18 @@ def _source_of(
     return model, names, source
 
 
-def _default(source: RowSource) -> Detector:
-    model, reason = default_detector(source.layout.widths, head=source.has_head)
-    model.reason = f"the default: {reason}"
-    return model
-
-
 def _fit_gathered(
-    model: Detector, seen: _Seen, rows: PieceRows, n_rows: int | None, memory: int | str | None, why: str
+    model: Detector, seen: _Seen, source: RowSource, names: Sequence[str], job: JobOptions, why: str
 ) -> Skipped:
-    gathered = gather_rows(seen.watch(rows), n_rows, memory, why)
+    rows = source.rows(None, names, job["on_invalid"])
+    advice = "give a sample of the rows, or choose a detector that is fitted in parts, such as norm_scaling or energy"
+    gathered = rows.gathered(source.n_rows, job["memory"], why, advice, seen.watch)
+    if gathered is None:
+        raise InvalidInput(f"{why}, and there are no rows.")
     try:
-        model.fit_chunks([gathered])
+        model._fit_chunks([gathered])
     except InvalidInput as error:
-        raise rows.explain(error, gathered) from None
+        raise rows.explain(error) from None
     return rows.skipped
 
 
@@ -189,23 +183,20 @@ def _fit_pieces(
     while len(pieces) // (2 * step) >= _TASKS_PER_WORKER * engine.workers:
         step *= 2
     tasks = [pieces[i : i + step] for i in range(0, len(pieces), step)]
+    sizes = [sum(piece.n_bytes for piece in task) for task in tasks]
     while not learning.done:
         job = _FitJob(learning, source, names, on_invalid, seen.sketch is not None)
-        counter = ProgressCounter(f"fitting {model.name}", len(pieces), sum(piece.n_bytes for piece in pieces), tick)
-        told: dict[int, tuple[Partial, Skipped, _Seen]] = {}
-        for place, result in engine.map(_fit_task, job, tasks):
-            told[place] = result
-            n_rows = result[0].n_rows + result[1].n
-            counter.add(len(tasks[place]), n_rows, sum(piece.n_bytes for piece in tasks[place]))
-        found = [told[place] for place in range(len(tasks))]
+        found = run(
+            engine, _fit_task, job, tasks, sizes, ProgressCounter(f"fitting {model.name}", len(tasks), sum(sizes), tick)
+        )
         learning.finish(merged_in_order([partial for partial, _, _ in found], merged))
     for _, _, own in found:
         seen.take_over(own)
     return sum((skipped for _, skipped, _ in found), Skipped())
 
 
-def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, _Seen]:
-    """What neighbouring pieces tell together: runs in a worker."""
+def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[tuple[Partial, Skipped, _Seen], int]:
+    """What neighbouring pieces tell together, and how many rows were read: runs in a worker."""
     skipped, seen = Skipped(), _Seen(sketches=job.sketches)
     partials = []
     for piece in pieces:
@@ -215,7 +206,7 @@ def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[Partial, Skipped, 
         except InvalidInput as error:
             raise rows.explain(error) from None
         skipped += rows.skipped
-    return merged_in_order(partials, merged), skipped, seen
+    return (merged_in_order(partials, merged), skipped, seen), seen.n_rows + skipped.n
 
 
 class _Seen:
@@ -257,10 +248,10 @@ class _Seen:
 
     def _missing_classes(self, model: Detector) -> Iterator[str]:
         """Classes that no row shows: by labels where there are any, else by predictions."""
-        if model.baseline_ is None or not self.n_rows or not model.needs_fit:
+        if model._baseline is None or not self.n_rows or not model._needs_fit:
             return
-        shown = shown_classes(model.baseline_, self.labels)
-        missing = Missing.of(model.baseline_, shown)
+        shown = shown_classes(model._baseline, self.labels)
+        missing = Missing.of(model._baseline, shown)
         if missing is None:
             return
         by = "labels" if self.labels else "predicted classes"
@@ -271,7 +262,7 @@ class _Seen:
                 f"{seen}, {missing.rows_per_class:.3g} rows for each of these: too few to say that the others are "
                 "missing. Pass ten rows a class or more."
             )
-        elif missing.left_out and model.has_running_statistics:
+        elif missing.left_out and model._runs:
             yield (
                 f"{seen}. The logits of the others vary less on these rows (standard deviation {less:.3g} against "
                 f"{typical:.3g}), so norm-scaling takes what OoD inputs do to them for certainty; {DEFAULT} leaves "
@@ -292,9 +283,9 @@ def _threshold_remarks(
             "the classifier nor the detector was trained on."
         )
     limit = model.threshold_
-    if stream or not model.has_running_statistics or limit is None or limit.keep is None:
+    if stream or not model._runs or limit is None or limit.keep is None:
         return
-    flagged = float(model.decide(copy.copy(model).stream(held_out), held_out).mean())
+    flagged = float(model.predict(held_out, scores=copy.copy(model).stream(held_out)).mean())
     if flagged > 2.0 * (1.0 - limit.keep) + 0.05:
         yield (
             f"the threshold is for scores as fitted; of the same rows {100 * flagged:.0f} % would be flagged in a "

@@ -23,6 +23,8 @@ from normscale.errors import FileFormatError, InvalidInput
 from normscale.rows import file_system, is_remote, need_arrow
 
 JOB = "_job"
+STATES = f"{JOB}/states"
+"""What the first pass of a stream keeps for the second."""
 _PLAN = f"{JOB}/plan.json"
 _TEMPORARY = re.compile(r"\..*\.tmp(\.[a-z]+)?")
 

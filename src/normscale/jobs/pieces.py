@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale.errors import InvalidInput
-from normscale.input_checks.logits import log_of_probabilities
-from normscale.input_checks.tables import class_order, in_class_order
 from normscale.outputs import LOGITS, ModelOutputs, mask_of_finite_rows
-from normscale.rows import CHUNK_ELEMENTS, SourceFile, TableReader, is_pipe, open_table
-from normscale.rows.chunks import Chunk, even_chunks
+from normscale.rows import CHUNK_ELEMENTS, SourceFile
+from normscale.rows.reader import Chunk, even_chunks, gather
 
-SAMPLE = "sample:"
 LISTED = 1000
 """How many skipped rows of a piece are named; all are counted."""
+_UNKNOWN = 8 << 30
+"""The bound in bytes where the system does not say how much memory is free."""
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 class Span(NamedTuple):
@@ -28,13 +29,8 @@ class Span(NamedTuple):
     """None where only reading tells: text."""
     n_bytes: int = 0
     """On disk."""
-    parts: range | None = None
-    """Row groups of a Parquet file; None: the whole file."""
-    first_row: int = 0
-    """The number of the first row of these parts in the file."""
-    start: int = 0
-    stop: int | None = None
-    """The rows that are read, by their numbers in the file; None: to the end."""
+    rows: range | None = None
+    """Their numbers in the file; None: all."""
 
 
 class Piece(NamedTuple):
@@ -99,50 +95,6 @@ class Skipped(NamedTuple):
         return Skipped(self.n + other.n, self.rows + other.rows)
 
 
-def stays_here(path: str) -> bool:
-    """Whether no other process can read a table: a pipe, or the sample."""
-    return path.startswith(SAMPLE) or is_pipe(path)
-
-
-def read_piece(piece: Piece, layout: Layout, readers: dict[str, TableReader] | None = None) -> Iterator[Chunk]:
-    """The rows of a piece as the files have them; a chunk comes from one file.
-
-    Raises where a file is not the one that was planned with. ``readers`` of whole files that are open already are used
-    up.
-    """
-    for span in piece.spans:
-        path, is_file = span.file.path, not stays_here(span.file.path)
-        if is_file:
-            span.file.check()
-        reader = readers.pop(path, None) if readers and span.parts is None else None
-        if reader is None:
-            names, keep = list(layout.widths), list(layout.kept)
-            reader = open_table(path, names=names, keep=keep, class_names=layout.class_names, parts=span.parts)
-        with reader:
-            yield from _read_span(span, layout, reader)
-        if is_file:
-            span.file.check()
-
-
-def _read_span(span: Span, layout: Layout, reader: TableReader) -> Iterator[Chunk]:
-    path, row = span.file.path, span.first_row
-    reader.arrange(layout.columns)
-    order = class_order(layout.class_names, reader.class_names, path)
-    for chunk in reader.blocks():
-        outputs, columns, _ = chunk
-        n_rows = len(outputs)
-        first, last = max(span.start - row, 0), min(n_rows, n_rows if span.stop is None else span.stop - row)
-        if first < last:
-            if order is not None:
-                outputs = in_class_order(outputs, order)
-            if layout.probabilities and layout.has_logits:
-                outputs = outputs.replace(logits=log_of_probabilities(outputs.logits, path))
-            yield Chunk(outputs, columns, ((path, row, n_rows),)).cut(first, last)
-        row += n_rows
-        if span.stop is not None and row >= span.stop:
-            return
-
-
 class PieceRows:
     """The rows of a piece for a detector, without those that hold NaN or infinity where they are to be skipped.
 
@@ -154,7 +106,6 @@ class PieceRows:
         self._names = [*dict.fromkeys(names)]
         self.skips = on_invalid == "skip"
         self._last: Chunk | None = None
-        self._origins: list[tuple[str, int, int]] = []
         self.skipped = Skipped()
         self.n_rows = 0
 
@@ -166,7 +117,6 @@ class PieceRows:
         """Iterate over all rows and which of them are good; None where bad rows are not to be skipped."""
         for chunk in self._chunks:
             self._last = chunk
-            self._origins += chunk.origins
             good = mask_of_finite_rows(chunk.outputs, self._names) if self.skips else None
             if good is not None and (bad := np.flatnonzero(~good)).size:
                 room = max(0, LISTED - len(self.skipped.rows))
@@ -174,26 +124,99 @@ class PieceRows:
             self.n_rows += len(chunk.outputs) if good is None else int(good.sum())
             yield chunk, good
 
-    def explain(self, error: InvalidInput, gathered: ModelOutputs | None = None) -> InvalidInput:
+    def gathered(
+        self,
+        n_rows: int | None,
+        memory: int | str | None,
+        why: str,
+        advice: str = "give a sample of the rows",
+        watch: Callable[[Iterable[ModelOutputs]], Iterable[ModelOutputs]] = iter,
+    ) -> ModelOutputs | None:
+        """All rows in one place, by way of ``watch``; what would exceed a bound of memory is refused at once.
+
+        ``n_rows`` is how many there will be, where that is known, ``why`` who needs all of them, and ``advice`` what
+        to do if they are too many.
+        """
+        bound = MemoryBound(memory, why, advice)
+        origins: list[tuple[str, int, int]] = []
+
+        def within() -> Iterator[ModelOutputs]:
+            for outputs in self:
+                bound.add(outputs, n_rows)
+                origins.extend(() if self._last is None else self._last.origins)
+                yield outputs
+
+        found = gather(watch(within()), n_rows)
+        self._last = None if found is None else Chunk(found, {}, tuple(origins))
+        return found
+
+    def explain(self, error: InvalidInput) -> InvalidInput:
         """The error with the file, and with the row that is to blame where one is not finite.
 
-        The row is looked for in the last chunk, or in all rows where they were ``gathered``.
+        The row is looked for in the last chunk, or in all rows where they were gathered.
         """
-        chunk = self._last if gathered is None else Chunk(gathered, {}, tuple(self._origins))
+        chunk = self._last
         if chunk is None:
             return error
         names = [name for name in self._names if name in chunk.outputs.names]
         good = mask_of_finite_rows(chunk.outputs, names)
-        if not good.all() and not self.skips:
-            row = int(np.argmin(good))
-            name = next(name for name in names if not np.isfinite(chunk.outputs.array(name)[row]).all())
-            path, number = chunk.origin(row)
-            values = chunk.outputs.array(name)[row]
-            column = int(np.argmin(np.isfinite(values)))
-            what = "NaN" if np.isnan(values[column]) else "infinity"
-            return InvalidInput(
-                f"{path}: row {number} holds {what} in column {column} of {name}. Drop the row or pass "
-                'on_invalid="skip".'
+        if good.all() or self.skips:
+            path = chunk.origins[0][0]
+            is_one = len({path for path, _, _ in chunk.origins}) == 1
+            return error if path in str(error) or not is_one else type(error)(f"{path}: {error}")
+        row = int(np.argmin(good))
+        name = next(name for name in names if not np.isfinite(chunk.outputs.array(name)[row]).all())
+        path, number = chunk.origin(row)
+        values = chunk.outputs.array(name)[row]
+        column = int(np.argmin(np.isfinite(values)))
+        what = "NaN" if np.isnan(values[column]) else "infinity"
+        return InvalidInput(
+            f'{path}: row {number} holds {what} in column {column} of {name}. Drop the row or pass on_invalid="skip".'
+        )
+
+
+class MemoryBound:
+    """Counts rows that are kept in memory, and refuses more than may be; by default half of what is free.
+
+    Examples
+    --------
+    >>> MemoryBound("1.5 GB").n_bytes, MemoryBound("2GiB").n_bytes, MemoryBound(1000).n_bytes
+    (1500000000, 2147483648, 1000)
+    """
+
+    def __init__(self, given: int | str | None = None, why: str = "", advice: str = "", copies: int = 1) -> None:
+        self._why, self._advice, self._copies = why, advice, copies
+        self.n_bytes, self._because = _bytes_of(given)
+        self._used = 0
+
+    def add(self, outputs: ModelOutputs, n_rows: int | None = None) -> None:
+        """Count rows of which there will be ``n_rows`` in all, if that is known; raise where they will not fit."""
+        more = self._copies * sum(outputs.array(name).nbytes for name in outputs.names)
+        self._used += more
+        expected = self._used if n_rows is None or not len(outputs) else max(self._used, more * n_rows // len(outputs))
+        if expected > self.n_bytes:
+            least = "at least " if n_rows is None else ""
+            raise InvalidInput(
+                f"{self._why}: they take {least}{_shown(expected)} of memory, and the bound is {_shown(self.n_bytes)} "
+                f"({self._because}). Pass memory={_shown(expected)!r} or more, or {self._advice}."
             )
-        path = chunk.origins[0][0]
-        return error if path in str(error) or gathered is not None else type(error)(f"{path}: {error}")
+
+
+def _bytes_of(given: int | str | None) -> tuple[int, str]:
+    if given is None:
+        try:
+            with open("/proc/meminfo", encoding="ascii") as file:
+                free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+        except (OSError, StopIteration, ValueError):
+            return _UNKNOWN, "the default"
+        return free // 2, "half of what is free"
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?\s*", str(given).lower())
+    try:
+        assert found is not None
+        return int(float(found[1]) * _UNITS[found[2]]), "as given"
+    except (AssertionError, ValueError, KeyError):
+        raise InvalidInput(f"memory must be a number of bytes, such as 500MB or 8GiB; got {given!r}.") from None
+
+
+def _shown(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f}GB" if n_bytes >= 10**8 else f"{-(-n_bytes // 1000)}kB"

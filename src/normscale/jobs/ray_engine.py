@@ -13,7 +13,8 @@ from typing import Any
 from normscale._version import __version__
 from normscale.detectors.registry import plugin_modules
 from normscale.errors import MissingExtra
-from normscale.jobs.engines import RETRIES, Engine, EngineFailed, Work, run_task
+from normscale.jobs.local_engine import RETRIES, run_task
+from normscale.jobs.running import Engine, EngineFailed, Work
 
 _LAST_PIECES_SECONDS = 60.0
 _ANSWER_SECONDS = 10.0

@@ -1,7 +1,8 @@
 """Scores in a folder: one Parquet file a piece, made by any engine; a rerun makes what is missing.
 
-A stream whose states merge is made in two passes: first every piece's own state, then every piece's scores from the
-state of all before it.
+A stream takes two passes. Where its states merge, the first makes every piece's own state, and the second every piece's
+scores from the state of all before it. Where they do not, or where every source has a stream of its own, the first
+streams the rows of some sources through all pieces and keeps their scores, and the second writes them beside the rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
 
 from normscale._kernels import backend
 from normscale._validate import FloatArray
@@ -21,21 +24,20 @@ from normscale._version import __version__
 from normscale.detectors.base import Detector
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
-from normscale.jobs.engines import Engine, EngineFailed, open_engine
-from normscale.jobs.job_folder import JobFolder
-from normscale.jobs.options import JobOptions, ProgressCounter, Tick
+from normscale.jobs.group_streams import stored_scores, stream_groups
+from normscale.jobs.job_folder import STATES, JobFolder
 from normscale.jobs.pieces import LISTED, Piece, Skipped
+from normscale.jobs.running import Engine, EngineFailed, JobOptions, ProgressCounter, Tick, open_engine, run
 from normscale.jobs.scoring import ScoreJob, ScoreResult
+from normscale.outputs import ModelOutputs
 from normscale.rows import need_arrow
+from normscale.rows.files import source_of
 from normscale.rows.formats.parquet import ParquetSink, open_parquet
-from normscale.rows.source import source_of
-from normscale.rows.writing import About
+from normscale.rows.writing import TableMetadata
 from normscale.state import copied, record_arrays, unpack_state
 
 MOVED = "_job/detector.safetensors"
 """The detector after a stream."""
-_CHAIN = "_job/chain"
-"""The detector after every piece of a stream in order."""
 _REPORT = "normscale"
 """The key of a piece's report in the metadata of its file."""
 
@@ -49,19 +51,17 @@ class _PieceReport(NamedTuple):
 def score_to_folder(
     job: ScoreJob, pieces: list[Piece], output: str | os.PathLike[str], given: JobOptions
 ) -> ScoreResult:
-    """Score pieces side by side; a stream whose states do not merge is scored in order by this process."""
+    """Score pieces side by side; a stream whose states do not merge is scored in order by one process."""
     folder = JobFolder(output)
     need_arrow("pyarrow.parquet", folder.path)
     job = job._replace(output=folder.path)
-    in_order = job.stream and (bool(job.by) or not _streams_in_pieces(job.detector))
-    engine, workers = ("here", None) if in_order else (given["engine"], given["workers"])
     with (
         folder.working(_plan_document(job, pieces)),
-        open_engine(engine, workers=workers, address=given["address"], n_tasks=len(pieces)) as opened,
+        open_engine(given["engine"], workers=given["workers"], address=given["address"], n_tasks=len(pieces)) as opened,
     ):
         done = _finished(folder, pieces)
         before = len(done)
-        moved = _score_missing(job, pieces, folder, done, opened, in_order, given["tick"])
+        moved = _score_missing(job, pieces, folder, done, opened, given["tick"])
         if lost := [part_name(piece) for piece in _missing_parts(folder, pieces)]:
             raise EngineFailed(
                 f"{len(lost)} of {len(pieces)} files, such as {lost[0]}, were written and are not in {folder.path}. On "
@@ -69,8 +69,8 @@ def score_to_folder(
                 "or s3://bucket/scores."
             )
         if job.stream:
-            folder.write(MOVED, moved.pack())
-            folder.remove_folder(_CHAIN)
+            folder.write(MOVED, moved._pack())
+            folder.remove_folder(STATES)
     reports = [done[piece.number] for piece in pieces]
     return ScoreResult(
         output=folder.path,
@@ -89,7 +89,6 @@ def _score_missing(
     folder: JobFolder,
     done: dict[int, _PieceReport],
     engine: Engine,
-    in_order: bool,
     tick: Tick | None,
 ) -> Detector:
     """Score the pieces that are not ``done``; the detector after the last piece."""
@@ -97,22 +96,28 @@ def _score_missing(
     moved = job.detector
     stored = folder.read(MOVED) if job.stream and not missing else None
     if stored is not None:
-        return type(moved).from_state(*unpack_state(stored))
+        return type(moved)._from_state(*unpack_state(stored))
     starts: Sequence[Any] = [None] * len(pieces)
-    if job.stream and not in_order:
+    if job.stream and not job.by and not job.order_by and _states_merge(job.detector):
         starts = _start_states(job, pieces, engine, tick)
         moved = copy.copy(moved)
         moved.state_ = starts[-1]
-    counter = ProgressCounter("scoring", len(missing), sum(piece.n_bytes for piece in missing), tick)
-    if in_order:
-        return _stream_in_order(job, pieces, folder, done, counter)
-    for place, report in engine.map(_score_piece, job, [(piece, starts[piece.number]) for piece in missing]):
-        done[missing[place].number] = report
-        counter.add(1, report.n_rows, missing[place].n_bytes)
+    elif job.stream:
+        moved = stream_groups(job, pieces, engine, tick)
+    tasks, sizes = [(piece, starts[piece.number]) for piece in missing], [piece.n_bytes for piece in missing]
+    reports = run(
+        engine,
+        _score_piece,
+        job._replace(order_by=""),
+        tasks,
+        sizes,
+        ProgressCounter("scoring", len(tasks), sum(sizes), tick),
+    )
+    done.update((piece.number, report) for piece, report in zip(missing, reports, strict=True))
     return moved
 
 
-def _streams_in_pieces(detector: Detector) -> bool:
+def _states_merge(detector: Detector) -> bool:
     """Whether pieces can be streamed side by side: two of its streams have a common state."""
     try:
         detector.merge(detector.start(), detector._blank())
@@ -123,73 +128,62 @@ def _streams_in_pieces(detector: Detector) -> bool:
 
 def _start_states(job: ScoreJob, pieces: Sequence[Piece], engine: Engine, tick: Tick | None) -> list[Any]:
     """The state before every piece, and after the last: that of training and of the pieces before, in order."""
-    counter = ProgressCounter("running statistics", len(pieces), sum(piece.n_bytes for piece in pieces), tick)
-    states: dict[int, Any] = {}
-    for place, (state, n_rows) in engine.map(_piece_state, job, pieces):
-        states[place] = state
-        counter.add(1, n_rows, pieces[place].n_bytes)
+    sizes = [piece.n_bytes for piece in pieces]
     before = [copied(job.detector._current())]
-    for place in range(len(pieces)):
-        before.append(job.detector.merge(before[-1], states[place]))
+    for arrays in run(
+        engine, _piece_state, job, pieces, sizes, ProgressCounter("running statistics", len(pieces), sum(sizes), tick)
+    ):
+        before.append(job.detector.merge(before[-1], job.detector._read_state(arrays, "")))
     if not all(np.isfinite(array).all() for array in record_arrays(before[-1]).values()):
         raise InvalidInput("the rows are too large for running statistics in float64. Rescale them.")
     return before
 
 
-def _piece_state(job: ScoreJob, piece: Piece) -> tuple[Any, int]:
-    """The state of a piece's good rows alone, and how many rows were read: runs in a worker."""
+def _piece_state(job: ScoreJob, piece: Piece) -> tuple[dict[str, NDArray[Any]], int]:
+    """The state of a piece's good rows alone, and how many rows were read: runs in a worker.
+
+    The state is kept on disk until the job is done, so that a rerun need not read the rows again.
+    """
+    folder, name = JobFolder(job.output), f"{STATES}/{piece.number:06d}.safetensors"
+    if (stored := folder.read(name)) is not None:
+        return load(stored), 0
     state, rows = job.detector._blank(), job.rows(piece)
     try:
         for chunk in rows:
             state = job.detector.step(state, chunk)[1]
     except InvalidInput as error:
         raise rows.explain(error) from None
-    return state, rows.skipped.n + rows.n_rows
+    arrays = {key: np.asarray(array) for key, array in record_arrays(state).items()}
+    folder.write(name, save(arrays))
+    return arrays, rows.skipped.n + rows.n_rows
 
 
-def _stream_in_order(
-    job: ScoreJob, pieces: list[Piece], folder: JobFolder, done: dict[int, _PieceReport], counter: ProgressCounter
-) -> Detector:
-    """Stream one piece after the other in this process; a rerun goes on behind the last one that is whole."""
-    detector = copy.copy(job.detector)
-    there = set(folder.names(_CHAIN))
-    first = next((piece.number for piece in pieces if piece.number not in done), len(pieces))
-    while first > 0 and f"{first - 1:06d}.safetensors" not in there:
-        first -= 1
-    if first > 0 and (stored := folder.read(f"{_CHAIN}/{first - 1:06d}.safetensors")) is not None:
-        detector = type(detector).from_state(*unpack_state(stored))
-    for piece in pieces[first:]:
-        done[piece.number] = report = _score_with(job, piece, detector.stream)
-        folder.write(f"{_CHAIN}/{piece.number:06d}.safetensors", detector.pack())
-        counter.add(1, report.n_rows, piece.n_bytes)
-    return detector
+def _score_piece(job: ScoreJob, task: tuple[Piece, Any]) -> tuple[_PieceReport, int]:
+    """Score a piece and write its file: runs in a worker.
 
-
-def _score_piece(job: ScoreJob, task: tuple[Piece, Any]) -> _PieceReport:
-    """Score a piece and write its file: runs in a worker."""
+    The report is in the file, so that a rerun need not read rows to know it.
+    """
     piece, state = task
 
-    def stream(outputs: Any, threads: int) -> FloatArray:
+    def stream(outputs: ModelOutputs, threads: int) -> FloatArray:
         nonlocal state
         scores, state = job.detector.step(state, outputs)
         return scores
 
-    return _score_with(job, piece, job.detector.score if state is None else stream)
-
-
-def _score_with(job: ScoreJob, piece: Piece, scorer: Callable[..., FloatArray]) -> _PieceReport:
-    """Score a piece and write its file; the report is in it, so that a rerun need not read rows to know it."""
+    scorer: Callable[..., FloatArray] = job.detector.score
+    if job.stream:
+        scorer = stored_scores(job, piece) if state is None else stream
     rows = job.rows(piece)
     chunks = list(job.scored(rows, scorer))
     flagged = sum(int(chunk["is_ood"].sum()) for chunk in chunks) if job.limit is not None else 0
     report = _PieceReport(sum(len(chunk["score"]) for chunk in chunks), flagged, rows.skipped)
     data, name = io.BytesIO(), part_name(piece)
-    sink = ParquetSink(data, name, job.columns, About(metadata={_REPORT: write_json(report._asdict())}))
+    sink = ParquetSink(data, name, job.columns, TableMetadata(metadata={_REPORT: write_json(report._asdict())}))
     for chunk in chunks:
         sink.write(chunk)
     sink.finish()
     JobFolder(job.output).write(name, data.getvalue())
-    return report
+    return report, report.n_rows
 
 
 def part_name(piece: Piece) -> str:
@@ -210,8 +204,10 @@ def _plan_document(job: ScoreJob, pieces: list[Piece]) -> dict[str, Any]:
     limit = job.limit
     return {
         "version": __version__,
-        "detector": f"{job.detector.name} {hashlib.sha256(job.detector.pack()).hexdigest()}",
-        "setting": f"stream by {job.by}" if job.by else "stream" if job.stream else "frozen",
+        "detector": f"{job.detector.name} {hashlib.sha256(job.detector._pack()).hexdigest()}",
+        "setting": "stream" if job.stream else "frozen",
+        "by": job.by,
+        "order_by": job.order_by,
         "threshold": "none" if limit is None else limit.value,
         "threshold_per_class": None if limit is None or limit.per_class is None else list(limit.per_class),
         "on_invalid": job.on_invalid,
@@ -219,7 +215,7 @@ def _plan_document(job: ScoreJob, pieces: list[Piece]) -> dict[str, Any]:
         "kept_columns": list(job.source.layout.kept),
         "kernels": backend(),
         "files": [list(file) for file in dict.fromkeys(piece.file for piece in pieces)],
-        "pieces": [[piece.spans[0].first_row, piece.n_bytes] for piece in pieces],
+        "pieces": [[(piece.spans[0].rows or range(1)).start, piece.n_bytes] for piece in pieces],
     }
 
 

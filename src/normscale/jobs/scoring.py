@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray
+from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.jobs.engines import Engine
-from normscale.jobs.options import JobOptions, Paths, ProgressCounter, Tick, say_all, with_defaults
-from normscale.jobs.pieces import Piece, PieceRows, Skipped
+from normscale.jobs.pieces import MemoryBound, Piece, PieceRows, Skipped
+from normscale.jobs.running import Engine, JobOptions, Paths, ProgressCounter, Tick, run, say_all, with_defaults
 from normscale.jobs.sources import RowSource
 from normscale.outputs import LOGITS, predicted_where_finite
-from normscale.rows import SCORE_COLUMNS, TEXT, is_remote, open_score_writer
-from normscale.rows.chunks import Columns
+from normscale.rows import CHUNK_ELEMENTS, SCORE_COLUMNS, TEXT, is_remote, open_score_writer
+from normscale.rows.reader import Chunk, Columns
 
 FILE = "file"
 """The column that says which file a row comes from, where several are scored."""
@@ -54,6 +54,9 @@ class ScoreJob(NamedTuple):
     with_file: bool = False
     by: str = ""
     """The column that names the source of a row, where each has a stream of its own."""
+    order_by: str = ""
+    """The column by which a stream is sorted."""
+    memory: int | str | None = None
     threads: int = 1
     output: str = ""
 
@@ -70,19 +73,16 @@ class ScoreJob(NamedTuple):
         return self.source.rows(piece, self.detector.reads, self.on_invalid)
 
     def scored(self, rows: PieceRows, scorer: Callable[..., FloatArray]) -> Iterator[Columns]:
-        """What is written of every chunk."""
+        """What is written of every chunk, in the order of the rows."""
         layout = self.source.layout
-        for chunk, good in rows.with_masks():
+        for chunk, good in self._sorted_at_once(rows) if self.order_by else rows.with_masks():
             outputs = chunk.outputs
-            more = {"by": chunk.columns[self.by]} if self.by else {}
             try:
                 if good is None or good.all():
-                    scores = scorer(outputs, threads=self.threads, **more)
+                    scores = self.streamed(chunk, scorer)
                 else:
                     scores = np.full(len(outputs), np.nan)
-                    if good.any():
-                        own = {name: column[good] for name, column in more.items()}
-                        scores[good] = scorer(outputs[good], threads=self.threads, **own)
+                    scores[good] = self.streamed(chunk.take(good), scorer)
             except InvalidInput as error:
                 raise rows.explain(error) from None
             columns: Columns = {**chunk.columns, "score": scores}
@@ -92,8 +92,53 @@ class ScoreJob(NamedTuple):
             if layout.has_logits:
                 columns["predicted"] = outputs.predicted if good is None else predicted_where_finite(outputs)
             if self.limit is not None:
-                columns["is_ood"] = self.detector.decide(scores, outputs, self.limit)
+                columns["is_ood"] = self.detector.predict(outputs, scores=scores, threshold=self.limit)
             yield {name: columns[name] for name in self.columns}
+
+    def streamed(self, chunk: Chunk, scorer: Callable[..., FloatArray]) -> FloatArray:
+        """The scores of a chunk of good rows; it is given to the scorer in the order of the stream."""
+        sources = chunk.columns[self.by] if self.by else None
+        if not self.order_by:
+            more = {} if sources is None else {"by": sources}
+            return scorer(chunk.outputs, threads=self.threads, **more) if len(chunk.outputs) else np.empty(0)
+        order = _order(chunk.columns[self.order_by], self.order_by)
+        scores, step = np.empty(len(order)), max(1, CHUNK_ELEMENTS // sum(self.source.layout.widths.values()))
+        for start in range(0, len(order), step):
+            places = order[start : start + step]
+            more = {} if sources is None else {"by": sources[places]}
+            scores[places] = scorer(chunk.outputs[places], threads=self.threads, **more)
+        return scores
+
+    def memory_bound(self) -> MemoryBound:
+        """Counts rows that are sorted: they are in memory twice, as they were read and in their order."""
+        why = f"order_by={self.order_by!r} sorts all rows of the stream"
+        return MemoryBound(self.memory, why, "sort the tables before", copies=2)
+
+    def _sorted_at_once(self, rows: PieceRows) -> Iterator[tuple[Chunk, NDArray[np.bool_] | None]]:
+        bound, found = self.memory_bound(), []
+        for chunk, good in rows.with_masks():
+            bound.add(chunk.outputs, self.source.n_rows)
+            found.append((chunk, good))
+        masks = [good for _, good in found if good is not None]
+        if found:
+            yield Chunk.join([chunk for chunk, _ in found]), np.concatenate(masks) if masks else None
+
+
+def _order(column: NDArray[Any], name: str) -> IntArray:
+    """The places of rows in the order of a column: numbers, times, or texts; texts that are numbers count as these."""
+    if column.dtype.kind == "O":
+        values = column.tolist()
+        missing = [value is None or value == "" for value in values]
+        try:
+            column = np.array([np.nan if value is None else float(value) for value in values])
+        except (TypeError, ValueError):
+            column = np.array(values)
+    else:
+        missing = [False]
+    lost = np.array(missing) if any(missing) else column != column  # NaN and NaT are not what they are
+    if np.any(lost):
+        raise InvalidInput(f"row {int(np.argmax(lost))} has no {name}, so its place in the stream is not known.")
+    return np.argsort(column, kind="stable")
 
 
 def score(
@@ -103,6 +148,7 @@ def score(
     *,
     stream: bool = False,
     by: str | None = None,
+    order_by: str | None = None,
     threshold: float | None = None,
     keep_columns: Sequence[str] = (),
     threads: int = 1,
@@ -128,8 +174,12 @@ def score(
         Let running statistics take each row in before it is scored, in the order of the files. Where the statistics
         of pieces can be merged, exactly and side by side, in two passes; else one piece after the other.
     by : str, optional
-        With ``stream``: a column, such as a camera's id, whose every value has a stream of its own, made by this
-        process. The column is written beside the scores. The result's detector keeps all streams.
+        With ``stream``: a column, such as a camera's id, whose every value has a stream of its own. Workers share the
+        sources among them. The column is written beside the scores. The result's detector keeps all streams.
+    order_by : str, optional
+        With ``stream``: a column, such as a time, in whose order the stream takes the rows; rows with the same value
+        keep the order of the files. The scores stand in the order of the files all the same. All rows that a process
+        streams are in its memory.
     threshold : float, optional
         Flag scores above this, whatever threshold the detector carries.
     keep_columns : sequence of str
@@ -141,11 +191,12 @@ def score(
     """
     given = with_defaults(options)
     limit = detector.threshold_ if threshold is None else Threshold(_validate.real(threshold, "threshold"))
-    moves = stream and detector.has_running_statistics
-    if by is not None and not moves:
-        raise InvalidInput(f"by={by!r} gives every source a stream; pass stream=True, and a detector that streams.")
-    keep_columns = [*keep_columns, *([by] if by is not None and by not in keep_columns else [])]
-    source = source_for(paths, detector, given, keep_columns)
+    moves = stream and detector._runs
+    for option, column in {"by": by, "order_by": order_by}.items():
+        if column is not None and not moves:
+            raise InvalidInput(f"{option}={column!r} is for streams; pass stream=True, and a detector that streams.")
+    kept = list(dict.fromkeys([*keep_columns, *filter(None, (by, order_by))]))
+    source = source_for(paths, detector, given, kept)
     layout = source.layout
     if limit is not None and limit.per_class is not None and not layout.has_logits:
         raise InvalidInput(
@@ -156,13 +207,24 @@ def score(
         raise InvalidInput(
             f"the column {taken[0]!r} of {source.path} cannot be kept: the scores have one of that name."
         )
-    job = ScoreJob(detector, source, given["on_invalid"], limit, moves, not source.is_one_table, by or "", threads)
+    job = ScoreJob(
+        detector,
+        source,
+        given["on_invalid"],
+        limit,
+        moves,
+        not source.is_one_table,
+        by or "",
+        order_by or "",
+        given["memory"],
+        threads,
+    )
     say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
     if is_folder(os.fspath(output)):
         from normscale.jobs.score_folder import score_to_folder
 
-        if source.stays_here:
-            raise InvalidInput(f"{source.stays_here} cannot be read in pieces; name a file for its scores, or - .")
+        if source.pipe:
+            raise InvalidInput(f"{source.pipe} cannot be read in pieces; name a file for its scores, or - .")
         return score_to_folder(job, source.file_pieces(given["piece_rows"]), output, given)
     if given["engine"] not in (None, "here") or given["address"] is not None:
         raise InvalidInput("workers write their scores into a folder, one file a piece; add --output FOLDER.")
@@ -207,19 +269,17 @@ def gathered_scores(paths: Paths, detector: Detector, engine: Engine, given: Job
     source = source_for(paths, detector, given)
     say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
     pieces = source.file_pieces(given["piece_rows"])
-    counter = ProgressCounter("scoring", len(pieces), sum(piece.n_bytes for piece in pieces), given["tick"])
-    told: dict[int, tuple[FloatArray, Skipped]] = {}
-    for place, result in engine.map(_piece_scores, ScoreJob(detector, source, given["on_invalid"]), pieces):
-        told[place] = result
-        counter.add(1, len(result[0]) + result[1].n, pieces[place].n_bytes)
-    found = [told[place] for place in range(len(pieces))]
+    job, sizes = ScoreJob(detector, source, given["on_invalid"]), [piece.n_bytes for piece in pieces]
+    found = run(
+        engine, _piece_scores, job, pieces, sizes, ProgressCounter("scoring", len(pieces), sum(sizes), given["tick"])
+    )
     scores: FloatArray = np.concatenate([own for own, _ in found])
     if not scores.size:
         raise InvalidInput(f"{source.path} holds no finite score; both sides need some.")
     return scores, sum((skipped for _, skipped in found), Skipped())
 
 
-def _piece_scores(job: ScoreJob, piece: Piece) -> tuple[FloatArray, Skipped]:
+def _piece_scores(job: ScoreJob, piece: Piece) -> tuple[tuple[FloatArray, Skipped], int]:
     """The finite scores of a piece: runs in a worker."""
     rows = job.rows(piece)
     scores = np.concatenate([np.empty(0), *(columns["score"] for columns in job.scored(rows, job.detector.score))])
@@ -230,4 +290,4 @@ def _piece_scores(job: ScoreJob, piece: Piece) -> tuple[FloatArray, Skipped]:
             f"{piece.file.path}: a score is {scores[bad]}; a ranking needs finite scores. Pass "
             'on_invalid="skip" to leave such rows out, or find out why.'
         )
-    return scores[good], rows.skipped._replace(n=int((~good).sum()))
+    return (scores[good], rows.skipped._replace(n=int((~good).sum()))), len(scores)

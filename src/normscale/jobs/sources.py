@@ -11,33 +11,34 @@ import glob
 import io
 import itertools
 import os
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from normscale._validate import at_least
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
-from normscale.input_checks.logits import look_at_first_rows
-from normscale.input_checks.tables import class_order
-from normscale.jobs.options import PIECE_ROWS, Paths
-from normscale.jobs.pieces import SAMPLE, Layout, Piece, PieceRows, Span, read_piece, stays_here
-from normscale.outputs import LOGITS
+from normscale.input_checks.logits import log_of_probabilities, look_at_first_rows
+from normscale.jobs.pieces import Layout, Piece, PieceRows, Span
+from normscale.jobs.running import PIECE_ROWS, JobOptions, Paths, say_all, with_defaults
+from normscale.outputs import LOGITS, ModelOutputs
 from normscale.rows import (
     CHUNK_ELEMENTS,
-    ReadOptions,
     SourceFile,
     TableReader,
     find_files,
     format_of,
+    is_pipe,
     is_remote,
     open_table,
 )
-from normscale.rows.chunks import Chunk
-from normscale.rows.source import ByteSource
+from normscale.rows.columns import class_order, in_class_order
+from normscale.rows.files import ByteSource
+from normscale.rows.reader import Chunk
 from normscale.state import load_header
 
+SAMPLE = "sample:"
 _LISTING_THREADS = 16
 _LEFT_OPEN = 64
 """Up to so many files stay open between the look at their heads and the reading of their rows."""
@@ -52,7 +53,6 @@ class _Head(NamedTuple):
     n_rows: int | None
     edges: list[int]
     """The first row of every row group, and the number of all rows."""
-    n_bytes: int
     reader: TableReader | None
     """Left open where files are few, so that this process opens them once."""
 
@@ -109,12 +109,13 @@ class RowSource:
         given = [os.fspath(one) for one in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
         self.path = given[0] if given else ""
         """The first, as it was given."""
-        self.stays_here = next(filter(stays_here, given), "")
-        """What no other process can read: a pipe, or the sample."""
-        if self.stays_here and len(given) > 1:
-            raise InvalidInput(f"{self.stays_here} cannot be read together with other tables; give files and folders.")
-        files = [SourceFile(one, 0, 0) for one in given] if self.stays_here else find_files(given)
-        self.is_one_table = len(given) == 1 and (bool(self.stays_here) or os.path.isfile(given[0]))
+        alone = next(filter(_is_no_file, given), None)
+        if alone is not None and len(given) > 1:
+            raise InvalidInput(f"{alone} cannot be read together with other tables; give files and folders.")
+        self.pipe = alone if alone is not None and is_pipe(alone) else None
+        """What no other process can read."""
+        files = find_files(given) if alone is None else [SourceFile(alone, 0, 0)]
+        self.is_one_table = alone is not None or (len(given) == 1 and os.path.isfile(given[0]))
         wanted = None if names is None else list(dict.fromkeys(names))
         heads = _read_heads(files, {"names": wanted, "keep": keep, "class_names": class_names})
         self._heads = {file.path: head for file, head in zip(files, heads, strict=True) if head is not None}
@@ -198,21 +199,41 @@ class RowSource:
         return [Piece(number, tuple(spans)) for number, spans in enumerate(filter(None, pieces))]
 
     def _span(self, file: SourceFile, start: int = 0, stop: int | None = None) -> Span:
-        """The rows from ``start`` to ``stop`` of a file, and the row groups that hold them."""
-        _, n_rows, edges, n_bytes, _ = self._heads[file.path]
-        if n_rows is None or (start == 0 and stop in (None, n_rows)):
-            return Span(file, n_rows, n_bytes)
-        assert stop is not None
-        own = stop - start, n_bytes * (stop - start) // n_rows
-        if len(edges) == 2:
-            return Span(file, *own, None, 0, start, stop)
-        first = int(np.searchsorted(edges, start, side="right")) - 1
-        last = int(np.searchsorted(edges, stop, side="left"))
-        return Span(file, *own, range(first, last), edges[first], start, stop)
+        """The rows from ``start`` to ``stop`` of a file."""
+        n_rows = self._heads[file.path].n_rows
+        if n_rows is None or stop is None or stop - start == n_rows:
+            return Span(file, n_rows, file.size)
+        return Span(file, stop - start, file.size * (stop - start) // n_rows, range(start, stop))
+
+    def chunks(self, piece: Piece) -> Iterator[Chunk]:
+        """The rows of a piece as the files have them; a chunk comes from one file.
+
+        Raises where a file is not the one that was planned with.
+        """
+        layout = self.layout
+        for span in piece.spans:
+            path = span.file.path
+            reader = self._readers.pop(path, None)
+            _check(span.file)
+            if reader is None:
+                options = {"names": list(layout.widths), "keep": list(layout.kept), "class_names": layout.class_names}
+                reader = _open(path, options)
+            reader.arrange(layout.columns)
+            order = class_order(layout.class_names, reader.class_names, path)
+            for chunk in reader.blocks(span.rows):
+                outputs = chunk.outputs if order is None else in_class_order(chunk.outputs, order)
+                if layout.probabilities and layout.has_logits:
+                    outputs = outputs.replace(logits=log_of_probabilities(outputs.logits, path))
+                yield chunk._replace(outputs=outputs)
+            _check(span.file)
+            if span.rows is not None and len(self._readers) < _LEFT_OPEN:
+                self._readers[path] = reader  # the next piece goes on in it
+            else:
+                reader.close()
 
     def look(self, *, reads_logits: bool = True, check_labels: bool = False) -> list[str]:
         """Look at the first rows: refuse what is surely wrong; remarks on what probably is."""
-        chunks = read_piece(self.whole(), self.layout, self._readers)
+        chunks = self.chunks(self.whole())
         first = next((chunk for chunk in chunks if len(chunk.outputs)), None)
         if first is None:
             raise InvalidInput(f"{self.path} holds no rows.")
@@ -234,8 +255,61 @@ class RowSource:
         if is_whole and self._begun is not None:
             chunks, self._begun = self._begun, None
         if chunks is None:
-            chunks = read_piece(self.whole() if piece is None else piece, self.layout, self._readers)
+            chunks = self.chunks(self.whole() if piece is None else piece)
         return PieceRows(chunks, self.layout, names, on_invalid)
+
+
+def read(
+    paths: Paths | RowSource,
+    names: Sequence[str] | None = None,
+    *,
+    class_names: Sequence[str] | None = None,
+    reads_logits: bool = True,
+    check_labels: bool = False,
+    advice: str = "give a sample of the rows",
+    **options: Unpack[JobOptions],
+) -> ModelOutputs:
+    """All rows of tables in one record, within a bound of memory, looked at as a job looks at them.
+
+    Parameters
+    ----------
+    paths : path, or several, or a source
+    names : sequence of str, optional
+        Arrays to read, and logits; by default all. A source has them already.
+    class_names : sequence of str, optional
+        Columns of logits are matched by these names.
+    reads_logits : bool
+        False where probabilities in the place of logits do no harm.
+    check_labels : bool
+        Say so where the labels do not go with the logits.
+    advice : str
+        What to do where the rows do not fit into memory.
+    **options
+        ``probabilities``, ``on_invalid``, ``memory`` and ``say`` of :class:`~normscale.jobs.JobOptions`.
+    """
+    given = with_defaults(options)
+    source = paths
+    if not isinstance(source, RowSource):
+        arrays = None if names is None else [*names, LOGITS]
+        source = RowSource(source, arrays, class_names=class_names, probabilities=given["probabilities"])
+    say_all(source.look(reads_logits=reads_logits, check_labels=check_labels), given["say"])
+    rows = source.rows(None, tuple(source.layout.widths), given["on_invalid"])
+    found = rows.gathered(source.n_rows, given["memory"], f"the rows of {source.path} are read into one place", advice)
+    if found is None:
+        raise InvalidInput(f"{source.path} holds no rows.")
+    if rows.skipped.n:
+        total = rows.n_rows + rows.skipped.n
+        given["say"](f"{source.path}: {rows.skipped.n} of {total} rows hold NaN or infinity and are left out")
+    return found
+
+
+def read_named(items: Iterable[str], **options: Any) -> dict[str, ModelOutputs]:
+    """Read tables given as ``NAME=PATH`` or ``PATH``, by their names; ``options`` are those of :func:`read`."""
+    found: dict[str, ModelOutputs] = {}
+    for item in items:
+        name, path = input_named(item, found)
+        found[name] = read(path, **options)
+    return found
 
 
 def describe(paths: Paths, names: Sequence[str] | None, piece_rows: int = PIECE_ROWS, *, by_file: bool) -> str:
@@ -292,21 +366,33 @@ def _read_heads(files: list[SourceFile], options: dict[str, Any]) -> list[_Head 
 
 
 def _read_head(file: SourceFile, options: dict[str, Any], left_open: bool) -> _Head | None:
-    path = file.path
-    if path.endswith(".safetensors") and not is_remote(path):
-        _refuse_detector(path)
     try:
-        reader = _open_sample(path, options) if path.startswith(SAMPLE) else open_table(path, **options)
+        reader = _open(file.path, options)
     except EmptyTable:
         return None
     columns = reader.array_columns if reader.format == "parquet" else {}
     kept = dict(reader.columns)
     layout = Layout(reader.widths, columns, reader.has_labels, reader.n_classes, reader.class_names, kept)
-    edges = [0, *itertools.accumulate(part.n_rows or 0 for part in reader.parts)]
-    n_bytes = sum(file.size if part.n_bytes is None else part.n_bytes for part in reader.parts)
     if reader.n_rows == 0 or not left_open:
         reader.close()
-    return None if reader.n_rows == 0 else _Head(layout, reader.n_rows, edges, n_bytes, reader if left_open else None)
+    return None if reader.n_rows == 0 else _Head(layout, reader.n_rows, reader.edges, reader if left_open else None)
+
+
+def _is_no_file(path: str) -> bool:
+    return path.startswith(SAMPLE) or is_pipe(path)
+
+
+def _check(file: SourceFile) -> None:
+    if not _is_no_file(file.path):
+        file.check()
+
+
+def _open(path: str, options: dict[str, Any]) -> TableReader:
+    if path.startswith(SAMPLE):
+        return _open_sample(path, options)
+    if path.endswith(".safetensors") and not is_remote(path):
+        _refuse_detector(path)
+    return open_table(path, **options)
 
 
 def _refuse_detector(path: str) -> None:
@@ -337,4 +423,4 @@ def _open_sample(path: str, options: dict[str, Any]) -> TableReader:
         arrays |= {"head_weight": outputs.head.weight, "head_bias": outputs.head.bias}
     data = io.BytesIO()
     np.savez(data, **arrays)  # type: ignore[arg-type]
-    return format_of("sample.npz")(ByteSource.of_bytes(data.getvalue(), path), ReadOptions(**options))
+    return format_of("sample.npz")(ByteSource.of_bytes(data.getvalue(), path), **options)

@@ -6,26 +6,26 @@ A format is one file in ``formats/``, or anywhere: see :func:`register_format`.
 from __future__ import annotations
 
 from normscale.rows.columns import TEXT
-from normscale.rows.format import format_of, is_remote, register_format
-from normscale.rows.reader import (
-    CHUNK_ELEMENTS,
-    ReadOptions,
-    TablePart,
-    TableReader,
-    open_table,
-    read_table,
+from normscale.rows.files import (
+    SourceFile,
+    check_folder,
+    file_system,
+    find_files,
+    format_of,
+    is_pipe,
+    is_remote,
+    need_arrow,
+    register_format,
 )
-from normscale.rows.source import SourceFile, check_folder, file_system, find_files, is_pipe, need_arrow
+from normscale.rows.reader import CHUNK_ELEMENTS, TableReader, open_table, read_table
 from normscale.rows.writing import SCORE_COLUMNS, ScoreWriter, open_score_writer, write_table
 
 __all__ = [
     "CHUNK_ELEMENTS",
     "SCORE_COLUMNS",
     "TEXT",
-    "ReadOptions",
     "ScoreWriter",
     "SourceFile",
-    "TablePart",
     "TableReader",
     "check_folder",
     "file_system",

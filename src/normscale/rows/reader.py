@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import sys
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._validate import IntArray, Rows, as_labels, as_rows, at_least
 from normscale.errors import FileFormatError, InvalidInput, MissingOutput, NormscaleError
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
-from normscale.rows.chunks import Chunk, Columns, even_chunks, gather
 from normscale.rows.columns import LABELS, ColumnLayout, label_numbers
-from normscale.rows.format import format_of, format_of_content
-from normscale.rows.source import ByteSource, is_pipe, source_of
+from normscale.rows.files import ByteSource, format_of, format_of_content, is_pipe, source_of
 
 if TYPE_CHECKING:
     from normscale.rows.writing import Sink
 
+Columns = dict[str, NDArray[Any]]
 Block = dict[str, Rows]
 """Some consecutive rows, as a format gives them: arrays by name, and ``labels`` where the table has any."""
 KEPT = "keep:"
@@ -32,23 +34,90 @@ DAMAGE: tuple[type[Exception], ...] = (OSError, ValueError, EOFError, KeyError, 
 """What reading a damaged file may raise, to become :class:`FileFormatError`; false sizes exhaust memory."""
 
 
-class ReadOptions(NamedTuple):
-    """What is wanted of a table; see :func:`open_table`."""
+class Chunk(NamedTuple):
+    """Some rows, in order, with where they come from."""
 
-    chunk_rows: int | None = None
-    names: Sequence[str] | None = None
-    keep: Sequence[str] = ()
-    class_names: Sequence[str] | None = None
-    parts: range | None = None
+    outputs: ModelOutputs
+    columns: Columns
+    """The columns that are kept."""
+    origins: tuple[tuple[str, int, int], ...]
+    """Runs of consecutive rows: file, number of the first row there, how many."""
+
+    def origin(self, row: int) -> tuple[str, int]:
+        """The file and the number in it of a row of this chunk."""
+        for path, first_row, n in self.origins:
+            if row < n:
+                return path, first_row + row
+            row -= n
+        raise IndexError(row)
+
+    def cut(self, start: int, stop: int) -> Chunk:
+        """Some consecutive rows of a chunk that comes from one file."""
+        path, first_row, n = self.origins[0]
+        return self if stop - start == n else self.take(slice(start, stop), ((path, first_row + start, stop - start),))
+
+    def take(self, rows: Any, origins: tuple[tuple[str, int, int], ...] = ()) -> Chunk:
+        """Some of the rows, by a slice or by an array of places or of truths."""
+        return Chunk(self.outputs[rows], {name: column[rows] for name, column in self.columns.items()}, origins)
+
+    @classmethod
+    def join(cls, chunks: Sequence[Chunk]) -> Chunk:
+        """The rows of all chunks, one below the other."""
+        if len(chunks) == 1:
+            return chunks[0]
+        columns = {name: np.concatenate([chunk.columns[name] for chunk in chunks]) for name in chunks[0].columns}
+        origins = tuple(origin for chunk in chunks for origin in chunk.origins)
+        return cls(ModelOutputs.concatenate([chunk.outputs for chunk in chunks]), columns, origins)
 
 
-class TablePart(NamedTuple):
-    """A part of a file that can be read on its own."""
+def even_chunks(chunks: Iterable[Chunk], n_rows: int) -> Iterator[Chunk]:
+    """The same rows in chunks of so many, whatever files they are in; those that fit already pass uncopied."""
+    waiting: list[Chunk] = []
+    missing = n_rows
+    for chunk in chunks:
+        start, length = 0, len(chunk.outputs)
+        while start < length:
+            stop = min(length, start + missing)
+            waiting.append(chunk.cut(start, stop))
+            missing -= stop - start
+            start = stop
+            if not missing:
+                whole, waiting, missing = Chunk.join(waiting), [], n_rows  # let go of the parts before the caller works
+                yield whole
+    if waiting:
+        yield Chunk.join(waiting)
 
-    n_rows: int | None
-    """None where only reading tells: text."""
-    n_bytes: int | None
-    """On disk; None: those of the whole file."""
+
+def gather(parts: Iterable[ModelOutputs], n_rows: int | None = None) -> ModelOutputs | None:
+    """Put outputs below each other; None if there is none.
+
+    Where ``n_rows`` says how many rows there are at most, they are filled in place: concatenating needs twice the
+    memory.
+
+    Examples
+    --------
+    >>> parts = [ModelOutputs([[1.0, 2.0]], labels=[1]), ModelOutputs([[3.0, 4.0]], labels=[0])]
+    >>> both = gather(parts, 3)
+    >>> both.logits.tolist(), both.labels.tolist()
+    ([[1.0, 2.0], [3.0, 4.0]], [1, 0])
+    """
+    coming = iter(parts)
+    first = next(coming, None)
+    if first is None or n_rows is None or len(first) == n_rows:
+        rest = list(coming)
+        return ModelOutputs.concatenate([first, *rest]) if first is not None and rest else first
+    arrays = {name: np.empty((n_rows, first.array(name).shape[1]), first.array(name).dtype) for name in first.names}
+    labels = np.empty(n_rows, np.int64)
+    stop = 0
+    for part in itertools.chain([first], coming):
+        start, stop = stop, stop + len(part)
+        for name, array in arrays.items():
+            kind = np.result_type(array, part.array(name))
+            arrays[name] = array = array.astype(kind, copy=False)
+            array[start:stop] = part.array(name)
+        labels[start:stop] = -1 if part.labels is None else part.labels
+    found = {name: array[:stop] for name, array in arrays.items()}
+    return ModelOutputs._trusted(found, None if first.labels is None else labels[:stop], first.head)
 
 
 class TableReader(ABC):
@@ -97,11 +166,17 @@ class TableReader(ABC):
     """What a table may hold beside its logits."""
     _damage: tuple[type[Exception], ...] = DAMAGE
 
-    def __init__(self, source: ByteSource, options: ReadOptions) -> None:
+    def __init__(
+        self,
+        source: ByteSource,
+        chunk_rows: int | None = None,
+        names: Sequence[str] | None = None,
+        keep: Sequence[str] = (),
+        class_names: Sequence[str] | None = None,
+    ) -> None:
         self.format = self.name
         self.source, self.path = source, source.shown
-        self._wanted, self._keep = options.names, list(dict.fromkeys(options.keep))
-        self._class_names, self._chosen_parts = options.class_names, options.parts
+        self._wanted, self._keep, self._class_names = names, list(dict.fromkeys(keep)), class_names
         self._started = False
         self.columns: dict[str, Any] = {}
         self.columns_there: tuple[str, ...] = ()
@@ -120,7 +195,7 @@ class TableReader(ABC):
             self.class_names = None
         self._check_wishes()
         default = max(1, CHUNK_ELEMENTS // sum(self.widths.values()))
-        self.chunk_rows = default if options.chunk_rows is None else at_least(options.chunk_rows, "chunk_rows", 1)
+        self.chunk_rows = default if chunk_rows is None else at_least(chunk_rows, "chunk_rows", 1)
 
     @classmethod
     def begins(cls, head: bytes) -> bool:
@@ -139,9 +214,13 @@ class TableReader(ABC):
         """
 
     @property
-    def parts(self) -> list[TablePart]:
-        """What can be read on its own: the row groups of a Parquet file."""
-        return [TablePart(self.n_rows, None)]
+    def edges(self) -> list[int]:
+        """The first row of everything that can be read on its own, such as a row group, and the number of all rows."""
+        return [0, self.n_rows or 0]
+
+    def _seek(self, rows: range) -> int:
+        """Let :meth:`_blocks` begin at or before the first of these rows; the number of the row that it begins at."""
+        return 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -165,23 +244,27 @@ class TableReader(ABC):
         """Iterate over chunks as :meth:`chunks` does, with the columns that are kept beside them."""
         return (chunk[:2] for chunk in even_chunks(self.blocks(), self.chunk_rows))
 
-    def blocks(self) -> Iterator[Chunk]:
-        """Iterate over the rows in chunks of any size, as the format gives them."""
+    def blocks(self, rows: range | None = None) -> Iterator[Chunk]:
+        """Iterate over all rows, or those with these numbers, in chunks of any size, as the format gives them."""
         if self._started and self.source.once:
             raise InvalidInput(f"{self.path} is a pipe and can be read only once; save it to a file to read it again.")
         self._started = True
-        first_row = 0
+        wanted = range(sys.maxsize) if rows is None else rows
         with self._explained():
+            row = self._seek(wanted)
             for block in self._blocks():
                 n_rows = len(next(iter(block.values())))
                 try:
                     outputs = self._outputs(block, n_rows)
                 except InvalidInput as error:
-                    rows = f"rows {first_row} to {first_row + n_rows - 1}"
-                    raise InvalidInput(f"{self.path}, {rows}: {error}") from None
+                    raise InvalidInput(f"{self.path}, rows {row} to {row + n_rows - 1}: {error}") from None
                 columns = {name: block[KEPT + name] for name in self.columns}
-                yield Chunk(outputs, columns, ((self.path, first_row, n_rows),))
-                first_row += n_rows
+                first, last = max(wanted.start - row, 0), min(n_rows, wanted.stop - row)
+                if first < last:
+                    yield Chunk(outputs, columns, ((self.path, row, n_rows),)).cut(first, last)
+                row += n_rows
+                if row >= wanted.stop:
+                    return
 
     def read(self) -> ModelOutputs:
         """Read all rows at once."""
@@ -289,16 +372,15 @@ def open_table(
     names: Sequence[str] | None = None,
     keep: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
-    parts: range | None = None,
 ) -> TableReader:
     """Open a table of outputs (logits, features, other arrays, labels, a head) to read it chunk by chunk.
 
     Parameters
     ----------
     path : str or path
-        A file ending in .npz, .npy, .safetensors, .parquet (needs ``normscale[arrow]``), .csv or .tsv (also compressed:
-        .csv.gz); or ``-``, or a named pipe, which may carry any of these: the first bytes tell. A stream
-        of .npy or of text is read as it comes, a chunk as soon as its rows are there; the others go through a
+        A file ending in .npz, .npy, .safetensors, .parquet or .jsonl (need ``normscale[arrow]``), .csv or .tsv (text
+        also compressed: .csv.gz); or ``-``, or a named pipe, which may carry any of these: the first bytes tell. A
+        stream of .npy or of text is read as it comes, a chunk as soon as its rows are there; the others go through a
         temporary file. A path with a scheme (``s3://...``) is read from its object store.
     chunk_rows : int, optional
         Rows per chunk; by default as many as make about four million numbers.
@@ -309,8 +391,6 @@ def open_table(
         with their types. Not from .npy and .safetensors.
     class_names : sequence of str, optional
         What labels that are texts are matched to where the table itself does not name its classes.
-    parts : range, optional
-        Read these of the reader's ``parts`` only: row groups of a Parquet file. By default all.
 
     Notes
     -----
@@ -326,10 +406,10 @@ def open_table(
     [2, 2, 1]
     """
     name = os.fspath(path)
-    options = ReadOptions(chunk_rows, names, keep, class_names, parts)
+    options = (chunk_rows, names, keep, class_names)
     if not is_pipe(name):
         source = source_of(name)
-        return format_of(name)(source, options)
+        return format_of(name)(source, *options)
     from normscale.rows.streams import Pipe
 
     source = Pipe.of_path(name)
@@ -341,7 +421,7 @@ def open_table(
         if not format.streams:
             source, pipe = source.spill(), source
             pipe.close()
-        return format(source, options)
+        return format(source, *options)
     except BaseException:
         source.close()
         raise

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from normscale.rows.format import HEAD_BYTES
-from normscale.rows.source import ByteSource
+from normscale.rows.files import HEAD_BYTES, ByteSource
 
 GZIP = b"\x1f\x8b"
 _BLOCK_BYTES = 1 << 22

@@ -19,17 +19,15 @@ from normscale._validate import to_numpy
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, Head, ModelOutputs, as_outputs
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LARGEST_HEAD, RESERVED, native
-from normscale.rows.chunks import Columns
 from normscale.rows.columns import LABELS, TEXT, logit_columns
-from normscale.rows.format import format_of
-from normscale.rows.reader import CHUNK_ELEMENTS, TableReader
-from normscale.rows.source import check_folder
+from normscale.rows.files import check_folder, format_of
+from normscale.rows.reader import CHUNK_ELEMENTS, Columns, TableReader
 
 SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
 """The columns that need no dtype when named: the score (higher is more OoD), whether it is flagged, the class."""
 
 
-class About(NamedTuple):
+class TableMetadata(NamedTuple):
     """What a table says beside its rows."""
 
     class_names: list[str] | None = None
@@ -53,7 +51,7 @@ class Sink(ABC):
     pyarrow's, for what numpy has no type for.
     """
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         self.file, self.path, self.columns, self.about = file, path, dict(columns), about
 
     @abstractmethod
@@ -71,7 +69,7 @@ class Sink(ABC):
 class GatheringSink(Sink):
     """For formats whose head holds the number of rows: all is written at the end, by :meth:`save`."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         super().__init__(file, path, columns, about)
         self._parts: list[Columns] = []
 
@@ -116,7 +114,7 @@ class ScoreWriter:
     """
 
     def __init__(
-        self, format: type[TableReader], path: str, columns: Mapping[str, Any], about: About | None = None
+        self, format: type[TableReader], path: str, columns: Mapping[str, Any], about: TableMetadata | None = None
     ) -> None:
         if format.sink is None:
             raise InvalidInput(f"{path}: {format.described} is read and not written; choose another suffix.")
@@ -127,7 +125,7 @@ class ScoreWriter:
             if path != "-":
                 check_folder(path)
                 file = stack.enter_context(atomic_path(path))
-            self._sink = format.sink(file, path, self.columns, about or About())
+            self._sink = format.sink(file, path, self.columns, about or TableMetadata())
             self._stack = stack.pop_all()
 
     def append(self, **columns: ArrayLike) -> None:
@@ -141,7 +139,7 @@ class ScoreWriter:
         arrays: Columns = {}
         n_rows = None
         for name, kind in self.columns.items():
-            is_number = isinstance(kind, np.dtype) and kind != TEXT
+            is_number = isinstance(kind, np.dtype) and kind.kind in "fiub"
             array = to_numpy(columns[name], name) if is_number else np.asarray(columns[name])
             if array.ndim != 1 or len(array) != (len(array) if n_rows is None else n_rows):
                 raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
@@ -273,7 +271,7 @@ def write_table(
     header = logit_columns(table.n_classes, names) if in_columns else None
     if header is not None and (twice := sorted(set(header) & set(table.names))):
         raise InvalidInput(f"{name}: an array and a column of logits are both called {twice[0]}; rename the array.")
-    about = About(
+    about = TableMetadata(
         None if header is not None else names,
         table.head,
         None if has_logits or table.get("features") is not None else list(table.names),

@@ -20,24 +20,39 @@ from typing import IO, Any
 import numpy as np
 
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.rows.chunks import Columns
 from normscale.rows.columns import LABELS, TEXT, logit_columns
-from normscale.rows.format import register_format
-from normscale.rows.reader import KEPT, Block, TableReader
-from normscale.rows.source import need_arrow
+from normscale.rows.files import need_arrow, register_format
+from normscale.rows.reader import KEPT, Block, Columns, TableReader
 from normscale.rows.streams import GZIP, OwningGzip, first_line, whole_lines
-from normscale.rows.writing import About, Sink, texts_of
+from normscale.rows.writing import Sink, TableMetadata, texts_of
 
 _ARROW_PAYS = 1 << 20  # bytes of text after which importing pyarrow is made up for
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class CsvSink(Sink):
+class TextSink(Sink):
+    """Lines of text, compressed where the name says so, or on standard output."""
+
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
+        super().__init__(file, path, columns, about)
+        self._text: IO[str] = sys.stdout
+        if path != "-":
+            raw: Any = open(file, "wb")  # noqa: SIM115 - closed by finish
+            stream = OwningGzip(raw, "wb") if path.lower().endswith(".gz") else raw
+            self._text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+
+    def finish(self) -> None:
+        self._text.flush() if self.path == "-" else self._text.close()
+
+    abandon = finish
+
+
+class CsvSink(TextSink):
     """A line of names, and one for each row, written as they come."""
 
     delimiter = ","
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         for name in columns:
             if "\n" in name or "\r" in name:
                 raise InvalidInput(
@@ -45,11 +60,6 @@ class CsvSink(Sink):
                     "Write .parquet, .npz or .safetensors instead."
                 )
         super().__init__(file, path, columns, about)
-        self._text: IO[str] = sys.stdout
-        if path != "-":
-            raw: Any = open(file, "wb")  # noqa: SIM115 - closed by finish
-            stream = OwningGzip(raw, "wb") if path.lower().endswith(".gz") else raw
-            self._text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         self._text.write(self.delimiter.join(map(self._quoted, columns)) + "\n")
 
     def write(self, columns: Columns) -> None:
@@ -71,11 +81,6 @@ class CsvSink(Sink):
             return text
         return '"' + text.replace('"', '""') + '"'
 
-    def finish(self) -> None:
-        self._text.flush() if self.path == "-" else self._text.close()
-
-    abandon = finish
-
 
 class TsvSink(CsvSink):
     """The same between tabs."""
@@ -83,17 +88,10 @@ class TsvSink(CsvSink):
     delimiter = "\t"
 
 
-@register_format
-class Csv(TableReader):
-    """Fields between commas, or what the first line shows."""
+class TextReader(TableReader):
+    """Base class of formats that are lines of text, from a file or a pipe, compressed by gzip or not."""
 
-    name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv",)
-    keeps, sink = frozenset({"labels", "class names"}), CsvSink
     is_text = streams = by_columns = True
-
-    def _find_delimiter(self, line: str) -> str:
-        outside = "".join(line.split('"')[::2])
-        return next((mark for mark in "\t;" if mark in outside), ",")
 
     def _lines(self) -> Any:
         stream = self.source.open()
@@ -102,6 +100,24 @@ class Csv(TableReader):
         is_compressed = stream.read(2) == GZIP
         stream.seek(0)
         return OwningGzip(stream) if is_compressed else stream
+
+    def _line_blocks(self, skipped: int) -> Iterator[bytes]:
+        """The bytes behind the first ``skipped``, cut behind line breaks; the last block may lack one."""
+        with self._lines() as stream:
+            stream.read(skipped)
+            yield from whole_lines(stream.read1 if self.source.once else stream.read)
+
+
+@register_format
+class Csv(TextReader):
+    """Fields between commas, or what the first line shows."""
+
+    name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv",)
+    keeps, sink = frozenset({"labels", "class names"}), CsvSink
+
+    def _find_delimiter(self, line: str) -> str:
+        outside = "".join(line.split('"')[::2])
+        return next((mark for mark in "\t;" if mark in outside), ",")
 
     def _read_head(self) -> None:
         with self._lines() as stream:
@@ -154,12 +170,6 @@ class Csv(TableReader):
             if labels:
                 block[LABELS] = columns[1][:, -1] if are_texts else columns[0][:, -1]
             yield block | {KEPT + name: columns[1][:, place] for place, name in enumerate(self.columns)}
-
-    def _line_blocks(self, skipped: int) -> Iterator[bytes]:
-        """The bytes behind the first ``skipped``, cut behind line breaks; the last block may lack one."""
-        with self._lines() as stream:
-            stream.read(skipped)
-            yield from whole_lines(stream.read1 if self.source.once else stream.read)
 
     def _labels_are_texts(self, text: bytes, label: int) -> bool:
         try:

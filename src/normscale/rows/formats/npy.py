@@ -16,10 +16,9 @@ from normscale.encoding.npy_header import MAGIC, ByteStream, NpyHeader, take_npy
 from normscale.errors import FileFormatError
 from normscale.outputs import LOGITS
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, Take, fill, native
-from normscale.rows.chunks import Columns
 from normscale.rows.columns import TEXT
-from normscale.rows.format import register_format
-from normscale.rows.reader import DAMAGE, KEPT, Block
+from normscale.rows.files import register_format
+from normscale.rows.reader import DAMAGE, KEPT, Block, Columns
 from normscale.rows.writing import GatheringSink, texts_of
 
 _MAX_TEXTS = 1 << 24  # bytes of class names; more is a mistake

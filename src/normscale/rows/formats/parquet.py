@@ -9,6 +9,9 @@ metadata. Kept columns keep their types.
 from __future__ import annotations
 
 import base64
+import bisect
+import itertools
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,12 +23,10 @@ from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
 from normscale.outputs import FEATURES, LOGITS, Head, check_name
 from normscale.rows.arrays import CLASS_NAMES, RESERVED
-from normscale.rows.chunks import Columns
 from normscale.rows.columns import LABELS, LOGIT
-from normscale.rows.format import register_format
-from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, TablePart, TableReader
-from normscale.rows.source import ByteSource, need_arrow
-from normscale.rows.writing import About, Sink
+from normscale.rows.files import ByteSource, need_arrow, register_format
+from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, Columns, TableReader
+from normscale.rows.writing import Sink, TableMetadata
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
 _BUFFER_BYTES = 1 << 15
@@ -40,7 +41,7 @@ _LARGEST_HEAD = 1 << 25
 class ParquetSink(Sink):
     """Row groups of bounded size; what is a number is never null, so that whole numbers need not become floats."""
 
-    def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: About) -> None:
+    def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         super().__init__(file, path, columns, about)
         self._arrow = need_arrow("pyarrow", path)
         parquet = need_arrow("pyarrow.parquet", path)
@@ -98,50 +99,29 @@ class ParquetSink(Sink):
         self._writer.close()
 
 
-@register_format
-class Parquet(TableReader):
-    """Columns, compressed, in row groups that can be read on their own. The file is opened once."""
+class ArrowReader(TableReader):
+    """Base class of formats that pyarrow reads: columns of numbers or of lists, with a schema.
 
-    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
-    magic, sink, by_columns = (b"PAR1",), ParquetSink, True
+    A format sets ``_schema`` and calls :meth:`_choose_columns` in its ``_read_head``; it has :meth:`_batches` and
+    :meth:`_first_length`.
+    """
 
-    def close(self) -> None:
-        self._parquet_file.close()
-        super().close()
+    by_columns = True
+    _schema: Any
+    _first_row = 0
 
-    def _read_head(self) -> None:
+    @abstractmethod
+    def _batches(self, columns: list[str]) -> Iterator[Any]:
+        """Record batches of these columns."""
+
+    @abstractmethod
+    def _first_length(self, name: str) -> int:
+        """The length of the first list of a column."""
+
+    def _need_arrow(self) -> None:
         self._arrow = need_arrow("pyarrow", self.path)
         self._types = self._arrow.types
         self._damage = (*DAMAGE, self._arrow.ArrowException)
-        file = self._parquet_file = open_parquet(self.source)
-        self._schema = file.schema_arrow
-        self.n_rows = file.metadata.num_rows
-        if self._chosen_parts is not None:
-            self.n_rows = sum(file.metadata.row_group(i).num_rows for i in self._chosen_parts)
-        try:
-            self._choose_columns()
-        except FileFormatError as error:
-            if file.metadata.num_rows:
-                raise
-            raise EmptyTable(str(error)) from None
-        metadata = self._schema.metadata or {}
-        if _HEAD in metadata:
-            self._take_head(*_head_of(self.path, metadata[_HEAD]))
-        if CLASS_NAMES.encode() in metadata and self.class_names is None:
-            try:
-                names = read_json(metadata[CLASS_NAMES.encode()])
-            except ValueError:
-                return  # somebody else's key of the same name
-            self.class_names = tuple(map(str, names)) if isinstance(names, list) else None
-
-    @property
-    def parts(self) -> list[TablePart]:
-        metadata = self._parquet_file.metadata
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        return [
-            TablePart(group.num_rows, sum(group.column(i).total_compressed_size for i in range(group.num_columns)))
-            for group in groups
-        ]
 
     def _choose_columns(self) -> None:
         names: list[str] = self._schema.names
@@ -204,13 +184,6 @@ class Parquet(TableReader):
             raise InvalidInput(f"{name} must be lists of {what} >= {least} numbers, at most {_WIDEST}; got {width}.")
         return width
 
-    def _first_length(self, name: str) -> int:
-        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
-            known = batch.column(0).drop_null()
-            if len(known):
-                return len(known[0].as_py())
-        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
-
     def _check_columns(self, array: str) -> None:
         kinds = {name: self._schema.field(name).type for name in self.array_columns[array]}
         for name, kind in kinds.items():
@@ -226,8 +199,8 @@ class Parquet(TableReader):
         arrays = [column for name in self.widths for column in self.array_columns[name]]
         label = [] if self._label is None else [self._label]
         wanted = list(dict.fromkeys([*arrays, *label, *self.columns]))
-        rows, groups, first_row = min(self.chunk_rows, _BATCH_ROWS), self._chosen_parts, 0
-        for batch in self._parquet_file.iter_batches(rows, row_groups=groups, columns=wanted, use_threads=False):
+        first_row = self._first_row
+        for batch in self._batches(wanted):
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             block = {name: self._matrix(columns, name, first_row) for name in self.widths}
             for name in label:
@@ -275,6 +248,65 @@ class Parquet(TableReader):
         objects = np.empty(len(column), object)
         objects[:] = column.to_pylist()
         return objects
+
+
+@register_format
+class Parquet(ArrowReader):
+    """Columns, compressed, in row groups that can be read on their own. The file is opened once."""
+
+    name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
+    magic, sink = (b"PAR1",), ParquetSink
+
+    def close(self) -> None:
+        self._parquet_file.close()
+        super().close()
+
+    def _read_head(self) -> None:
+        self._need_arrow()
+        file = self._parquet_file = open_parquet(self.source)
+        self._schema = file.schema_arrow
+        self.n_rows = file.metadata.num_rows
+        try:
+            self._choose_columns()
+        except FileFormatError as error:
+            if file.metadata.num_rows:
+                raise
+            raise EmptyTable(str(error)) from None
+        metadata = self._schema.metadata or {}
+        if _HEAD in metadata:
+            self._take_head(*_head_of(self.path, metadata[_HEAD]))
+        if CLASS_NAMES.encode() in metadata and self.class_names is None:
+            try:
+                names = read_json(metadata[CLASS_NAMES.encode()])
+            except ValueError:
+                return  # somebody else's key of the same name
+            self.class_names = tuple(map(str, names)) if isinstance(names, list) else None
+
+    @property
+    def edges(self) -> list[int]:
+        metadata = self._parquet_file.metadata
+        return [0, *itertools.accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))]
+
+    def _seek(self, rows: range) -> int:
+        edges = self.edges
+        first = max(0, bisect.bisect_right(edges, rows.start) - 1)
+        self._groups = range(first, bisect.bisect_left(edges, rows.stop, hi=len(edges) - 1))
+        self._first_row = edges[first]
+        return self._first_row
+
+    def _batches(self, columns: list[str]) -> Iterator[Any]:
+        rows = min(self.chunk_rows, _BATCH_ROWS)
+        batches: Iterator[Any] = self._parquet_file.iter_batches(
+            rows, row_groups=self._groups, columns=columns, use_threads=False
+        )
+        return batches
+
+    def _first_length(self, name: str) -> int:
+        for batch in self._parquet_file.iter_batches(batch_size=64, columns=[name], use_threads=False):
+            known = batch.column(0).drop_null()
+            if len(known):
+                return len(known[0].as_py())
+        raise InvalidInput(f"it has no rows, so the number of {name} is not known.")
 
 
 def _numbers(column: Any) -> NDArray[Any]:

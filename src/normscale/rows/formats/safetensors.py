@@ -13,15 +13,15 @@ from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.safetensors_header import DTYPES, read_safetensors_header, widened
 from normscale.errors import InvalidInput
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, Take, fill, native
-from normscale.rows.chunks import Columns
-from normscale.rows.format import register_format
-from normscale.rows.writing import About, GatheringSink
+from normscale.rows.files import register_format
+from normscale.rows.reader import Columns
+from normscale.rows.writing import GatheringSink, TableMetadata
 
 
 class SafetensorsSink(GatheringSink):
     """Tensors; there is no place for texts beside the rows."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: About) -> None:
+    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         if any(not isinstance(kind, np.dtype) or kind.base.kind not in "fiub" for kind in columns.values()):
             raise InvalidInput(
                 f"{path}: a .safetensors file holds no texts and times. Write .parquet, .csv or .npz instead."

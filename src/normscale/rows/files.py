@@ -1,4 +1,13 @@
-"""Where tables are: files, folders and globs of this machine, or an object store that pyarrow knows; and their bytes.
+"""Tables by name: which format a name or a beginning means, which files there are, and their bytes.
+
+A format is one class, a :class:`~normscale.rows.reader.TableReader`, in a file of ``formats/`` or anywhere else::
+
+    @register_format
+    class Halves(TableReader):
+        name, suffixes, described = "halves", (".f16",), "an .f16 file (rows of half floats)"
+
+        def _read_head(self): ...       # fill n_rows, widths and the like
+        def _blocks(self, groups): ...  # give the rows
 
 A path with a scheme (``s3://``, ``gs://``, ``hdfs://``, ...) belongs to pyarrow's file systems; what follows a question
 mark in it are that file system's options, such as ``?endpoint_override=localhost:9000&scheme=http``.
@@ -11,14 +20,111 @@ import glob
 import importlib
 import io
 import os
+import pkgutil
 import re
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
-from normscale.rows.format import HEAD_BYTES, is_remote, known_suffixes, names_a_table
+
+if TYPE_CHECKING:
+    from normscale.rows.reader import TableReader
+
+HEAD_BYTES = 9
+"""How many first bytes tell a format."""
+_PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".bin", ".ckpt")
+_SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
+_formats: dict[str, type[TableReader]] = {}
+
+FormatClass = TypeVar("FormatClass", bound="type[TableReader]")
+
+
+def register_format(cls: FormatClass) -> FormatClass:
+    """Make a format known by its name and its suffixes; none of them may be taken.
+
+    One from outside the package must be registered before a table is opened.
+    """
+    for other in _formats.values():
+        same = {cls.name, *cls.suffixes} & {other.name, *other.suffixes}
+        if same and other.__qualname__ != cls.__qualname__:
+            raise InvalidInput(f"the format {other.name} is called {min(same)} already; choose another name.")
+    if any(not suffix.startswith(".") or suffix != suffix.lower() for suffix in cls.suffixes):
+        raise InvalidInput(f"suffixes begin with a point and have small letters; got {', '.join(cls.suffixes)}.")
+    _formats[cls.name] = cls
+    return cls
+
+
+def unregister_format(name: str) -> None:
+    """Forget a format, for tests."""
+    _formats.pop(name, None)
+
+
+def formats() -> list[type[TableReader]]:
+    """All formats in the order of their names, text last."""
+    _find_own()
+    return sorted(_formats.values(), key=lambda format: (format.is_text, format.name))
+
+
+@cache
+def _find_own() -> None:
+    package = importlib.import_module("normscale.rows.formats")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+def known_suffixes() -> list[str]:
+    """How names of tables end."""
+    return [suffix for format in formats() for suffix in format.suffixes]
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is one of an object store, such as ``s3://bucket/logits/``."""
+    return _SCHEME.match(path) is not None
+
+
+def names_a_table(path: str) -> bool:
+    """Whether a file's name claims a format that is read."""
+    return _claimed(path)[0] is not None
+
+
+def format_of(path: str) -> type[TableReader]:
+    """The format that a file's name claims; :class:`FileFormatError` for any other suffix.
+
+    Examples
+    --------
+    >>> format_of("a.CSV.gz").name, format_of("s3://bucket/a.parquet?region=eu").name
+    ('csv', 'parquet')
+    """
+    if path == "-":
+        return format_of_content(b"")
+    format, suffix = _claimed(path)
+    if format is not None:
+        return format
+    if suffix in _PICKLES:
+        raise FileFormatError(
+            f"{path}: {suffix} files are pickles, which can run code, so they are never opened here. "
+            "If you trust it, load it yourself and write numpy.savez('outputs.npz', logits=..., labels=...)."
+        )
+    what = f"the suffix {suffix!r} is not known" if suffix else "the name has no suffix"
+    known = ", ".join([*known_suffixes(), ".csv.gz"])
+    raise FileFormatError(f"{path}: {what}; expected one of {known}, or '-' for a pipe.")
+
+
+def _claimed(path: str) -> tuple[type[TableReader] | None, str]:
+    plain = path.partition("?")[0] if is_remote(path) else path
+    stem, suffix = os.path.splitext(plain.lower())
+    packed = suffix == ".gz"
+    suffix = os.path.splitext(stem)[1] if packed else suffix
+    found = (one for one in formats() if suffix in one.suffixes and (one.is_text or not packed))
+    return next(found, None), suffix + ".gz" * packed
+
+
+def format_of_content(head: bytes) -> type[TableReader]:
+    """The format that the first nine bytes of a file or pipe show; any other text is taken for CSV."""
+    return next((format for format in formats() if format.suffixes and format.begins(head)), _formats["csv"])
 
 
 class ByteSource:
@@ -78,7 +184,7 @@ def need_arrow(module: str, path: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtra(
-            f"{path}: .parquet files need pyarrow; run: pip install 'normscale[arrow]'. "
+            f"{path}: .parquet, .jsonl and object stores need pyarrow; run: pip install 'normscale[arrow]'. "
             "Or use .npz or .safetensors, which need nothing more."
         ) from error
 
