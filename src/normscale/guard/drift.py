@@ -47,17 +47,17 @@ class Drift(StrEnum):
 
 SENTENCES = {
     Drift.BALANCE: "{detail} of the recent rows are predicted {name}.",
-    Drift.SHIFT: "The recent logits of {name} lie {value:.1f} training deviations {detail} their training mean.",
+    Drift.SHIFT: "The recent logits of {name} lie {value:.1f} standard deviations {detail} their training mean.",
     Drift.SPREAD: "The recent logits of {name} spread {factor:.1f} times {detail} than in training.",
     Drift.FLAGGED: "{share:.0f} % of the recent rows are flagged as out-of-distribution.",
     Drift.STREAM_ONLY: "{share:.0f} % of the recent rows are flagged by what the stream has taught alone.",
     Drift.REFERENCE: "{share:.0f} % of the training rows predicted {name} would be flagged by what the stream has "
     "taught alone.",
-    Drift.RUNNING_SHIFT: "The running mean of {name} lies {value:.1f} training deviations {detail} its training mean.",
+    Drift.RUNNING_SHIFT: "The running mean of {name} lies {value:.1f} standard deviations {detail} its training mean.",
     Drift.RUNNING_SPREAD: "The running statistics of {name} spread {factor:.1f} times {detail} than in training.",
 }
 NORMAL = {
-    Drift.BALANCE: "0.02 at most; a sorted stream, or one of mostly one class, needs --expect unbalanced",
+    Drift.BALANCE: "0.02 at most; a sorted stream, or one of mostly one class, gives more",
     Drift.SHIFT: "0.13 at most; one class at half of the stream gives 0.9 and more",
     Drift.SPREAD: "0.16 at most; other logits, as of a changed network or input, give more",
     Drift.FLAGGED: "about the share that the threshold was set for",
@@ -67,6 +67,13 @@ NORMAL = {
     Drift.RUNNING_SPREAD: "0.1 at most; logits times 0.9 or 1.1 give more",
 }
 """What streams like training reach (24 000 rows each of the sample and of a ResNet-20), and what else gives more."""
+_FOLLOW_THE_CLASSES = (Drift.BALANCE, Drift.SHIFT, Drift.SPREAD)
+_ADVICE = {
+    True: " If the stream is meant to be sorted, or mostly of one class, start the guard with --expect unbalanced.",
+    False: " If the stream is meant to be sorted, or mostly of one class, this detector cannot follow it, and the "
+    "detector file answers. Fit the default one (normscale fit without -d), and start it with --expect unbalanced.",
+}
+"""What to do about another class balance, by whether the detector survives an unbalanced stream."""
 
 
 class Reading(NamedTuple):
@@ -79,6 +86,7 @@ class Reading(NamedTuple):
     detail: str = ""
     freezes_above: float = 0.0
     """Beyond its limit and this it freezes the guard."""
+    advice: str = ""
 
     @property
     def alarming(self) -> bool:
@@ -101,7 +109,20 @@ class Reading(NamedTuple):
         name = "any class" if self.worst < 0 else known
         more = {"factor": 1.0 + self.value, "detail": self.detail}
         said = SENTENCES[self.name].format(name=name, value=self.value, share=100 * self.value, **more)
-        return f"{said} ({self.value:.2g}; normal: {NORMAL[self.name]}.)"
+        return f"{said} ({self.value:.2g}; normal: {NORMAL[self.name]}.){self.advice}"
+
+
+class Seen(NamedTuple):
+    """What a block of rows adds to the recent ones."""
+
+    answered: int
+    flagged: int
+    stream_only: int | None
+    """How many the running statistics alone flagged; None: they did not answer."""
+    predicted: IntArray
+    """(C,) how many rows that were taken in, or would be if the guard were not frozen, are of each predicted class."""
+    moments: BlockState | None
+    """Of the logits of those rows; None: there is none."""
 
 
 class RecentRows(NamedTuple):
@@ -127,22 +148,22 @@ class RecentRows(NamedTuple):
         """Start without any row."""
         return cls(0.0, *np.zeros((3, n_classes)))
 
-    def after(self, block: BlockState, predicted: IntArray, window: float) -> RecentRows:
-        """Count rows in that were taken in, each as heavy as the next; ``predicted`` counts them by class."""
-        keep, new = _fading(block.weight, window)
-        share = new / block.weight
-        before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
-        weight, mean, m2 = combine(before, BlockState(new, block.mean, block.m2 * share))
-        return self._replace(weight=weight, predicted=self.predicted * keep + predicted * share, mean=mean, m2=m2)
-
-    def after_answers(self, rows: int, flagged: int, stream_only: int | None, window: float) -> RecentRows:
-        """Count answered rows, and those that the running statistics alone flagged; None: they did not answer."""
+    def after(self, seen: Seen, window: float) -> RecentRows:
+        """Count a block of rows, each as heavy as the next."""
+        rows, soon, moments = seen.answered, self.stream_only, seen.moments
         keep, new = _fading(rows, window)
-        after = self._replace(answered=self.answered * keep + new, flagged=self.flagged * keep + flagged * (new / rows))
-        if stream_only is None:
+        answered, flagged = self.answered * keep + new, self.flagged * keep + seen.flagged * (new / rows)
+        if seen.stream_only is not None:
+            keep, new = _fading(rows, _SOON)
+            soon = self.stream_only * keep + seen.stream_only * (new / rows)
+        after = self._replace(answered=answered, flagged=flagged, stream_only=soon)
+        if moments is None:
             return after
-        keep, new = _fading(rows, _SOON)
-        return after._replace(stream_only=self.stream_only * keep + stream_only * (new / rows))
+        keep, new = _fading(moments.weight, window)
+        share = new / moments.weight
+        before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
+        weight, mean, m2 = combine(before, BlockState(new, moments.mean, moments.m2 * share))
+        return after._replace(weight=weight, predicted=self.predicted * keep + seen.predicted * share, mean=mean, m2=m2)
 
     def without_stream_only(self) -> RecentRows:
         """Forget what the running statistics flagged: they begin anew."""
@@ -192,11 +213,11 @@ class DriftMonitor:
             Drift.RUNNING_SHIFT: _FAR_BEYOND * policy.running_shift,
             Drift.RUNNING_SPREAD: _FAR_BEYOND * policy.running_spread,
         }
-        follow_the_classes = (Drift.BALANCE, Drift.SHIFT, Drift.SPREAD)
+        self._advice = dict.fromkeys((Drift.BALANCE, Drift.RUNNING_SHIFT), _ADVICE[survives_unbalanced])
         if policy.expect == Expect.UNBALANCED:
-            self.limits |= dict.fromkeys(follow_the_classes, math.inf)
+            self.limits |= dict.fromkeys(_FOLLOW_THE_CLASSES, math.inf)
         if survives_unbalanced:
-            self._freezes_above |= dict.fromkeys(follow_the_classes, math.inf)
+            self._freezes_above |= dict.fromkeys(_FOLLOW_THE_CLASSES, math.inf)
         self._enough = _fading(policy.evidence, policy.window)[1] * (1.0 - 1e-9)
         if baseline is not None:
             self.share = baseline.share
@@ -241,10 +262,11 @@ class DriftMonitor:
         ]
 
     def _reading(self, name: Drift, value: float, worst: int = -1, detail: str = "") -> Reading:
-        return Reading(name, value, self.limits[name], worst, detail, self._freezes_above.get(name, 0.0))
+        above, advice = self._freezes_above.get(name, 0.0), self._advice.get(name, "")
+        return Reading(name, value, self.limits[name], worst, detail, above, advice)
 
     def distances(self, outputs: ModelOutputs) -> FloatArray | None:
-        """(n,) how far from training each row's farthest number lies, in training deviations; None: none is far."""
+        """(n,) how far each row's farthest number lies from its training mean, in deviations; None: none is far."""
         if self.baseline is None:
             return None
         found = []

@@ -6,7 +6,6 @@ import dataclasses
 import math
 import os
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,21 @@ from normscale import _validate
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.guard.acceptable import checked_outputs, require_numbers, required_widths
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
-from normscale.guard.guard_state import Frozen, GuardState
+from normscale.guard.guard_state import Frozen, GuardState, statistics_of
 from normscale.guard.judge import Judge, Ruling
-from normscale.guard.log import Event
 from normscale.guard.policy import Expect, Policy
-from normscale.guard.request import Mode, Request, Verdict
-from normscale.guard.statistics import statistics_of
+from normscale.guard.request import (
+    Mode,
+    Request,
+    Verdict,
+    checked_outputs,
+    owner_of,
+    require_numbers,
+    required_widths,
+)
 from normscale.guard.stored_state import Session, StoredState
-from normscale.guard.stores import Store, open_store
+from normscale.guard.stores import Event, Standing, Store, open_store
 from normscale.input_checks.logits import squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
@@ -32,8 +36,8 @@ from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 class Guard(StoredState):
     """A detector in production. One thread at a time may use it.
 
-    The ``detector`` is fitted, with a threshold, and left as it is. The ``store`` is of this detector alone; with
-    ``adopt`` one of another detector with the same classes is taken over. Other processes may use it, too.
+    The ``detector`` is fitted, with a threshold, and left as it is. The ``store`` is of this detector alone. Other
+    processes may use it, too.
 
     Examples
     --------
@@ -48,29 +52,31 @@ class Guard(StoredState):
     >>> guard.store.close()
     """
 
-    def __init__(self, detector: Detector, store: Store, policy: Policy | None = None, *, adopt: bool = False) -> None:
+    def __init__(self, detector: Detector, store: Store, policy: Policy | None = None) -> None:
         self.policy = Policy() if policy is None else policy
         self.detector = detector
         self.widths = required_widths(detector)
         self.n_classes = self.widths[LOGITS]
         assert detector.threshold_ is not None
-        survives = detector.survives_unbalanced_stream
-        self.drift = DriftMonitor(detector.baseline_, self.policy, survives_unbalanced=survives)
-        training = detector.baseline_  # a mean of probabilities adds up to 1, too
+        survives = detector._survives_unbalanced_stream
+        self.drift = DriftMonitor(detector._baseline, self.policy, survives_unbalanced=survives)
+        training = detector._baseline  # a mean of probabilities adds up to 1, too
         self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
         read = {name: self.widths[name] for name in detector.reads}
-        if self.policy.expect == Expect.UNBALANCED and detector.has_running_statistics and not survives:
+        if self.policy.expect == Expect.UNBALANCED and detector._runs and not survives:
             raise InvalidInput(
                 f"{detector.name} follows the class balance of its stream, and flags in-distribution rows where one "
                 "class dominates. For an unbalanced stream use robust_norm_scaling or stream_aware+..., or leave out "
                 "--expect: then the guard freezes, and the detector file answers."
             )
+        if self.policy.by_client and not detector._runs:
+            raise InvalidInput(
+                f"{detector.name} has no running statistics, so no client teaches another; leave out --stream-by."
+            )
         statistics = statistics_of(detector, read, self.policy)
         start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         self.judge = Judge(start, self.drift, detector.class_names)
-        if detector.threshold_.keep is None:  # somebody's number, and not one that rows gave
-            _require_some_flagged(detector.threshold_.value, self._largest_score)
-        super().__init__(store, start, detector, adopt=adopt)
+        super().__init__(store, start, detector, by_client=self.policy.by_client)
 
     @property
     def mode(self) -> Mode:
@@ -111,12 +117,13 @@ class Guard(StoredState):
                 by_client: dict[str, dict[int, Request]] = {}
                 keys: set[tuple[str, str | None]] = set()
                 for i, request in waiting.items():
-                    if request.key is None or (request.client, request.key) not in keys:
+                    key = owner_of(request.client), request.key
+                    if request.key is None or key not in keys:
                         known = self._known_answer(session, request)
                         if known is not None:
                             answers[i] = known
                             continue
-                        keys.add((request.client, request.key))
+                        keys.add(key)
                         by_client.setdefault(request.client, {})[i] = request
                 for client, mine in by_client.items():
                     answers |= zip(mine, self._answer(session, client, list(mine.values())), strict=True)
@@ -131,7 +138,7 @@ class Guard(StoredState):
         return outputs
 
     def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
-        earlier = None if request.key is None else session.transaction.answer(request.client, request.key)
+        earlier = None if request.key is None else session.transaction.answer(owner_of(request.client), request.key)
         if earlier is None:
             return None
         digest, verdict = earlier
@@ -145,28 +152,34 @@ class Guard(StoredState):
     def _answer(self, session: Session, client: str, requests: list[Request]) -> Sequence[Verdict | InvalidInput]:
         outputs = _joined(requests)
         starts = np.cumsum([0, *(len(request.outputs) for request in requests[:-1])])
+        stream = session.stream(client) if self.by_client else None
         try:
-            ruling = self.judge.rule(session.state, client, session.now, outputs, starts)
+            ruling = self.judge.rule(session.state, client, session.now, outputs, starts, stream)
         except InvalidInput as refusal:  # nothing is written yet; whose fault it is shows one by one
             if len(requests) == 1:
                 return [refusal]
             return [answer for request in requests for answer in self._answer(session, client, [request])]
         session.state = ruling.after
-        for event, note in ruling.events:
-            session.append(event, note)
-        for cause, counts in ruling.fates:
-            event, note = (Event.ROWS, {}) if cause is None else (Event.KEPT_OUT, {"cause": cause})
-            session.append(event, note, client=client, **counts)
+        if ruling.stream is not None:
+            readings = [reading for reading in ruling.readings if math.isfinite(reading.limit)]
+            worst = max(readings, key=lambda reading: reading.value / reading.limit, default=None)
+            session.streams[client] = ruling.stream, worst
+        for event, note, fields in ruling.log:
+            session.append(event, note, **fields)
         verdicts = [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
         for request, verdict in zip(requests, verdicts, strict=True):
             if request.key is not None:
-                session.remember(client, request.key, request.digest, verdict.pack())
+                session.remember(owner_of(client), request.key, request.digest, verdict.pack())
         return verdicts
 
-    def _decide(self, event: Event, note: dict[str, Any], by: str, **changed: Any) -> GuardState:
-        """Change the state as a person wants it, and write down ``by`` whom."""
+    def _decide(
+        self, event: Event, note: dict[str, Any], by: str, *, dropped: Standing | None = None, **changed: Any
+    ) -> GuardState:
+        """Change the state as a person wants it, drop streams of some standing, and write down ``by`` whom."""
         with self.session() as session:
             session.state = session.state._replace(**changed)
+            if dropped is not None:
+                session.drop_streams(at_least=dropped)
             session.append(event, note, by=by)
         return self.state
 
@@ -175,9 +188,7 @@ class Guard(StoredState):
         threshold = self.start.threshold if value is None else Threshold(_validate.real(value, "threshold"))
         if not np.isfinite(threshold.value):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
-        if value is not None:
-            _require_some_flagged(threshold.value, max(self._largest_score, self.refresh().largest_score))
-        changed = {"threshold": threshold, "threshold_decided": value is not None}
+        changed: dict[str, Any] = {"threshold": threshold, "threshold_decided": value is not None}
         return self._decide(Event.THRESHOLD, {"value": threshold.value, "own": value is None}, by, **changed)
 
     def freeze(self, because: str, *, by: str = "") -> GuardState:
@@ -188,55 +199,24 @@ class Guard(StoredState):
 
     def thaw(self, *, by: str = "") -> GuardState:
         """Resume taking rows in; what is compared with training begins anew, or it would freeze again."""
-        anew = {"frozen": None, "recent": self.start.recent, "alarms": ()}
-        return self._decide(Event.THAW, {"because": "a person said so"}, by, **anew)
+        anew: dict[str, Any] = {"frozen": None, "recent": self.start.recent, "alarms": ()}
+        return self._decide(Event.THAW, {"because": "a person said so"}, by, dropped=Standing.FROZEN, **anew)
 
     def reset(self, *, by: str = "") -> GuardState:
-        """Forget the stream: back to the detector file's statistics."""
-        names = ("statistics", "recent", "rows", "counted", "frozen", "alarms")
-        return self._decide(Event.RESET, {}, by, **{name: getattr(self.start, name) for name in names})
+        """Forget the stream, or those of all clients: back to the detector file's statistics."""
+        anew: dict[str, Any] = self.start.stream._asdict()
+        return self._decide(Event.RESET, {}, by, dropped=Standing.RUNNING, **anew)
 
     def readings(self) -> tuple[Reading, ...]:
-        """The drift readings, and those of the running statistics."""
+        """The drift readings, and those of the running statistics where there is one stream."""
+        if self.by_client:
+            return self.drift.readings(self.state.recent)
         return self.judge.readings(self.state, self.state.statistics)
-
-    def refresh(self) -> GuardState:
-        """Read what other processes have written since."""
-        with self.session() as session:
-            return session.state
 
     def probe(self) -> None:
         """Write to the store, or raise :class:`StoreUnavailable` as answers would."""
         with self.session() as session:
-            session.transaction.probe(len(session.state.pack()))
-        self.require_room()
-
-    def require_room(self) -> None:
-        """Raise :class:`StoreUnavailable` where the store's disk has no room for another state."""
-        self.store.require_room(self.state_bytes)
-
-    @cached_property
-    def _largest_score(self) -> float:
-        """Of the training mean and of rows far out, by the detector file, and the threshold that it was fitted with."""
-        baseline, random = self.detector.baseline_, np.random.default_rng(0)
-        threshold = self.judge.start.threshold
-        largest = threshold.value if baseline is None or threshold.keep is not None else -math.inf
-        if baseline is not None:
-            reach = np.concatenate([np.zeros(1), np.repeat(self.policy.far, 64)])[:, None]
-            arrays = {}
-            for name, width in self.widths.items():
-                moments = baseline.moments if name == LOGITS else baseline.others[name]
-                arrays[name] = moments.mean + moments.std * reach * random.uniform(-1.0, 1.0, (65, width))
-            largest = max(largest, float(self.judge.start.statistics.score(ModelOutputs._trusted(arrays)).max()))
-        return largest
-
-
-def _require_some_flagged(threshold: float, largest: float) -> None:
-    if threshold > largest:
-        raise InvalidInput(
-            f"a threshold of {threshold:g} would flag nothing: no score so far, nor of rows far from training, was "
-            f"above {largest:g}. Choose a smaller one."
-        )
+            session.transaction.probe(self.state_bytes)
 
 
 def _joined(requests: Sequence[Request]) -> ModelOutputs:
@@ -254,18 +234,15 @@ def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
     return dataclasses.replace(all_rows, **arrays, taken_in=int(np.count_nonzero(ruling.taken[rows])))
 
 
-def open_guard(
-    detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None, *, adopt: bool = False
-) -> Guard:
+def open_guard(detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None) -> Guard:
     """Open the store ``where`` (see :func:`open_store`) and the guard on it.
 
-    With ``adopt`` a store of another detector with the same classes is taken over. A detector that is refused leaves no
-    store behind; a store that is refused is closed.
+    A detector that is refused leaves no store behind; a store that is refused is closed.
     """
     required_widths(detector)
     store = open_store(where)
     try:
-        return Guard(detector, store, policy, adopt=adopt)
+        return Guard(detector, store, policy)
     except BaseException:
         store.close()
         raise

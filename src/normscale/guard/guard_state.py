@@ -1,20 +1,127 @@
-"""The state of a guard, and the form in which the store keeps it."""
+"""The state of a guard and of its streams, with the running statistics, and the form in which the store keeps it.
+
+A state is never changed: a block of rows makes a new one, so a transaction that fails is undone by forgetting it.
+Nothing here knows a detector.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from normscale._kernels import BlockState
+from normscale._validate import FloatArray
+from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard.drift import RecentRows
-from normscale.guard.statistics import Statistics, Tensors
-from normscale.state import Kind, pack_state, unpack_state
+from normscale.guard.policy import Policy
+from normscale.moments import RunningMoments
+from normscale.outputs import ModelOutputs
+from normscale.state import Kind, copied, pack_state, record_arrays, unpack_state
 
 STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
 _STATISTICS, _RECENT = "statistics.", "recent."
+
+Tensors = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics at one moment.
+
+    Where a detector's state is moments of the logits, training counts as ``prior`` rows in it. Once it weighs twice as
+    much, that is halved: so the past is forgotten again. Other states cannot be made to weigh less, and what they learn
+    from a stream's first rows may count for much: so those rows are on probation.
+    """
+
+    detector: Detector
+    widths: Mapping[str, int]
+    running: bool = False
+    state: Any = None
+    prior: float = math.inf
+    probation: float = 0.0
+    """How many rows the stream must have taught before its scores are answered; until then they are only counted."""
+
+    def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
+        """Scores of rows as they are taken in one by one, and the statistics after them."""
+        rows, state, scores = outputs.only(*self.widths), self.state, []
+        for part in self._parts(len(rows)):
+            own = copied(state) if self.detector._in_place else state
+            prepared = self.detector._prepare(rows if part is None else rows[part], 1)
+            some, state = self.detector._step(own, prepared, 1)
+            scores.append(some)
+            state = self._halved(state)
+        return scores[0] if len(scores) == 1 else np.concatenate(scores), replace(self, state=state)
+
+    def _parts(self, n_rows: int) -> Iterator[slice | None]:
+        """Rows up to each one that makes it due to forget, so that any split of a stream gives the same; None: all."""
+        if math.isinf(self.prior):
+            yield None
+            return
+        weight, first = self.block_state().weight, 0
+        while first < n_rows:
+            room = 2.0 * self.prior - weight
+            last = n_rows if room >= n_rows - first else first + max(1, math.ceil(room))
+            yield None if last - first == n_rows else slice(first, last)
+            weight, first = self.prior if last - first >= room else weight + last - first, last
+
+    def _halved(self, state: Any) -> Any:
+        if math.isinf(self.prior) or self.block_state(state).weight < 2.0 * self.prior:
+            return state
+        return self.detector._of_moments(RunningMoments.wrap(self.block_state(state)).reweighted(self.prior).state)
+
+    def score(self, outputs: ModelOutputs) -> FloatArray:
+        """Score rows by the statistics as they are."""
+        rows = outputs.only(*self.widths)
+        return self.detector._score_at(self.state, rows, 1) if self.running else self.detector._score(rows, 1)
+
+    def block_state(self, state: Any = None) -> BlockState:
+        """The moments that a state is, by default that at this moment; only where :attr:`moments` are known."""
+        moments = self.detector._moments(self.state if state is None else state)
+        assert moments is not None
+        return moments
+
+    @property
+    def moments(self) -> RunningMoments | None:
+        """Running moments of the logits, where these are what is kept."""
+        moments = self.detector._moments(self.state) if self.running else None
+        return None if moments is None else RunningMoments.wrap(moments)
+
+    def tensors(self) -> Tensors:
+        """What the store keeps."""
+        return record_arrays(self.state) if self.running else {}
+
+    def restored(self, tensors: Tensors) -> Statistics:
+        """Read them back; where training counted as fewer rows then, it gets the rest."""
+        if not self.running:
+            return self
+        state = self.detector._read_state(tensors, "")
+        missing = 0.0 if math.isinf(self.prior) else self.prior - self.block_state(state).weight
+        if missing > 0.0:
+            training = RunningMoments.wrap(self.block_state()).reweighted(missing)
+            state = self.detector._of_moments(training.merge(RunningMoments.wrap(self.block_state(state))).state)
+        return replace(self, state=state)
+
+
+def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy) -> Statistics:
+    """The statistics that a detector starts with; where the stream is not trusted, its first rows decide nothing."""
+    own = copy.copy(detector)
+    if not own._runs:
+        return Statistics(own, widths)
+    at_start = Statistics(own, widths, True, own._current())
+    if policy.trusting:
+        return at_start
+    if at_start.moments is None:
+        return replace(at_start, probation=policy.evidence)
+    training = at_start.moments.reweighted(policy.prior).state
+    return replace(at_start, state=own._of_moments(training), prior=policy.prior)
 
 
 class Alarm(NamedTuple):
@@ -39,24 +146,24 @@ class Frozen(NamedTuple):
     alarms: tuple[Alarm, ...] = ()
 
 
-class MinuteCounts(NamedTuple):
-    """Who has had how many rows taken in within the present minute."""
+class Stream(NamedTuple):
+    """What some rows have taught, and what they look like."""
 
-    number: int = -1
-    by_client: Mapping[str, int] = {}
-
-    def at(self, time: float) -> MinuteCounts:
-        """The counts of the minute that it is now."""
-        number = int(time // 60.0)
-        return self if number == self.number else MinuteCounts(number)
-
-    def after(self, client: str, rows: int) -> MinuteCounts:
-        """Count some more rows of a client."""
-        return self._replace(by_client={**self.by_client, client: self.by_client.get(client, 0) + rows})
+    statistics: Statistics
+    recent: RecentRows
+    rows: int = 0
+    counted: int = 0
+    """Rows in them of which it was counted what the stream alone flags; probation lasts so long."""
+    frozen: Frozen | None = None
+    alarms: tuple[Alarm, ...] = ()
 
 
 class GuardState(NamedTuple):
-    """All that a guard knows. It is never changed: each block of rows and each decision makes a new one."""
+    """All that a guard knows, with the fields of its stream.
+
+    Where every client has a stream of its own, those are kept beside it. Then these fields watch the rows of all: their
+    statistics stay those of the start, and only a person freezes them.
+    """
 
     seq: int
     """The last entry of the log that it includes."""
@@ -66,17 +173,23 @@ class GuardState(NamedTuple):
     threshold: Threshold
     rows: int = 0
     counted: int = 0
-    """Rows in them of which it was counted what the stream alone flags; probation lasts so long."""
+    frozen: Frozen | None = None
+    alarms: tuple[Alarm, ...] = ()
     scored: int = 0
     kept_out: int = 0
     """Rows answered but not taken in, since the store began."""
-    frozen: Frozen | None = None
-    alarms: tuple[Alarm, ...] = ()
     alarms_raised: int = 0
-    largest_score: float = -1e308
-    this_minute: MinuteCounts = MinuteCounts()
     threshold_decided: bool = False
     """Whether a person drew the threshold; else it is the detector file's, or that of the command line, of today."""
+
+    @property
+    def stream(self) -> Stream:
+        """The fields of its stream."""
+        return Stream(*(getattr(self, name) for name in Stream._fields))
+
+    def with_stream(self, stream: Stream) -> GuardState:
+        """The same guard with another stream."""
+        return self._replace(**stream._asdict())
 
     def froze(self, because: str, alarms: tuple[Alarm, ...], start: GuardState) -> GuardState:
         """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
@@ -84,40 +197,45 @@ class GuardState(NamedTuple):
         recent = self.recent.without_stream_only()
         return self._replace(frozen=frozen, statistics=start.statistics, recent=recent, rows=0, counted=0)
 
-    def pack(self) -> bytes:
-        """Write the state as bytes."""
-        recent = {name: value for name, value in self.recent._asdict().items() if isinstance(value, np.ndarray)}
-        tensors = {_RECENT + name: array for name, array in recent.items()}
-        tensors |= {_STATISTICS + name: array for name, array in self.statistics.tensors().items()}
-        plain = {**self._asdict(), "recent": {k: v for k, v in self.recent._asdict().items() if k not in recent}}
-        del plain["statistics"]
-        return pack_state(plain, tensors, STORED)
 
-    def unpacked(self, data: bytes, *, of_detector: bool = True) -> GuardState:
-        """Read a state from bytes; ``self`` is that of an empty store.
+Kept = TypeVar("Kept", GuardState, Stream)
 
-        With ``of_detector`` the running statistics are read, too, which only those of the same detector can be.
-        """
-        parts, tensors = unpack_state(data, STORED)
 
-        def arrays(prefix: str) -> Tensors:
-            return {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+def pack(state: GuardState | Stream, *, with_statistics: bool = True) -> bytes:
+    """Write a state as bytes."""
+    plain, recent = state._asdict(), state.recent._asdict()
+    statistics = plain.pop("statistics")
+    arrays = {name: value for name, value in recent.items() if isinstance(value, np.ndarray)}
+    plain["recent"] = {name: value for name, value in recent.items() if name not in arrays}
+    tensors = {_RECENT + name: array for name, array in arrays.items()}
+    if with_statistics:
+        tensors |= {_STATISTICS + name: array for name, array in statistics.tensors().items()}
+    return pack_state(plain, tensors, STORED)
 
-        try:
-            fields = {name: parts[name] for name in self._fields if name != "statistics"}
+
+def unpack(start: Kept, data: bytes) -> Kept:
+    """Read a state from bytes; ``start`` is that of an empty store."""
+    parts, tensors = unpack_state(data, STORED)
+
+    def arrays(prefix: str) -> Tensors:
+        return {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
+
+    try:
+        fields = {name: parts[name] for name in start._fields if name != "statistics"}
+        fields["recent"] = RecentRows(**(parts["recent"] | arrays(_RECENT)))
+        fields["alarms"] = _alarms(parts["alarms"])
+        if parts["frozen"] is not None:
+            since, because, by_person, alarms = parts["frozen"]
+            fields["frozen"] = Frozen(since, because, by_person, _alarms(alarms))
+        if isinstance(start, GuardState):
             value, per_class, *rest = fields["threshold"]
             stored = Threshold(value, None if per_class is None else tuple(per_class), *rest)
-            fields["threshold"] = stored if fields["threshold_decided"] else self.threshold
-            fields["recent"] = RecentRows(**(parts["recent"] | arrays(_RECENT)))
-            fields["alarms"] = _alarms(parts["alarms"])
-            if parts["frozen"] is not None:
-                since, because, by_person, alarms = parts["frozen"]
-                fields["frozen"] = Frozen(since, because, by_person, _alarms(alarms))
-            fields["this_minute"] = MinuteCounts(*parts["this_minute"])
-            statistics = self.statistics.restored(arrays(_STATISTICS)) if of_detector else self.statistics
-            return GuardState(statistics=statistics, **fields)
-        except (KeyError, TypeError, ValueError) as error:
-            raise FileFormatError(f"the state of the guard is damaged ({error!r}); {STORED.when_damaged}") from error
+            fields["threshold"] = stored if fields["threshold_decided"] else start.threshold
+        statistics = arrays(_STATISTICS)
+        fields["statistics"] = start.statistics.restored(statistics) if statistics else start.statistics
+        return start._replace(**fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"the state of the guard is damaged ({error!r}); {STORED.when_damaged}") from error
 
 
 def _alarms(parts: list[list[Any]]) -> tuple[Alarm, ...]:

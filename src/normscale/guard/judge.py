@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -20,12 +21,11 @@ import numpy as np
 from normscale import _kernels, _validate
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
-from normscale.guard.drift import DriftMonitor, Reading, RecentRows
-from normscale.guard.guard_state import Alarm, GuardState
-from normscale.guard.log import Event, sample_for_display
+from normscale.guard.drift import DriftMonitor, Reading, RecentRows, Seen
+from normscale.guard.guard_state import Alarm, GuardState, Statistics, Stream
 from normscale.guard.policy import OnDrift
 from normscale.guard.request import Mode, Verdict
-from normscale.guard.statistics import Statistics
+from normscale.guard.stores.store import Event
 from normscale.outputs import LOGITS, ModelOutputs
 
 _LOOK_EVERY = 50  # rows that are taken in between two looks at what has become of the training rows
@@ -39,7 +39,12 @@ class Cause(StrEnum):
     OUTLIER = "outlier"
     """They lie too far from training ever to be taken in."""
     FROZEN = "frozen"
-    CAP = "cap"
+
+
+SHOWN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
+"""What the log keeps of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
+_MOST_SHOWN, _MOST_FLAGGED_SHOWN = 48, 8  # rows of a block that the log keeps, and how many flagged ones besides
+_LARGEST_SINGLE = 3e38
 
 
 class Block(NamedTuple):
@@ -70,16 +75,22 @@ def block_moments(logits: Rows) -> BlockState:
     return state
 
 
+LogLine = tuple[Event, dict[str, Any], dict[str, Any]]
+"""What happened, a note, and further fields of the entry."""
+
+
 class Ruling(NamedTuple):
     """The judgement on one block."""
 
     verdict: Verdict
     taken: BoolArray
-    events: list[tuple[Event, dict[str, Any]]]
-    """What else happened, with notes: alarms, freeze, thaw."""
-    fates: list[tuple[Cause | None, dict[str, Any]]]
-    """Rows that share a fate, for the log; None: they were taken in."""
+    log: list[LogLine]
+    """Alarms, freeze, thaw, and rows that share a fate."""
     after: GuardState
+    seen: Seen
+    readings: tuple[Reading, ...]
+    stream: Stream | None = None
+    """After the rows, where the client has a stream of its own."""
 
 
 class _Scored(NamedTuple):
@@ -109,43 +120,73 @@ class Judge:
             self._reference_scores = start.statistics.score(self._reference.outputs)
 
     def rule(
-        self, state: GuardState, client: str, at: float, outputs: ModelOutputs, request_starts: IntArray
+        self,
+        state: GuardState,
+        client: str,
+        at: float,
+        outputs: ModelOutputs,
+        request_starts: IntArray,
+        stream: Stream | None = None,
     ) -> Ruling:
-        """Judge the rows of one client, or refuse them (:class:`InvalidInput`); each request begins at a start."""
-        events: list[tuple[Event, dict[str, Any]]] = []
+        """Judge the rows of one client, or refuse them (:class:`InvalidInput`); each request begins at a start.
+
+        Where the client has a ``stream`` of its own, that one learns, and may freeze. The stream of the state then only
+        watches the rows of all clients.
+        """
         state = state._replace(at=at)
+        if stream is None:
+            return self._rule(state, client, outputs, request_starts)
+        by_person = state.frozen
+        alone = state.with_stream(stream if by_person is None else stream._replace(frozen=by_person))
+        ruling = self._rule(alone, client, outputs, request_starts)
+        own, all_rows = ruling.after.stream, state.stream
+        recent, rows = all_rows.recent.after(ruling.seen, self.policy.window), state.rows + ruling.verdict.taken_in
+        after = ruling.after.with_stream(all_rows._replace(recent=recent, rows=rows))
+        after, log = self._watched(after, () if self._trusting else self.drift.readings(recent), len(outputs))
+        names = dict.fromkeys((*ruling.verdict.alarms, *(alarm.name for alarm in after.alarms)))
+        log += [(event, note, {"client": client, **fields}) for event, note, fields in ruling.log]
+        own = own if by_person is None else own._replace(frozen=stream.frozen)
+        return ruling._replace(verdict=replace(ruling.verdict, alarms=tuple(names)), log=log, after=after, stream=own)
+
+    def _rule(self, state: GuardState, client: str, outputs: ModelOutputs, request_starts: IntArray) -> Ruling:
+        log: list[LogLine] = []
         if state.frozen is not None and (why := self._thaws(state)):
             state = state._replace(frozen=None)
-            events.append((Event.THAW, {"because": why}))
+            log.append((Event.THAW, {"because": why}, {}))
         block = Block.of(outputs, self.drift)
         may = ~block.far
-        if self.policy.client_cap is not None:
-            state = state._replace(this_minute=state.this_minute.at(at))
-            room = max(0, self.policy.client_cap - state.this_minute.by_client.get(_owner(client), 0))
-            may[np.flatnonzero(may)[room:]] = False
         scored = self._score(state, block, may)
-        recent = self._counted(state, block, may, scored)
-        if (state.rows + np.count_nonzero(scored.taken)) // _LOOK_EVERY != state.rows // _LOOK_EVERY:
+        seen = self._seen(state, block, may, scored)
+        recent = state.recent.after(seen, self.policy.window)
+        rows = state.rows + int(np.count_nonzero(scored.taken))
+        if rows // _LOOK_EVERY != state.rows // _LOOK_EVERY and rows >= self.start.statistics.probation:
             recent = self._with_reference(state, recent, scored.statistics)
         readings = () if self._trusting else self.readings(state._replace(recent=recent), scored.statistics)
-        alarms = tuple(self._alarms(state, readings, len(outputs)))
-        known = {alarm.name for alarm in state.alarms}
-        if new := [alarm for alarm in alarms if alarm.name not in known]:
-            events.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}))
-        elif state.alarms and not alarms:
-            events.append((Event.CALM, {}))
+        state, more = self._watched(state, readings, len(outputs))
+        log += more
         if state.frozen is None and self._freezes(readings):
-            because = " ".join(alarm.text for alarm in alarms)
-            events.append((Event.FREEZE, {"because": because}))
-            state = state.froze(because, alarms, self.start)
+            because = " ".join(alarm.text for alarm in state.alarms)
+            log.append((Event.FREEZE, {"because": because}, {}))
+            state = state.froze(because, state.alarms, self.start)
             scored = self._score(state, block, may)  # as if it had been frozen before these rows came
-            recent = self._counted(state, block, may, scored)
-        raised = state.alarms_raised + len(new)
-        after = self._after(state._replace(recent=recent, alarms=alarms, alarms_raised=raised), client, may, scored)
-        taken, names = int(np.count_nonzero(scored.taken)), tuple(alarm.name for alarm in alarms)
+            seen = self._seen(state, block, may, scored)
+            recent = state.recent.after(seen, self.policy.window)
+        after = self._after(state._replace(recent=recent), scored)
+        taken, names = int(np.count_nonzero(scored.taken)), tuple(alarm.name for alarm in after.alarms)
         mode = self.mode_of(after).value
         verdict = Verdict(scored.scores, scored.flags, block.predicted, mode, taken, names, after.rows)
-        return Ruling(verdict, scored.taken, events, list(_fates(block, may, scored, request_starts)), after)
+        log += _fates(client, block, scored, request_starts)
+        return Ruling(verdict, scored.taken, log, after, seen, readings)
+
+    def _watched(self, state: GuardState, readings: tuple[Reading, ...], rows: int) -> tuple[GuardState, list[LogLine]]:
+        """The state with the alarms that stand after some rows, and what is to be said of them."""
+        alarms, known = tuple(self._alarms(state, readings, rows)), {alarm.name for alarm in state.alarms}
+        log: list[LogLine] = []
+        if new := [alarm for alarm in alarms if alarm.name not in known]:
+            log.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}, {}))
+        elif state.alarms and not alarms:
+            log.append((Event.CALM, {}, {}))
+        return state._replace(alarms=alarms, alarms_raised=state.alarms_raised + len(new)), log
 
     def readings(self, state: GuardState, statistics: Statistics) -> tuple[Reading, ...]:
         """The drift readings, of the running statistics too where they are moments and not frozen."""
@@ -209,15 +250,13 @@ class Judge:
         flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
         return flags | block.outliers
 
-    def _counted(self, state: GuardState, block: Block, may: BoolArray, scored: _Scored) -> RecentRows:
+    def _seen(self, state: GuardState, block: Block, may: BoolArray, scored: _Scored) -> Seen:
         """Count the answers to all rows, and the rows that were taken in, or would be if the guard were not frozen."""
-        window, n_classes = self.policy.window, state.recent.mean.size
         alone = int(np.count_nonzero(scored.stream_only)) if state.frozen is None else None
-        recent = state.recent.after_answers(may.size, int(np.count_nonzero(scored.flags)), alone, window)
-        if not may.any():
-            return recent
+        predicted = np.bincount(block.predicted[may], minlength=state.recent.mean.size)
         logits = block.outputs.logits if may.all() else block.outputs.logits[may]
-        return recent.after(block_moments(logits), np.bincount(block.predicted[may], minlength=n_classes), window)
+        moments = block_moments(logits) if len(logits) else None
+        return Seen(may.size, int(np.count_nonzero(scored.flags)), alone, predicted, moments)
 
     def _with_reference(self, state: GuardState, recent: RecentRows, statistics: Statistics) -> RecentRows:
         """Look which of the training rows that are kept the running statistics alone would flag."""
@@ -235,37 +274,27 @@ class Judge:
             return recent._replace(reference=of_all, reference_class=-1)
         return recent._replace(reference=float(shares[worst]), reference_class=worst)
 
-    def _after(self, state: GuardState, client: str, may: BoolArray, scored: _Scored) -> GuardState:
-        n, taken = may.size, int(np.count_nonzero(scored.taken))
-        this_minute = state.this_minute
-        if self.policy.client_cap is not None:
-            this_minute = this_minute.after(_owner(client), int(np.count_nonzero(may)))
+    def _after(self, state: GuardState, scored: _Scored) -> GuardState:
+        n, taken = scored.taken.size, int(np.count_nonzero(scored.taken))
         return state._replace(
             statistics=scored.statistics,
             rows=state.rows + taken,
             counted=state.counted + (0 if self._trusting else taken),
             scored=state.scored + n,
             kept_out=state.kept_out + n - taken,
-            largest_score=max(state.largest_score, float(scored.scores.max())),
-            this_minute=this_minute,
         )
 
 
-def _owner(client: str) -> str:
-    """Whose cap it is: sources that a client names behind its own name share one, or naming them would lift it."""
-    return client.partition("/")[0]
-
-
-def _fates(
-    block: Block, may: BoolArray, scored: _Scored, request_starts: IntArray
-) -> Iterator[tuple[Cause | None, dict[str, Any]]]:
+def _fates(client: str, block: Block, scored: _Scored, request_starts: IntArray) -> Iterator[LogLine]:
     far, taken = block.far, scored.taken
-    masks = {None: taken, Cause.FROZEN: may & ~taken, Cause.CAP: ~may & ~far, Cause.OUTLIER: far}
+    masks = {None: taken, Cause.FROZEN: ~far & ~taken, Cause.OUTLIER: far}
     for cause, mask in masks.items():
         if mask.any():
             flags, places = scored.flags[mask], np.flatnonzero(mask)
             sample = sample_for_display(scored.scores[mask], block.predicted[mask], flags, request_starts, places)
-            yield cause, {"rows": places.size, "flagged": int(np.count_nonzero(flags)), "display_sample": sample}
+            fields = {"client": client, "rows": places.size, "flagged": int(np.count_nonzero(flags))}
+            event, note = (Event.ROWS, {}) if cause is None else (Event.KEPT_OUT, {"cause": cause})
+            yield event, note, {**fields, "display_sample": sample}
 
 
 def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) -> tuple[FloatArray, Statistics]:
@@ -277,3 +306,22 @@ def _stepped(statistics: Statistics, outputs: ModelOutputs, taken: BoolArray) ->
         scores[taken], statistics = statistics.step(outputs[taken])
     scores[~taken] = statistics.score(outputs[~taken])
     return scores, statistics
+
+
+def sample_for_display(
+    scores: FloatArray, predicted: IntArray, flagged: BoolArray, request_starts: IntArray, places: IntArray
+) -> bytes:
+    """Choose evenly spread rows and the first flagged ones; all rows of a small block.
+
+    ``request_starts`` says where in the block each request begins, ``places`` which of the block's rows these are.
+    """
+    n, even = scores.size, min(scores.size, _MOST_SHOWN)
+    chosen = np.arange(even)
+    if n > even:
+        chosen = np.concatenate([chosen * (n - 1) // (even - 1), np.flatnonzero(flagged)[:_MOST_FLAGGED_SHOWN]])
+    records, place = np.zeros(chosen.size, SHOWN), places[chosen]
+    records["score"] = np.clip(scores[chosen], -_LARGEST_SINGLE, _LARGEST_SINGLE)
+    records["predicted"], records["flagged"] = predicted[chosen], flagged[chosen]
+    records["row"] = place - request_starts[np.searchsorted(request_starts, place, side="right") - 1]
+    records["sampled"][:even] = True
+    return records.tobytes()

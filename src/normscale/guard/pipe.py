@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.npy_header import MAGIC
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.guard.guard import Guard
+from normscale.guard.request import Request
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.rows.streams import LineTooLong, Pipe, whole_lines
 
@@ -30,9 +30,8 @@ class _Line(NamedTuple):
     """One row of input, or why it is none."""
 
     number: int
-    row: dict[str, NDArray[Any]]
-    """Arrays by name, without the axis of rows."""
     others: dict[str, Any]
+    request: Request | None = None
     error: str = ""
 
 
@@ -45,15 +44,14 @@ def watch_pipe(
     hears, in words, when the guard freezes and thaws.
     """
     totals, mode = PipeTotals(), guard.mode
-    for block in _blocks(Pipe(source, "the pipe"), guard.widths):
-        lines = _checked(guard, block)
-        bad = [i for i, line in enumerate(lines) if line.error]
-        stop = bad[0] if bad and not skip else len(lines)
-        flagged = _answer(guard, lines[:stop], target)  # what comes before a bad line is answered and taken in
+    for block in _blocks(Pipe(source, "the pipe"), guard):
+        bad = [line for line in block if line.request is None]
+        stop = block.index(bad[0]) if bad and not skip else len(block)
+        flagged = _answer(guard, block[:stop], target)  # what comes before a bad line is answered and taken in
         target.flush()
-        if stop < len(lines):
-            raise InvalidInput(f"line {lines[stop].number}: {lines[stop].error} (--on-invalid skip goes on)")
-        rows = len(lines) - len(bad)
+        if stop < len(block):
+            raise InvalidInput(f"line {bad[0].number}: {bad[0].error} (--on-invalid skip goes on)")
+        rows = len(block) - len(bad)
         totals = PipeTotals(totals.rows + rows, totals.flagged + flagged, totals.skipped + len(bad))
         if guard.mode != mode:
             mode = guard.mode
@@ -61,54 +59,34 @@ def watch_pipe(
     return totals
 
 
-def _checked(guard: Guard, block: list[_Line]) -> list[_Line]:
-    if _trouble(guard, block):
-        block = [line if line.error else line._replace(error=_trouble(guard, [line])) for line in block]
-    return block
-
-
-def _trouble(guard: Guard, lines: list[_Line]) -> str:
-    """Why the guard would refuse those of the lines that are still good; empty: it would not."""
-    good = [line for line in lines if not line.error]
-    try:
-        if good:
-            guard.acceptable(_stacked(guard, good))
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
-def _stacked(guard: Guard, lines: list[_Line]) -> ModelOutputs:
-    return ModelOutputs(**{name: np.stack([line.row[name] for line in lines]) for name in guard.widths})
-
-
 def _answer(guard: Guard, lines: list[_Line], target: BinaryIO) -> int:
-    """Score good lines as one request, and write the answers to all in their order; how many were flagged."""
-    good, answers = [line for line in lines if not line.error], []
-    if good:
-        verdict = guard.score(_stacked(guard, good), client="pipe")
-        columns = (verdict.scores.tolist(), verdict.is_ood.tolist(), verdict.predicted.tolist())
-        answers = [
-            {"score": score, "is_ood": is_ood, "predicted": predicted, "mode": verdict.mode}
-            for score, is_ood, predicted in zip(*columns, strict=True)
-        ]
-        if (names := guard.detector.class_names) is not None:
-            answers = [{**answer, "predicted_name": names[answer["predicted"]]} for answer in answers]
-    waiting = iter(answers)
+    """Score good lines as one group, and write the answers to all in their order; how many were flagged."""
+    verdicts = iter(guard.process([line.request for line in lines if line.request is not None]))
+    names, flagged = guard.detector.class_names, 0
     for line in lines:
-        answer = {"error": line.error, "line": line.number} if line.error else next(waiting)
+        answer: dict[str, Any] = {"error": line.error, "line": line.number}
+        if line.request is not None:
+            verdict = next(verdicts)
+            if isinstance(verdict, InvalidInput):
+                raise verdict
+            (score,), (is_ood,), (predicted,) = (
+                column.tolist() for column in (verdict.scores, verdict.is_ood, verdict.predicted)
+            )
+            answer = {"score": score, "is_ood": is_ood, "predicted": predicted, "mode": verdict.mode}
+            answer |= {} if names is None else {"predicted_name": names[predicted]}
+            flagged += is_ood
         target.write(write_json({**line.others, **answer}).encode() + b"\n")
-    return sum(answer["is_ood"] for answer in answers)
+    return flagged
 
 
-def _blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
+def _blocks(pipe: Pipe, guard: Guard) -> Iterator[list[_Line]]:
     number = 0
     if pipe.head().startswith(MAGIC):
         raise InvalidInput("the pipe holds a .npy array; send JSON lines, or score it with normscale score --stream.")
     try:
         for text in whole_lines(pipe.read1, _LONGEST_LINE):
             lines = text.split(b"\n")
-            block = [_parse(number + i, line, names) for i, line in enumerate(lines, 1) if line.strip()]
+            block = [_parse(number + i, line, guard) for i, line in enumerate(lines, 1) if line.strip()]
             number += text.count(b"\n")
             if block:
                 yield block
@@ -116,23 +94,25 @@ def _blocks(pipe: Pipe, names: Collection[str]) -> Iterator[list[_Line]]:
         raise FileFormatError(f"line {number + 1} {error}; is it JSON lines?") from None
 
 
-def _parse(number: int, line: bytes, names: Collection[str]) -> _Line:
+def _parse(number: int, line: bytes, guard: Guard) -> _Line:
+    names = guard.widths
     try:
         document = read_json(line)
     except ValueError as error:
-        return _Line(number, {}, {}, f"not JSON ({error})")
+        return _Line(number, {}, error=f"not JSON ({error})")
     if not isinstance(document, dict):
         document = {LOGITS: document}
     others = {key: value for key, value in document.items() if key not in names}
-    row: dict[str, NDArray[Any]] = {}
     for name in names:
         numbers = document.get(name)
         if not isinstance(numbers, list) or not all(type(value) in (int, float) for value in numbers):
             wanted = ", ".join(f'"{each}": [numbers]' for each in names)
             bare = " or a list of numbers" if len(names) == 1 else f"; {name} is not there or no list of numbers"
-            return _Line(number, {}, others, f"each line must be {{{wanted}}}{bare}")
-        try:
-            row[name] = np.array(numbers, np.float64)
-        except OverflowError:
-            return _Line(number, {}, others, "a number is too large for float64")
-    return _Line(number, row, others)
+            return _Line(number, others, error=f"each line must be {{{wanted}}}{bare}")
+    try:
+        rows = ModelOutputs(**{name: np.array([document[name]], np.float64) for name in names})
+        return _Line(number, others, Request(guard.acceptable(rows), "pipe"))
+    except OverflowError:
+        return _Line(number, others, error="a number is too large for float64")
+    except ValueError as error:
+        return _Line(number, others, error=str(error))

@@ -30,12 +30,21 @@ class Expect(StrEnum):
     """Sorted, or mostly one class: class balance, shift and spread of the recent rows are read and never an alarm."""
 
 
+class StreamBy(StrEnum):
+    """Whose rows teach whom."""
+
+    ALL = "all"
+    CLIENT = "client"
+    """Every client, and every source that it names, has running statistics, readings and freezes of its own."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """Limits, each with a default that was measured (``docs/guard.md``)."""
 
     on_drift: str = OnDrift.FREEZE
     expect: str = Expect.BALANCED
+    stream_by: str = StreamBy.ALL
     window: float = 1000.0
     """How many recent rows are watched; older ones fade. At least ``evidence``."""
     evidence: float = 500.0
@@ -43,7 +52,7 @@ class Policy:
     balance: float = 0.35
     """Largest share of recent rows that may be predicted otherwise than in training (total variation)."""
     shift: float = 1.0
-    """Largest distance of a class's recent mean logit from training, in training deviations."""
+    """Largest distance of a class's recent mean logit from training, in training standard deviations."""
     spread: float = 0.6
     """Largest change of the spread of a class's recent logits: 0.6 is 1.6 times wider, or narrower, than training."""
     flagged: float = 0.5
@@ -54,20 +63,23 @@ class Policy:
     reference_flags: float = 0.07
     """Largest share of a class's training rows, less two rows, that the running statistics alone may flag."""
     running_shift: float = 0.2
-    """Largest distance of a running mean from training, in training deviations; 2.5 times it freezes."""
+    """Largest distance of a running mean from training, in training standard deviations; 2.5 times it freezes."""
     running_spread: float = 0.15
     """Largest change of a running deviation: 0.15 is 1.15 times wider, or narrower; 2.5 times it freezes."""
     calm: float = 1000.0
     """An alarm is over after this many rows well below its limit, and a freeze with the last alarm; ``inf``: only when
     a person thaws."""
     outlier: float = 30.0
-    """A row with a number farther than this from its training mean, in training deviations, is flagged."""
+    """A row with a number farther than this from its training mean, in training standard deviations, is flagged."""
     far: float = 6.0
     """A row with a number farther than this from its training mean is never taken in."""
     prior: float = 1000.0
     """Where statistics are moments: how many rows the training counts as; beyond twice as many, the past fades."""
-    client_cap: int | None = None
-    """Rows that are taken in within one minute of one client, whatever sources it names (``client/source``)."""
+
+    @property
+    def by_client(self) -> bool:
+        """Whether every client has a stream of its own."""
+        return self.stream_by == StreamBy.CLIENT
 
     @property
     def trusting(self) -> bool:
@@ -75,13 +87,11 @@ class Policy:
         return self.on_drift == OnDrift.IGNORE
 
     def __post_init__(self) -> None:
-        _validate.one_of(self.on_drift, "on_drift", tuple(choice.value for choice in OnDrift))
-        _validate.one_of(self.expect, "expect", tuple(choice.value for choice in Expect))
+        for name, choices in (("on_drift", OnDrift), ("expect", Expect), ("stream_by", StreamBy)):
+            _validate.one_of(getattr(self, name), name, tuple(choice.value for choice in choices))
         for field in dataclasses.fields(self):
             if field.type == "float":
                 _validate.positive(getattr(self, field.name), field.name, allow_inf=field.name not in _FINITE)
-        if self.client_cap is not None:
-            _validate.at_least(self.client_cap, "client_cap", 1)
         if self.window < self.evidence:
             raise InvalidInput(
                 f"window must be at least {self.evidence:g} rows (evidence); got {self.window:g}. Over fewer rows a "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,16 +12,22 @@ from typing import Any
 import numpy as np
 
 from normscale.detectors.base import Detector
-from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, StoreUnavailable
-from normscale.guard.guard_state import GuardState
-from normscale.guard.log import Entry, Event, View
-from normscale.guard.stores import Store, Transaction
+from normscale.guard.drift import Reading
+from normscale.guard.guard_state import GuardState, Stream, pack, unpack
+from normscale.guard.policy import StreamBy
+from normscale.guard.request import owner_of
+from normscale.guard.stores import Entry, Event, Standing, Store, StoredStream, Transaction
 
 KEEP = 2000  # entries that stay in the log
 FORGET_EVERY = 500  # ... and after how many more the older ones are dropped
 REMEMBER = 24 * 3600.0  # seconds that the answer to a request with a key is kept
 MOST_BYTES = 512 << 20  # ... and how many bytes of such answers of one client
+MOST_STREAMS, MOST_STREAM_BYTES = 10_000, 1 << 30
+"""Where every client has a stream of its own, so many are kept in the store: those that were used last."""
+STREAM_BYTES_IN_MEMORY = 64 << 20
+SHOWN_STREAMS = 20
 
 
 class Clock:
@@ -42,36 +49,49 @@ class Clock:
 class StoredState:
     """What a guard keeps in its store."""
 
-    def __init__(self, store: Store, start: GuardState, detector: Detector, *, adopt: bool = False) -> None:
-        """Read the state and the log; with ``adopt`` also those of another detector (a store belongs to one)."""
+    def __init__(self, store: Store, start: GuardState, detector: Detector, *, by_client: bool = False) -> None:
         self.store = store
         self.start = start
         """The state of an empty store: what the detector file says."""
-        self.view = View()
-        self.listeners: list[Callable[[Entry], None]] = []
-        """Each is called with every entry that this process wrote, once it is on disk."""
+        self.by_client = by_client
+        """Whether every client has a stream of its own, kept beside the state."""
+        self.listeners: list[Callable[[list[Entry], list[Entry]], None]] = []
+        """Each is called with new entries that are on disk: those of other processes, and those of this one."""
         self.clock = Clock()
         self.went_back = ""
         """Why the store is none that rows may be acknowledged on any more, if so."""
-        self.state_bytes = 0
+        self.state_bytes = stream_bytes = len(pack(start.stream))
+        self.most_streams = max(2, min(MOST_STREAMS, MOST_STREAM_BYTES // stream_bytes))
+        self._in_memory = max(1, min(self.most_streams, STREAM_BYTES_IN_MEMORY // stream_bytes))
+        self._streams: OrderedDict[str, Stream] = OrderedDict()
+        """Streams as they are in the store, that used last at the end."""
+        self.sources: tuple[dict[int, int], list[StoredStream]] = {}, []
+        """How many streams there are of each standing, and the worst of them, when somebody last looked."""
         with store.transaction() as transaction:
-            self.adopted = claim(transaction, start, detector, adopt=adopt)
-            """What the detector had learned that the store belonged to; None: it was this one's."""
+            claim(transaction, detector, by_client=by_client)
             self.head = transaction.head()
             self.state = self.loaded(transaction)
-            entries = transaction.entries_after(self.state.seq - KEEP)
-        self.view.feed(entries)
+            entries = transaction.entries_after(self.state.seq - 1)
         self.last_entry = entries[-1] if entries else None
         """The last one that this process has seen in the log."""
         self.clock.catch_up(self.state.at)
-        if self.adopted is not None:
-            with self.session() as session:
-                session.append(Event.ADOPT, note=self.adopted)
 
     def loaded(self, transaction: Transaction) -> GuardState:
         """The state in the store."""
         stored = transaction.state()
-        return self.start if stored is None else self.start.unpacked(stored)
+        return self.start if stored is None else unpack(self.start, stored)
+
+    def log(self) -> list[Entry]:
+        """The entries that are kept."""
+        with self.session() as session:
+            return session.transaction.entries_after(session.state.seq - KEEP)
+
+    def refresh(self) -> GuardState:
+        """Read what other processes have written since, and how the streams are."""
+        with self.session() as session:
+            if self.by_client:
+                self.sources = session.transaction.streams(SHOWN_STREAMS)
+            return session.state
 
     @contextmanager
     def session(self) -> Iterator[Session]:
@@ -85,12 +105,19 @@ class StoredState:
             if session.state is not before:
                 session.write()
         self.state, self.head = session.state, session.head
-        new = session.entries + session.own
-        self.view.feed(new)
-        self.last_entry = new[-1] if new else self.last_entry
-        for listener in self.listeners:
-            for entry in session.own:
-                listener(entry)
+        if not session.keeps_streams:
+            self._streams.clear()
+        for source, (stream, _) in session.streams.items():
+            self._streams[source] = stream
+            self._streams.move_to_end(source)
+        for source in session.dropped:
+            self._streams.pop(source, None)
+        while len(self._streams) > self._in_memory:
+            self._streams.popitem(last=False)
+        if new := session.entries + session.own:
+            self.last_entry = new[-1]
+            for listener in self.listeners:
+                listener(session.entries, session.own)
 
 
 class Session:
@@ -106,6 +133,12 @@ class Session:
         """What is new to this process ..."""
         self.own: list[Entry] = []
         """... and what it wrote itself."""
+        self.streams: dict[str, tuple[Stream, Reading | None]] = {}
+        """Streams that rows were taken into, each with the reading that is worst of it."""
+        self.dropped: list[str] = []
+        """Streams that made room for these."""
+        self.keeps_streams = self.head == stored.head
+        """Whether what this process knows of other streams still holds."""
         if self.head != stored.head:
             self._read_what_others_wrote(stored.head.seq)
             self.state = stored.loaded(transaction)
@@ -115,6 +148,21 @@ class Session:
     def now(self) -> float:
         """The time, never before the last entry's."""
         return max(self.state.at, self._stored.clock.now())
+
+    def stream(self, source: str) -> Stream:
+        """The stream of a source; one that is not known, or was dropped, begins anew."""
+        if source in self.streams:
+            return self.streams[source][0]
+        known = self._stored._streams.get(source) if self.keeps_streams else None
+        if known is None:
+            found, start = self.transaction.stream(source), self._stored.start.stream
+            known = start if found is None else unpack(start, found)
+        return known
+
+    def drop_streams(self, *, at_least: Standing) -> None:
+        """Forget all streams, or those that an alarm froze: they have forgotten what they were taught anyway."""
+        self.transaction.drop_streams(at_least=at_least)
+        self.keeps_streams = False
 
     def append(self, event: Event, note: dict[str, Any] | None = None, **fields: Any) -> Entry:
         """Write an entry to the log."""
@@ -129,11 +177,20 @@ class Session:
         self.transaction.remember(client, key, digest, self.state.at, verdict, MOST_BYTES)
 
     def write(self) -> None:
-        """Write the state, and forget what is old."""
-        before, state = self.head.seq, self.state
-        packed = state.pack()
+        """Write the state and the streams that changed, and forget what is old."""
+        before, state, stored = self.head.seq, self.state, self._stored
+        packed = pack(state, with_statistics=not stored.by_client)
         self.head = self.transaction.save_state(state.seq, self.head, packed)
-        self._stored.state_bytes = len(packed)
+        stored.state_bytes = len(packed)
+        for source, (stream, worst) in self.streams.items():
+            standing = Standing.FROZEN if stream.frozen else Standing.ALARM if stream.alarms else Standing.RUNNING
+            part, reading = (0.0, "") if worst is None else (worst.value / worst.limit, worst.name.value)
+            note = write_json({"reading": reading, "rows": stream.rows, "at": state.at})
+            kept = StoredStream(source, owner_of(source), state.seq, standing, part, note, pack(stream))
+            self.transaction.save_stream(kept)
+            stored.state_bytes += len(kept.state)
+        if any(source not in stored._streams for source in self.streams):
+            self.dropped = self.transaction.trim_streams(stored.most_streams)
         if state.seq // FORGET_EVERY != before // FORGET_EVERY:
             self.transaction.forget(state.seq - KEEP, state.at - REMEMBER)
 
@@ -170,39 +227,18 @@ def fingerprint(detector: Detector) -> str:
     return digest.hexdigest()
 
 
-def claim(transaction: Transaction, start: GuardState, detector: Detector, *, adopt: bool) -> dict[str, Any] | None:
-    """Make sure that a store belongs to the detector; a note for the log when it was taken over from another one.
-
-    Counts, a person's freeze and answers to keys stay. The statistics begin anew, and the threshold is the new file's.
-    """
-    own, known, stored = fingerprint(detector), transaction.text("detector"), transaction.state()
-    if known == own:
-        return None
-    if known is not None and not adopt:
-        raise InvalidInput(
-            f"the store {transaction.name!r} holds the statistics of another detector; its rows do not belong to "
-            "this one. Choose another --store, go back to the detector file that it was made with, or take it over "
-            "(--adopt)."
-        )
-    names, n_classes = detector.class_names, detector.n_classes_
-    classes: dict[str, Any] = {"names": None if names is None else list(names), "number": n_classes}
-    earlier = read_json(transaction.text("classes") or "null") or classes
-    compared = "number" if earlier["names"] is None or names is None else "names"
-    if earlier[compared] != classes[compared]:
-        then, now = (", ".join(one["names"] or [f"{one['number']} without names"]) for one in (earlier, classes))
-        raise InvalidInput(
-            f"the store {transaction.name!r} was made with other classes ({then}) than this detector has ({now}), so "
-            "nothing of it can be taken over; choose another --store."
-        )
-    transaction.set_text("detector", own)
-    transaction.set_text("classes", write_json(classes))
-    if stored is None:
-        return None if known is None else {"rows": 0}
-    before = start.unpacked(stored, of_detector=False)
-    by_person = before.frozen is not None and before.frozen.by_person
-    state = start._replace(  # what only the old detector's logits explain begins anew, an alarm's freeze too
-        **{name: getattr(before, name) for name in ("seq", "at", "scored", "kept_out", "alarms_raised", "this_minute")},
-        frozen=before.frozen if by_person else None,
-    )
-    transaction.save_state(state.seq, transaction.head(), state.pack())
-    return {"rows": before.rows}
+def claim(transaction: Transaction, detector: Detector, *, by_client: bool) -> None:
+    """Make sure that a store belongs to the detector, and has one stream or one for every client, as is wanted."""
+    wanted = {"detector": fingerprint(detector), "stream_by": StreamBy.CLIENT if by_client else StreamBy.ALL}
+    for key, own in wanted.items():
+        known = transaction.text(key)
+        if known is None:
+            transaction.set_text(key, own)
+        elif known != own:
+            holds = "the statistics of another detector; its rows do not belong to this one"
+            if key == "stream_by":
+                holds = f"statistics of --stream-by {known}, which do not become those of --stream-by {own}"
+            raise InvalidInput(
+                f"the store {transaction.name!r} holds {holds}. Choose another --store, or go back to what it was made "
+                "with."
+            )

@@ -20,9 +20,7 @@ from typing import Any
 from normscale._processes import end_with_parent
 from normscale._version import __version__
 from normscale.errors import FileFormatError, InvalidInput, NormscaleError, StoreUnavailable
-from normscale.guard.server.bounds import Shares
-from normscale.guard.server.event_log import Refusals
-from normscale.guard.server.events import Webhook
+from normscale.guard.server.events import Refusals, Webhook
 from normscale.guard.server.handlers import Handlers
 from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts, checked_origin
 from normscale.guard.server.instruments import Instruments
@@ -36,6 +34,7 @@ from normscale.guard.server.request import (
     Reply,
     Scope,
     Send,
+    Shares,
     error_body,
     shown,
 )

@@ -1,29 +1,122 @@
-"""Alarms, freezes and decisions as they happen: a line in the log, a counter, and a CloudEvent to another service.
+"""What operators hear of: one line on stderr for every alarm, freeze, decision, refusal and death of a worker.
 
-Events are sent in binary mode: attributes in headers, and as the body JSON with a sentence, which is what chat services
-show. Each is tried again, from a thread that nobody waits for.
+Lines go through Python's :mod:`logging`, so uvicorn's own (a traceback, say) have the same form. Nothing that a client
+sent stands in them but what :func:`~normscale.guard.server.request.shown` made harmless, and never a token.
+
+Alarms, freezes and decisions are counted, too, and sent to another service as CloudEvents in binary mode: attributes in
+headers, and as the body JSON with a sentence, which is what chat services show. Each is tried again, from a thread that
+nobody waits for.
 """
 
 from __future__ import annotations
 
 import http.client
 import itertools
+import json
 import logging
+import re
 import threading
+import time
 import urllib.error
 import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
 from queue import PriorityQueue
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from normscale.encoding.json_text import write_json
+from normscale.encoding.json_text import number_for_json, write_json
 from normscale.errors import InvalidInput
-from normscale.guard.log import Entry, Event
-from normscale.guard.server.event_log import iso_time, tell
-from normscale.guard.server.instruments import Instruments
+from normscale.guard.stores import Entry, Event
+
+if TYPE_CHECKING:
+    from normscale.guard.server.instruments import Instruments
+
+_LOGGER = logging.getLogger("normscale.guard.server")
+_SECRET = re.compile(r"nsk_[\w-]*")
+_FIELDS = "normscale"
+_MOST_A_SECOND = 20
+
+
+class LogFormat(StrEnum):
+    """How a line of the log is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def tell(event: str, *, level: int = logging.INFO, **fields: Any) -> None:
+    """Write one line: what happened (docs/operating.md lists the events), and details that are not None or empty."""
+    said = {
+        name: number_for_json(value) if isinstance(value, float) else value
+        for name, value in fields.items()
+        if value is not None and value != ""
+    }
+    _LOGGER.log(level, event, extra={_FIELDS: said})
+
+
+def iso_time(seconds: float) -> str:
+    """Seconds since 1970 as a date and a time, to the millisecond."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Refusals:
+    """Logs refused requests, but no more than twenty a second: strangers must not fill a disk."""
+
+    def __init__(self) -> None:
+        self._second = self._logged = self._left_out = 0
+
+    def log(self, **fields: Any) -> None:
+        """Write a line, or count it for the next."""
+        now = int(time.monotonic())
+        if now != self._second:
+            self._second, self._logged = now, 0
+        if self._logged >= _MOST_A_SECOND:
+            self._left_out += 1
+            return
+        self._logged += 1
+        tell("refused", level=logging.WARNING, **fields, untold_before=self._left_out or None)
+        self._left_out = 0
+
+
+class Lines(logging.Formatter):
+    """A record as one JSON object, or for people: time, level, event, and its fields as name=value."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._as_json = form == LogFormat.JSON
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write the fields of a line; uvicorn's own records are of the event ``server``."""
+        fields = getattr(record, _FIELDS, None)
+        event = "server" if fields is None else str(record.msg)
+        said = {"message": record.getMessage()} if fields is None else fields
+        moment, level = iso_time(record.created), record.levelname.lower()
+        traceback = self.formatException(record.exc_info) if record.exc_info else ""
+        if self._as_json:
+            more = {"traceback": traceback} if traceback else {}
+            line = json.dumps({"time": moment, "level": level, "event": event, **said, **more})
+        else:
+            shown = [level, said["message"]] if fields is None else [event]
+            shown += [f"{name}={json.dumps(value)}" for name, value in (fields or {}).items()]
+            line = " ".join([moment, *shown]) + ("\n" + traceback if traceback else "")
+        return _SECRET.sub("[token]", line)
+
+
+def log_config(form: str) -> dict[str, Any]:
+    """For :func:`logging.config.dictConfig` and uvicorn: everything to stderr, in one form."""
+    lines = {"handlers": ["lines"], "propagate": False}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": f"{__name__}.{Lines.__name__}", "form": form}},
+        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"}},
+        "loggers": {_LOGGER.name: {**lines, "level": "INFO"}, "uvicorn": {**lines, "level": "WARNING"}},
+    }
+
 
 _MOST_WAITING = 256
 _SECONDS = 5.0
@@ -153,8 +246,12 @@ class Watcher:
         self._webhook = webhook
         self._store_is_up = True
 
-    def report(self, entry: Entry) -> None:
-        """Report an entry that is on disk: log, counters and webhook get the same text and fields."""
+    def report(self, _: list[Entry], own: list[Entry]) -> None:
+        """Report entries that are on disk: log, counters and webhook get the same text and fields."""
+        for entry in own:
+            self._report(entry)
+
+    def _report(self, entry: Entry) -> None:
         event = str(entry.event)
         self._instruments.happened(self._name, entry)
         for text, fields in _messages(entry):
@@ -177,7 +274,13 @@ def _messages(entry: Entry) -> Iterator[tuple[str, dict[str, Any]]]:
     note = entry.details
     if entry.event == Event.ALARM:
         for alarm in note["alarms"]:
-            yield alarm["text"], {"reading": alarm["name"], "value": alarm["value"], "limit": alarm["limit"]}
+            about = {"reading": alarm["name"], "value": alarm["value"], "limit": alarm["limit"]}
+            yield alarm["text"], {**about, **_source(entry)}
     elif entry.event not in _SILENT:
         who = {"by": entry.by, "by_person": bool(entry.by), "rows": entry.rows}
-        yield note.pop("because", f"by {entry.by or 'the command line'}"), {**who, **note}
+        yield note.pop("because", f"by {entry.by or 'the command line'}"), {**who, **note, **_source(entry)}
+
+
+def _source(entry: Entry) -> dict[str, str]:
+    """Whose stream it is about, where every client has one."""
+    return {"source": entry.client} if entry.client else {}

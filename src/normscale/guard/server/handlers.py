@@ -18,14 +18,13 @@ from normscale._kernels import load_in_background
 from normscale.errors import FileFormatError, StoreUnavailable
 from normscale.guard import Guard, Verdict
 from normscale.guard import Request as GuardRequest
-from normscale.guard.acceptable import checked_outputs
+from normscale.guard.request import checked_outputs
 from normscale.guard.server.events import Watcher, Webhook
 from normscale.guard.server.group_commit import GroupCommit
 from normscale.guard.server.instruments import Instruments
 from normscale.guard.server.request import BadRequest, Handler, HttpRequest, Reply, shown
 from normscale.guard.server.routes import GUARD_ROUTES, Decided, Route
 from normscale.guard.server.settings import NAME, ServerSettings
-from normscale.guard.server.state_document import state_document
 from normscale.guard.server.tensors import (
     HEADER,
     InferRequest,
@@ -38,11 +37,12 @@ from normscale.guard.server.tensors import (
     read_tensors,
 )
 from normscale.guard.server.tokens import Tokens
+from normscale.guard.server.view import View, state_document
 from normscale.outputs import ModelOutputs
 
 RESPONSE = "org.kubeflow.serving.inference.response"
 """The type of an event of KServe's logger that holds what a model answered."""
-_LONGEST_KEY, _LONGEST_SOURCE, _MOST_SOURCES = 128, 64, 256
+_LONGEST_KEY, _LONGEST_SOURCE = 128, 64
 _READY_FIRST = 0.3  # seconds until the compiled kernels are loaded: answering that the server is ready comes first
 _LIVE_SECONDS, _KEEP_ALIVE_SECONDS = 1.0, 10.0
 _WATCH_SECONDS = 5.0
@@ -69,7 +69,6 @@ class Handlers:
         self.tokens = Tokens(self.settings.tokens)
         self._tasks: list[asyncio.Task[None]] = []
         self._written = -_READY_AGAIN
-        self._sources: set[str] = set()
 
     async def start(self, webhook: Webhook) -> None:
         """Open the store and get ready."""
@@ -84,7 +83,9 @@ class Handlers:
         self.gives += [TensorSpec(name, datatype, (None,)) for name, datatype in types.items()]
         self.instruments.begin(self.name, guard.drift.limits)
         self.watcher = Watcher(self.name, self.instruments, webhook)
-        guard.listeners.append(self.watcher.report)
+        self.view = View()
+        self.view.feed(guard.log())
+        guard.listeners += [self.watcher.report, lambda others, own: self.view.feed(others + own)]
         self.commit = GroupCommit(guard)
         self._tasks.append(asyncio.create_task(self._watch()))
         if self.server.demo:
@@ -187,11 +188,8 @@ class Handlers:
         self.instruments.answered(self.name, verdict, verdict.scores - of_rows, names, seconds)
 
     def _client(self, name: str, source: str | None) -> str:
-        """A client that sends rows of several sources may name them; the first 256 names are kept apart."""
-        if source is None or (len(self._sources) >= _MOST_SOURCES and source not in self._sources):
-            return name
-        self._sources.add(source)
-        return f"{name}/{shown(source)[:_LONGEST_SOURCE]}"
+        """A client that sends rows of several sources may name them."""
+        return name if source is None else f"{name}/{shown(source)[:_LONGEST_SOURCE]}"
 
     async def state(self, _: HttpRequest) -> Reply:
         """``GET /v1/state``."""
@@ -233,7 +231,7 @@ class Handlers:
     async def _refreshed(self, *, with_past: bool = False) -> dict[str, Any]:
         def refreshed(guard: Guard) -> dict[str, Any]:
             guard.refresh()
-            return {**state_document(guard), **(guard.view.document(guard.now) if with_past else {})}
+            return {**state_document(guard), **(self.view.document(guard.now) if with_past else {})}
 
         return await self.commit.run(refreshed)
 
@@ -241,7 +239,6 @@ class Handlers:
         """The state, of a store that more can be written to; what is wrong with it is logged."""
         try:
             state = await self._refreshed()
-            self.guard.require_room()
         except (StoreUnavailable, FileFormatError) as error:
             self.watcher.store_trouble(str(error))
             raise

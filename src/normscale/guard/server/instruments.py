@@ -11,8 +11,9 @@ import os
 import platform
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from normscale._version import __version__
 from normscale.guard import Verdict
-from normscale.guard.log import Entry, Event
+from normscale.guard.stores import Entry, Event
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _STEPS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
@@ -127,18 +128,7 @@ class Instruments:
         for family in counted.collect():  # a token of one guard sees nothing of another
             family.samples = [one for one in family.samples if one.labels.get("guard") in (None, *states)]
             families.append(family)
-        return generate_latest(_Families(families))
-
-
-class _Families(CollectorRegistry):
-    """Metrics that are there already."""
-
-    def __init__(self, families: list[Metric]) -> None:
-        super().__init__()
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return iter(self._families)
+        return generate_latest(SimpleNamespace(collect=lambda: families))
 
 
 def _state_metrics(states: Mapping[str, tuple[dict[str, Any], bool]]) -> list[Metric]:
@@ -159,4 +149,8 @@ def _state_metrics(states: Mapping[str, tuple[dict[str, Any], bool]]) -> list[Me
             put("drift", "How far the stream is from training; NaN: not known.", reading["value"], **labels)
             put("drift_limit", "An alarm is raised above it.", reading["limit"], **labels)
             put("alarm", "1 while an alarm stands.", reading["name"] in standing, **labels)
+        for one, count in state["streams"]["standing"].items():
+            put("streams", "Streams of clients that have their own, by standing.", count, guard=guard, standing=one)
+        worst = max((stream["part"] for stream in state["streams"]["worst"]), default=0.0)
+        put("worst_stream", "Largest reading of a client's stream, as a part of its limit.", worst, guard=guard)
     return list(families.values())

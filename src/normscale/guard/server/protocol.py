@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from normscale.guard.server.bounds import Bounds
-from normscale.guard.server.event_log import Refusals
+from normscale.guard.server.events import Refusals
 from normscale.guard.server.hosts import SECURITY_HEADERS
-from normscale.guard.server.request import error_body
+from normscale.guard.server.request import Bounds, error_body
 
 KNOWN, DROPPED, LIVE = "normscale.known", "normscale.dropped", "normscale.live"
 """What the application says of a request in its scope: who sent it is known; it was answered, and its body is not read

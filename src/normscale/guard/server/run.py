@@ -18,8 +18,7 @@ from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
 from normscale.guard.server.app import worker_app
-from normscale.guard.server.event_log import LogFormat, log_config, tell
-from normscale.guard.server.events import checked_webhook
+from normscale.guard.server.events import LogFormat, checked_webhook, log_config, tell
 from normscale.guard.server.hosts import Hosts, checked_origin
 from normscale.guard.server.instruments import MULTIPROCESS
 from normscale.guard.server.protocol import GuardProtocol
@@ -28,6 +27,7 @@ from normscale.guard.server.tokens import Tokens
 
 _SHUTDOWN_SECONDS = 3
 _WORKER_SECONDS = 15  # for a worker to end, before it is killed; its rows are on disk
+_HEALTH_SECONDS = 30  # for a worker to say that it lives: on a busy machine uvicorn's five are too few for its start
 _OTHER_FILES = 256  # open files of a process besides its connections
 
 
@@ -141,6 +141,7 @@ def _configuration(settings: ServerSettings) -> uvicorn.Config:
         log_config=log_config(settings.log_format),
         workers=settings.workers,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
+        timeout_worker_healthcheck=_HEALTH_SECONDS,
     )
 
 

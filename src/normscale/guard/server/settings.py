@@ -18,8 +18,8 @@ from normscale.detectors.registry import DEFAULT, load_detector, make_detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard import Guard, Policy, open_guard
-from normscale.guard.server.bounds import Bounds
 from normscale.guard.server.classifier import Classifier
+from normscale.guard.server.request import Bounds
 
 SAMPLE = "sample"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -37,8 +37,6 @@ class GuardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threshold: float | None = None
     model: str | None = None
     tokens: str | None = None
-    adopt: bool = False
-    """Whether a store of another detector with the same classes is taken over."""
     logits: str | None = None
     """The output of the model that holds the logits, where several could."""
 
@@ -47,7 +45,7 @@ class GuardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         detector = sample_detector() if self.detector == SAMPLE else load_detector(self.detector)
         if self.threshold is not None:
             detector.threshold_ = Threshold(self.threshold)
-        return open_guard(detector, self.store, self.policy, adopt=self.adopt)
+        return open_guard(detector, self.store, self.policy)
 
     def load_classifier(self, widths: Mapping[str, int]) -> Classifier | None:
         """Load the model, if there is one, with an output for every array that the guard reads."""

@@ -12,9 +12,9 @@ from importlib.metadata import entry_points
 from normscale.errors import InvalidInput
 from normscale.guard.stores.postgres import PostgresStore
 from normscale.guard.stores.sqlite import SqliteStore
-from normscale.guard.stores.store import Store, Transaction
+from normscale.guard.stores.store import Entry, Event, Standing, Store, StoredStream, Transaction
 
-__all__ = ["Store", "Transaction", "open_store", "register_store"]
+__all__ = ["Entry", "Event", "Standing", "Store", "StoredStream", "Transaction", "open_store", "register_store"]
 
 GROUP = "normscale.stores"
 _openers: dict[str, Callable[[str], Store]] = {}

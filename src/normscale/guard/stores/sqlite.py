@@ -18,7 +18,6 @@ _CHECKPOINT_PAGES = 4000
 """16 MB of log before it is folded into the file: rarely enough not to be felt in the answers' times."""
 _PATIENCE = 10.0  # seconds that a transaction waits for those of other processes
 _PAUSE, _LONGEST_PAUSE = 0.0001, 0.002  # ... looking again after these
-_ROOM = 1 << 16  # bytes that a group of rows may need besides two copies of the state
 _ENDINGS = ("", "-wal", "-shm")
 """The files of a store: its tables, the log of what was committed since, and the index of that log."""
 _WAL_HEADER, _FRAME_HEADER = 32, 24
@@ -101,17 +100,6 @@ class SqliteStore(Store):
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-    def require_room(self, n_bytes: int) -> None:
-        if self._in_memory or not hasattr(os, "statvfs"):
-            return
-        disk = os.statvfs(self.name)
-        free, wanted = disk.f_bavail * disk.f_frsize, 2 * n_bytes + _ROOM
-        if free < wanted:
-            raise StoreUnavailable(
-                f"the disk of the store {self.name!r} has {free} bytes left, and rows need {wanted}. Make room on it.",
-                full=True,
-            )
 
     def _require_open(self) -> sqlite3.Connection:
         if self._connection is None:

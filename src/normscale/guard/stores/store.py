@@ -12,12 +12,13 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple, Self
 
+from normscale.encoding.json_text import read_json
 from normscale.errors import FileFormatError
-from normscale.guard.log import Entry
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _TABLES = (
     "state (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, previous {bytes} NOT NULL, tag {bytes} NOT NULL, "
     "state {bytes} NOT NULL)",
@@ -26,10 +27,76 @@ _TABLES = (
     "note TEXT NOT NULL)",
     "answers (client TEXT NOT NULL, key TEXT NOT NULL, digest {bytes} NOT NULL, at DOUBLE PRECISION NOT NULL, "
     "upto BIGINT NOT NULL, verdict {bytes} NOT NULL, PRIMARY KEY (client, key))",
+    "streams (source TEXT PRIMARY KEY, owner TEXT NOT NULL, used BIGINT NOT NULL, standing INTEGER NOT NULL, "
+    "part DOUBLE PRECISION NOT NULL, note TEXT NOT NULL, tag {bytes} NOT NULL, state {bytes} NOT NULL)",
 )
-_INDICES = ("answers_by_time ON answers (at)", "answers_by_client ON answers (client, upto)")
+_INDICES = (
+    "answers_by_time ON answers (at)",
+    "answers_by_client ON answers (client, upto)",
+    "streams_by_owner ON streams (owner, used)",
+    "streams_by_standing ON streams (standing, part)",
+)
 _ENTRY = "seq, at, event, client, rows, flagged, display_sample, decided_by, note"
+_STREAM = "source, owner, used, standing, part, note, tag, state"
 _BESIDES = 1 << 14  # bytes that a few rows write besides the state
+
+
+class Event(StrEnum):
+    """What an entry tells of."""
+
+    ROWS = "rows"
+    KEPT_OUT = "kept_out"
+    ALARM = "alarm"
+    CALM = "calm"
+    FREEZE = "freeze"
+    THAW = "thaw"
+    THRESHOLD = "threshold"
+    RESET = "reset"
+
+
+class Entry(NamedTuple):
+    """One line of the log."""
+
+    seq: int
+    at: float
+    """Seconds since 1970, never going back."""
+    event: str
+    client: str = ""
+    rows: int = 0
+    flagged: int = 0
+    display_sample: bytes = b""
+    by: str = ""
+    """Who decided; empty for what the guard does by itself."""
+    note: str = ""
+    """JSON: why rows were kept out, what an alarm says, the reason of a decision."""
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """The note, read."""
+        return read_json(self.note) if self.note else {}
+
+
+class Standing(IntEnum):
+    """How a client's stream is."""
+
+    RUNNING = 0
+    ALARM = 1
+    FROZEN = 2
+
+
+class StoredStream(NamedTuple):
+    """The stream of one source, as people see it and as it is kept."""
+
+    source: str
+    owner: str
+    used: int
+    """The entry of the log that used it last."""
+    standing: int
+    part: float
+    """Its largest drift reading as a part of that reading's limit."""
+    note: str
+    """JSON: which reading that is, how many rows it has taken in, when it was used."""
+    state: bytes = b""
 
 
 class StateHead(NamedTuple):
@@ -71,13 +138,16 @@ class Transaction:
         """The state, if there is one; its tag is checked."""
         for row in self._run("SELECT previous, tag, state FROM state WHERE id = 1"):
             previous, tag, state = map(bytes, row)
-            if _tag(previous, state) != tag:
-                raise FileFormatError(
-                    f"the state in the store {self.name!r} is damaged: its checksum is wrong. Restore the store from a "
-                    "copy, or start with a new one."
-                )
-            return state
+            return self._checked(state, tag, _tag(previous, state))
         return None
+
+    def _checked(self, state: bytes, tag: bytes, own: bytes) -> bytes:
+        if tag != own:
+            raise FileFormatError(
+                f"the state in the store {self.name!r} is damaged: its checksum is wrong. Restore the store from a "
+                "copy, or start with a new one."
+            )
+        return state
 
     def save_state(self, seq: int, previous: StateHead, state: bytes) -> StateHead:
         """Write the state that follows the ``previous`` one."""
@@ -117,6 +187,46 @@ class Transaction:
             (client, key, digest, at, upto, verdict),
         )
         self._run("DELETE FROM answers WHERE client = ? AND upto <= ?", (client, upto - most_bytes))
+
+    def stream(self, source: str) -> bytes | None:
+        """The state of a source's stream, if it has one; its tag is checked."""
+        for row in self._run("SELECT tag, state FROM streams WHERE source = ?", (source,)):
+            tag, state = map(bytes, row)
+            return self._checked(state, tag, _tag(source.encode(), state))
+        return None
+
+    def save_stream(self, stream: StoredStream) -> None:
+        """Write the stream of a source."""
+        *about, state = stream
+        self._run(
+            f"INSERT INTO streams ({_STREAM}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (source) DO UPDATE SET "
+            "used = excluded.used, standing = excluded.standing, part = excluded.part, note = excluded.note, "
+            "tag = excluded.tag, state = excluded.state",
+            (*about, _tag(stream.source.encode(), state), state),
+        )
+
+    def trim_streams(self, most: int) -> list[str]:
+        """Keep so many streams: whoever has the most of them loses that which was not used for longest."""
+        dropped = []
+        for _ in range(self._run("SELECT COUNT(*) FROM streams")[0][0] - most):
+            (source,) = self._run(
+                "SELECT source FROM streams WHERE owner = (SELECT owner FROM streams GROUP BY owner ORDER BY COUNT(*) "
+                "DESC, owner LIMIT 1) ORDER BY used, source LIMIT 1"
+            )[0]
+            self._run("DELETE FROM streams WHERE source = ?", (source,))
+            dropped.append(source)
+        return dropped
+
+    def drop_streams(self, *, at_least: Standing = Standing.RUNNING) -> None:
+        """Forget all streams, or those that an alarm froze."""
+        self._run("DELETE FROM streams WHERE standing >= ?", (at_least.value,))
+
+    def streams(self, most: int) -> tuple[dict[int, int], list[StoredStream]]:
+        """How many streams there are of each standing, and those that are worst off, without their states."""
+        counts = self._run("SELECT standing, COUNT(*) FROM streams GROUP BY standing")
+        about = _STREAM.removesuffix(", tag, state")
+        rows = self._run(f"SELECT {about} FROM streams ORDER BY standing DESC, part DESC LIMIT ?", (most,))
+        return {int(standing): int(count) for standing, count in counts}, [StoredStream(*row) for row in rows]
 
 
 class Store(ABC):
@@ -177,9 +287,6 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of it."""
-
-    def require_room(self, n_bytes: int) -> None:  # noqa: B027 - the disk of a database server is not ours to see
-        """Raise :class:`~normscale.errors.StoreUnavailable` where a state of so many bytes does not fit any more."""
 
     def __enter__(self) -> Self:
         return self

@@ -14,8 +14,9 @@ export function showFlagged(view) {
   view.flagged.forEach(({ at, score, predicted, client, row }, k) => {
     const above = score - (own?.[predicted] ?? value);
     const why = above > 0 ? `+${decimal(above)}` : "far out";
-    const texts = [clock(at), nameOf(view, predicted), decimal(score), why, client ?? NONE, count(row)];
+    const texts = [clock(at), nameOf(view, predicted), decimal(score), why, client?.split("/").pop() ?? NONE, count(row)];
     texts.forEach((text, column) => say(rows[k].cells[column], text));
+    set(rows[k].cells[4], "title", client ?? "");
     set(rows[k].cells[3], "title", above > 0 ? "" : "not above the threshold of now: its numbers lie far outside training, or the threshold was lower");
   });
   const line = own ? "the threshold of its class" : `the threshold ${decimal(value)}`;

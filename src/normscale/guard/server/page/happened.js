@@ -5,7 +5,6 @@ import { clock, decimal, isNumber, moment } from "./format.js";
 
 const TITLES = {
   alarm: "Alarm", calm: "Calm again", freeze: "Frozen", thaw: "Thawed", threshold: "Threshold moved", reset: "Reset",
-  adopt: "Store taken over",
 };
 
 const newItem = () => make("li", {}, make("time"), make("strong"), make("span"));
@@ -13,6 +12,7 @@ const newItem = () => make("li", {}, make("time"), make("strong"), make("span"))
 function words({ event, note }) {
   if (event === "alarm") return note.alarms.map((alarm) => alarm.text).join(" ");
   if (event === "threshold") return note.own ? "Back to the detector file's own." : `Now ${decimal(note.value)}.`;
+  if (event === "calm") return "Every reading is well below its limit again.";
   return typeof note.because === "string" ? note.because : "";
 }
 
@@ -24,7 +24,8 @@ export function showHappened(view) {
     say(time, !isNumber(one.at) ? "" : today ? clock(one.at) : moment(one.at, view.now));
     say(title, TITLES[one.event] ?? one.event);
     const said = words(one).replace(/(\w)$/, "$1.");
-    say(text, [said, one.by && `By ${one.by}.`].filter(Boolean).join(" "));
+    const whose = one.source && `${one.source}:`;
+    say(text, [whose, said, one.by && `By ${one.by}.`].filter(Boolean).join(" "));
     set(items[k], "data-event", one.event);
   });
   const n = view.events.length;

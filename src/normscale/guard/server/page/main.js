@@ -8,6 +8,7 @@ import { showFlagged } from "./flagged.js";
 import { showHappened } from "./happened.js";
 import { watch } from "./live.js";
 import { showReadings } from "./readings.js";
+import { showSources } from "./sources.js";
 import { showNumbers, showStatus } from "./status.js";
 import { Threshold } from "./threshold.js";
 import { Timeline } from "./timeline.js";
@@ -25,6 +26,7 @@ function draw() {
   showReadings(view);
   showFlagged(view);
   showHappened(view);
+  showSources(view);
   for (const part of parts) part.update(view);
 }
 

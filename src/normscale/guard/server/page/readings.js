@@ -19,8 +19,9 @@ export function showReadings(view) {
 }
 
 // Why a reading has no value.
-function unread({ mode, classes }, { name, limit }) {
+function unread({ mode, classes, streams }, { name, limit }) {
   if (!isNumber(limit)) return "Not watched.";
+  if (streams.by === "client" && (name.startsWith("running") || name === "reference_flags")) return "Read for each source alone.";
   if (name.startsWith("running")) {
     if (mode === "static") return "This detector has no running statistics.";
     if (mode === "frozen") return "Nothing runs while frozen.";

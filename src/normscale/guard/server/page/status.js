@@ -12,22 +12,28 @@ const SHAPES = {
 };
 const ON_DRIFT = { freeze: "On drift it freezes itself.", warn: "On drift it warns and goes on." };
 
+const sum = (counts) => Object.values(counts).reduce((all, n) => all + n, 0);
+
 // What is the case: a state for shape and colour, a title, an explanation.
 function describe(view) {
   const n = view.alarms.length;
   const keptOut = view.kept_out ? ` ${rows(view.kept_out)} kept out so far.` : "";
   if (view.mode === "frozen") {
     const since = isNumber(view.frozen_since) ? ` since ${moment(view.frozen_since, view.now)}` : "";
-    const because = view.frozen_because ? `: ${view.frozen_because}` : "";
+    const because = view.frozen_because ? `${view.frozen_because.replace(/(\w)$/, "$1.")} ` : "";
     const text = `Rows are scored by the detector file's own statistics, not taken in.${keptOut}`;
-    return ["frozen", `Frozen${since}${because}`, `${text} ${thaws(view)}`];
+    return ["frozen", `Frozen${since}`, `${because}${text} ${thaws(view)}`];
   }
   if (view.scored === 0) return ["waiting", "Waiting for the first row", "\u00a0"];
-  const title = `Running on ${view.mode === "static" ? "training" : "live"} statistics`;
+  const { standing, by } = view.streams;
+  const live = by === "client" ? "live statistics of each client" : "live statistics";
+  const title = `Running on ${view.mode === "static" ? "training statistics" : live}`;
   if (n) {
     const words = view.alarms.map((alarm) => alarm.text).join(" ");
     return ["alarm", `${title}, with ${n === 1 ? "one alarm" : `${n} alarms`}`, words + keptOut];
   }
+  const stuck = standing.frozen ? `${count(standing.frozen)} of ${count(sum(standing))} streams frozen by an alarm.` : "";
+  if (stuck || standing.alarm) return ["alarm", title, stuck || `${count(standing.alarm)} of ${count(sum(standing))} streams with an alarm.`];
   if (view.mode === "static") return ["static", title, "No alarm. This detector learns nothing from the stream."];
   const probation = view.probation ? ` What the stream teaches is answered in ${rows(view.probation)}.` : "";
   return ["running", title, `No alarm. ${ON_DRIFT[view.on_drift] ?? ""}${probation}${keptOut}`];
@@ -49,6 +55,8 @@ function advise(view) {
     const then = view.thaw ? "Wait until it thaws, or thaw it once the cause is known." : "Thaw it when the cause is gone.";
     return `${look} ${then}`.trim();
   }
+  const { standing } = view.streams;
+  if (standing.frozen || standing.alarm) return "Look at the sources below. A frozen one is scored by the detector file, and thaws by itself; the others go on.";
   if (first) return `${look} If the stream is wrong, freeze the guard; if it is right, leave it: an alarm ends by itself.`;
   return view.scored ? "Nothing to do." : "";
 }
