@@ -59,8 +59,8 @@ def extract(
         folder of ``save_pretrained``, ``timm:NAME``, ``torchvision:NAME``, ``FILE.onnx`` or ``FILE.py:FUNCTION``.
     data : tensor, array, (inputs, labels), Dataset, DataLoader, iterable of batches, or path
         Inputs prepared as in training. Batches are (inputs, labels), inputs, or dictionaries of what the model's
-        forward takes. A path is a folder of pictures, a .parquet file with a column of pictures or texts, pixels in an
-        .npz file, or a .txt file.
+        forward takes. A path is a folder of pictures, FOLDER@LIST.txt (a list of its pictures and class numbers), a
+        .parquet file with a column of pictures or texts, pixels in an .npz file, or a .txt file of texts.
     layers : None, "all", or names of modules
         Further layers to keep, each as an array of its module's name with dots as underscores (``"stage1.0"`` is
         ``stage1_0``); maps are averaged over space, and tokens over the sequence. ``"all"`` is what the model calls its
@@ -145,7 +145,7 @@ def extract_batches(
         opened = model if isinstance(model, OpenedModel) else recorded(model)
     network = _running(opened.model, options, tell)
     if isinstance(data, (str, os.PathLike)):
-        data = open_items(os.fspath(data), column=options.column, label=options.label)
+        data = open_items(os.fspath(data), column=options.column, label=options.label, on_invalid=options.on_invalid)
     row, stop = rows or (0, data.n if isinstance(data, Items) else 0)
     folders = data.class_names if isinstance(data, Items) else None
     if isinstance(data, Items):

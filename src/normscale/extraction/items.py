@@ -15,10 +15,11 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale.encoding.picture_files import PICTURE_SUFFIXES
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
 from normscale.extraction.batch_reader import Batch
 from normscale.rows import need_arrow
+
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,10 +62,13 @@ class Items(NamedTuple):
         return [os.path.abspath(self.path), self.n, *of_file, self.digest]
 
 
-def open_items(path: str, *, column: str | None = None, label: str | None = None) -> Items:
-    """Pictures or texts by path: a folder of pictures, .parquet files, .npz, .npy or .txt."""
+def open_items(path: str, *, column: str | None = None, label: str | None = None, on_invalid: str = "raise") -> Items:
+    """Pictures or texts by path: a folder of pictures, FOLDER@LIST.txt, .parquet files, .npz, .npy or .txt."""
     suffix = os.path.splitext(path)[1].lower()
-    if os.path.isdir(path):
+    folder, at, listing = path.rpartition("@")
+    if at and os.path.isdir(folder) and os.path.isfile(listing):
+        items = _listed_pictures(folder, listing, on_invalid)
+    elif os.path.isdir(path):
         names = sorted(os.listdir(path))
         tables = [os.path.join(path, one) for one in names if one.endswith(".parquet") and one[0] not in "._"]
         items = _parquet_column(path, tables, column, label) if tables else _picture_folder(path)
@@ -94,8 +98,45 @@ def _picture_folder(path: str) -> Items:
     files = files or [_file(path, file, None) for file in _pictures(path, "")]
     if not files:
         raise InvalidInput(f"{path} holds no pictures ({', '.join(PICTURE_SUFFIXES)}) and no .parquet files.")
+    return _of_files(path, files, names)
+
+
+def _of_files(path: str, files: list[Item], names: tuple[str, ...] | None = None) -> Items:
     digest = hashlib.sha256("\n".join(file.path for file in files).encode()).hexdigest()[:16]
     return Items(path, len(files), lambda start, stop: files[start:stop], False, names, digest)
+
+
+def listed_files(folder: str, listing: str) -> tuple[list[Item], list[str]]:
+    """The pictures of a list that are below a folder, and the names of those that are not.
+
+    A line is a path below the folder, and maybe a class number after the last space: the form of OpenOOD's lists.
+    """
+    there: list[Item] = []
+    missing: list[str] = []
+    with open(listing, encoding="utf-8") as file:
+        for line in map(str.strip, file):
+            name, _, number = line.rpartition(" ")
+            if not number.removeprefix("-").isdigit():
+                name, number = line, "-1"
+            picture = os.path.join(folder, name or line)
+            if not line:
+                continue
+            if os.path.isfile(picture):
+                there.append(Item(picture, picture, int(number), name))
+            else:
+                missing.append(name)
+    return there, missing
+
+
+def _listed_pictures(folder: str, listing: str, on_invalid: str) -> Items:
+    """Pictures below a folder that a list names, in its order; those that are not there raise or are left out."""
+    files, missing = listed_files(folder, listing)
+    if missing and on_invalid != "skip":
+        raise InvalidInput(
+            f"{listing} names {len(missing)} pictures that are not below {folder}, such as {missing[0]!r}. Fetch them, "
+            'or pass on_invalid="skip" to run on the others.'
+        )
+    return _of_files(listing, files)
 
 
 def _file(folder: str, file: str, label: int | None) -> Item:

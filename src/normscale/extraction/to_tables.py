@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -19,10 +20,12 @@ from normscale.extraction.items import Items, open_items
 from normscale.extraction.models import OpenedModel, open_model
 from normscale.jobs import open_engine
 from normscale.jobs.job_folder import JobFolder
+from normscale.jobs.running import Engine
 from normscale.outputs import ModelOutputs
 from normscale.rows import check_folder, format_of, need_arrow, read_table, write_table
 
 PIECE_ROWS = 8192
+SMALL_BYTES = 1 << 20
 
 
 class ExtractedTable(NamedTuple):
@@ -39,7 +42,7 @@ class _Job(NamedTuple):
 
     model: str
     model_files: str
-    """Names, sizes and times, so that another model of that name is another one."""
+    """Names and contents, or sizes and times, so that another model of that name is another one."""
     data: str
     folder: str
     suffix: str
@@ -62,7 +65,7 @@ def extract_to(
     keep: str = "float32",
     piece_rows: int = PIECE_ROWS,
     device: str | None = None,
-    engine: str | None = None,
+    engine: str | Engine | None = None,
     processes: int | None = None,
     address: str | None = None,
     say: Callable[[str], object] = lambda _: None,
@@ -100,12 +103,14 @@ def extract_to(
         need_arrow("pyarrow", output)
     options = extract_options(given)
     _items.cache_clear()  # the files may be others than last time
-    items = _items(os.path.abspath(data), options.column, options.label)
+    parts = [data] if os.path.exists(data) else data.rsplit("@", 1)  # FOLDER@LIST.txt
+    located = "@".join(map(os.path.abspath, parts))
+    items = _items(located, options.column, options.label, options.on_invalid)
     folder = JobFolder(f"{output}.pieces" if is_file else output)
     name, files = _located(model, options.weights)
     devices: tuple[str | None, ...] = tuple(device.split(",")) if device else (None,)
     kind = ".parquet" if suffix in ("", ".parquet") else ".npz"
-    job = _Job(name, files, os.path.abspath(data), folder.path, kind, keep, piece_rows, devices, given)
+    job = _Job(name, files, located, folder.path, kind, keep, piece_rows, devices, given)
     chosen = {**vars(options), "preprocess": options.preprocess and str(options.preprocess)}
     unchanging = ("workers", "device", "progress", "say")
     changing = {key: one for key, one in chosen.items() if key not in unchanging and one is not None}
@@ -147,7 +152,7 @@ def _make(job: _Job, number: int) -> list[str]:
     said: list[str] = []
     options = extract_options(job.given)
     opened = _model(job.model, options.weights, job.model_files)
-    items = _items(job.data, options.column, options.label)
+    items = _items(job.data, options.column, options.label, options.on_invalid)
     start = number * job.piece_rows
     stop = min(start + job.piece_rows, items.n)
     paths: list[str] = []
@@ -186,8 +191,8 @@ def _model(name: str, weights: str | None, files: str) -> OpenedModel:
 
 
 @lru_cache(maxsize=2)
-def _items(path: str, column: str | None, label: str | None) -> Items:
-    return open_items(path, column=column, label=label)
+def _items(path: str, column: str | None, label: str | None, on_invalid: str) -> Items:
+    return open_items(path, column=column, label=label, on_invalid=on_invalid)
 
 
 def _halved(outputs: ModelOutputs) -> ModelOutputs:
@@ -201,7 +206,7 @@ def _halved(outputs: ModelOutputs) -> ModelOutputs:
 
 
 def _located(model: str, weights: str | None) -> tuple[str, str]:
-    """A model's name with its path as workers in other folders see it; and its files' names, sizes and times."""
+    """A model's name with its path as workers in other folders see it; and its files' stamps."""
     file, colon, function = model.rpartition(":")
     if os.path.exists(model):
         model = os.path.abspath(model)
@@ -209,5 +214,13 @@ def _located(model: str, weights: str | None) -> tuple[str, str]:
         model = f"{os.path.abspath(file)}{colon}{function}"
     inside = [os.path.join(model, name) for name in sorted(os.listdir(model))] if os.path.isdir(model) else []
     found = [one for one in (model, file, weights or "", *inside) if os.path.isfile(one)]
-    stats = [(os.path.basename(one), os.stat(one)) for one in found]
-    return model, " ".join(f"{name}:{one.st_size}:{one.st_mtime_ns}" for name, one in stats)
+    return model, " ".join(f"{os.path.basename(one)}:{_stamp(one)}" for one in found)
+
+
+def _stamp(path: str) -> str:
+    """A small file's content, so that a new checkout of it is the same model; a large one's size and time."""
+    size = os.path.getsize(path)
+    if size > SMALL_BYTES:
+        return f"{size}:{os.stat(path).st_mtime_ns}"
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:16]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import cache
 from itertools import chain, product
@@ -18,16 +18,17 @@ from normscale._lock import locked
 from normscale._processes import end_with_parent
 from normscale._progress import bar, silence
 from normscale._validate import at_least
+from normscale.bench.experiments.alarms import changed_pictures
 from normscale.bench.experiments.measuring import Measured, measure
 from normscale.bench.experiments.methods import Method, find_method, fit_on
 from normscale.bench.experiments.network_outputs import Job, prepare, require_layers
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.stress import StressPreset, steps, stress_preset
-from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION
+from normscale.bench.experiments.stress import OWN_GRID, steps, stress_with_alarms
+from normscale.bench.network_folder import TEST, TRAIN, VALIDATION
+from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput, NormscaleError
 from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
-from normscale.rows import write_table
 
 _reports: Any = None  # in a worker: where it says how far it is
 
@@ -51,7 +52,7 @@ def bench(
     root: str | os.PathLike[str] | None = None,
     workers: int = 1,
     threads: int = 1,
-    stress: StressPreset | None = None,
+    stress: Callable[[ModelOutputs], dict[str, Detector]] | None = None,
     command: str = "",
     say: Callable[[str], None] = lambda _: None,
 ) -> Bench:
@@ -60,13 +61,14 @@ def bench(
     Networks that are missing are trained, outputs that are missing are read out, cells that are missing are
     computed; nothing that is there is done again. ``results.jsonl`` is written after every network.
 
-    ``workers`` networks are prepared at once, each in a process of its own with so many ``threads`` of torch. The grid
-    ``stress`` is run on the first network's outputs. ``command`` is kept for the record.
+    ``workers`` networks are prepared at once, each in a process of its own with so many ``threads`` of torch.
+    ``stress`` makes fitted detectors of training outputs; they go through the stress grid on the first network's
+    outputs. ``command`` is kept for the record.
     """
     workers, threads = at_least(workers, "workers", 1), at_least(threads, "threads", 1)
     if not plan.seeds or not plan.ood or not plan.methods:
         raise InvalidInput("a benchmark needs at least one seed, one OoD set and one method.")
-    methods = [find_method(name) for name in plan.measured]  # an unknown name is said at once, not after the training
+    methods = [find_method(name) for name in plan.methods]  # an unknown name is said at once, not after the training
     require_layers(plan)
     with locked(folder, wait=False):
         run = RunFolder.create(folder, plan, command)
@@ -93,23 +95,28 @@ def bench(
             finally:
                 run.write_results()
         if stress is not None:
-            _stress_first_network(run, plan, stress, workers)
-        n_there = sum(run.has_cell(*cell) for cell in product(plan.seeds, plan.ood, plan.measured))
+            _stress_first_network(run, plan, stress, workers, place)
+        n_there = sum(run.has_cell(*cell) for cell in product(plan.seeds, plan.ood, plan.methods))
         return Bench(run, n_new, n_there - n_new, run.missing())
 
 
-def _stress_first_network(run: RunFolder, plan: Plan, preset: StressPreset, threads: int) -> None:
+def _stress_first_network(
+    run: RunFolder, plan: Plan, fit: Callable[[ModelOutputs], dict[str, Detector]], threads: int, root: str | None
+) -> None:
     seed = plan.seeds[0]
     sets = {name: run.outputs(seed, name) for name in plan.ood if run.has_outputs(seed, name)}
     if run.stress.exists() or not sets:
         return
     train, test = (run.outputs(seed, name) for name in (TRAIN, TEST))
-    with bar("stress grid", steps(preset.grid, len(sets))) as line:
+    with bar("stress grid", steps(OWN_GRID, len(sets))) as line:
 
         def tick(what: str) -> None:
             line.advance(doing=f"stress grid, {what}")
 
-        stress_preset(preset, train, test, sets, seed=seed, threads=threads, tick=tick).save(run.stress)
+        files = run.network(seed)
+        changed = dict(changed_pictures(files.path, plan.data, root)) if files.network.exists() else {}
+        found = stress_with_alarms(fit(train), test, sets, changed, seed=seed, threads=threads, tick=tick)
+        found.save(run.stress)
 
 
 def prepare_all(jobs: Sequence[Job], workers: int, tick: Callable[[Job, float], None]) -> Iterator[Job]:
@@ -231,32 +238,3 @@ def _measured(
     return [
         one._replace(record=one.record._replace(parameters={**one.record.parameters, **chosen})) for one in found
     ], why
-
-
-def measure_outputs(
-    folder: str | os.PathLike[str],
-    plan: Plan,
-    outputs: Mapping[str, Callable[[], ModelOutputs]],
-    *,
-    command: str = "",
-    say: Callable[[str], None] = lambda _: None,
-) -> RunFolder:
-    """Measure a plan's methods on outputs of one network, or go on with it.
-
-    Outputs are copied into the folder; those that are there are not read again. The plan's first seed names the
-    network. ``outputs`` are functions that read ``train``, ``validation``, ``test`` and OoD sets; what is fitted on one
-    that is missing cannot take part.
-    """
-    plan = plan._replace(ood={name: plan.ood.get(name, name) for name in outputs if name not in OWN_SETS})
-    if TEST not in outputs or not plan.ood or not plan.measured:
-        raise InvalidInput("outputs of a test set, of at least one OoD set, and a method are needed.")
-    methods = [find_method(name) for name in plan.measured]
-    with locked(folder, wait=False):
-        run, seed = RunFolder.create(folder, plan, command), plan.seeds[0]
-        run.network(seed).make()
-        for name, read in outputs.items():
-            if not run.has_outputs(seed, name):
-                write_table(run.network(seed).outputs(name), read())
-        compute_cells(run, seed, methods, list(plan.ood), say)
-        run.write_results()
-    return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from normscale import jobs
@@ -23,10 +24,13 @@ from normscale.detectors.base import Detector, OutputsLike, Setting
 from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput
-from normscale.input_checks.tables import RowSketch, shared_names
+from normscale.input_checks.shared_rows import RowSketch
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs, as_outputs, is_dataframe
+from normscale.rows.columns import shared_names
 
 Detectors = Sequence[Detector | str] | Mapping[str, Detector | str]
+FULL_SPECTRUM = "full spectrum"
+"""The in-distribution side that holds shifted inputs too."""
 SWAPPED = 0.4
 """If most detectors have a lower AUROC than that, the two sides are probably swapped."""
 
@@ -38,6 +42,7 @@ def compare(
     train: OutputsLike | None = None,
     validation: OutputsLike | None = None,
     detectors: Detectors | None = None,
+    shifted: Sequence[OutputsLike] = (),
     seed: int = 0,
 ) -> list[Measurement]:
     """Fit what needs fitting, score both sides in every setting of every detector, evaluate.
@@ -50,6 +55,9 @@ def compare(
     detectors : detectors to compare or their names, or a mapping of what to call them to either; optional
         Fitted ones are used as they are; ``"auto"`` is what :func:`normscale.fit` chooses for ``train``; by default
         every registered one that the outputs suffice for.
+    shifted : sequence of outputs
+        Outputs on inputs of training's classes that look different, such as corrupted pictures. Where there are any,
+        all is measured once more with them on the in-distribution side, in rows with the ``in_set`` "full spectrum".
 
     Returns
     -------
@@ -65,7 +73,7 @@ def compare(
     >>> [(row.method, round(row.auroc, 3)) for row in rows]
     [('msp', 0.882), ('energy', 0.886)]
     """
-    return compare_with(id_test, ood_sets, train, validation, detectors, seed)
+    return compare_with(id_test, ood_sets, train, validation, detectors, seed, shifted=shifted)
 
 
 def compare_with(
@@ -76,11 +84,12 @@ def compare_with(
     detectors: Detectors | None = None,
     seed: int = 0,
     *,
+    shifted: Sequence[OutputsLike] = (),
     total: Callable[[int], None] = lambda _: None,
     advance: Advance = lambda rows, what: None,
     keep: Callable[[Measured], None] = lambda _: None,
 ) -> list[Measurement]:
-    """:func:`compare`, and on the way say how many rows there are to score, how many are done, and every record."""
+    """:func:`compare`, and on the way say what begins, how many rows there are to score, and every record."""
     asked_for = detectors is not None
     chosen = _named(detectors or (), train)
     names = shared_names((name, one.class_names) for name, one in chosen.items())
@@ -96,12 +105,16 @@ def compare_with(
 
     to_fit, held_out = (None if one is None else read(one) for one in (train, validation))
     test = read(id_test)
+    sides = {"": test}
+    if shifted:
+        sides[FULL_SPECTRUM] = ModelOutputs.concatenate([test, *map(read, shifted)])
     sets = {name: read(ood) for name, ood in ood_sets.items()}
     if not asked_for:
         chosen = _named(default_methods(to_fit, held_out, present=[test, *sets.values()]))
     fitted: dict[str, Detector] = {}
     failed: dict[str, tuple[Detector, str]] = {}
     for name, detector in chosen.items():
+        advance(0, f"fitting {name} ({detector.about.cost})")
         try:
             fitted[name] = fit_on(detector, to_fit, held_out)
         except InvalidInput as error:
@@ -109,14 +122,16 @@ def compare_with(
                 raise
             failed[name] = (detector, str(error))
     methods = [method for item in fitted.items() for method in every_setting(*item)]
-    total(rows_to_score(methods, len(test), [len(one) for one in sets.values()]))
+    total(sum(rows_to_score(methods, len(side), [len(one) for one in sets.values()]) for side in sides.values()))
     rows: list[Measurement] = []
-    for one in measure(methods, test, sets, seed=seed, advance=advance):
-        record = one.record if one.record.setting == Setting.STREAM else one.record._replace(seed=None)
-        keep(Measured(record, one.scores))
-        rows.append(record)
+    for in_set, side in sides.items():
+        for one in measure(methods, side, sets, in_set=in_set, seed=seed, advance=advance):
+            record = one.record if one.record.setting == Setting.STREAM else one.record._replace(seed=None)
+            keep(Measured(record, one.scores))
+            rows.append(record)
     return rows + [
-        Measurement.of(method, ood_set, n_id=len(test), n_ood=len(ood), skipped=why)
+        Measurement.of(method, ood_set, in_set=in_set, n_id=len(side), n_ood=len(ood), skipped=why)
+        for in_set, side in sides.items()
         for name, (detector, why) in failed.items()
         for method in every_setting(name, detector)
         for ood_set, ood in sets.items()
@@ -139,9 +154,9 @@ def _made(name: str, train: OutputsLike | None, say: Callable[[str], object] = l
     if train is None:
         raise InvalidInput("auto chooses a detector for the training outputs; pass train=...")
     outputs = read_dataframe(train)[0] if is_dataframe(train) else as_outputs(train)
-    choice = default_detector(outputs.names, head=outputs.head is not None)
-    say(f"auto: {choice.detector.name}, because {choice.reason}")
-    return choice.detector
+    chosen = default_detector(outputs.names, head=outputs.head is not None)
+    say(f"auto: {chosen.name}, {chosen.about.reason}")
+    return chosen
 
 
 class ComparedTables(NamedTuple):
@@ -151,6 +166,7 @@ class ComparedTables(NamedTuple):
     ood: Mapping[str, str]
     train: Sequence[str] = ()
     validation: Sequence[str] = ()
+    shifted: Sequence[str] = ()
 
 
 class TableComparison(NamedTuple):
@@ -158,7 +174,7 @@ class TableComparison(NamedTuple):
 
     rows: list[Measurement]
     measured: list[Measured]
-    """The same with the scores behind them."""
+    """Those of the test set alone, with the scores behind them."""
     id_test: ModelOutputs
     ood_sets: dict[str, ModelOutputs]
     train: ModelOutputs | None
@@ -188,12 +204,14 @@ def compare_tables(
     **options: Any,
 ) -> TableComparison:
     """Read all tables and compare in every setting; ``options`` are those of :func:`normscale.jobs.read`."""
+    options["advice"] = "give a sample of the rows, or compare in pieces: --engine local"
     fixed = {name: one for name, one in detectors.items() if isinstance(one, Detector)}
     names = shared_names((name, one.class_names) for name, one in fixed.items())
-    reads = [name for one in fixed.values() for name in (*one.reads, *one.reads_in_fit)]
+    reads = [name for one in fixed.values() for name in one._arrays_in_fit]
     arrays = [*reads, *[FEATURES] * (len(fixed) < len(detectors))] if detectors else None
     read: dict[str, ModelOutputs] = {}
-    for kind, paths in {"train": tables.train, "id": tables.id_test, "validation": tables.validation}.items():
+    kinds = {"train": tables.train, "id": tables.id_test, "validation": tables.validation, "shifted": tables.shifted}
+    for kind, paths in kinds.items():
         if paths:
             source = jobs.RowSource(
                 paths,
@@ -220,9 +238,10 @@ def compare_tables(
         validation=read.get("validation"),
         detectors=uniquely_named((one.name if name == AUTO else name, one) for name, one in made) or None,
         seed=seed,
+        shifted=[read["shifted"]] if "shifted" in read else [],
         total=total,
         advance=advance,
-        keep=measured.append,
+        keep=lambda one: None if one.record.in_set else measured.append(one),
     )
     return TableComparison(rows, measured, read["id"], ood_sets, train)
 
@@ -247,19 +266,35 @@ def compare_in_pieces(
         )
 
 
-def _require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector]:
+def _require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector | str]:
     """Detectors that can be compared in pieces: at least one, and each of them named."""
     if not detectors:
         raise InvalidInput("in pieces, say which detectors to compare: --detector NAME or --saved FILE.")
-    if AUTO in detectors.values():
-        raise InvalidInput("auto chooses a detector by rows that are in memory; leave --engine out.")
-    return {name: one for name, one in detectors.items() if isinstance(one, Detector)}
+    return dict(detectors)
+
+
+def group_means(rows: Sequence[Measurement], groups: Mapping[str, Sequence[str]]) -> list[Measurement]:
+    """A row for the mean over each group of OoD sets, of each method and in-distribution side that has them all."""
+    means: list[Measurement] = []
+    for group, names in groups.items():
+        found: dict[tuple[str, str, str], list[Measurement]] = {}
+        for row in rows:
+            if row.ood_set in names and not row.skipped:
+                found.setdefault((row.in_set, row.method, row.setting), []).append(row)
+        for some in found.values():
+            if len(some) == len(names):
+                mean = {metric: fmean(row.metrics[metric] for row in some) for metric in some[0].metrics}
+                n, seconds = sum(row.n_ood for row in some), sum(row.seconds for row in some)
+                name = f"{group} (mean of {', '.join(names)})"
+                means.append(some[0]._replace(ood_set=name, metrics=mean, n_ood=n, seconds=seconds))
+    return means
 
 
 def swapped_sides(rows: Sequence[Measurement]) -> Iterator[str]:
     """Sentences on sets where most detectors take one side for the other; of many, a few are wrong about any set."""
-    for name in dict.fromkeys(row.ood_set for row in rows):
-        frozen = [row for row in rows if row.ood_set == name and row.setting == Setting.FROZEN and not row.skipped]
+    frozen_rows = [row for row in rows if row.setting == Setting.FROZEN and not row.skipped and not row.in_set]
+    for name in dict.fromkeys(row.ood_set for row in frozen_rows):
+        frozen = [row for row in frozen_rows if row.ood_set == name]
         found = sorted(row.auroc for row in frozen)
         if found and (middle := found[len(found) // 2]) < SWAPPED:  # the upper median: of two, both must be low
             most = sum(auroc <= middle for auroc in found)

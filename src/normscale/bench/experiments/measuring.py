@@ -30,7 +30,7 @@ from normscale.outputs import ModelOutputs
 from normscale.state import copied
 
 Advance = Callable[[int, str], None]
-"""Called with how many rows were scored by one method, and on which set."""
+"""Called with how many rows were scored by one method (0 before it begins), and what is done: detector, cost, set."""
 
 
 class Measured(NamedTuple):
@@ -84,7 +84,7 @@ def measure(
 
 def _silenced(detector: Detector) -> Detector:
     twin = copy.copy(detector)
-    twin.warns_of_far_rows = False
+    twin._warns_of_far_rows = False
     return twin
 
 
@@ -125,11 +125,13 @@ class _Side:
             if setting is Setting.STREAM:
                 self.prepared[key] = _prepared(detector, outputs)
             elif key not in self.scores:
+                doing = f"{detector.name} ({detector.about.cost}) on {name}"
+                advance(0, doing)
                 started = time.perf_counter()
                 self.scores[key] = np.empty(len(outputs))
                 for block in row_blocks(outputs, detector.reads, len(outputs)):
                     self.scores[key][block] = found = detector.score(outputs[block])
-                    advance(len(found), name)
+                    advance(len(found), doing)
                 self.seconds[key] = time.perf_counter() - started
 
     @cached_property
@@ -230,5 +232,5 @@ class _Pair:
             started = time.perf_counter()
             scores[rows], state = detector._step(state, ModelOutputs._trusted(arrays), 1)
             seconds += time.perf_counter() - started
-            self.advance(rows.size, self.outside.name)
+            self.advance(rows.size, f"{detector.name} in a stream with {self.outside.name}")
         return scores, seconds

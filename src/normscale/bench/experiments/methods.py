@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
 from typing import Any, NamedTuple
 
-from normscale.detectors.base import Detector, Setting
+from normscale.detectors.base import Detector, Setting, settings_of
 from normscale.detectors.registry import BEFORE_PARAMETER, list_detectors, make_detector, read_spelling
 from normscale.errors import InvalidInput, UnknownDetector
 from normscale.outputs import ModelOutputs
@@ -39,7 +39,7 @@ def find_method(name: str) -> Method:
     spelled = BEFORE_PARAMETER.join([base, *pairs])
     detector = make_detector(spelled)
     parameters = [item for part in read_spelling(spelled) for item in part.parameters.items()]
-    title = ", ".join([detector.title, *(_shown(*item) for item in parameters)])
+    title = ", ".join([detector.about.title, *(_shown(*item) for item in parameters)])
     if base == typed:
         return Method(name, detector, main_setting(detector), title)
     if main_setting(detector) == Setting.FROZEN:
@@ -56,17 +56,17 @@ def _shown(name: str, value: Any) -> str:
 
 def main_setting(detector: Detector) -> Setting:
     """The setting that a detector is there for: running statistics run, a ranking per class is per class."""
-    return next((one for one in (Setting.STREAM, Setting.PER_CLASS) if one in detector.settings), Setting.FROZEN)
+    return next((one for one in (Setting.STREAM, Setting.PER_CLASS) if one in settings_of(detector)), Setting.FROZEN)
 
 
 def every_setting(name: str, detector: Detector) -> list[Method]:
     """A detector in every setting it can be measured in, all under one name."""
-    return [Method(name, detector, setting, title_under(name, detector)) for setting in detector.settings]
+    return [Method(name, detector, setting, title_under(name, detector)) for setting in settings_of(detector)]
 
 
 def title_under(name: str, detector: Detector) -> str:
     """The detector's name for people, or the one that it was given."""
-    return detector.title if name == detector.name else name
+    return detector.about.title if name == detector.name else name
 
 
 def uniquely_named(detectors: Iterable[tuple[str, Detector]]) -> dict[str, Detector]:
@@ -111,7 +111,7 @@ def default_methods(
     shared = set.intersection(*(set(outputs.names) for outputs in present))
 
     def suffices(detector: Detector) -> bool:
-        fits = not detector.needs_fit or not _what_lacks(detector, _training_set(detector, train, validation))
+        fits = not detector._needs_fit or not _what_lacks(detector, _training_set(detector, train, validation))
         return fits and set(detector.reads) <= shared
 
     return [name for name in list_detectors() if suffices(make_detector(name))]
@@ -120,35 +120,35 @@ def default_methods(
 def _training_set(
     detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None
 ) -> ModelOutputs | None:
-    return validation if detector.fitted_on == "validation" else train
+    return validation if detector.about.fitted_on == "validation" else train
 
 
 def _what_lacks(detector: Detector, source: ModelOutputs | None) -> str:
     """What a training set lacks for a detector, in words; empty if nothing."""
-    kind = f"{'validation' if detector.fitted_on == 'validation' else 'training'} outputs"
+    kind = f"{'validation' if detector.about.fitted_on == 'validation' else 'training'} outputs"
     if source is None:
-        return f"labelled {kind}" if detector.needs_labels else kind
-    if absent := [name for name in (*detector.reads, *detector.reads_in_fit) if name not in source.names]:
+        return f"labelled {kind}" if detector._needs_labels else kind
+    if absent := [name for name in detector._arrays_in_fit if name not in source.names]:
         return f"{kind} with {' and '.join(absent)}"
-    if detector.needs_labels and (source.labels is None or (source.labels < 0).any()):
+    if detector._needs_labels and (source.labels is None or (source.labels < 0).any()):
         return f"a label for every row of the {kind}"
-    if detector.needs_head and source.head is None:
+    if detector._needs_head and source.head is None:
         return f"{kind} with the network's head"
     return ""
 
 
 def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None) -> Detector:
     """A copy of the detector, fitted on the outputs it says it is fitted on; a fitted one is returned as it is."""
-    if detector.widths_ is not None:
+    if detector._widths is not None:
         return detector
     source = _training_set(detector, train, validation)
     if lacks := _what_lacks(detector, source):
-        if detector.needs_fit:
+        if detector._needs_fit:
             raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
         return detector
     assert source is not None  # nothing lacks
-    arrays = dict.fromkeys((*detector.reads, *detector.reads_in_fit))
-    return copy.copy(detector).fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
+    arrays = dict.fromkeys(detector._arrays_in_fit)
+    return copy.copy(detector)._fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
 
 
 def row_blocks(outputs: ModelOutputs, names: Iterable[str], n_rows: int) -> Iterator[slice]:

@@ -13,7 +13,7 @@ from normscale._lock import locked
 from normscale.bench.experiments.methods import find_method
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION, read_document, write_document
+from normscale.bench.network_folder import OWN_SETS, TRAIN, VALIDATION, read_document, write_document
 from normscale.detectors.base import Detector
 from normscale.errors import NormscaleError
 from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_FEATURES, PERTURBED_LOGITS
@@ -43,17 +43,10 @@ def arrays_read(detectors: list[Detector], name: str) -> tuple[str, ...]:
     for detector in detectors:
         if name not in (TRAIN, VALIDATION):
             wanted |= dict.fromkeys(detector.reads)
-        elif detector.needs_fit and detector.fitted_on == name:
-            wanted |= dict.fromkeys((*detector.reads, *detector.reads_in_fit))
-            wanted |= dict.fromkeys([HEAD_WEIGHT] * detector.needs_head)
+        elif detector._needs_fit and detector.about.fitted_on == name:
+            wanted |= dict.fromkeys(detector._arrays_in_fit)
+            wanted |= dict.fromkeys([HEAD_WEIGHT] * detector._needs_head)
     return tuple(wanted)
-
-
-def is_extracted(plan: Plan, method: str) -> bool:
-    """Whether a plan's own methods have everything extracted that another method reads; a head is always there."""
-    own, detector = [find_method(name).detector for name in plan.methods], find_method(method).detector
-    in_fit = (*detector.reads, *detector.reads_in_fit) if detector.needs_fit else ()
-    return set(detector.reads) <= {*arrays_read(own, TEST)} and set(in_fit) <= {*arrays_read(own, detector.fitted_on)}
 
 
 def require_layers(plan: Plan) -> None:
@@ -61,7 +54,7 @@ def require_layers(plan: Plan) -> None:
     from normscale.bench.train.resnet import NETWORKS
     from normscale.extraction.layers import layer_modules
 
-    detectors = [find_method(method).detector for method in plan.measured]
+    detectors = [find_method(method).detector for method in plan.methods]
     names = {name.removeprefix(ATTACKED) for one in OWN_SETS for name in arrays_read(detectors, one)}
     layer_modules(
         NETWORKS[plan.network](2, plan.width), sorted(names - {*_NO_LAYERS, PERTURBED_LOGITS, PERTURBED_FEATURES})
@@ -84,7 +77,7 @@ class Job(NamedTuple):
 
     def arrays(self, name: str) -> tuple[str, ...]:
         """The arrays that the plan's methods read of a set."""
-        return arrays_read([find_method(method).detector for method in self.plan.measured], name)
+        return arrays_read([find_method(method).detector for method in self.plan.methods], name)
 
     @property
     def is_done(self) -> bool:

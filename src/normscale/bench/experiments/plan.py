@@ -26,23 +26,17 @@ class Plan(NamedTuple):
     """The name of the in-distribution set, if it is not that of its source."""
     image_size: tuple[int, int] | None = None
     """Height and width that all pictures are made; None: as they are in the in-distribution set."""
-    further: tuple[str, ...] = ()
-    """Methods that are measured besides, for a leaderboard; a report leaves them out."""
 
     @property
     def in_set(self) -> str:
         """The name of the in-distribution set."""
         return self.trained_on or short_name(self.data)
 
-    @property
-    def measured(self) -> tuple[str, ...]:
-        """All methods, each once."""
-        return tuple(dict.fromkeys((*self.methods, *self.further)))
-
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Plan:
-        """Read back what :meth:`_asdict` gave, after it was JSON."""
-        fields: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        """Read back what :meth:`_asdict` gave, after it was JSON; fields of another version are passed over."""
+        known = {name: value for name, value in values.items() if name in Plan._fields}
+        fields: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}
         return Plan(**fields)
 
 

@@ -6,7 +6,6 @@
     networks/seed0/                     a network and its outputs, see :mod:`normscale.bench.network_folder`
     cells/seed0/OOD/METHOD.safetensors  scores of both sides and their metrics: a finished cell
     results.jsonl                       all cells, one line per metric
-    further.jsonl                       cells of the methods that a report leaves out
     failures.json                       methods that cannot take part, by seed, and why
     comparisons.json                    the subject of the plan against every other method, with intervals
     stress.json                         the stress grid on the first network's outputs
@@ -64,7 +63,7 @@ class RunFolder:
 
     def __init__(self, path: Path, plan: Plan, made_by: dict[str, Any]) -> None:
         self.path, self.plan, self.made_by = path, plan, made_by
-        self.results, self.further_results = path / "results.jsonl", path / "further.jsonl"
+        self.results = path / "results.jsonl"
         self.stress, self.comparisons = path / "stress.json", path / "comparisons.json"
         self._failures = path / "failures.json"
 
@@ -95,7 +94,7 @@ class RunFolder:
                     )
             more: Any = {
                 name: tuple(dict.fromkeys((*getattr(run.plan, name), *getattr(plan, name))))
-                for name in ("seeds", "methods", "further")
+                for name in ("seeds", "methods")
             }
             plan = run.plan._replace(ood={**run.plan.ood, **plan.ood}, **more)
             check_names(plan)
@@ -202,23 +201,20 @@ class RunFolder:
         if changed != document:
             write_document(self._failures, changed)
 
-    def cells(self, methods: Iterable[str] | None = None) -> list[Measurement]:
-        """All finished cells of the plan's methods, or of others, in its order."""
-        wanted = self.plan.methods if methods is None else tuple(methods)
+    def cells(self) -> list[Measurement]:
+        """All finished cells of the plan's methods, in its order."""
         return [
             self._cell(self.cell_path(seed, ood_set, method))
             for seed in self.plan.seeds
             for ood_set in self.plan.ood
-            for method in wanted
+            for method in self.plan.methods
             if self.has_cell(seed, ood_set, method)
         ]
 
     def write_results(self) -> Path:
-        """Write ``results.jsonl``, and ``further.jsonl``, anew from the cells and the networks."""
+        """Write ``results.jsonl`` anew from the cells and the networks."""
         accuracies = [row for seed in self.plan.seeds for row in self._accuracy_rows(seed)]
         _write_lines(self.results, [*accuracies, *(row for cell in self.cells() for row in cell.per_metric())])
-        if further := self.cells(self.plan.further):
-            _write_lines(self.further_results, [row for cell in further for row in cell.per_metric()])
         return self.results
 
     def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
@@ -288,7 +284,7 @@ def check_names(plan: Plan) -> None:
         if "/" in name or "\\" in name:
             raise InvalidInput(f"the name of an OoD set is that of a folder and holds no slash; got {name!r}.")
     files: dict[str, str] = {}
-    for method in plan.measured:
+    for method in plan.methods:
         if (other := files.setdefault(file_form(method), method)) != method:
             raise InvalidInput(f"the cells of {other!r} and {method!r} would be the same files; rename one of them.")
 

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
+from normscale.bench.experiments.alarms import false_alarms
 from normscale.bench.experiments.measuring import measure
-from normscale.bench.experiments.methods import Method, main_setting
+from normscale.bench.experiments.methods import Method, main_setting, title_of
 from normscale.bench.experiments.streams import BALANCES, ORDERS, ClassBalance, Streams, stream_classes
 from normscale.bench.experiments.stress_result import StressResult
-from normscale.detectors.base import Detector
+from normscale.detectors.base import Detector, Setting
 from normscale.outputs import ModelOutputs
 
 SHARES = (0.001, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75)
@@ -27,16 +28,8 @@ class Grid(NamedTuple):
     balances: tuple[str, ...] = BALANCES[:3]
 
 
-class StressPreset(NamedTuple):
-    """A grid, and the detectors that are measured on it."""
-
-    grid: Grid
-    fit: Callable[[ModelOutputs], dict[str, Detector]]
-    """Makes the detectors, fitted on the training outputs, by the name of the method."""
-    titles: Callable[[Mapping[str, Detector]], dict[str, str]]
-    """The methods' names for people."""
-    preferred: str | None = None
-    """Which method without running statistics is advised where several are as good."""
+OWN_GRID = Grid(shares=(0.01, 0.05, 0.10, 0.25, 0.50))
+"""Fewer shares: advice within a minute."""
 
 
 def stress(
@@ -45,7 +38,6 @@ def stress(
     methods: Mapping[str, Detector],
     *,
     grid: Grid = Grid(),  # noqa: B008 - a tuple
-    titles: Mapping[str, str] | None = None,
     notes: Mapping[str, Any] | None = None,
     seed: int = 0,
     threads: int = 1,
@@ -56,7 +48,7 @@ def stress(
     There is a row for every OoD set, kind of stream and method. A stream that the sets have too few rows for has rows
     without numbers and with the reason.
 
-    ``methods`` are fitted detectors by name; none of them is changed. ``titles`` are their names in sentences.
+    ``methods`` are fitted detectors by name; none of them is changed.
     ``notes`` are kept in the result's settings. ``tick`` is called after each of the :func:`steps` of the grid.
 
     Examples
@@ -73,7 +65,7 @@ def stress(
         Streams(len(id_test), share, balances[balance], grid.orders, seed)
         for share, balance in product(grid.shares, grid.balances)
     ]
-    named = [Method(name, one, main_setting(one), (titles or {}).get(name, name)) for name, one in methods.items()]
+    named = [Method(name, one, main_setting(one), title_of(name)) for name, one in methods.items()]
     found = measure(named, id_test, ood_sets, streams=streams, seed=seed, threads=threads, quiet=True, tick=tick)
     rows = [one.record._replace(version="", commit=None) for one in found]  # the file says it once
     settings = {
@@ -86,23 +78,20 @@ def stress(
     return StressResult(rows, settings)
 
 
-def stress_preset(
-    preset: StressPreset,
-    train: ModelOutputs,
+def stress_with_alarms(
+    methods: Mapping[str, Detector],
     id_test: ModelOutputs,
     ood_sets: Mapping[str, ModelOutputs],
-    *,
-    detectors: Mapping[str, Detector] | None = None,
+    changed: Mapping[str, ModelOutputs],
     **options: Any,
 ) -> StressResult:
-    """Fit a preset's detectors on the training outputs and measure them on its grid, as :func:`stress` does.
+    """:func:`stress` on ``OWN_GRID``, and the false alarms of the methods that run.
 
-    ``detectors`` are further ones, already fitted; ``options`` are its ``seed``, ``threads`` and ``tick``.
+    Streams without OoD rows are those of the test set, and of inputs that have ``changed``.
     """
-    methods = {**(detectors or {}), **preset.fit(train)}
-    notes = {"preferred": preset.preferred, "n_train": len(train)}
-    titles = preset.titles(methods)
-    return stress(id_test, ood_sets, methods, grid=preset.grid, titles=titles, notes=notes, **options)
+    result = stress(id_test, ood_sets, methods, **{"grid": OWN_GRID, **options})
+    running = {name: one for name, one in methods.items() if main_setting(one) is Setting.STREAM}
+    return result._replace(alarms=false_alarms(running, id_test, changed, seed=options.get("seed", 0)))
 
 
 def steps(grid: Grid, n_sets: int) -> int:

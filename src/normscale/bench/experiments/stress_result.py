@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
+from normscale.bench.experiments.alarms import UNCHANGED, Alarms
 from normscale.bench.experiments.measurement import Measurement, StreamKind
 from normscale.detectors.base import Setting
 from normscale.encoding.json_text import read_json, write_json
@@ -51,6 +52,8 @@ class StressResult(NamedTuple):
     rows: list[Measurement]
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
     version: str = __version__
+    alarms: Sequence[Alarms] = ()
+    """Shares flagged of streams without OoD rows."""
 
     def _each(self, of: Callable[[Measurement], _T]) -> list[_T]:
         return list(dict.fromkeys(of(row) for row in self.rows))
@@ -129,9 +132,16 @@ class StressResult(NamedTuple):
         pairs = ((one, other) for one in running for other in frozen if detectors[other] == detectors[one])
         return next(pairs, None)
 
+    def alarms_of_best(self) -> list[Alarms]:
+        """The shares flagged by the running method that is advised or, if that is static, has the best mean."""
+        known = {one.method for one in self.alarms}
+        best = [one.method for one in summarise(self) if one.method in known] if known else []
+        return [one for one in self.alarms if one.method == best[0]] if best else []
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything as JSON, one row per line; :func:`load_stress` reads it back."""
-        head = {"kind": KIND, "format": FORMAT, "version": self.version, "settings": self.settings}
+        head: dict[str, Any] = {"kind": KIND, "format": FORMAT, "version": self.version, "settings": self.settings}
+        head["alarms"] = self.alarms
         lines = write_json({**head, "fields": Measurement._fields}, indent=1).removesuffix("\n}")
         rows = ",\n  ".join(write_json(row) for row in self.rows)
         with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
@@ -154,7 +164,8 @@ def load_stress(path: str | os.PathLike[str]) -> StressResult:
         if (record["format"], tuple(record.get("fields", ()))) != (FORMAT, Measurement._fields):
             raise ValueError(f"format {record['format']!r} of version {record['version']}, this is {__version__}")
         rows = [Measurement.from_json(dict(zip(Measurement._fields, values, strict=True))) for values in record["rows"]]
-        return StressResult(rows, dict(record["settings"]), record["version"])
+        alarms = tuple(Alarms(*values) for values in record.get("alarms", ()))
+        return StressResult(rows, dict(record["settings"]), record["version"], alarms)
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{shown} cannot be read by this version: {error}. Make it again.") from error
 
@@ -168,6 +179,10 @@ class MethodSummary(NamedTuple):
     worst_kind: StreamKind
     best: float
     """The same in the kind of stream where it is largest."""
+    false_alarms: float | None
+    """The largest share flagged of a stream of unchanged in-distribution rows, at a nominal 0.05; None if static."""
+    change: float | None
+    """By how much the share flagged of changed inputs is larger streamed than frozen, at most."""
     kinds_below: int
     """In how many kinds of streams it falls short of the best static method by more than 0.005."""
     n_kinds: int
@@ -198,6 +213,7 @@ def summarise(result: StressResult, statics: Sequence[str] | None = None) -> lis
             kind: numbers[method].auroc - max(numbers[name].auroc for name in known) for kind, numbers in kinds.items()
         }
         worst, best = min(differences.values()), max(differences.values())
+        own = [one for one in result.alarms if one.method == method]
         verdict = NO_GAIN if best <= WORTH else SAFE if worst >= -TOLERANCE else DEPENDS
         summaries.append(
             MethodSummary(
@@ -205,6 +221,8 @@ def summarise(result: StressResult, statics: Sequence[str] | None = None) -> lis
                 worst=worst,
                 worst_kind=min(differences, key=lambda kind: differences[kind]),
                 best=best,
+                false_alarms=max((one.streamed for one in own if one.stream in UNCHANGED), default=None),
+                change=max((one.streamed - one.frozen for one in own if one.stream not in UNCHANGED), default=None),
                 kinds_below=sum(difference < -TOLERANCE for difference in differences.values()),
                 n_kinds=len(kinds),
                 mean_auroc=fmean(numbers[method].auroc for numbers in kinds.values()),

@@ -1,12 +1,8 @@
-"""The benchmarks of the paper's comparison, in several sizes, and the detectors of a leaderboard."""
+"""The benchmarks of the paper's comparison, in several sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from normscale.bench.experiments.network_outputs import is_extracted
 from normscale.bench.experiments.plan import Plan
-from normscale.detectors.registry import JOIN, list_detectors
 from normscale.errors import InvalidInput
 
 PAPER_METHODS = ("msp", "multi_threshold", "odin", "mahalanobis", "energy", "norm_scaling")
@@ -66,44 +62,3 @@ def find_preset(name: str) -> Plan:
     if name not in PRESETS:
         raise InvalidInput(f"unknown preset {name!r}; known: {', '.join(PRESETS)}.")
     return PRESETS[name]
-
-
-EVERY = "all"
-"""Stands for every detector on the command line."""
-_WRAPPER = "stream_aware"
-_WRAPPED = ("centred", "msp", "knn", "vim", "relative_mahalanobis", "fdbd", "ensemble")
-"""One detector of every family, and their sum."""
-
-
-def every_method() -> tuple[str, ...]:
-    """Every registered detector in its main setting, and the stream-aware forms.
-
-    Examples
-    --------
-    >>> methods = every_method()
-    >>> "knn" in methods, "stream_aware+knn" in methods, "stream_aware" in methods
-    (True, True, False)
-    """
-    single = [name for name in list_detectors() if name != _WRAPPER]
-    return (*single, *(f"{_WRAPPER}{JOIN}{name}" for name in _WRAPPED))
-
-
-def with_detectors(plan: Plan, names: Sequence[str]) -> Plan:
-    """A plan with further methods.
-
-    ``names`` are detectors as they are spelled, or ``all`` alone: every one whose arrays the plan extracts anyway.
-
-    Examples
-    --------
-    >>> plan = Plan("mine", "digits", {"gaussian": "gaussian"}, methods=("energy",))
-    >>> with_detectors(plan, ["knn", "vim"]).further
-    ('knn', 'vim')
-    >>> "odin" in with_detectors(plan, ["all"]).further  # nobody else reads perturbed logits
-    False
-    """
-    chosen = list(names)
-    if not chosen or (EVERY in chosen and len(chosen) > 1):
-        raise InvalidInput(f"detectors are {EVERY!r} alone, or one or more others; got {', '.join(chosen) or 'none'}.")
-    if chosen == [EVERY]:
-        chosen = [name for name in every_method() if is_extracted(plan, name)]
-    return plan._replace(further=tuple(name for name in chosen if name not in plan.methods))

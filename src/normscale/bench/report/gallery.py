@@ -9,11 +9,13 @@ from typing import NamedTuple
 from matplotlib.figure import Figure
 
 from normscale._validate import IntArray, Rows
+from normscale.bench.experiments.alarms import SETTLED
 from normscale.bench.experiments.methods import title_of
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.scored_pair import ScoredPair, score_shuffled
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.report import tables
+from normscale.bench.report.figures.alarms import draw_alarms
 from normscale.bench.report.figures.calibration import BINS, TEMPERATURES, draw_ece, draw_reliability
 from normscale.bench.report.figures.curves import draw_precision_recall, draw_roc, draw_training
 from normscale.bench.report.figures.histograms import draw_confidences, draw_densities, draw_scores
@@ -42,12 +44,10 @@ class Drawn(NamedTuple):
     caption: str
     figure: Figure
     group: str
-    """``ranking``, ``calibration``, ``training``, ``stress``, or ``ood:`` and an OoD set."""
+    """``ranking``, ``calibration``, ``training``, ``stress``, ``alarms``, or ``ood:`` and an OoD set."""
 
 
-def draw_all(
-    runs: Sequence[ReportedRun], stress: StressResult | None, classes: Sequence[int], *, leaderboard: bool
-) -> Iterator[Drawn]:
+def draw_all(runs: Sequence[ReportedRun], stress: StressResult | None, classes: Sequence[int]) -> Iterator[Drawn]:
     """Draw every figure for which the numbers are there; networks are shown by the first finished seed.
 
     ``classes`` are those of the densities of logits.
@@ -55,8 +55,6 @@ def draw_all(
     for one in runs:
         yield from _ranking(one, "ranking" if len(runs) == 1 else f"ranking_{tables.slug(one.title)}")
     run, board = runs[0].run, Scoreboard.of(runs[0].run)  # with its own seeds; a recorded run may have no scores
-    if leaderboard:
-        return
     if len(runs) > 1:
         networks = {one.title: one.networks[one.board.seeds[0]] for one in runs}
         curves = {title: found for title, (run, seed) in networks.items() if (found := _ece_curves(run, seed))}
@@ -85,6 +83,14 @@ def draw_all(
                 "OoD rows."
             )
             yield Drawn("stress_map", caption, draw_stress(stress), "stress")
+        if stress is not None and (alarms := stress.alarms_of_best()):
+            title = stress.titles[alarms[0].method]
+            caption = (
+                f"{title}: share of in-distribution rows flagged, frozen and streamed, when nothing is OoD. First the "
+                f"test set in other orders and class balances, then changed inputs; the first {SETTLED} rows of a long "
+                "stream do not count."
+            )
+            yield Drawn("alarms", caption, draw_alarms(alarms, title), "alarms")
 
 
 def _ranking(one: ReportedRun, name: str) -> Iterator[Drawn]:

@@ -32,8 +32,6 @@ class ReportedRun(NamedTuple):
     reference: Reference
     """What was published; empty if it shares no OoD set with the run."""
     accuracies: Mapping[int, float]
-    planned: tuple[str, ...] = ()
-    """The methods that were asked for; some may have no cell."""
     resampled: Resampled | None = None
     why_not_resampled: str = ""
 
@@ -75,14 +73,12 @@ def read_runs(
     folders: Sequence[Folder],
     additions: Additions = Additions(),  # noqa: B008 - a tuple
     *,
-    further: bool = False,
     as_seeds: bool = False,
     resamples: int = 1000,
     tick: Callable[[str], None] = lambda _: None,
 ) -> list[ReportedRun]:
     """Read runs, finished or not; of each, ``settings.json`` and the files of results are enough.
 
-    ``further`` reads the methods that were measured besides the plan's, for a leaderboard, and resamples nothing.
     ``as_seeds`` takes runs with the same in-distribution set as networks of one run. Rows are resampled where the
     scores are on disk and ``comparisons.json`` is not of these cells; ``tick`` is called with each OoD set.
     """
@@ -100,19 +96,19 @@ def read_runs(
     )
     found = []
     for kind, title in zip(kinds.values(), titles, strict=True):
-        read, has_scores = _read(kind, title, additions, further)
-        found.append(read if further else _with_resampled(read, len(kind) == 1, has_scores, resamples, tick))
+        read, has_scores = _read(kind, title, additions)
+        found.append(_with_resampled(read, len(kind) == 1, has_scores, resamples, tick))
     return found
 
 
-def _read(kind: Sequence[RunFolder], title: str, additions: Additions, further: bool) -> tuple[ReportedRun, bool]:
+def _read(kind: Sequence[RunFolder], title: str, additions: Additions) -> tuple[ReportedRun, bool]:
     """A run, and whether the scores behind its cells are there."""
     first, has_scores = kind[0], True
     cells: list[Measurement] = []
     networks: dict[int, tuple[RunFolder, int]] = {}
     accuracies: dict[int, float] = {}
     for run in kind:
-        found, right, with_scores = _cells_of(run, further=further)
+        found, right, with_scores = _cells_of(run)
         has_scores = has_scores and with_scores
         for seed in dict.fromkeys([*(cell.seed or 0 for cell in found), *right]):
             new = seed if len(kind) == 1 else len(networks)
@@ -125,8 +121,7 @@ def _read(kind: Sequence[RunFolder], title: str, additions: Additions, further: 
     reference = additions.reference(first) or Reference()
     if not {ood_set for ood_set, _, _ in reference.values} & set(board.ood_sets):
         reference = Reference()
-    planned = first.plan.measured if further else first.plan.methods
-    return ReportedRun(title, first, networks, board, reference, accuracies, planned), has_scores
+    return ReportedRun(title, first, networks, board, reference, accuracies), has_scores
 
 
 def _with_resampled(
@@ -145,14 +140,12 @@ def _with_resampled(
     return read._replace(resampled=made)
 
 
-def _cells_of(run: RunFolder, *, further: bool) -> tuple[list[Measurement], dict[int, float], bool]:
+def _cells_of(run: RunFolder) -> tuple[list[Measurement], dict[int, float], bool]:
     """The cells of a run, accuracies by seed, and whether the scores are there."""
-    cells = run.cells(run.plan.measured if further else None)
+    cells = run.cells()
     if cells:
         return cells, accuracies_of(run), True
     cells, accuracies = read_results(run.results)
-    if further:
-        cells = [*cells, *read_results(run.further_results).cells]
     if not cells:
         raise InvalidInput(
             f"{os.fspath(run.path)!r} has neither finished cells nor results, so there is nothing to report of it. Run "

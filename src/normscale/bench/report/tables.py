@@ -10,7 +10,7 @@ from typing import Any
 from normscale.bench.experiments.methods import Method, find_method, title_of
 from normscale.bench.experiments.stress_result import RULE, StressResult, summarise
 from normscale.bench.report.paired import ALL_SETS
-from normscale.bench.report.published import OodGroupReference, OodGroups, PublishedValue
+from normscale.bench.report.published import PublishedValue
 from normscale.bench.report.runs import ReportedRun, n_unfinished, not_measured
 from normscale.bench.report.table import Column, ReportTable, Row, Value, table_of
 from normscale.detectors.base import Setting
@@ -87,7 +87,7 @@ def _by_setting(
     runs: Sequence[ReportedRun], columns: Sequence[MethodColumn], rank: Callable[[str], Sequence[Value]]
 ) -> dict[str, list[Row]]:
     """Rows for every setting, highest rank first; what has none comes last."""
-    methods = dict.fromkeys(method for one in runs for method in (*one.board.methods, *one.planned))
+    methods = dict.fromkeys(method for one in runs for method in (*one.board.methods, *one.run.plan.methods))
     by_rank = sorted(methods, key=lambda method: [(value is None, -float(value or 0.0)) for value in rank(method)])
     sections: dict[str, list[Row]] = {}
     for setting, heading in SETTINGS.items():
@@ -109,6 +109,8 @@ def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
     columns: list[MethodColumn] = [(Column("Method"), title_of), (Column("Mean", "ranked"), mean)]
     columns += [(Column(one.title, "ranked"), _mean(one, AUROC)) for one in runs]
     notes = ["Mean AUROC over all OoD sets of a run; best first.", APART]
+    if any(one.board.trained for one in runs):
+        notes.append(f"Networks: {', '.join(f'{one.title} {len(one.board.seeds)}' for one in runs)}.")
     if 1 < len(firsts) < len(runs):
         notes.append(f"Mean: without {', '.join(one.title for one in runs if one not in firsts)}.")
     sections = _by_setting(runs, columns, lambda method: [value(method) for _, value in columns[1:]])
@@ -116,21 +118,16 @@ def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
     return table_of("averages", title, [column for column, _ in columns], sections, notes, "statistics")
 
 
-def _mean(one: ReportedRun, metric: str, ood_sets: Sequence[str] | None = None) -> Callable[[str], Value]:
-    return lambda method: one.board.average(metric, method, ood_sets).mean
+def _mean(one: ReportedRun, metric: str) -> Callable[[str], Value]:
+    return lambda method: one.board.average(metric, method).mean
 
 
-def comparison_table(
-    one: ReportedRun, name: str, groups: OodGroupReference | None = None, *, details: bool = False
-) -> ReportTable:
-    """Every method of a run, averaged over the OoD sets, best first; with ``groups`` also over near and far sets."""
+def comparison_table(one: ReportedRun, name: str) -> ReportTable:
+    """Every method of a run, averaged over the OoD sets, best first."""
     board, block = one.board, one.board.block
     left_out = ("aupr_in", "fpr95_in") if len(board.ood_sets) > 1 else ()
     metrics = [metric for metric in measured_metrics(one) if metric not in (AUROC, *left_out)]
-    known = (groups or OodGroupReference()).groups.get(one.in_set, OodGroups())
-    sets = {group: groups.members(one.in_set, group, block.ood_sets) if groups else [] for group in ("near", "far")}
     ends = {} if one.resampled is None else one.resampled.intervals
-
     columns: list[MethodColumn] = [
         (Column("Method"), title_of),
         (Column(metric_title(AUROC), "ranked"), _mean(one, AUROC)),
@@ -138,13 +135,8 @@ def comparison_table(
         (Column("to", "value"), lambda method: ends.get(method, (None, None))[1]),
         (Column(OVER_SEEDS, "spread"), lambda method: board.average(AUROC, method).over_seeds),
         (Column(OVER_SETS, "spread"), lambda method: board.average(AUROC, method).over_sets),
-        *((Column(f"{group.capitalize()} AUROC ↑", "ranked"), _mean(one, AUROC, sets[group])) for group in sets),
         *((Column(metric_title(metric), "ranked"), _mean(one, metric)) for metric in metrics),
-        (Column("Published near", "value"), lambda method: known.auroc.get(method, (None, None))[0]),
-        (Column("Published far", "value"), lambda method: known.auroc.get(method, (None, None))[1]),
     ]
-    if details:
-        columns += [(Column("Reads"), _reads), (Column("Remark"), lambda method: _remark(one, method, groups))]
     sections = _by_setting([one], columns, lambda method: [board.average(AUROC, method).mean])
     made = table_of(
         name, "All methods, averaged over the OoD sets", [c for c, _ in columns], sections, (), "statistics"
@@ -157,27 +149,14 @@ def comparison_table(
     notes.append(APART)
     if lacking := [title_of(method) for method in board.methods if method not in block.methods]:
         notes.append(f"Without an average, because cells are missing: {', '.join(lacking)}.")
-    if groups is not None and any(sets.values()):
-        for group, there in sets.items():
-            absent = groups.absent(one.in_set, group, block.ood_sets)
-            notes.append(f"{group.capitalize()}: {', '.join(there) or 'none'}")
-            notes[-1] += f"; not measured: {', '.join(absent)}." if absent else "."
-        notes[-1] += f" Groups by {known.defined_by}."
-    if groups is not None and "Published near" in shown:
-        notes.append(f"Published: {groups.source}. Other networks and sets: compare the order, not the numbers.")
     notes += [PER_CLASS_NOTE] if Setting.PER_CLASS.value in board.settings.values() else []
     return made._replace(notes=notes)
 
 
-def _reads(method: str) -> str:
+def reads_of(method: str) -> str:
+    """The arrays that a method's detector reads; empty for a method that no detector has."""
     found = _found(method)
     return "" if found is None else ", ".join(found.detector.reads)
-
-
-def _remark(one: ReportedRun, method: str, groups: OodGroupReference | None) -> str:
-    if method not in one.board.block.methods:
-        return f"not measured: {one.run.every_failure().get(method, 'not on every OoD set and network.')}"
-    return "" if groups is None else groups.remarks.get(method, "")
 
 
 def per_set_table(one: ReportedRun, file: str) -> ReportTable:
@@ -336,7 +315,7 @@ def method_table(runs: Sequence[ReportedRun]) -> ReportTable:
             values.setdefault(name, {})[_shown(value)] = None
         parameters = ", ".join(f"{name} {' or '.join(found)}" for name, found in values.items()) or "none"
         rows.append(
-            (title_of(method), SETTINGS[setting_of(runs, method)], _reads(method), fitted_on(method), parameters)
+            (title_of(method), SETTINGS[setting_of(runs, method)], reads_of(method), fitted_on(method), parameters)
         )
     columns = [Column("Method"), Column("Measured"), Column("Reads"), Column("Fitted on"), Column("Parameters")]
     return table_of("methods", "Methods", columns, {"": rows}, [NOT_ON_OOD])
@@ -362,10 +341,10 @@ def fitted_on(method: str) -> str:
     if found is None:
         return ""
     detector, words = found.detector, []
-    if detector.needs_fit:
-        part = "validation" if detector.fitted_on == "validation" else "training"
-        attacked = any(name.startswith(ATTACKED) for name in detector.reads_in_fit)
-        words.append(f"{'labelled ' if detector.needs_labels else ''}{part} outputs")
+    if detector._needs_fit:
+        part = "validation" if detector.about.fitted_on == "validation" else "training"
+        attacked = any(name.startswith(ATTACKED) for name in detector._arrays_in_fit)
+        words.append(f"{'labelled ' if detector._needs_labels else ''}{part} outputs")
         words[-1] += " and attacks on the training inputs" if attacked else ""
     if PERTURBED_LOGITS in detector.reads:
         words.append("the step epsilon on in-distribution validation pictures")
@@ -403,14 +382,20 @@ def stress_table(result: StressResult) -> ReportTable:
     columns = [
         Column("Method"), Column("Mean AUROC ↑", "value"), Column("Mean FPR95 ↓", "value"),
         Column("Worst against the best static", "difference"), Column("Best against it", "difference"),
-        Column("Streams below"), Column("Verdict"),
+        Column("Streams below"), Column("False alarms", "percent"), Column("Changed inputs", "points"),
+        Column("Verdict"),
     ]  # fmt: skip
     rows: list[Row] = [
         (result.titles[one.method], one.mean_auroc, one.mean_fpr95_out, one.worst, one.best,
-         f"{one.kinds_below} of {one.n_kinds}", one.verdict)
+         f"{one.kinds_below} of {one.n_kinds}", one.false_alarms, one.change, one.verdict)
         for one in summarise(result)
     ]  # fmt: skip
     notes = [RULE]
+    if result.alarms:
+        notes.append(
+            "False alarms: the largest share flagged of a stream without OoD rows; nominal is 5 %. Changed inputs: by "
+            "how many points more is flagged streamed than frozen when the inputs have changed, at most."
+        )
     if skipped := result.skipped():
         notes.append(f"{sum(skipped.values())} streams could not be made for want of rows: {next(iter(skipped))}.")
     if incomplete := result.incomplete():

@@ -28,7 +28,6 @@ def report(
     runs: Folder | Sequence[Folder],
     output: Folder | None = None,
     *,
-    leaderboard: bool = False,
     as_seeds: bool = False,
     figures: bool = True,
     pdf: bool = False,
@@ -44,10 +43,7 @@ def report(
         Folders of ``normscale bench`` or ``normscale eval --report``; they may be unfinished. ``settings.json``,
         ``results.jsonl`` and ``comparisons.json`` of a run are enough.
     output : path, optional
-        The page (``.html``), or a folder for it; default: the folder of the run, of several ``joint`` beside the first,
-        of a leaderboard ``leaderboard``.
-    leaderboard : bool
-        Rank every detector that was measured, those of ``bench --detector`` too, over near, far and all OoD sets.
+        The page (``.html``), or a folder for it; default: the folder of the run, of several ``joint`` beside the first.
     as_seeds : bool
         Take runs with the same in-distribution set as networks of one experiment, with ± over them.
     figures : bool
@@ -78,28 +74,28 @@ def report(
         read = read_runs(
             folders,
             additions,
-            further=leaderboard,
             as_seeds=as_seeds,
             resamples=resamples,
             tick=lambda name: line.advance(doing=f"resampling rows: {name}"),
         )
-    page = _page_path(folders, output, leaderboard=leaderboard)
+    page = _page_path(folders, output)
     page.parent.mkdir(parents=True, exist_ok=True)
-    single = len(read) == 1 and not leaderboard
+    single = len(read) == 1
     stress, notes = _stress(read[0].run) if single else (None, [])
     ends = [(one, "" if len(read) == 1 else f"_{make.slug(one.title)}") for one in read]
-    tables = _tables(ends, additions, stress, leaderboard=leaderboard)
-    _write_tables(page.parent / "tables", tables)
-    pictures = _pictures(read, page.parent / "figures", stress, classes, pdf, leaderboard) if figures else []
+    tables = _tables(ends, additions, stress)
+    write_tables(page.parent / "tables", tables)
+    pictures = _pictures(read, page.parent / "figures", stress, classes, pdf) if figures else []
     options = [*["--as-seeds"] * as_seeds, *(["--classes", ",".join(map(str, classes))] if classes else [])]
-    command = ["normscale", "leaderboard" if leaderboard else "report", *map(str, folders), *options]
+    command = ["normscale", "report", *map(str, folders), *options]
     text = render(
         "page.html.j2",
+        title=f"OoD detection on {', '.join(one.title for one in read)}",
         runs=ends,
         tables=tables,
         pictures=pictures,
         single=single,
-        leaderboard=leaderboard,
+        leaderboard=False,
         gaps={one.title: gaps(one) for one in read},
         notes=notes,
         networks=dict.fromkeys(make.network_of(one) for one in read if one.run.plan.network),
@@ -114,38 +110,36 @@ def report(
     return page
 
 
-def _page_path(folders: Sequence[Folder], output: Folder | None, *, leaderboard: bool) -> Path:
-    name = "leaderboard.html" if leaderboard else "report.html"
+def _page_path(folders: Sequence[Folder], output: Folder | None) -> Path:
     if output is not None:
         path = Path(output)
-        return path if path.suffix.lower() in (".html", ".htm") else path / name
+        return path if path.suffix.lower() in (".html", ".htm") else path / "report.html"
     first = Path(folders[0])
-    alone = first if len(folders) == 1 else first.resolve().parent / "joint"
-    return (Path("leaderboard") if leaderboard else alone) / name
+    return (first if len(folders) == 1 else first.resolve().parent / "joint") / "report.html"
 
 
 def _tables(
-    runs: Sequence[tuple[ReportedRun, str]], additions: Additions, stress: StressResult | None, *, leaderboard: bool
+    runs: Sequence[tuple[ReportedRun, str]], additions: Additions, stress: StressResult | None
 ) -> dict[str, ReportTable]:
     """Every table by the name of its files; of each run with the end of the name."""
     every = [one for one, _ in runs]
     made: list[ReportTable | None] = [make.averages_table(every)] if len(runs) > 1 else []
-    groups = additions.groups if leaderboard else None
     for one, end in runs:
         made += [
-            make.comparison_table(one, f"comparison{end}", groups, details=leaderboard),
+            make.comparison_table(one, f"comparison{end}"),
             make.per_set_table(one, f"per_set{end}"),
             make.better_than_table(one, f"better_than{end}"),
-            None if leaderboard else make.expanded_table(one, f"expanded{end}"),
+            make.expanded_table(one, f"expanded{end}"),
             make.ood_set_table(one, f"ood_sets{end}"),
         ]
-    made += [] if leaderboard else additions.tables(every)
+    made += additions.tables(every)
     made += [None if stress is None else make.stress_table(stress)]
     made += [make.accuracy_table(every), make.method_table(every), make.run_table(every)]
     return {table.name: table for table in made if table is not None and any(one.rows for one in table.sections)}
 
 
-def _write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
+def write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
+    """Write every table as .md, .tex and .csv."""
     folder.mkdir(exist_ok=True)
     for name, table in tables.items():
         for suffix, renderer in RENDERERS.items():
@@ -177,7 +171,6 @@ def _pictures(
     stress: StressResult | None,
     classes: Sequence[int],
     pdf: bool,
-    leaderboard: bool,
 ) -> list[dict[str, Any]]:
     """Draw every figure, write it to files, and make it ready for the page."""
     from normscale.bench.report.figures.style import inline_svg, save_figure, styled
@@ -186,7 +179,7 @@ def _pictures(
     folder.mkdir(exist_ok=True)
     pictures = []
     with bar("drawing", None) as line, styled():
-        for one in draw_all(runs, stress, classes, leaderboard=leaderboard):
+        for one in draw_all(runs, stress, classes):
             for suffix in ("png", "svg", *(["pdf"] if pdf else [])):
                 save_figure(one.figure, folder / f"{one.name}.{suffix}")
             width, height = one.figure.get_size_inches()

@@ -67,7 +67,7 @@ def _of_the_detector(graph: GraphWithDetector, detector: Detector) -> Agreement:
     """The same detector in a model that does nothing: its inputs are the logits and features."""
     from onnx import TensorProto, helper
 
-    rng, widths = np.random.default_rng(0), detector.widths_ or {}
+    rng, widths = np.random.default_rng(0), detector._widths or {}
     feed = {}
     for name, tensor in ((LOGITS, graph.logits), (FEATURES, graph.features)):
         if tensor is not None:
@@ -103,7 +103,7 @@ def _agreement(result: dict[str, NDArray[Any]], graph: GraphWithDetector, detect
     worst = float(difference.max()) if np.array_equal(np.isfinite(got), good) else np.inf
     if FLAG in result:
         nearly = 1e-9 * np.maximum(1.0, np.abs(expected))  # so close to the threshold either answer is right
-        either = [detector.decide(expected + sign * nearly, outputs) for sign in (-1.0, 1.0)]
+        either = [detector.predict(outputs, scores=expected + sign * nearly) for sign in (-1.0, 1.0)]
         if not ((result[FLAG] == either[0]) | (result[FLAG] == either[1])).all():
             worst = np.inf
     return Agreement(worst, int(good.sum()), of)

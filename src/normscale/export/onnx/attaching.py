@@ -97,7 +97,7 @@ def attach_detector(
             "already? Then export from the model without one; otherwise rename that tensor."
         )
     n_classes = None if limits is None or limits.size == 1 else limits.size
-    reads, widths = arrays_of(formula), detector.widths_ or {}
+    reads, widths = arrays_of(formula), detector._widths or {}
     if FEATURES not in reads and features is not None:
         raise InvalidInput(f"{detector.name} reads logits alone; got features={features!r}. Leave it out.")
     only = widths.get(detector.reads[0]) if len(reads) == 1 else None  # one array may have any name in the detector
@@ -130,7 +130,7 @@ def attach_detector(
             copy.graph.input.append(_declaration(name, np.float64, value.size))
             _offer(copy, next_name, array, np.float64, value.size)
         note(copy, {_INITIAL_STATE: write_json({n: v.tolist() for n, v in zip(STATE, values, strict=True)})})
-    packed = detector.pack()
+    packed = detector._pack()
     header = packed_metadata(packed)[DETECTOR.key]
     provenance = {
         "normscale.version": __version__,

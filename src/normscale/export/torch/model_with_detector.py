@@ -111,7 +111,7 @@ class ModelWithDetector(DoubleBuffers):
         limits = limits_of(detector)
         self.logit_limits = logit_limits_of(detector)
         per_class = None if limits is None or limits.size == 1 else limits.size
-        widths = detector.widths_ or {}
+        widths = detector._widths or {}
         one = widths.get(detector.reads[0]) if len(detector.reads) == 1 and features is None else None
         self.n_classes = widths.get(LOGITS) or one or per_class
         self.n_features = widths.get(FEATURES)

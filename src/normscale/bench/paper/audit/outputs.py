@@ -51,7 +51,7 @@ class Given(NamedTuple):
         """Score the test set and an OoD set in one shuffled stream, as the paper does, and compare the two."""
 
         def score(rows: Rows) -> Any:
-            return detector.reset().stream(rows) if detector.has_running_statistics else detector.score(rows)
+            return detector.reset().stream(rows) if detector._runs else detector.score(rows)
 
         pair = score_shuffled(self.test.logits, self.ood[ood_set].logits, score, self.seed)
         return evaluate(pair.id_scores, pair.ood_scores)
