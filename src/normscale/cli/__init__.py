@@ -41,6 +41,17 @@ COMMANDS = {
     "data": "data:app",
 }
 """Name -> module of this folder and what it calls the command; in the order of the help."""
+PANELS = {
+    "Stream": "stream by order_by save",
+    "Threshold": "threshold_on keep conformal per_class stream",
+    "Reading the tables": "arrays class_names probabilities on_invalid keep_columns column label classes",
+    "Where the work is done": "engine workers address piece_rows memory dry_run threads device batch_size",
+    "Preprocessing": "size resize mean std interpolation",
+    "Network": "layers feature_layer weights dtype",
+    "HTTP server": "port host tokens allow_host allow_origin trusted_proxy log_format webhook demo",
+    "Results": "format report figures picture pdf seed",
+}
+"""Headings of the help, and the options below them in every command that has several of these."""
 
 
 class LazyGroup(TyperGroup):
@@ -76,23 +87,42 @@ def _build(name: str) -> Any:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         alone.command(name, epilog=module.EXAMPLE)(found)
         command = built(alone)
-    for parameter in [one for each in (command, *getattr(command, "commands", {}).values()) for one in each.params]:
-        if hasattr(parameter, "display_type"):  # other versions of typer name types otherwise
-            parameter.display_type = _without_list(parameter.display_type)
+    for each in (command, *getattr(command, "commands", {}).values()):
+        _tidy(each.params)
     command.name = name
     return command
 
 
-def _without_list(display_type: Callable[..., object]) -> Callable[..., str]:
-    """Show ``<str>...`` for what may be repeated, and not the type of the Python variable."""
-    return lambda *words, **options: re.sub(r"<list\[(.*)\]>", r"<\1>...", str(display_type(*words, **options)))
+def _tidy(parameters: list[Any]) -> None:
+    """Put options below headings where there are many, and show types as a reader needs them."""
+    names = {parameter.name for parameter in parameters}
+    panels = {panel: names & set(options.split()) for panel, options in PANELS.items()}
+    for parameter in parameters:
+        if len(parameters) > 8 and parameter.param_type_name == "option":
+            panel = next((one for one, own in panels.items() if parameter.name in own and len(own) > 1), None)
+            parameter.rich_help_panel = parameter.rich_help_panel or panel
+        if hasattr(parameter, "display_type"):  # other versions of typer name types otherwise
+            parameter.display_type = _plain_type(parameter.display_type)
+
+
+def _plain_type(display_type: Callable[..., object]) -> Callable[..., str]:
+    """Show ``<str>...`` for what may be repeated, and neither bounds nor the type of a flag."""
+    tidy = ((r"<list\[(.*)\]>", r"<\1>..."), (r"<(int|float) range>.*", r"<\1>"), ("<bool>", ""))
+
+    def shown(*words: Any, **options: Any) -> str:
+        text = str(display_type(*words, **options))
+        for pattern, plain in tidy:
+            text = re.sub(pattern, plain, text)
+        return text
+
+    return shown
 
 
 app = typer.Typer(
     name="normscale",
     cls=LazyGroup,
     help="Tell, for every answer of a classifier, whether the input was one it was trained for.",
-    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv (text also .gz), - for a pipe, or "
+    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv .jsonl (text also .gz), - for a pipe, or "
     "sample:NAME for the embedded sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

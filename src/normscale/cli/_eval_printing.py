@@ -36,9 +36,11 @@ def _print_table(rows: list[Measurement]) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 110, markup=False, emoji=False)
     notes = list(dict.fromkeys(row.skipped for row in rows if row.skipped))
-    for name in dict.fromkeys(row.ood_set for row in rows):
-        here = sorted((row for row in rows if row.ood_set == name), key=lambda row: (row.skipped != "", -row.auroc))
-        title = Text(f"{name}: {here[0].n_ood} OoD inputs, {here[0].n_id} in-distribution")
+    for name, side in dict.fromkeys((row.ood_set, row.in_set) for row in rows):
+        those = (row for row in rows if (row.ood_set, row.in_set) == (name, side))
+        here = sorted(those, key=lambda row: (row.skipped != "", -row.auroc))
+        of_side = f" ({side})" if side else ""
+        title = Text(f"{name}: {here[0].n_ood} OoD inputs, {here[0].n_id} in-distribution{of_side}")
         table = Table(box=SIMPLE_HEAD, title=title)
         table.add_column("detector")
         table.add_column("statistics")
@@ -60,6 +62,27 @@ def _print_table(rows: list[Measurement]) -> None:
         "stream, running over the shuffled mixture; per class, one ranking per predicted class, averaged (the paper's "
         "multi-threshold protocol, not to be compared with one ranking of all inputs)."
     )
+
+
+def print_means(rows: list[Measurement]) -> None:
+    """One table of means over groups of OoD sets: a column for each group and in-distribution side."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    groups = list(dict.fromkeys((row.ood_set, row.in_set) for row in rows))
+    table = Table(box=SIMPLE_HEAD, title="Means over groups of OoD sets: AUROC / FPR95, OoD positive")
+    for column in ("detector", "statistics"):
+        table.add_column(column)
+    for group, side in groups:
+        table.add_column(f"{group.partition(' (')[0]}{f', {side}' if side else ''}", justify="right")
+    methods: dict[tuple[str, str], dict[tuple[str, str], str]] = {}
+    for row in sorted(rows, key=lambda row: -row.auroc):
+        shown = f"{row.auroc:.4f} / {row.metrics['fpr95_out']:.4f}"
+        methods.setdefault((row.method, row.setting), {})[row.ood_set, row.in_set] = shown
+    for method, found in methods.items():
+        table.add_row(*method, *(found.get(group, "-") for group in groups))
+    Console(width=None if sys.stdout.isatty() else 110, markup=False, emoji=False).print(table)
 
 
 def print_rows(rows: list[Measurement], format: Format) -> None:
@@ -90,7 +113,8 @@ def _as_text(rows: list[Measurement], path: str) -> str:
         return write_json([_document(row) for row in rows], indent=1) + "\n"
     records = [{**record, "parameters": write_json(record["parameters"])} for record in map(_record, rows)]
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(records[0]), lineterminator="\n")
+    columns = list(dict.fromkeys(name for record in records for name in record))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
     return text.getvalue()
@@ -105,6 +129,7 @@ def _record(row: Measurement) -> dict[str, Any]:
         "method": row.method,
         "setting": str(row.setting),
         "ood_set": row.ood_set,
+        **({"id_set": row.in_set} if row.in_set else {}),
         **({} if row.stream is None else {**row.stream._asdict(), "classes": row.classes, "draws": row.draws}),
         **(dict.fromkeys(row.metrics) if row.skipped else row.metrics),
         "n_id": row.n_id,

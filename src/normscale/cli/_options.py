@@ -41,40 +41,32 @@ def complete_detector(incomplete: str) -> list[str]:
     return [f"{before}{plus}{name}" for name in names if name.startswith(last)]
 
 
-DETECTOR_HELP = (
-    "NAME, NAME:parameter=value, or STEP+SCORE, where a step changes the outputs before they are scored: knn:k=20, "
-    "react:percentile=90+energy. `normscale detectors` lists them."
-)
+DETECTOR_HELP = "knn, knn:k=20 or STEP+SCORE; `normscale detectors` lists all."
 EngineOption = Annotated[
     EngineName | None,
     typer.Option(
         "--engine",
-        help="Where the work is done: here, in this process (one piece); local, on processes of this machine (several "
-        "pieces); ray, on a Ray cluster. In brackets: when it is the default.",
-        show_default=False,
+        help="This process, processes or Ray.",
+        show_default="by the number of pieces",
     ),
 ]
 WorkersOption = Annotated[int | None, typer.Option(min=1, help="How many tasks at the same time.")]
 AddressOption = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="With --engine ray: of the cluster; without, one is started here.")
+    str | None, typer.Option(metavar="ADDRESS", help="Of the Ray cluster.", show_default="one is started here")
 ]
 PieceRowsOption = Annotated[int | None, typer.Option(min=1, help="Rows of a piece.")]
 MemoryOption = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="How much memory rows may take that must be read into one place, such as 8GiB. Default: half of what is "
-        "free.",
+        help="Bound on rows in one place, such as 8GiB.",
+        show_default="half of the free",
     ),
 ]
-DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Print files, pieces, bytes and memory per worker, and stop.")
-]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print pieces, bytes and memory per worker, and stop.")]
 ProbabilitiesOption = Annotated[
     bool,
-    typer.Option(
-        "--probabilities", help="The tables hold softmax probabilities instead of logits: take their logarithm."
-    ),
+    typer.Option("--probabilities", help="The logits are probabilities: take their logarithm."),
 ]
 OnInvalidOption = Annotated[OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or leave it out.")]
 OodOption = Annotated[
@@ -82,8 +74,7 @@ OodOption = Annotated[
     typer.Option(
         "--ood",
         metavar="[NAME=]TABLE",
-        help="Outputs on OoD inputs; NAME=PATH names the set; repeated, further sets. "
-        "Several files of one set: a folder or a glob.",
+        help="Outputs on OoD inputs: a file, folder or glob; repeatable.",
     ),
 ]
 

@@ -11,6 +11,7 @@ _ADVICE = (
     (r"\bPass ModelOutputs\((\w+)=\.\.\.\)", r"Give a table with \1"),
     (r"call set_threshold\(.*?\) first, or set threshold_ = Threshold\(value\)", "fit it with --threshold-on TABLE"),
     (r"call fit\(outputs\) or load_detector\(path\) first", "`normscale fit` makes one that is"),
+    (r"\bns\.list_detectors\(\) names", "`normscale detectors` lists"),
     (r" normscale\.extraction\.extract does so by itself\.", ""),
 )
 

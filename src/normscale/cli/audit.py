@@ -45,7 +45,7 @@ def audit_claims(
     ] = None,
     in_set: Annotated[
         str | None,
-        typer.Option(help="The paper's set that the network was trained on, to compare with its figures: cifar10, ..."),
+        typer.Option(help="The network's set, to compare with the paper: cifar10, ..."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
     format: Annotated[

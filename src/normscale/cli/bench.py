@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from normscale.cli._options import DETECTOR_HELP
 from normscale.errors import MissingExtra
 
 EXAMPLE = (
@@ -19,17 +18,14 @@ EXAMPLE = (
 def bench(
     preset: Annotated[
         str,
-        typer.Option(
-            help="digits; for two cores cifar10-small, cifar100-small, svhn-small, tinyimagenet-small, cifar10-wide; "
-            "for a GPU cifar10, cifar100, svhn, tinyimagenet."
-        ),
+        typer.Option(help="What to run: digits, cifar10-small, cifar10, ..."),
     ] = "digits",
     output: Annotated[str | None, typer.Option("--output", "-o", help="Folder; default: runs/PRESET.")] = None,
     data: Annotated[str | None, typer.Option(help="The ID set instead: NAME, npz:FOLDER or folder:PATH.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1.")] = None,
     ood: Annotated[
         list[str] | None,
-        typer.Option(help="OoD sets instead of the preset's: NAME, npz:PATH, folder:PATH, or NAME=any of them."),
+        typer.Option(help="OoD sets instead: [NAME=] a name, npz:PATH or folder:PATH."),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -37,17 +33,7 @@ def bench(
             "--method",
             "-m",
             metavar="DETECTOR",
-            help=f"Methods instead of the preset's; may be repeated. {DETECTOR_HELP} NAME_frozen: with its statistics "
-            "as fitted.",
-        ),
-    ] = None,
-    detector: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            metavar="DETECTOR",
-            help="Also measure this one, for a leaderboard; may be repeated; all: every one that can take part.",
+            help="Methods instead: a detector or NAME_frozen; repeatable.",
         ),
     ] = None,
     width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,
@@ -57,11 +43,15 @@ def bench(
     stress: Annotated[bool, typer.Option(help="Also run the stress grid on the first network's outputs.")] = True,
     report: Annotated[bool, typer.Option(help="Write report.html, tables and figures at the end.")] = True,
 ) -> None:
-    """Train, extract, score and compare: networks x OoD sets x methods. Killed at any moment, it goes on."""
+    """Train, extract, score and compare: networks x OoD sets x methods. Killed at any moment, it goes on.
+
+    Presets: digits; for two cores cifar10-small, cifar100-small, svhn-small, tinyimagenet-small, cifar10-wide; for a
+    GPU cifar10, cifar100, svhn, tinyimagenet.
+    """
     from normscale.bench.experiments.bench import bench as run_bench
     from normscale.bench.experiments.plan import named_source
+    from normscale.bench.paper.line_up import own_methods
     from normscale.bench.paper.presets import find_preset
-    from normscale.bench.paper.stress_presets import STRESS_PRESETS
 
     plan = find_preset(preset)
     plan = plan._replace(
@@ -73,10 +63,6 @@ def bench(
         width=width or plan.width,
         epochs=epochs or plan.epochs,
     )
-    if detector:
-        from normscale.bench.paper.presets import with_detectors
-
-        plan = with_detectors(plan, detector)
     try:
         import torch  # noqa: F401 - said before anything is written
     except ImportError as error:
@@ -88,18 +74,16 @@ def bench(
         plan,
         workers=workers,
         threads=threads,
-        stress=STRESS_PRESETS["paper"] if stress else None,
+        stress=own_methods if stress else None,
         command=command,
         say=lambda text: typer.echo(text, err=True),
     )
     for name, why in result.missing.items():
         typer.echo(f"{name} was left out: {why}", err=True)
     typer.echo(f"{result.n_new} cells computed, {result.n_kept} were there: {result.run.results}", err=True)
-    if report or detector:
+    if report:
         from normscale.bench.paper.additions import paper_additions
         from normscale.bench.report.writing import report as write_report
 
-        asked = [(folder, False)] * report + [(f"{folder}/leaderboard", True)] * bool(detector)
-        for target, leaderboard in asked:
-            page = write_report(folder, target, leaderboard=leaderboard, additions=paper_additions())
-            typer.echo(f"written: {page}, with tables and figures beside it", err=True)
+        page = write_report(folder, additions=paper_additions())
+        typer.echo(f"written: {page}, with tables and figures beside it", err=True)

@@ -14,9 +14,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Root = Annotated[
-    str | None, typer.Option(help="Where data sets are kept; default $NORMSCALE_DATA, or ~/.cache/normscale.")
-]
+Root = Annotated[str | None, typer.Option(help="Where data sets are; default $NORMSCALE_DATA or ~/.cache.")]
 
 
 @app.command("list", epilog="Example: [bold]normscale data list[/bold]")
@@ -71,3 +69,34 @@ def get(
         else:
             pictures = " + ".join(f"{count} {part}" for part, count in source.images.items() if split in (None, part))
             typer.echo(f"{name}: {pictures} pictures in {folder}")
+
+
+@app.command("benchmarks", epilog="Example: [bold]normscale data benchmarks imagenet1k --root data[/bold]")
+def benchmarks(
+    names: Annotated[list[str] | None, typer.Argument(help="Which ones; default: all.", metavar="NAME...")] = None,
+    root: Annotated[str | None, typer.Option(help="Where the sets are; without it, nothing is looked for.")] = None,
+) -> None:
+    """Show the sets of the OpenOOD v1.5 benchmarks: pictures, what is there, and where it is to be had."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from normscale.bench.data.benchmarks import LISTS, SOURCE, FoundSet, find_benchmark, find_sets, list_benchmarks
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    for benchmark in [find_benchmark(name) for name in names] if names else list_benchmarks():
+        table = Table(box=None, header_style="bold", pad_edge=False, title=benchmark.title, title_justify="left")
+        for column in ("set", "role", "pictures", "there", "where"):
+            table.add_column(column, no_wrap=column != "there", overflow="fold")
+        found = [FoundSet(one) for one in benchmark.sets] if root is None else find_sets(benchmark, root)
+        for one in found:
+            count = "not known" if one.set.images is None else str(one.set.images)
+            state = "" if root is None else f"{one.n}, {one.state}" if one.data else one.state
+            table.add_row(one.set.name, one.set.role, count, state, one.set.home)
+        console.print(table)
+    console.print(
+        f"Lists ({LISTS}) and pictures as one folder: {SOURCE}, scripts/download. Without lists, a folder, .parquet or "
+        ".npz file below --root that has the set's name is taken whole.",
+        highlight=False,
+    )

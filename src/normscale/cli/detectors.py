@@ -16,7 +16,7 @@ EXAMPLE = "Examples: [bold]normscale detectors[/bold], or [bold]normscale detect
 
 def detectors(
     name: Annotated[
-        str | None, typer.Argument(help="Show the card of this one; STEP+SCORE works too. By default a table of all.")
+        str | None, typer.Argument(help="Show the card of this one.", show_default="a table of all")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each detector.")] = False,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,12 +16,13 @@ from normscale.bench.experiments.comparison import (
     TableComparison,
     compare_in_pieces,
     compare_tables,
+    group_means,
     named_detectors,
     swapped_sides,
 )
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.run_folder import OWN_SETS
-from normscale.cli._eval_printing import Format, check_output, print_rows, write_rows
+from normscale.cli._eval_printing import Format, check_output, print_means, print_rows, write_rows
 from normscale.cli._options import (
     DETECTOR_HELP,
     AddressOption,
@@ -49,21 +51,19 @@ EXAMPLE = (
 def evaluate(
     id_tables: Annotated[
         list[str],
-        typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs; may be repeated."),
+        typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs; repeatable."),
     ],
     ood_tables: OodOption,
     train: Annotated[
         list[str] | None,
-        typer.Option(metavar="TABLE", help="Outputs on the training set, to fit detectors on; may be repeated."),
+        typer.Option(metavar="TABLE", help="Outputs to fit detectors on; repeatable."),
     ] = None,
     validation: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TABLE", help="Labelled held-out outputs, for detectors fitted on these; may be repeated."
-        ),
+        typer.Option(metavar="TABLE", help="Labelled held-out outputs to fit on; repeatable."),
     ] = None,
     saved: Annotated[
-        list[str] | None, typer.Option(metavar="DETECTOR", help="A detector file to compare; may be repeated.")
+        list[str] | None, typer.Option(metavar="DETECTOR", help="A detector file to compare; repeatable.")
     ] = None,
     detector: Annotated[
         list[str] | None,
@@ -72,22 +72,21 @@ def evaluate(
             "-d",
             metavar="DETECTOR",
             autocompletion=complete_detector,
-            help=f"Only these; may be repeated; default: all that can run. {DETECTOR_HELP} auto: what `fit -d auto` "
-            "chooses.",
+            help=DETECTOR_HELP,
+            show_default="all that can run",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
     format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows here: .csv, .json or .jsonl.")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="The rows as .csv, .json or .jsonl."),
     ] = None,
     report: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER", help="Write a page with tables (.md .tex .csv), intervals and figures into this folder."
-        ),
+        typer.Option(metavar="FOLDER", help="Write a page with tables, intervals and figures here."),
     ] = None,
-    figures: Annotated[bool, typer.Option(help="With --report: draw figures (needs matplotlib).")] = True,
+    figures: Annotated[bool, typer.Option(help="Draw figures for the report.")] = True,
     probabilities: ProbabilitiesOption = False,
     on_invalid: OnInvalidOption = OnInvalid.RAISE,
     memory: MemoryOption = None,
@@ -98,8 +97,8 @@ def evaluate(
 ) -> None:
     """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named.
 
-    Rows are read into one place, and every setting is measured. With --engine, --workers or --piece-rows tables of any
-    size are compared in pieces: the detectors named, as fitted, exactly.
+    Rows are read into one place, within --memory, and every setting is measured. With --engine, --workers or
+    --piece-rows tables of any size are compared in pieces: the detectors named, as fitted, exactly.
     """
     if output is not None:
         check_output(output)
@@ -110,7 +109,7 @@ def evaluate(
     tables = ComparedTables(id_tables, named, train or [], validation or [])
     detectors = named_detectors(saved or [], detector or [])
     spread = job_options(engine, workers, address, piece_rows)
-    options: dict[str, Any] = {"probabilities": probabilities, "on_invalid": on_invalid, "say": note}
+    options: dict[str, Any] = {"probabilities": probabilities, "on_invalid": on_invalid, "memory": memory, "say": note}
     if spread:
         if report is not None:
             raise InvalidInput(
@@ -118,9 +117,7 @@ def evaluate(
             )
         rows = []
         with shown_progress() as tick:
-            for row, skipped in compare_in_pieces(
-                tables, detectors, seed=seed, memory=memory, tick=tick, **options, **spread
-            ):
+            for row, skipped in compare_in_pieces(tables, detectors, seed=seed, tick=tick, **options, **spread):
                 rows.append(row)
                 print_skipped(skipped)
         _show(rows, format, output)
@@ -137,32 +134,35 @@ def compare_in_memory(
     report: str | None,
     figures: bool,
     options: dict[str, Any],
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Measurement]:
-    """Compare in every setting, print, and write what was asked for."""
+    """Compare in every setting, print, and write what was asked for; with ``groups`` of OoD sets, also their means."""
     with bar("comparing", None) as line_of:
         found = compare_tables(
             tables,
             detectors,
             seed=seed,
             total=line_of.total,
-            advance=lambda n, what: line_of.advance(n, doing=f"comparing on {what}"),
+            advance=lambda n, what: line_of.advance(n, doing=what),
             **options,
         )
-    _show(found.rows, format, output)
+    _show(found.rows, format, output, group_means(found.rows, groups or {}))
     if report is not None:
         _write_report(report, found, tables, figures)
     return found.rows
 
 
-def _show(rows: list[Measurement], format: Format, output: str | None) -> None:
-    """Print the rows, say what looks wrong about them, and write them to a file if one was named."""
-    print_rows(rows, format)
+def _show(rows: list[Measurement], format: Format, output: str | None, means: Sequence[Measurement] = ()) -> None:
+    """Print the rows and the means, say what looks wrong about them, and write them to a file if one was named."""
+    print_rows(rows if format is Format.TABLE else [*rows, *means], format)
+    if means and format is Format.TABLE:
+        print_means(list(means))
     for text in swapped_sides(rows):
         note(text)
     for reason in dict.fromkeys(row.skipped for row in rows if row.skipped and format is not Format.TABLE):
         note(reason)
     if output is not None:
-        write_rows(rows, output)
+        write_rows([*rows, *means], output)
         typer.echo(f"written: {output}", err=True)
 
 

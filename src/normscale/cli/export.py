@@ -25,15 +25,13 @@ def export(
         str | None,
         typer.Option(
             metavar="TENSOR",
-            help="The tensor with the logits, also one inside the model; by default the only output of the right "
-            "shape or, where that is made by a softmax, the tensor before it.",
+            help="The tensor with the logits, an output or inside.",
+            show_default="the one that fits, before a softmax",
         ),
     ] = None,
-    features: Annotated[
-        str | None, typer.Option(help="The tensor with the features, for a detector that reads them.")
-    ] = None,
+    features: Annotated[str | None, typer.Option(help="The tensor with the features, if they are read.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Flag scores above this, whatever threshold the detector carries.")
+        float | None, typer.Option(help="Flag scores above this one.", show_default="the detector's")
     ] = None,
 ) -> None:
     """Add the outputs ood_score and is_ood to an ONNX classifier, and check them against numpy in onnxruntime."""

@@ -14,13 +14,8 @@ from normscale.errors import InvalidInput
 
 EXAMPLE = "Example: [bold]normscale extract timm:vit_small_patch16_224 pictures/ -o outputs.parquet[/bold]"
 
-MODEL_HELP = (
-    "hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME (also timm:NAME:num_classes=10), FILE.onnx, "
-    "or FILE.py:FUNCTION that makes a model."
-)
-DATA_HELP = (
-    "A folder of pictures, .parquet files with a column of pictures or texts, pixels in an .npz file, or a .txt file."
-)
+MODEL_HELP = "hf:NAME, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION."
+DATA_HELP = "A folder of pictures, .parquet, .npz or .txt files."
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 _TEXTS = {

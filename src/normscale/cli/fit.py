@@ -39,11 +39,10 @@ def fit(
         list[str],
         typer.Argument(
             metavar="TRAIN...",
-            help="Outputs to fit on: the arrays that the detector reads, and labels and head if it needs. Files, "
-            "folders and globs, here or in an object store; - reads a pipe.",
+            help="Outputs on the training set: files, folders, globs, s3://... or -.",
         ),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", help="Where the detector goes (.safetensors).")],
+    output: Annotated[str, typer.Option("--output", "-o", help="The detector file (.safetensors).")],
     detector: Annotated[
         str | None,
         typer.Option(
@@ -59,7 +58,7 @@ def fit(
         str | None,
         typer.Option(
             metavar="A,B,...",
-            help="What the default detector may read: logits leaves features out.",
+            help="What the default detector may read.",
             show_default="logits,features",
         ),
     ] = None,
@@ -67,19 +66,19 @@ def fit(
         list[str] | None,
         typer.Option(
             metavar="TABLE",
-            help="In-distribution outputs that set the threshold; not the training set. May be repeated.",
+            help="Held-out in-distribution outputs; repeatable.",
         ),
     ] = None,
     keep: Annotated[
-        float | None, typer.Option(help="Share of in-distribution inputs to accept; 0.95 unless given.")
+        float | None, typer.Option(help="Share of in-distribution inputs to accept.", show_default="0.95")
     ] = None,
     conformal: Annotated[
-        bool, typer.Option("--conformal", help="Finite-sample correction: a NEW input is kept with at least KEEP.")
+        bool, typer.Option("--conformal", help="Keep new inputs with at least that probability.")
     ] = False,
     per_class: Annotated[bool, typer.Option("--per-class", help="One threshold for each predicted class.")] = False,
     stream: Annotated[
         bool,
-        typer.Option("--stream/--frozen", help="Set the threshold on streamed scores, for `score --stream` alone."),
+        typer.Option("--stream/--frozen", help="Set it on streamed scores, for `score --stream`."),
     ] = False,
     class_names: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Names of the classes, where the table has none.")
@@ -127,8 +126,8 @@ def fit(
     model.save(output)
     on = "" if result.layout.n_classes is None else f" on {result.layout.n_classes} classes"
     typer.echo(f"fitted {model!r}{on}; saved to {output}", err=True)
-    if model.reason is not None:
-        typer.echo(f"{model.name} is {model.reason}; docs/choosing.md says how well it does", err=True)
+    if model.about.reason:
+        typer.echo(f"{model.name} is {model.about.reason}; docs/choosing.md says how well it does", err=True)
     train = "TRAIN" if tables[0] == "-" else shlex.quote(tables[0])
     compare = f"normscale eval --train {train} --id TEST --ood OOD"
     typer.echo(f"to compare all detectors on OoD rows of your own: {compare}", err=True)

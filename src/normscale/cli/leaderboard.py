@@ -1,31 +1,62 @@
-"""``normscale leaderboard``: every detector of one or more runs, ranked."""
+"""``normscale leaderboard``: every detector on the outputs of one or more runs, ranked."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from normscale.errors import InvalidInput
+
 EXAMPLE = (
-    "Example: [bold]normscale bench -d all[/bold], then [bold]normscale leaderboard runs/digits -o "
-    "leaderboard[/bold], then open leaderboard/leaderboard.html"
+    "Example: [bold]normscale bench[/bold], then [bold]normscale leaderboard runs/digits -o leaderboard[/bold], then "
+    "open leaderboard/leaderboard.html"
 )
 
 
 def leaderboard(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN",
-            help="Folders of runs of `normscale bench -d all`; they may be unfinished. settings.json, "
-            "results.jsonl, further.jsonl and failures.json are enough.",
-        ),
+        typer.Argument(metavar="RUN", help="Runs of `normscale bench` with outputs; the first network of each."),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="The folder that the files go to.")] = "leaderboard",
+    detector: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--detector", "-d", metavar="DETECTOR", help="Measure this one, not all; may be repeated; also `default`."
+        ),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(min=20, help="Most rows of an OoD set; five times as many of the test set.")
+    ] = None,
+    train_rows: Annotated[int | None, typer.Option(min=20, help="At most so many rows of the training set.")] = None,
 ) -> None:
-    """Rank all detectors of runs: near, far and all OoD sets, as one page that sorts and filters, and tables."""
-    from normscale.bench.paper.additions import paper_additions
-    from normscale.bench.report.writing import report
+    """Rank detectors: near, far and all OoD sets, as fitted and in five kinds of streams; a page, and tables.
+
+    Numbers of a run are kept in OUTPUT/rows/. Started again, only what is missing is measured.
+    """
+    from normscale._progress import bar
+    from normscale.bench.experiments.leaderboard import rank_run
+    from normscale.bench.experiments.run_folder import RunFolder
+    from normscale.bench.experiments.stress_result import load_stress
+    from normscale.bench.paper.additions import openood
+    from normscale.bench.paper.line_up import every_detector
+    from normscale.bench.report.leaderboard import leaderboard as write
     from normscale.cli.report import say_written
 
-    say_written(report(runs, output, leaderboard=True, additions=paper_additions()))
+    wanted, folder = detector or list(every_detector()), Path(output)
+    asked: dict[str, Any] = {"detectors": wanted, "rows": rows, "train_rows": train_rows}
+    opened = [RunFolder.open(run) for run in runs]
+    (folder / "rows").mkdir(parents=True, exist_ok=True)
+    files = [folder / "rows" / f"{run.plan.name}.json" for run in opened]
+    if len(set(files)) < len(files):
+        raise InvalidInput("two of the runs have the same name; rank them in folders of their own.")
+    with bar("detectors", len(wanted) * len(runs)) as line:
+        for run, file in zip(opened, files, strict=True):
+            if not file.exists() or load_stress(file).settings.get("asked") != asked:
+                rank_run(run, **asked, tick=lambda name: line.advance(doing=name)).save(file)
+    options = [text for one in detector or [] for text in ("-d", one)]
+    options += [f"--{name}={value}" for name, value in {"rows": rows, "train-rows": train_rows}.items() if value]
+    command = ["normscale", "leaderboard", *runs, *options, "-o", output]
+    say_written(write([load_stress(file) for file in files], folder, openood(), command), figures=False)

@@ -21,8 +21,7 @@ def report(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Folders of runs of `normscale bench` or `normscale eval --report`; they may be unfinished. "
-            "settings.json, results.jsonl and comparisons.json are enough.",
+            help="Folders that `bench` or `eval --report` wrote, also unfinished.",
         ),
     ],
     output: Annotated[
@@ -30,14 +29,12 @@ def report(
         typer.Option(
             "--output",
             "-o",
-            help="The page (.html) or its folder; default: RUN/report.html, of several joint/report.html.",
+            help="The page (.html) or its folder; default: in RUN, or joint.",
         ),
     ] = None,
     as_seeds: Annotated[
         bool,
-        typer.Option(
-            "--as-seeds", help="Runs with one in-distribution set are networks of one experiment: ± over them."
-        ),
+        typer.Option("--as-seeds", help="Runs with one ID set are seeds of one experiment."),
     ] = False,
     figures: Annotated[bool, typer.Option(help="Draw figures (needs matplotlib).")] = True,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,

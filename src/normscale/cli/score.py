@@ -11,6 +11,7 @@ from normscale.cli._options import (
     AddressOption,
     DryRunOption,
     EngineOption,
+    MemoryOption,
     OnInvalid,
     PieceRowsOption,
     ProbabilitiesOption,
@@ -34,7 +35,7 @@ def score(
         list[str] | None,
         typer.Argument(
             metavar="[TABLE]...",
-            help="Outputs to score; - reads a pipe. Files, folders and globs, here or in an object store.",
+            help="Outputs to score: files, folders, globs, s3://... or -.",
             show_default="-",
         ),
     ] = None,
@@ -43,35 +44,37 @@ def score(
         typer.Option(
             "--output",
             "-o",
-            help="Where the scores go: a file, or - for CSV on standard output, all rows in order; or a folder (a name "
-            "without a suffix, s3://...), one file for each piece, which workers write and a rerun completes.",
+            help="A file, - for CSV here, or a folder of one file a piece.",
         ),
     ] = "-",
     stream: Annotated[
-        bool, typer.Option("--stream/--frozen", help="Let running statistics take each row in before it is scored.")
+        bool, typer.Option("--stream/--frozen", help="Take each row into the running statistics first.")
     ] = False,
     by: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="With --stream: every value of this column has a stream of its own."),
+        typer.Option(metavar="COLUMN", help="A stream for every value of this column."),
+    ] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Stream the rows in the order of this column."),
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Flag scores above this, whatever threshold the detector carries.")
+        float | None, typer.Option(help="Flag scores above this one.", show_default="the detector's")
     ] = None,
     save: Annotated[
         str | None,
-        typer.Option(
-            metavar="DETECTOR", help="With --stream: save the detector with its moved statistics here (.safetensors)."
-        ),
+        typer.Option(metavar="DETECTOR", help="Save the detector after the stream (.safetensors)."),
     ] = None,
     on_invalid: Annotated[
-        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or give it the score nan and the class -1.")
+        OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or score it nan.")
     ] = OnInvalid.RAISE,
     keep_columns: Annotated[
         str | None,
-        typer.Option(metavar="A,B,...", help="Columns of the tables, such as an id, to write beside the scores."),
+        typer.Option(metavar="A,B,...", help="Columns to write beside the scores."),
     ] = None,
     probabilities: ProbabilitiesOption = False,
-    threads: Annotated[int, typer.Option(min=1, help="Threads that share the work of this process.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of this process.")] = 1,
+    memory: MemoryOption = None,
     engine: EngineOption = None,
     workers: WorkersOption = None,
     address: AddressOption = None,
@@ -81,7 +84,8 @@ def score(
     """Score each row: higher means more out-of-distribution.
 
     Beside the score stand the predicted class, where the table has logits, is_ood, where there is a threshold, and the
-    file, where several are scored.
+    file, where several are scored. A folder (a name without a suffix, or s3://...) is written by workers, one file for
+    each piece, and a rerun completes it.
     """
     loaded = load_detector(detector)
     if save is not None:
@@ -96,6 +100,8 @@ def score(
             output,
             stream=stream,
             by=by,
+            order_by=order_by,
+            memory=memory,
             threshold=threshold,
             keep_columns=keep_columns.split(",") if keep_columns else (),
             probabilities=probabilities,
@@ -124,7 +130,7 @@ def _check_that_it_can_be_saved(loaded: Detector, stream: bool, path: str, save:
             f"--save keeps the statistics that --stream moves, and without --stream none move. Add --stream; to have "
             f"{path} twice, copy it."
         )
-    if not loaded.has_running_statistics:
+    if not loaded._runs:
         raise InvalidInput(f"--save keeps statistics that a stream moved, and {loaded!r} has none. Leave --save out.")
     if not save.endswith(".safetensors"):
         raise InvalidInput(f"a detector file ends in .safetensors; got {save!r}.")

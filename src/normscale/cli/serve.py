@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.guard.policy import Expect, OnDrift, Policy
-from normscale.guard.server.bounds import Bounds
-from normscale.guard.server.event_log import LogFormat
+from normscale.guard.policy import Expect, OnDrift, Policy, StreamBy
+from normscale.guard.server.events import LogFormat
+from normscale.guard.server.request import Bounds
 
 if TYPE_CHECKING:
     from normscale.guard import Guard
@@ -18,19 +18,13 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
 
 _POLICY, _BOUNDS = Policy(), Bounds()
-ON_DRIFT, EXPECT = OnDrift(_POLICY.on_drift), Expect(_POLICY.expect)
-DETECTOR_HELP = "A detector that `normscale fit --threshold-on` saved"
+ON_DRIFT, EXPECT, STREAM_BY = OnDrift(_POLICY.on_drift), Expect(_POLICY.expect), StreamBy(_POLICY.stream_by)
+DETECTOR_HELP = "A detector file with a threshold"
 StoreOption = Annotated[
     str | None,
-    typer.Option(
-        help="Where the statistics are kept: a file, postgresql://..., or :memory:. Default of serve: the detector "
-        "file's name with .sqlite; of watch: :memory:."
-    ),
+    typer.Option(help="A file, postgresql://... or :memory:; serve: beside the detector."),
 ]
 ThresholdOption = Annotated[float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")]
-AdoptOption = Annotated[
-    bool, typer.Option("--adopt", help="Take over a store of another detector with the same classes.")
-]
 
 
 def _drift(help: str) -> Any:
@@ -42,62 +36,47 @@ def _limit(help: str, **bounds: Any) -> Any:
 
 
 OnDriftOption = Annotated[OnDrift, _drift("On alarm: freeze the statistics, warn only, or ignore drift.")]
-ExpectOption = Annotated[
-    Expect, _drift("Whether the classes come as often as in training, or the stream is sorted or mostly one class.")
-]
+ExpectOption = Annotated[Expect, _drift("Whether classes come as often as in training, or not.")]
 
 
 def serve(
     detector: Annotated[
         str,
-        typer.Argument(
-            help=f"{DETECTOR_HELP}, or `sample`; or guards.toml, several guards by name, each with its detector, "
-            "store, tokens and policy."
-        ),
+        typer.Argument(help=f"{DETECTOR_HELP}, `sample`, or guards.toml."),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
     host: Annotated[str, typer.Option(help="Any other address than loopback needs --tokens.")] = "127.0.0.1",
     store: StoreOption = None,
-    tokens: Annotated[
-        str | None, typer.Option(help="The file that `normscale token` wrote: who may do what. Default: no tokens.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="An ONNX classifier: clients send its inputs, and get its outputs too.")
-    ] = None,
+    tokens: Annotated[str | None, typer.Option(help="The file that `normscale token` wrote: who may do what.")] = None,
+    model: Annotated[str | None, typer.Option(help="An ONNX classifier: clients send its inputs.")] = None,
     logits: Annotated[
         str | None, typer.Option(metavar="NAME", help="The model's output that holds the logits, where several could.")
     ] = None,
     threshold: ThresholdOption = None,
-    adopt: AdoptOption = False,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work and the store.")] = 1,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(help="A further name that the server may be called by; needs --tokens; may be repeated."),
+        typer.Option(help="A further name of this server; needs --tokens; repeatable."),
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An origin whose page may change the guard, such as https://guard.example.com: needed behind a proxy "
-            "that rewrites Host; may be repeated."
-        ),
+        typer.Option(help="An origin whose page may change the guard; repeatable."),
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="The address or network of a proxy that is believed when it says who a request comes from "
-            "(X-Forwarded-For); may be repeated."
-        ),
+        typer.Option(help="A proxy whose X-Forwarded-For is believed; repeatable."),
     ] = None,
     log_format: Annotated[
         LogFormat, typer.Option(help="Of one line for every alarm, freeze, decision and refusal.")
     ] = LogFormat.TEXT,
     webhook: Annotated[
         str | None,
-        typer.Option(help="An http(s) address that gets a CloudEvent for every alarm, freeze, thaw and decision."),
+        typer.Option(help="An http(s) address that gets a CloudEvent for every alarm."),
     ] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
+    stream_by: Annotated[StreamBy, _drift("One stream of all rows, or one for every client and source.")] = STREAM_BY,
     balance: Annotated[float, _drift("Share of rows predicted otherwise than in training.")] = _POLICY.balance,
     shift: Annotated[float, _drift("Shift of a class's mean logit, in training deviations.")] = _POLICY.shift,
     spread: Annotated[
@@ -105,13 +84,8 @@ def serve(
     ] = _POLICY.spread,
     flagged: Annotated[float, _drift("Share of rows that are flagged.")] = _POLICY.flagged,
     window: Annotated[float, _drift("Recent rows that are watched; at least 500.")] = _POLICY.window,
-    calm: Annotated[
-        float, _drift("Rows well below a limit until its alarm is over and a frozen guard thaws; inf: never.")
-    ] = _POLICY.calm,
-    outlier: Annotated[
-        float, _drift("A row farther out, in training deviations, is flagged and not taken in.")
-    ] = _POLICY.outlier,
-    client_cap: Annotated[int | None, _limit("Rows of one client taken in per minute.")] = None,
+    calm: Annotated[float, _drift("Rows well below a limit that end its alarm; inf: never.")] = _POLICY.calm,
+    outlier: Annotated[float, _drift("Deviations beyond which a row is flagged and kept out.")] = _POLICY.outlier,
     max_rows: Annotated[int, _limit("Rows in one request.", min=1)] = _BOUNDS.max_rows,
     max_body: Annotated[int, _limit("Bytes in one request.", min=1)] = _BOUNDS.max_body,
     max_requests: Annotated[int, _limit("Requests at once.", min=1)] = _BOUNDS.max_requests,
@@ -125,7 +99,7 @@ def serve(
         raise MissingExtra(
             f"normscale serve needs packages that are not installed ({error}). Run: pip install 'normscale[serve]'"
         ) from error
-    own = {name: given[name] for name in ("store", "tokens", "model", "logits", "threshold", "adopt")}
+    own = {name: given[name] for name in ("store", "tokens", "model", "logits", "threshold")}
     policy = Policy(**{name: given[name] for name in Policy.__dataclass_fields__ if name in given})
     if demo and detector != settings.SAMPLE:
         raise InvalidInput("--demo plays the embedded sample: normscale serve sample --demo.")
@@ -159,7 +133,7 @@ def _start(settings: ServerSettings) -> None:
     """Check everything once, say which guards are served where, and serve."""
     from normscale._kernels import announce_compilation
     from normscale.guard.server import run
-    from normscale.guard.server.event_log import tell
+    from normscale.guard.server.events import tell
     from normscale.guard.server.settings import NAME
 
     run.check_settings(settings)
@@ -202,11 +176,9 @@ def _start(settings: ServerSettings) -> None:
 def _notes(guard: Guard) -> list[str]:
     """What else an operator should know of a guard."""
     notes = []
-    if guard.detector.baseline_ is None:
+    if guard.detector._baseline is None:
         notes.append(
             "the detector file does not say what training looked like, so only the flagged share is watched; "
             "fit it again with this version."
         )
-    if guard.adopted is not None:
-        notes.append("the store was another detector's; its statistics begin anew.")
     return notes

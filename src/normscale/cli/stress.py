@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from normscale import jobs
 from normscale._progress import bar
+from normscale.bench.experiments.alarms import changed_outputs, changed_pictures
 from normscale.bench.experiments.methods import fit_on
-from normscale.bench.experiments.stress import steps, stress_preset
+from normscale.bench.experiments.stress import OWN_GRID, steps, stress_with_alarms
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
-from normscale.bench.paper.stress_presets import STATICS, STRESS_PRESETS
+from normscale.bench.paper.line_up import PREFERRED, STATICS, own_methods
 from normscale.cli._eval_printing import Format, print_rows
-from normscale.cli._options import DETECTOR_HELP, OodOption, ProbabilitiesOption, complete_detector, note
+from normscale.cli._options import OodOption, ProbabilitiesOption, complete_detector, note
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.input_checks.tables import shared_names
 from normscale.rows import check_folder
+from normscale.rows.columns import shared_names
 
 EXAMPLE = (
     "Example: [bold]normscale stress --train sample:train --id sample:test --ood sample:unseen_digits "
     "--picture map.png[/bold]; without tables it runs on these."
 )
 SAMPLE = (["sample:train"], ["sample:test"], ["sample:unseen_digits"])
-
-
-class Preset(StrEnum):
-    """Which streams and which detectors."""
-
-    OWN = "own"
-    PAPER = "paper"
-    ROBUST = "robust"
 
 
 def command(
@@ -52,22 +45,25 @@ def command(
             "-d",
             metavar="NAME",
             autocompletion=complete_detector,
-            help=f"Measure and weigh this one, too: a detector file, or {DETECTOR_HELP} May be repeated.",
+            help="A detector file or name to measure, too; repeatable.",
         ),
     ] = None,
-    preset: Annotated[
-        Preset,
-        typer.Option(
-            help="own: what to use, stream-aware detectors among it; paper: all prior weights and scores; "
-            "robust: harder streams, a few detectors."
-        ),
-    ] = Preset.OWN,
     seed: Annotated[int, typer.Option(min=0, help="Draws rows, orders, and dominant or missing classes.")] = 0,
     format: Annotated[
         Format, typer.Option("--format", "-f", help="A summary with verdicts, or every row.")
     ] = Format.TABLE,
     output: Annotated[str | None, typer.Option("--output", "-o", help="Write every row to this .json file.")] = None,
     picture: Annotated[str | None, typer.Option(help="Draw a map: .png, .svg or .pdf.")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="A network of `train` or `bench`, to corrupt its test pictures.",
+        ),
+    ] = None,
+    pictures: Annotated[
+        str, typer.Option(metavar="SOURCE", help="The network's test pictures, if they are not where it was trained.")
+    ] = "",
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
     probabilities: ProbabilitiesOption = False,
 ) -> None:
@@ -99,15 +95,18 @@ def command(
     train_outputs, id_test = read
     ood_sets = jobs.read_named(ood_paths, class_names=names, probabilities=probabilities, say=note)
     shared = [name for name in train_outputs.names if all(name in one.names for one in (id_test, *ood_sets.values()))]
-    train_outputs, chosen = train_outputs.only(*shared), STRESS_PRESETS[preset]
+    train_outputs = train_outputs.only(*shared)
     fitted = {name: fit_on(one, train_outputs, None) for name, one in detectors.items()}
-    with bar("streams", steps(chosen.grid, len(ood_sets))) as line:
-        result = stress_preset(
-            chosen,
-            train_outputs,
+    changed = (
+        changed_outputs(id_test.only(*shared), seed) if network is None else changed_pictures(Path(network), pictures)
+    )
+    with bar("streams", steps(OWN_GRID, len(ood_sets))) as line:
+        result = stress_with_alarms(
+            {**fitted, **own_methods(train_outputs)},
             id_test,
             ood_sets,
-            detectors=fitted,
+            dict(changed),
+            notes={"preferred": PREFERRED, "n_train": len(train_outputs)},
             seed=seed,
             threads=threads,
             tick=lambda what: line.advance(doing=what),
@@ -148,21 +147,27 @@ def print_summary(result: StressResult) -> None:
     console.print(f"[bold]{sets[0] if len(sets) == 1 else f'mean of {len(sets)} OoD sets'}[/bold]\n")
     if result.means():
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        headings = ("method", "mean\nAUROC", "mean\nFPR95", "worst", "in the stream", "streams\nbelow", "verdict")
+        headings = ["method", "mean\nAUROC", "mean\nFPR95", "worst", "in the stream", "streams\nbelow"]
+        headings += ["false\nalarms", "changed\ninputs", "verdict"]
         for heading in headings:
             left = heading in ("method", "in the stream", "verdict")
-            table.add_column(heading, justify="left" if left else "right", no_wrap=not left)
+            no_wrap = heading not in ("in the stream", "verdict")
+            table.add_column(heading, justify="left" if left else "right", no_wrap=no_wrap)
         summaries = summarise(result, [name for name in STATICS if name in result.methods] or None)
         for one in summaries:
             kind = f"{100 * one.worst_kind.share:g} % OoD, {one.worst_kind.order}, {one.worst_kind.balance}"
             numbers = f"{one.mean_auroc:.3f}", f"{one.mean_fpr95_out:.3f}", f"{one.worst:+.3f}"
             style = "bold" if one.verdict == RECOMMENDED else None
-            table.add_row(one.method, *numbers, kind, f"{one.kinds_below}", one.verdict, style=style)
+            alarms = "" if one.false_alarms is None else f"{100 * one.false_alarms:.1f} %"
+            change = "" if one.change is None else f"{100 * one.change:+.0f}"
+            table.add_row(one.method, *numbers, kind, f"{one.kinds_below}", alarms, change, one.verdict, style=style)
         console.print(table)
         console.print(
             f"\n{summaries[0].n_kinds} kinds of streams; OoD is positive. Worst, streams below: AUROC against the best "
             "method without running statistics in the same stream, and how often it is more than "
-            f"{TOLERANCE:g} under it. {RULE} --picture draws every stream, -f csv prints it."
+            f"{TOLERANCE:g} under it. False alarms: the largest share flagged of a stream without OoD; nominal is 5 %. "
+            "Changed inputs: how many points more are flagged streamed than frozen when inputs have changed, at most. "
+            f"{RULE} --picture draws every stream, -f csv prints it."
         )
     for reason, number in result.skipped().items():
         console.print(f"{number} streams could not be made: {reason}")

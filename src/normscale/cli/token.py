@@ -11,9 +11,7 @@ EXAMPLE = "Example: [bold]normscale token camera-7 --role score --file tokens.js
 
 def token(
     name: Annotated[str, typer.Argument(help="Who will use it; shows up in logs and on the page.")],
-    role: Annotated[
-        str, typer.Option(help="score (send rows, nothing else), read (look, nothing else) or admin (everything).")
-    ] = "score",
+    role: Annotated[str, typer.Option(help="score (send rows), read (look) or admin (everything).")] = "score",
     file: Annotated[
         str, typer.Option("--file", "-f", help="The file of tokens; made for its owner alone when it is not there.")
     ] = "tokens.jsonl",

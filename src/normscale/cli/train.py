@@ -13,9 +13,7 @@ EXAMPLE = "Example: [bold]normscale train --data digits --width 16 --recipe fast
 
 def train(
     output: Annotated[str, typer.Option("--output", "-o", help="Folder of the run; a run that is there goes on.")],
-    data: Annotated[
-        str, typer.Option(help="Data set to train on: a name of `normscale data list`, npz:PATH, folder:PATH.")
-    ] = "digits",
+    data: Annotated[str, typer.Option(help="A name of `normscale data list`, npz:PATH or folder:PATH.")] = "digits",
     network: Annotated[str, typer.Option(help="resnet18, resnet20 or wide_resnet40_2.")] = "resnet18",
     width: Annotated[int, typer.Option(min=1, help="Channels of the first stage; the paper's ResNet-18 has 64.")] = 64,
     recipe: Annotated[str, typer.Option(help="paper, or fast (far fewer epochs).")] = "paper",
@@ -26,7 +24,7 @@ def train(
     ] = None,
     layers: Annotated[
         str | None,
-        typer.Option(help="Also write these layers: all (the stem and every stage), or names joined by commas."),
+        typer.Option(help="Also write these layers: all, or names with commas."),
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch in this process.")] = 1,
 ) -> None:

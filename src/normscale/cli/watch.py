@@ -12,7 +12,6 @@ from normscale.cli.serve import (
     DETECTOR_HELP,
     EXPECT,
     ON_DRIFT,
-    AdoptOption,
     ExpectOption,
     OnDriftOption,
     StoreOption,
@@ -27,7 +26,6 @@ def watch(
     detector: Annotated[str, typer.Argument(help=f"{DETECTOR_HELP}.")],
     store: StoreOption = None,
     threshold: ThresholdOption = None,
-    adopt: AdoptOption = False,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
     on_invalid: Annotated[
@@ -48,7 +46,7 @@ def watch(
     loaded = load_detector(detector)
     if threshold is not None:
         loaded.threshold_ = Threshold(threshold)
-    guard = open_guard(loaded, store or ":memory:", Policy(on_drift=on_drift, expect=expect), adopt=adopt)
+    guard = open_guard(loaded, store or ":memory:", Policy(on_drift=on_drift, expect=expect))
     with guard.store:
         totals = watch_pipe(
             guard,
