@@ -9,7 +9,7 @@ import numpy as np
 
 import normscale as ns
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, Setting
+from normscale.detectors.base import Detector
 from normscale.outputs import ModelOutputs
 from normscale.state import Numbers
 
@@ -18,8 +18,7 @@ from normscale.state import Numbers
 class RunningNorm(Detector):
     """How many deviations the length of the features lies from that of the stream so far, the row itself included."""
 
-    name, title, reads = "test_running_norm", "Running norm", ("features",)
-    settings = (Setting.FROZEN, Setting.STREAM)
+    name, about, reads = "test_running_norm", ns.About("Running norm"), ("features",)
 
     class Fitted(NamedTuple):
         """Mean and variance of the lengths in training."""
@@ -74,7 +73,7 @@ def _lengths(outputs: ModelOutputs) -> FloatArray:
 class Shifted(ns.NormScaling):
     """Norm-scaling that scores in a way of its own."""
 
-    name, title = "test_shifted", "Shifted"
+    name, about = "test_shifted", ns.About("Shifted")
 
     def _step(
         self, state: ns.NormScaling.State, prepared: ModelOutputs, threads: int

@@ -35,18 +35,18 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "rows": {"_atomic", "_validate", "encoding", "errors", "outputs"},
     "sample": {"outputs", "rows"},
     "input_checks": {"_validate", "errors", "outputs"},
-    "dataframes": {"_validate", "errors", "input_checks", "outputs", "rows"},
+    "dataframes": {"_validate", "errors", "outputs", "rows"},
     "moments": {"_kernels", "_validate", "errors", "state"},
     "scores": {"_kernels", "_validate"},
     "scaling": {"_validate", "moments", "scores"},
     "metrics": {"_validate", "errors"},
     "detectors": {
-        "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs", "scaling",
-        "scores", "state",
+        "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs", "rows",
+        "scaling", "scores", "state",
     },
     "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors", "extraction"},
     "extraction": {
-        "_atomic", "_progress", "_validate", "encoding", "errors", "export.onnx", "jobs", "outputs", "rows", "sklearn",
+        "_atomic", "_progress", "_validate", "errors", "export.onnx", "jobs", "outputs", "rows", "sklearn",
     },
     "export": {"_kernels", "detectors", "outputs"},
     "export.onnx": {
@@ -90,7 +90,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.paper",
         "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
         "guard.server",
-        "input_checks", "jobs", "metrics", "outputs", "rows",
+        "jobs", "metrics", "outputs", "rows",
     },
     "__main__": {"cli"},
 }  # fmt: skip

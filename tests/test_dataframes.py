@@ -187,4 +187,4 @@ def test_a_dataframe_inside_outputs_or_a_mapping_keeps_its_names() -> None:
     assert outputs.logits.shape == (50, 4)
     assert outputs.labels is not None
     assert outputs.labels.tolist() == [i % 4 for i in range(50)]
-    assert ns.NormScaling().fit(outputs).widths_ == {"logits": 4}
+    assert ns.NormScaling().fit(outputs)._widths == {"logits": 4}

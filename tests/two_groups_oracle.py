@@ -25,15 +25,16 @@ def step(distance: float) -> float:
 
 
 class NormScaled:
-    """Log-odds after frozen norm-scaling of the classes that are shown."""
+    """Log-odds after frozen norm-scaling of the centred logits of the classes that are shown."""
 
     def __init__(self, rows: FloatArray) -> None:
+        rows = rows - rows.mean(axis=1, keepdims=True)
         counts = np.bincount(rows.argmax(axis=1), minlength=rows.shape[1])
         self.shown = [c for c, count in enumerate(counts) if count >= max(1.0, 0.2 * len(rows) / rows.shape[1])]
         self.mu, self.sigma = rows[:, self.shown].mean(axis=0), rows[:, self.shown].std(axis=0)
 
     def __call__(self, row: FloatArray) -> float:
-        return log_odds((row[self.shown] - self.mu) / self.sigma)
+        return log_odds((row[self.shown] - row.mean() - self.mu) / self.sigma)
 
 
 def spread(values: FloatArray, groups: list[NDArray[np.int64]]) -> float:

@@ -39,8 +39,8 @@ def test_every_card_says_what_the_class_says(name: str) -> None:
     cls = detector_class(name)
     assert card.idea.endswith((".", ":"))
     assert "\n" not in card.idea
-    assert card.paper == cls.paper.partition(': "')[0]
-    assert card.cost == cls.cost
+    assert card.paper == cls.about.paper.partition(': "')[0]
+    assert card.cost == cls.about.cost
     defaults = {one.name: one.default for one in card.parameters}
     assert json.loads(json.dumps(defaults)) == json.loads(json.dumps(cls().get_params()))
     assert all(one.meaning for one in card.parameters)

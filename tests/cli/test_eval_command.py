@@ -186,7 +186,7 @@ def test_stress_matches_columns_by_the_names_of_a_saved_detector(tables: Path) -
     for suffix in "np":
         train, test, odd = (str(tables / f"{name}_{suffix}.csv") for name in ("train", "test", "odd"))
         saved = str(tables / "of_n.safetensors")
-        words = ["--train", train, "--id", test, "--ood", f"x={odd}", "-d", saved, "--preset", "robust", "-f", "csv"]
+        words = ["--train", train, "--id", test, "--ood", f"x={odd}", "-d", saved, "-f", "csv"]
         done = CliRunner().invoke(app, ["stress", *words])
         assert done.exit_code == 0, done.output
         rows = csv.DictReader(done.stdout.splitlines())
@@ -233,5 +233,5 @@ def test_the_default_detector_is_fitted_from_a_pipe_and_with_labels_that_are_not
     writer.start()
     done = CliRunner().invoke(app, ["fit", str(tmp_path / "pipe.csv"), "-o", str(out)])
     assert done.exit_code == 0, done.output
-    assert ns.load_detector(out).is_fitted
+    assert ns.load_detector(out)._is_fitted
     writer.join(10)

@@ -17,7 +17,7 @@ from normscale.bench.experiments.measuring import Measured
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
 from normscale.outputs import ModelOutputs
-from normscale.rows.chunks import gather
+from normscale.rows.reader import gather
 from program import python
 
 SAMPLE = ns.load_sample()
@@ -112,7 +112,7 @@ def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytes
         assert (gathered.labels is None) == (side.labels is None)
         sides.append(gathered)
     train, test, near = sides
-    counted: list[int] = []
+    steps: list[tuple[int, str]] = []
     announced: list[int] = []
     rows = compare_with(
         test,
@@ -120,10 +120,11 @@ def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytes
         train=train,
         detectors=some(),
         total=announced.append,
-        advance=lambda n, what: counted.append(n),
+        advance=lambda n, what: steps.append((n, what)),
     )
-    assert [sum(counted)] == announced
-    assert max(counted) <= 125
+    assert steps[0] == (0, f"fitting msp ({ns.MSP.about.cost})")  # said before it begins
+    assert [sum(n for n, _ in steps)] == announced
+    assert max(n for n, _ in steps) <= 125
     for found, wanted in zip((row.metrics for row in rows), expected, strict=True):
         assert found == pytest.approx(wanted, abs=1e-9)
     assert gather([]) is None

@@ -74,7 +74,7 @@ def test_a_model_with_its_detector_is_written_and_checked(folder: Path, say: Say
         result = DetectorSession(folder / f"{name}.onnx").run({"features": np.asarray(test.features)})
         expected = score(result["logits"])
         np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-10, atol=1e-10)
-        assert np.array_equal(result["is_ood"], detector.decide(expected, result["logits"]))
+        assert np.array_equal(result["is_ood"], detector.predict(result["logits"], scores=expected))
 
 
 def test_a_detector_without_a_threshold_says_so(say: Say) -> None:

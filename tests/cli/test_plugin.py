@@ -16,7 +16,7 @@ from program import PLAIN, normscale
 PLUGIN = '''
 from typing import Any, NamedTuple
 import numpy as np
-from normscale.detectors import Detector, register
+from normscale.detectors import About, Detector, register
 
 class Sums(NamedTuple):
     n: int
@@ -27,8 +27,7 @@ class FarFromMean(Detector):
     """How far the logits are from their mean over all training rows."""
 
     name = "far_from_mean"
-    title = "Far from the mean"
-    parameters = {"power": "of the distance"}
+    about = About("Far from the mean", parameters={"power": "of the distance"})
 
     def __init__(self, power=1.0):
         self.power = power

@@ -11,9 +11,10 @@ import pytest
 
 import normscale as ns
 from needed_extras import need
-from normscale.bench.experiments.stress import stress_preset
+from normscale.bench.experiments.alarms import changed_outputs
+from normscale.bench.experiments.stress import stress_with_alarms
 from normscale.bench.experiments.stress_result import load_stress, summarise
-from normscale.bench.paper.stress_presets import RUNNING, STATICS, STRESS_PRESETS
+from normscale.bench.paper.line_up import PREFERRED, RUNNING, STATICS, own_methods
 from program import normscale
 
 
@@ -34,7 +35,7 @@ def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "strange=odd.npz", "--preset", "robust")
+ARGUMENTS = ("stress", "--train", "train.npz", "--id", "test.npz", "--ood", "strange=odd.npz")
 
 
 def test_one_run_prints_verdicts_saves_and_draws(folder: Path) -> None:
@@ -42,13 +43,17 @@ def test_one_run_prints_verdicts_saves_and_draws(folder: Path) -> None:
     run = normscale(*ARGUMENTS, "-o", "rows.json", "--picture", "map.svg", "--seed", 3, "--threads", 2, cwd=folder)
     assert run.returncode == 0, run.stderr
     odd = {"strange": TABLES["odd"]}
-    expected = stress_preset(STRESS_PRESETS["robust"], TABLES["train"], TABLES["test"], odd, seed=3)
+    changed = dict(changed_outputs(TABLES["test"], 3))
+    methods, notes = own_methods(TABLES["train"]), {"preferred": PREFERRED, "n_train": 150}
+    expected = stress_with_alarms(methods, TABLES["test"], odd, changed, notes=notes, seed=3)
     saved = load_stress(folder / "rows.json")
     assert saved.settings == expected.settings
     assert [(r.method, r.stream, r.skipped) for r in saved.rows] == [
         (r.method, r.stream, r.skipped) for r in expected.rows
     ]
     np.testing.assert_allclose([r.auroc for r in saved.rows], [r.auroc for r in expected.rows], rtol=1e-9)
+    assert [one[:2] for one in saved.alarms] == [one[:2] for one in expected.alarms]
+    np.testing.assert_allclose([one[2:4] for one in saved.alarms], [one[2:4] for one in expected.alarms], rtol=1e-9)
     assert "<svg" in (folder / "map.svg").read_text()
     assert run.stderr.splitlines() == ["written: rows.json", "written: map.svg"]
 
@@ -56,7 +61,7 @@ def test_one_run_prints_verdicts_saves_and_draws(folder: Path) -> None:
     assert max(map(len, lines)) <= 110
     assert len(lines) < 60, "a page, not a list of rows"
     one = next(one for one in summarise(expected, STATICS) if one.method == RUNNING)
-    line = next(line for line in lines if line.startswith(RUNNING))
+    line = next(line for line in lines if line.split()[:1] == [RUNNING])
     numbers = f"{one.mean_auroc:.3f}", f"{one.mean_fpr95_out:.3f}", f"{one.worst:+.3f}"
     assert line.removeprefix(RUNNING).split()[:4] == [*numbers, f"{100 * one.worst_kind.share:g}"]
     text = " ".join(run.stdout.split())
@@ -93,7 +98,7 @@ def test_rows_as_csv_and_json(folder: Path) -> None:
     assert as_csv.returncode == as_json.returncode == 0, as_csv.stderr + as_json.stderr
     table = list(csv.DictReader(as_csv.stdout.splitlines()))
     records = [json.loads(line) for line in as_json.stdout.splitlines()]
-    assert len(table) == len(records) == 84 * 7
+    assert len(table) == len(records) == 60 * 8
     for row, record in zip(table, records, strict=True):
         assert (row["method"], row["order"], float(row["share"])) == (
             record["method"],
@@ -106,7 +111,7 @@ def test_rows_as_csv_and_json(folder: Path) -> None:
             assert record["auroc"] is None
         else:
             assert float(row["auroc"]) == record["auroc"]
-    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, 5.0, "Infinity", None}
+    assert {record["parameters"].get("prior_weight") for record in records} == {1.0, 5.0, 1000.0, "Infinity", None}
 
 
 @pytest.mark.parametrize(

@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import normscale as ns
-from normscale.detectors.by_source import SourceStates, stream_by_source
+from normscale.detectors.by_source import SourceStates
 from normscale.state import same_records
-from running_norm import RunningNorm
+from running_norm import RunningNorm, Shifted
 
 SAMPLE = ns.load_sample()
 FITTED = {
     "norm_scaling": ns.NormScaling().fit(SAMPLE.train),
     "stream_aware": ns.make_detector("stream_aware+energy").fit(SAMPLE.train),
+    "step": ns.make_detector("react+stream_aware+energy").fit(SAMPLE.train),
     "foreign": RunningNorm().fit(SAMPLE.train),
+    "foreign subclass": Shifted().fit(SAMPLE.train),
 }
 ROWS = ns.ModelOutputs.concatenate([SAMPLE.test[:150], SAMPLE.ood["unseen_digits"][:50]])
 
@@ -46,11 +48,7 @@ def test_it_is_the_stream_of_each_source_alone(name: str, n_sources: int, seed: 
     detector, rng = FITTED[name], np.random.default_rng(seed)
     ids = rng.integers(0, n_sources, len(ROWS))
     states = SourceStates(detector, in_memory)
-    found = [
-        stream_by_source(detector, states, ROWS[part], ids[part])
-        for part in (slice(0, cut), slice(cut, None))
-        if len(ids[part])
-    ]
+    found = [states.stream(ROWS[part], ids[part]) for part in (slice(0, cut), slice(cut, None)) if len(ids[part])]
     np.testing.assert_allclose(np.concatenate(found), alone(detector, ROWS, ids), rtol=1e-12, atol=1e-12)
     assert sorted(states) == sorted(map(str, np.unique(ids)))
 
@@ -63,27 +61,84 @@ def test_one_row_at_a_time_saved_and_resumed(tmp_path: Path, name: str) -> None:
     first = [float(detector.stream(ROWS[row : row + 1], by=ids[row : row + 1])[0]) for row in range(60)]
     np.testing.assert_allclose(first, wanted[:60], rtol=1e-12, atol=1e-12)
     twins: list[Any] = [copy.copy(detector)]
-    if name != "foreign":
+    if not name.startswith("foreign"):
         detector.save(tmp_path / "a.safetensors")
         twins += [ns.load_detector(tmp_path / "a.safetensors"), copy.deepcopy(detector)]
     for twin in twins:
         np.testing.assert_allclose(twin.stream(ROWS[60:], by=ids[60:]), wanted[60:], rtol=1e-12, atol=1e-12)
-    assert len(detector.sources_ or ()) == 7
-    assert detector.reset().sources_ is None
+    assert len(detector._sources or ()) == 7
+    assert detector.reset()._sources is None
 
 
 def test_a_bad_row_changes_no_state() -> None:
     detector = FITTED["norm_scaling"]
-    states: dict[str, Any] = {}
-    stream_by_source(detector, states, ROWS[:20], [1, 2] * 10)
+    states = SourceStates(detector)
+    states.stream(ROWS[:20], [1, 2] * 10)
     before = {name: copy.deepcopy(state) for name, state in states.items()}
     logits = ROWS.logits[:10].copy()
     logits[7, 3] = np.nan
     with pytest.raises(ns.InvalidInput, match=r"logits row 7 holds NaN in column 3"):
-        stream_by_source(detector, states, logits, [1, 2] * 5)
+        states.stream(logits, [1, 2] * 5)
     assert all(same_records(states[name], before[name]) for name in before)
-    scores = stream_by_source(detector, states, logits, [1, 2] * 5, on_invalid="skip")
+    scores = states.stream(logits, [1, 2] * 5, on_invalid="skip")
     assert np.flatnonzero(np.isnan(scores)).tolist() == [7]
+
+
+@pytest.mark.parametrize("in_memory", [2, 100])
+def test_a_row_that_is_too_large_changes_no_state(in_memory: int) -> None:
+    detector = copy.copy(FITTED["norm_scaling"])
+    detector._warns_of_far_rows = False
+    states, ids = SourceStates(detector, in_memory), np.arange(20) % 5
+    states.stream(ROWS[:20], ids)
+    before = {name: copy.deepcopy(state) for name, state in states.items()}
+    logits = ROWS.logits[:20].astype(np.float64)
+    logits[19, 3] = 1e200
+    with pytest.raises(ns.InvalidInput, match="logits"):
+        states.stream(logits, ids)
+    assert all(same_records(states[name], before[name]) for name in before)
+
+
+def test_sources_of_a_call_stay_in_memory_while_others_leave() -> None:
+    detector = FITTED["norm_scaling"]
+    states, kept = SourceStates(detector, 40), SourceStates(detector)
+    for ids in (np.arange(40), np.r_[2:40, 77], np.arange(120) % 60):
+        found, wanted = (one.stream(ROWS[: len(ids)], ids) for one in (states, kept))
+        np.testing.assert_array_equal(found, wanted)
+    assert list(states) == list(kept)
+
+
+def test_a_state_can_be_taken_out_and_put_back() -> None:
+    detector = FITTED["stream_aware"]
+    states, other = SourceStates(detector, 2), SourceStates(detector, 1)
+    states.stream(ROWS[:90], np.arange(90) % 3)
+    for name in states:
+        other[name] = states[name]
+    assert list(other) == ["0", "1", "2"]
+    assert all(same_records(states[name], other[name]) for name in states)
+    kept = states["1"]
+    del states["1"]
+    assert "1" not in states
+    assert len(states) == 2
+    states["1"] = kept
+    np.testing.assert_array_equal(states.stream(ROWS[:9], [1] * 9), other.stream(ROWS[:9], ["1"] * 9))
+    with pytest.raises(ns.InvalidInput, match=r"state\.totals must have the shape \(7,\)"):
+        states["1"] = kept._replace(totals=np.zeros(3))
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        np.array([7, -3, 7], np.int8),
+        np.array([7, 2**63 + 5, 7], np.uint64),
+        np.array(["b", "a", "b"]),
+        ["7", 3, 7],
+        [True, False, True],
+    ],
+)
+def test_names_of_sources(by: Any) -> None:
+    states = SourceStates(FITTED["norm_scaling"])
+    states.stream(ROWS[:3], by)
+    assert list(states) == sorted({str(one) for one in np.asarray(by, object).tolist()})
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_cadref_is_its_formula() -> None:
 
 def test_cadref_without_energy_or_features() -> None:
     detector = ns.CADRef().fit(TRAIN)
-    detector.warns_of_far_rows = False
+    detector._warns_of_far_rows = False
     ordinary = detector.score(TEST).max()
     silent = ns.ModelOutputs(TEST.logits, features=np.zeros_like(TEST.features))
     low = ns.ModelOutputs(TEST.logits - 100.0, features=TEST.features)  # the energy is negative: no sign may flip
@@ -88,4 +88,4 @@ def test_core_is_the_energy_where_the_weights_span_everything() -> None:
 def test_parts_of_two_networks_are_refused(name: str) -> None:
     other = TRAIN.replace(head=(WEIGHT + 1.0, BIAS))
     with pytest.raises(ns.InvalidInput, match="the same head"):
-        ns.make_detector(name).fit_chunks([TRAIN, other])
+        ns.make_detector(name)._fit_chunks([TRAIN, other])

@@ -51,4 +51,4 @@ def test_chunks_of_two_networks_are_refused() -> None:
     assert head is not None
     other = SAMPLE.train.replace(head=(head.weight * 2.0, head.bias))
     with pytest.raises(ns.InvalidInput, match="different networks"):
-        ns.DICE().fit_chunks([SAMPLE.train, other])
+        ns.DICE()._fit_chunks([SAMPLE.train, other])

@@ -84,7 +84,7 @@ def test_members_are_scaled_by_rows_that_they_have_not_seen(name: str) -> None:
     order = np.random.default_rng(0).permutation(len(sample.train))
     turned = ns.make_detector(name).fit(sample.train[order])
     np.testing.assert_allclose(turned.score(sample.test), whole.score(sample.test), rtol=1e-8, atol=1e-8)
-    if whole.why_all_rows():
+    if whole._why_all_rows():
         return
     fit = PartialFit(ns.make_detector(name))
     done = False

@@ -48,7 +48,7 @@ def test_one_huge_logit_is_not_the_most_familiar_input(name: str) -> None:
     assert flags[7]
     alone = SAMPLE.test[7:8].replace(logits=rows[7:8])
     scores = np.array([-1e30])
-    assert detector.decide(scores, alone).tolist() == [True], "a row alone is flagged, too"
+    assert detector.predict(alone, scores=scores).tolist() == [True], "a row alone is flagged, too"
 
 
 def test_noise_of_another_scale_is_noticed() -> None:
@@ -64,7 +64,7 @@ def test_honest_rows_and_ordinary_ood_are_not_far_outside(n_train: int) -> None:
     detector: Any = ns.NormScaling().fit(SAMPLE.train[rows])
     for outputs in (SAMPLE.train, SAMPLE.test, *SAMPLE.ood.values()):
         detector.score(outputs)  # warnings are errors here
-        assert not detector.baseline_.far_outside(outputs.logits).any()
+        assert not detector._baseline.far_outside(outputs.logits).any()
 
 
 def test_extremes_merge_and_are_stored() -> None:

@@ -39,7 +39,7 @@ def test_scores_are_those_of_all_pairs(n: int, k: int) -> None:
 
 def test_a_bank_smaller_than_k_uses_its_last_row() -> None:
     bank, queries = rows(9), rows(5, seed=1)
-    np.testing.assert_allclose(KNN().fit(bank).score(queries), slow(bank, queries, 9), rtol=1e-12)
+    np.testing.assert_allclose(KNN(k=50).fit(bank).score(queries), slow(bank, queries, 9), rtol=1e-12)
 
 
 def test_planted_distances() -> None:
@@ -141,3 +141,12 @@ def test_parameters_are_checked() -> None:
     for wrong in (0, -1, 2.5, True, "x"):
         with pytest.raises(ns.InvalidInput, match="k must be a whole number >= 1"):
             KNN(k=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "k"), ((30, 1), (120, 4), (4000, 50)))
+def test_by_default_a_tenth_of_the_rows_of_a_class_are_neighbours(n: int, k: int) -> None:
+    rng = np.random.default_rng(5)
+    logits = np.eye(3)[np.arange(n) % 3]
+    train = ns.ModelOutputs(logits, features=rng.normal(size=(n, 4)))
+    test = ns.ModelOutputs(features=rng.normal(size=(20, 4)))
+    assert np.array_equal(ns.KNN().fit(train).score(test), ns.KNN(k=k).fit(train).score(test))

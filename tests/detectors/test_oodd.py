@@ -82,9 +82,9 @@ def test_the_bank_takes_the_surest_rows_of_every_class() -> None:
 def test_a_bad_row_leaves_the_dictionary_alone() -> None:
     detector = ns.OODD().fit(network(50, 0))
     detector.stream(network(20, 1).features)
-    kept = detector.pack()
+    kept = detector._pack()
     bad = network(20, 2).features.copy()
     bad[4, 1] = np.inf
     with pytest.raises(ns.InvalidInput, match="features row 4"):
         detector.stream(bad)
-    assert detector.pack() == kept
+    assert detector._pack() == kept

@@ -16,7 +16,7 @@ from normscale.detectors.registry import list_detectors, make_detector
 from normscale.state import record_arrays
 
 MADE = {name: make_detector(name) for name in list_detectors()}
-MERGED = [name for name, detector in MADE.items() if not detector.why_all_rows()]
+MERGED = [name for name, detector in MADE.items() if not detector._why_all_rows()]
 WHOLE = [name for name in MADE if name not in MERGED]
 
 
@@ -55,15 +55,15 @@ def test_parts_make_what_all_rows_make(name: str, dtype: Any) -> None:
     outputs = rows(400, dtype)
     whole = make_detector(name).fit(outputs)
     parts = fitted_in_parts(make_detector(name), outputs, [1, 130, 130, 399])  # single rows and an empty part
-    assert parts.widths_ == whole.widths_
+    assert parts._widths == whole._widths
     header, tensors = whole._stored()
     other_header, others = parts._stored()
     assert header == other_header
     assert tensors.keys() == others.keys()
-    assert whole.baseline_ is not None
-    assert parts.baseline_ is not None
-    assert np.array_equal(whole.baseline_.predicted, parts.baseline_.predicted)
-    for key, array in record_arrays({"baseline": whole.baseline_}).items():
+    assert whole._baseline is not None
+    assert parts._baseline is not None
+    assert np.array_equal(whole._baseline.predicted, parts._baseline.predicted)
+    for key, array in record_arrays({"baseline": whole._baseline}).items():
         np.testing.assert_allclose(others[key], array, rtol=1e-12, atol=1e-12)
     fresh = rows(50, seed=1)
     np.testing.assert_allclose(parts.score(fresh), whole.score(fresh), rtol=1e-9, atol=1e-9)
@@ -125,12 +125,12 @@ def test_parts_without_rows_or_of_other_widths() -> None:
 
 def test_a_fit_that_fails_leaves_the_detector_as_it_was() -> None:
     detector = ns.NormScaling().fit(np.eye(3))
-    before = detector.pack()
+    before = detector._pack()
     fit = PartialFit(detector)
     fit.partial([ns.ModelOutputs(np.arange(12.0).reshape(3, 4))])
     with pytest.raises(ns.InvalidInput):
         fit.partial([ns.ModelOutputs([[np.nan, 1.0]])])
-    assert detector.pack() == before
+    assert detector._pack() == before
 
 
 def test_partials_are_not_changed_by_merging() -> None:

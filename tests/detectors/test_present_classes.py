@@ -88,7 +88,7 @@ def test_where_all_classes_are_shown_nothing_changes() -> None:
 
 def test_present_classes_are_saved_streamed_and_offers_its_formula(tmp_path: Path) -> None:
     detector = ns.PresentClasses().fit(rows(3000, 0))
-    formula = detector.formula()
+    formula = detector._formula()
     assert formula is not None
     scaled = (rows(200, 4) - formula.shift) * formula.factor
     np.testing.assert_allclose(detector.score(rows(200, 4)), ns.msp_score(scaled), rtol=1e-9, atol=1e-9)
@@ -102,9 +102,9 @@ def test_present_classes_are_saved_streamed_and_offers_its_formula(tmp_path: Pat
 def test_centred_scores_are_those_of_rows_less_their_mean(score: str) -> None:
     train, test = rows(300, 0), rows(40, 1) + np.linspace(-50.0, 50.0, 40)[:, None]
     detector = ns.make_detector(f"centred+{score}")
-    detector.warns_of_far_rows = False
+    detector._warns_of_far_rows = False
     by_hand = ns.make_detector(score)
-    if detector.needs_fit:
+    if detector._needs_fit:
         detector.fit(train)
         by_hand.fit(train - train.mean(axis=1, keepdims=True))
     expected = by_hand.score(test - test.mean(axis=1, keepdims=True))

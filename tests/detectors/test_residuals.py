@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,9 +27,9 @@ def with_logits(features: np.ndarray) -> ns.ModelOutputs:
     return ns.ModelOutputs(features @ HEAD[0].T + HEAD[1], features, head=HEAD)
 
 
-def slow_residuals(train: np.ndarray, rows: np.ndarray, kept: int) -> np.ndarray:
+def slow_residuals(train: np.ndarray, rows: np.ndarray, kept: int, head: Any = HEAD) -> np.ndarray:
     """What a projection onto the ``kept`` main directions leaves, row by row."""
-    origin = np.linalg.lstsq(HEAD[0], -HEAD[1], rcond=None)[0]
+    origin = np.linalg.lstsq(head[0], -head[1], rcond=None)[0]
     _, _, axes = np.linalg.svd(train - origin)  # of the rows themselves: no second moment
     lengths = []
     for row in rows:
@@ -46,14 +48,24 @@ def test_residuals_are_what_projections_leave(kept: int) -> None:
 
 
 @pytest.mark.parametrize("kept", (None, 4, 11))
-def test_vim_is_the_formula_of_the_paper(kept: int | None) -> None:
+def test_vim_is_the_formula_of_the_paper_on_centred_logits_and_head(kept: int | None) -> None:
     train, test = outputs(300), outputs(40, 1)
-    alpha = np.mean([max(z) for z in train.logits]) / slow_residuals(train.features, train.features, kept or 6).mean()
-    energies = np.array([np.log(sum(np.exp(value) for value in z)) for z in test.logits])
-    expected = alpha * slow_residuals(train.features, test.features, kept or 6) - energies
+    head = HEAD[0] - HEAD[0].mean(axis=0), HEAD[1] - HEAD[1].mean()
+    largest = np.mean([max(z) - sum(z) / len(z) for z in train.logits])
+    alpha = largest / slow_residuals(train.features, train.features, kept or 6, head).mean()
+    energies = np.array([np.log(sum(np.exp(value) for value in z)) - sum(z) / len(z) for z in test.logits])
+    expected = alpha * slow_residuals(train.features, test.features, kept or 6, head) - energies
     detector = ViM(kept).fit(train)
     assert detector.fitted_.alpha == pytest.approx(alpha, rel=1e-9)
-    np.testing.assert_allclose(detector.score(test), expected, rtol=1e-8)
+    np.testing.assert_allclose(detector.score(test), expected, rtol=1e-7)
+
+
+def test_what_softmax_cannot_see_changes_nothing_in_vim() -> None:
+    train, test = outputs(300), outputs(40, 1)
+    expected = ViM().fit(train).score(test)
+    added = np.random.default_rng(2).normal(0.0, 30.0, (len(test), 1))
+    assert np.allclose(ViM().fit(train).score(test.replace(logits=test.logits + added)), expected)
+    np.testing.assert_allclose(ns.make_detector("centred+vim").fit(train).score(test), expected, rtol=1e-7)
 
 
 def test_a_step_out_of_the_principal_space_is_measured() -> None:

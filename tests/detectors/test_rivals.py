@@ -138,7 +138,7 @@ def test_layers_are_joined_in_deviations_over_the_training_rows() -> None:
         expected += oracles.mahalanobis(train.array(name), train.labels, test.array(name)) / own.std() / 2
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-9)
     assert detector.reads == ("layer1", "features")
-    assert detector.formula() is None
+    assert detector._formula() is None
     fixed = ns.Mahalanobis(layers="layer1,features", shrinkage=0.0, weights=[0.0, 1.0]).fit(train)
     np.testing.assert_allclose(fixed.score(test), ns.Mahalanobis(shrinkage=0.0).fit(train).score(test), rtol=1e-12)
 

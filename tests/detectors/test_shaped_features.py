@@ -34,7 +34,7 @@ def test_vra_cuts_on_both_sides() -> None:
         expected.append(-max(WEIGHT @ cut + BIAS))
     detector = ns.VRA("max_logit", lower=55.0, upper=90.0).fit(TRAIN)
     np.testing.assert_allclose(detector.score(TEST), expected, rtol=1e-12)
-    assert detector.formula() is None
+    assert detector._formula() is None
     with pytest.raises(ns.InvalidInput, match="lower must be below upper"):
         ns.VRA(lower=90.0, upper=90.0)
 
@@ -74,7 +74,7 @@ def test_lts_scales_logits_by_the_square() -> None:
         largest = sorted(f)[-2:]  # the largest 5 % of 40
         expected.append(-math.log(sum(math.exp((sum(f) / sum(largest)) ** 2 * v) for v in z - 0.0)))
     detector = ns.LTS()
-    assert not detector.needs_fit
+    assert not detector._needs_fit
     small = ns.ModelOutputs(TEST.logits, features=TEST.features)
     np.testing.assert_allclose(detector.score(small), expected, rtol=1e-12)
     mixed = ns.ModelOutputs([[1.0, 0.0]] * 2, features=[[-5.0, 1.0], [-3.0, -1.0]])

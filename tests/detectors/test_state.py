@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -70,10 +70,8 @@ def test_the_detector_of_the_house_s_own_example_passes() -> None:
     class FeatureNorm(ns.Detector):
         """Minus the length of the features."""
 
-        name, title, paper = "feature_norm", "Feature norm", "an example"
-        reads = ("features",)
-        parameters: ClassVar = {"order": "of the norm"}
-        needs_fit = False
+        name, reads, reads_in_fit = "feature_norm", ("features",), None
+        about = ns.About("Feature norm", "an example", parameters={"order": "of the norm"})
 
         def __init__(self, order: float = 2.0) -> None:
             self.order = order
@@ -89,7 +87,7 @@ def test_the_detector_of_the_house_s_own_example_passes() -> None:
 @pytest.mark.parametrize("name", ns.list_detectors())
 def test_unknown_arguments_raise_and_signatures_are_right(name: str) -> None:
     cls = type(ns.make_detector(name))
-    assert list(inspect.signature(cls).parameters) == list(cls.parameters)
+    assert list(inspect.signature(cls).parameters) == list(cls.about.parameters)
     with pytest.raises(TypeError):
         cls(no_such_parameter=3)  # type: ignore[call-arg]
 
@@ -110,7 +108,7 @@ def test_clone_and_set_params(name: str) -> None:
 def test_set_params_forgets_what_was_learned() -> None:
     detector = ns.NormScaling().fit(SAMPLE.train)
     assert detector.set_params(temperature=2.0) is detector
-    assert (detector.temperature, detector.is_fitted) == (2.0, False)
+    assert (detector.temperature, detector._is_fitted) == (2.0, False)
     assert detector.__dict__.get("state_") is None
     with pytest.raises(ns.InvalidInput, match="norm_scaling has no parameter 'temprature'"):
         detector.set_params(temprature=1.0)

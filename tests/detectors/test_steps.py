@@ -38,7 +38,7 @@ def test_norm_scaling_takes_any_logit_score(kernels: _kernels.Backend, score: st
     """The fused kernels and the long way give what scoring the scaled logits gives, frozen and running."""
     train, test = SAMPLE.train, SAMPLE.test
     detector = ns.NormScaling(score=score)
-    if ns.make_detector(score).fitted_on == "validation":
+    if ns.make_detector(score).about.fitted_on == "validation":
         with pytest.raises(ns.InvalidInput, match="one fit cannot serve both"):
             detector.fit(train)
         return
@@ -77,7 +77,7 @@ def test_names_lead_back_to_themselves(name: str, tmp_path: Path) -> None:
     detector.save(tmp_path / "detector.safetensors")
     loaded = ns.load_detector(tmp_path / "detector.safetensors")
     assert loaded.name == name
-    assert loaded.settings == detector.settings
+    assert loaded._runs == detector._runs
     assert np.array_equal(loaded.score(SAMPLE.test), detector.score(SAMPLE.test))
 
 
@@ -137,8 +137,8 @@ def test_the_training_moments_are_stored_once(tmp_path: Path) -> None:
         "baseline.of_logits.m2", "baseline.of_logits.mean", "baseline.of_logits.weight", "baseline.predicted",
         "state.moments.m2", "state.moments.mean", "state.moments.weight", "state.training",
     ]  # fmt: skip
-    assert detector.baseline_ is not None
-    assert detector.training_ == detector.baseline_.moments
+    assert detector._baseline is not None
+    assert detector.training_ == detector._baseline.moments
 
 
 def test_parameters_of_a_joined_name_are_not_lost() -> None:
@@ -158,7 +158,7 @@ def test_a_score_that_does_not_read_what_the_step_passes_on_is_refused(name: str
 
 def test_labels_reach_the_scorer_in_fit_and_trouble_nobody_in_score() -> None:
     on_logits = ns.NormScaling(ns.Mahalanobis(layers="logits", shrinkage="oas")).fit(SAMPLE.train)
-    assert on_logits.needs_labels
+    assert on_logits._needs_labels
     assert np.isfinite(on_logits.score(SAMPLE.test)).all()
     foreign = ns.ModelOutputs(features=SAMPLE.test.features, labels=np.arange(len(SAMPLE.test)))
     assert len(ns.ReAct().fit(SAMPLE.train).score(foreign)) == len(foreign)

@@ -154,7 +154,7 @@ def test_the_formula_is_the_score(train: Any, mixed: Any) -> None:
         ratio = (x**2 - (x - place.ood_mean[own]) ** 2 * place.inverse_variance[own]).mean(axis=1)
         scores += np.maximum(0.0, place.trust[own] * (ratio - place.log_variance[own]))
         np.testing.assert_allclose(scores, detector.score(rows), rtol=1e-9, atol=1e-9)
-    assert ns.StreamAware("knn").fit(train).formula() is None
+    assert ns.StreamAware("knn").fit(train)._formula() is None
 
 
 def test_a_bad_row_in_any_array_leaves_the_state_alone(train: Any, mixed: Any) -> None:
@@ -162,13 +162,13 @@ def test_a_bad_row_in_any_array_leaves_the_state_alone(train: Any, mixed: Any) -
     for name in ("stream_aware+mahalanobis", "rtl+energy"):
         detector = ns.make_detector(name).fit(train)
         detector.stream(rows[:100])
-        kept = detector.pack()
+        kept = detector._pack()
         for array in ("logits", "features"):
             bad = rows.array(array).copy()
             bad[7, 2] = np.nan
             with pytest.raises(ns.InvalidInput, match="row 7"):
                 detector.stream(rows.replace(**{array: bad}))
-            assert detector.pack() == kept
+            assert detector._pack() == kept
             skipped = copy.copy(detector).stream(rows.replace(**{array: bad}), on_invalid="skip")
             assert np.flatnonzero(np.isnan(skipped)).tolist() == [7]
 

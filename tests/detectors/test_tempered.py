@@ -17,7 +17,7 @@ SAMPLE = ns.load_sample()
 def test_it_scores_the_divided_logits(score: str) -> None:
     train, test = SAMPLE.train.logits.astype(np.float64), SAMPLE.test.logits.astype(np.float64)
     detector = ns.make_detector(f"tempered+{score}", temperature=7.0).fit(train)
-    assert detector.needs_fit == ns.make_detector(score).needs_fit
+    assert detector._needs_fit == ns.make_detector(score)._needs_fit
     expected = ns.make_detector(score).fit(train / 7.0).score(test / 7.0)
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-12)
     np.testing.assert_allclose(detector.stream(test), expected, rtol=1e-12)
@@ -48,5 +48,5 @@ def test_a_high_temperature_sees_all_logits() -> None:
 
 def test_labels_reach_the_scorer() -> None:
     detector = ns.Tempered(ns.Mahalanobis(layers="logits", shrinkage="oas")).fit(SAMPLE.train)
-    assert detector.needs_labels
+    assert detector._needs_labels
     assert np.isfinite(detector.score(SAMPLE.test)).all()

@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.base import Setting
 from normscale.detectors.registry import make_detector
 from our_detectors import OUR_DETECTORS
 
 UNLIKE_FROZEN = {"oodd"}
 """Its streamed score is another quantity than the one as fitted; `normscale fit` says so."""
-RUNNING = [
-    name for name in OUR_DETECTORS if Setting.STREAM in make_detector(name).settings and name not in UNLIKE_FROZEN
-]
+RUNNING = [name for name in OUR_DETECTORS if make_detector(name)._runs and name not in UNLIKE_FROZEN]
 SHUFFLES = 60
 
 
@@ -27,7 +24,7 @@ def flagged(detector: ns.Detector, rows: ns.ModelOutputs, shuffles: int = SHUFFL
     for seed in range(shuffles):
         stream = rows[np.random.default_rng(seed).permutation(len(rows))]
         fresh = copy.copy(detector)
-        found.append(fresh.decide(fresh.stream(stream), stream))
+        found.append(fresh.predict(stream, scores=fresh.stream(stream)))
     return np.array(found)
 
 

@@ -38,7 +38,7 @@ def test_mahalanobis_of_unit_rows_with_scikit_learns_covariance(n: int) -> None:
         warnings.simplefilter("ignore", ns.NumericalWarning)  # few rows a class
         detector = ns.make_detector("unit+mahalanobis").fit(train)
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-8)
-    assert detector.title == "Mahalanobis++"
+    assert detector.about.title == "Mahalanobis++"
 
 
 def test_short_features_are_no_longer_familiar() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,9 @@ from normscale import jobs
 from normscale.extraction import extract
 from normscale.extraction.to_tables import extract_to
 from program import normscale
+from small_network import NET
 
 need("pyarrow")
-
-NET = """
-import torch
-from torch import nn
-from normscale.extraction import preprocessing
-
-def net():
-    torch.manual_seed(0)
-    body = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    return nn.Sequential(*body, nn.Linear(8, 4)), preprocessing(12)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +60,8 @@ def test_pieces_are_kept_and_an_interrupted_run_goes_on(place: Path, tmp_path: P
     assert "going on: 2 of 3 pieces are there." in said
     assert (tmp_path / "out" / "part-000000.parquet").stat().st_mtime_ns == kept
     same(jobs.read(str(tmp_path / "out")), whole)
+    os.utime(place / "net.py", (1, 1))  # a new checkout of the same file is the same model
+    assert extract_to(model, data, str(tmp_path / "out"), **options).n_made == 0
     with pytest.raises(ns.InvalidInput, match="another job"):
         extract_to(model, f"{place}/test.npz", str(tmp_path / "out"), **options)
     one = extract_to(model, data, str(tmp_path / "out.safetensors"), **options)

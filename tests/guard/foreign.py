@@ -9,7 +9,7 @@ import numpy as np
 
 import normscale as ns
 from normscale._validate import FloatArray
-from normscale.detectors.base import Detector, Setting
+from normscale.detectors.base import About, Detector
 from normscale.detectors.registry import register
 from normscale.outputs import ModelOutputs
 from normscale.state import Numbers
@@ -20,7 +20,9 @@ class NearestNeighbour(Detector):
     """Distance of the features to the nearest training row."""
 
     name = "test_nearest_neighbour"
-    title = "Nearest neighbour"
+    about = About(
+        title="Nearest neighbour",
+    )
     reads = ("features",)
 
     class Fitted(NamedTuple):
@@ -44,8 +46,9 @@ class RunningNeighbour(NearestNeighbour):
     """The same, remembering the last 50 rows of its stream, too: what it knows depends on their order."""
 
     name = "test_running_neighbour"
-    title = "Running neighbour"
-    settings = (Setting.FROZEN, Setting.STREAM)
+    about = About(
+        title="Running neighbour",
+    )
 
     class State(NamedTuple):
         """The last rows of the stream."""

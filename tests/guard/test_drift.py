@@ -13,8 +13,7 @@ from guard.guards import detector, digits, guard, moments_of, one_class, sample,
 from normscale._kernels import BlockState
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
-from normscale.guard.drift import DriftMonitor, RecentRows
-from normscale.guard.guard_state import MinuteCounts
+from normscale.guard.drift import DriftMonitor, RecentRows, Seen
 from normscale.guard.judge import block_moments
 from normscale.guard.stored_state import Clock
 from normscale.moments import RunningMoments
@@ -162,35 +161,6 @@ def test_a_row_far_out_is_flagged_and_cannot_move_or_freeze_anything() -> None:
     np.testing.assert_allclose(mine.std, theirs.std, rtol=1e-12)
 
 
-def test_a_cap_bounds_what_a_client_can_weigh_in_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = guard(policy=Policy(client_cap=50))
-    time = 6000.0
-    monkeypatch.setattr(Clock, "now", lambda self: time)
-    assert send(on, digits(30), client="a").taken_in == 30
-    verdict = send(on, digits(30, seed=1), client="a")
-    assert (verdict.taken_in, verdict.mode) == (20, "running")
-    assert send(on, digits(1), client="a").taken_in == 0
-    assert send(on, digits(1), client="a/another source").taken_in == 0  # naming sources lifts no cap
-    assert send(on, digits(20), client="b/first").taken_in == 20
-    assert send(on, digits(20), client="b/second").taken_in == 20
-    assert (on.state.rows, on.state.kept_out, on.state.scored) == (90, 12, 102)
-    with on.store.transaction() as transaction:
-        assert {entry.details["cause"] for entry in transaction.entries_after(0) if entry.note} == {"cap"}
-    time = 6061.0
-    assert send(on, digits(60), client="a").taken_in == 50
-    twin = guard()
-    send(twin, digits(30))
-    expected = send(twin, digits(30, seed=1)[:20]).scores
-    assert verdict.scores[:20].tolist() == expected.tolist()
-
-
-def test_the_minute_counts_by_itself() -> None:
-    minute = MinuteCounts().at(60.0).after("a", 5).after("b", 7).at(62.0).after("a", 1)
-    assert (minute.number, minute.by_client) == (1, {"a": 6, "b": 7})
-    assert minute.at(119.0) is minute
-    assert minute.at(180.0).after("b", 2) == (3, {"b": 2})
-
-
 def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     on, time = guard(policy=Policy(on_drift="warn")), 1000.0
     monkeypatch.setattr(Clock, "now", lambda self: time)
@@ -209,7 +179,7 @@ def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_readings_equal_their_definitions() -> None:
     random = np.random.default_rng(0)
     policy = Policy(window=400.0, evidence=200.0)
-    reference = detector().baseline_
+    reference = detector()._baseline
     assert isinstance(reference, TrainingBaseline)
     rows = sample().train.logits
     assert reference.predicted.tolist() == np.bincount(rows.argmax(axis=1), minlength=8).tolist()
@@ -222,8 +192,7 @@ def test_readings_equal_their_definitions() -> None:
         block = random.normal(1.0, 2.0, (n, 8))
         counts = np.bincount(block.argmax(axis=1), minlength=8)
         alone = int((block[:, 0] > 2.0).sum())
-        monitor = monitor.after(block_moments(block), counts, policy.window)
-        monitor = monitor.after_answers(n, alone, alone, policy.window)
+        monitor = monitor.after(Seen(n, alone, alone, counts, block_moments(block)), policy.window)
         lately = lately * math.exp(-n / 250.0) + alone / n * 250.0 * (1.0 - math.exp(-n / 250.0))
         share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
         weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])
@@ -261,18 +230,18 @@ def test_a_thousand_classes_do_not_alarm_for_want_of_rows() -> None:
     train = random.normal(size=(4000, 1000))
     train[np.arange(4000), random.integers(0, 1000, 4000)] += 8.0
     made = ns.NormScaling().fit(train).set_threshold(train[:500])
-    drift = DriftMonitor(made.baseline_, Policy())
+    drift = DriftMonitor(made._baseline, Policy())
     monitor = RecentRows.empty(1000)
     for _ in range(30):
         counts = random.multinomial(100, share)
         block = BlockState(100.0, made.training_.mean, 100.0 * made.training_.variance)
-        monitor = monitor.after(block, counts, 1000.0).after_answers(100, 5, None, 1000.0)
+        monitor = monitor.after(Seen(100, 5, None, counts, block), 1000.0)
         assert not any(reading.alarming for reading in drift.readings(monitor))
 
 
 def test_a_guard_without_baseline_watches_the_flagged_share() -> None:
     made = detector()
-    made.baseline_ = None
+    made._baseline = None
     on = guard(made=made)
     verdict = send(on, sample().ood["uniform_noise"].logits)
     assert set(verdict.alarms) <= {"flagged", "stream_only_flags"}
@@ -289,3 +258,21 @@ def test_the_clock_never_goes_back() -> None:
     assert clock.now() == 2000.0
     clock.catch_up(10.0)
     assert clock.now() == 2000.0
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("norm_scaling", "this detector cannot follow it, and the detector file answers. Fit the default one"),
+        ("robust_norm_scaling", "start the guard with --expect unbalanced."),
+    ],
+)
+def test_an_alarm_of_an_unbalanced_stream_says_what_to_do(name: str, advice: str) -> None:
+    on = guard(made=detector(name))
+    for _ in range(8):
+        send(on, one_class(100))
+    (balance,) = [alarm.text for alarm in on.state.alarms if alarm.name == "class_balance"]
+    assert advice in balance
+    assert (on.mode == "frozen") == (name == "norm_scaling")
+    if on.state.frozen is not None:
+        assert advice in on.state.frozen.because

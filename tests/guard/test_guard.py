@@ -22,8 +22,16 @@ from normscale.errors import FileFormatError, InvalidInput, NotFitted, Numerical
 from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
 from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
+from normscale.guard.server.view import View
 from normscale.guard.stored_state import Clock, fingerprint
 from normscale.guard.stores.sqlite import SqliteStore
+
+
+def seen(on: Guard) -> dict[str, Any]:
+    """The recent past, as the page shows it."""
+    view = View()
+    view.feed(on.log())
+    return view.document(on.now)
 
 
 @given(cuts=st.lists(st.integers(1, 60), min_size=1, max_size=12), groups=st.integers(1, 4), wide=st.booleans())
@@ -52,9 +60,9 @@ def test_a_verdict_is_what_the_detector_says(name: str) -> None:
     twin = detector(name)
     expected = twin.stream(rows)
     np.testing.assert_allclose(verdict.scores, expected, rtol=1e-12, atol=1e-12)
-    assert verdict.is_ood.tolist() == twin.decide(expected, rows).tolist()
+    assert verdict.is_ood.tolist() == twin.predict(rows, scores=expected).tolist()
     assert verdict.predicted.tolist() == rows.argmax(axis=1).tolist()
-    assert verdict.mode == ("running" if twin.has_running_statistics else "static")
+    assert verdict.mode == ("running" if twin._runs else "static")
     assert (verdict.taken_in, verdict.rows) == (60, 60)
 
 
@@ -208,7 +216,7 @@ def test_a_group_that_breaks_half_way_leaves_no_trace(tmp_path: Path, monkeypatc
     with pytest.raises(RuntimeError):
         on.process([request(digits(3), "a"), request(digits(3), "b")])
     assert on.state is before
-    assert len(on.view.document(on.now)["recent"]["score"]) == 5
+    assert len(seen(on)["recent"]["score"]) == 5
     assert guard(tmp_path / "s", IGNORE).state.rows == 5
 
 
@@ -369,6 +377,6 @@ def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) ->
     parts = [digits(n, seed=n) for n in sizes]
     parts[1][4] = 1e6  # far out, so flagged and kept out
     on.process([request(part, client="a") for part in parts])
-    (flagged,) = on.view.document(on.now)["flagged"]
+    (flagged,) = seen(on)["flagged"]
     assert (flagged["row"], flagged["client"]) == (4, "a")
-    assert len(on.view.document(on.now)["recent"]["score"]) == min(sum(sizes) - 1, 48) + 1
+    assert len(seen(on)["recent"]["score"]) == min(sum(sizes) - 1, 48) + 1

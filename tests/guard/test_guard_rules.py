@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +14,8 @@ import pytest
 import normscale as ns
 from guard.guards import IGNORE, detector, digits, one_class, send
 from guard.guards import guard as opened
-from normscale.detectors.threshold import Threshold
-from normscale.errors import InvalidInput, StoreHeld, StoreUnavailable
-from normscale.guard import Policy, Request, open_guard
+from normscale.errors import StoreHeld, StoreUnavailable
+from normscale.guard import Policy, Request
 from normscale.guard.server.group_commit import GroupCommit
 
 ROBUST = "robust_norm_scaling"
@@ -77,7 +74,7 @@ def test_training_counts_as_many_rows_also_over_a_store_that_trusted(tmp_path: P
     weight = trusting.state.statistics.moments.weight
     trusting.store.close()
     careful = guard(tmp_path / "s")
-    moments, training = careful.state.statistics.moments, careful.detector.baseline_.moments
+    moments, training = careful.state.statistics.moments, careful.detector._baseline.moments
     assert weight < 1000.0 == moments.weight
     # The mean lies between training's and the stream's, by their weights.
     was = trusting.state.statistics.moments
@@ -92,34 +89,6 @@ def test_recent_rows_are_compared_from_the_row_that_the_policy_names() -> None:
     send(on, digits(1))
     assert "shift" in {reading.name for reading in on.readings()}
     on.store.close()
-
-
-def test_only_a_person_s_freeze_is_adopted(tmp_path: Path) -> None:
-    other = ns.NormScaling(temperature=2.0).fit(ns.load_sample().train).set_threshold(ns.load_sample().validation)
-    other.class_names = detector().class_names
-    for name, by_person in (("alarm", False), ("person", True)):
-        on = guard(tmp_path / name)
-        send(on, digits(300))
-        if by_person:
-            on.freeze("it is maintained", by="ann")
-        else:
-            frozen_by_one_class(on)
-        on.store.close()
-        adopted = open_guard(other, tmp_path / name, adopt=True)
-        assert (adopted.mode == "frozen") == by_person
-        assert adopted.adopted is not None
-        adopted.store.close()
-
-
-def test_a_threshold_that_flags_nothing_is_refused_at_the_start(tmp_path: Path) -> None:
-    made = detector()
-    made.threshold_ = Threshold(50.0)
-    with pytest.raises(InvalidInput, match="a threshold of 50 would flag nothing"):
-        open_guard(made, tmp_path / "s")
-    sample = ns.load_sample()
-    for name in ("energy", "msp", "knn", ROBUST):  # what rows gave is never refused
-        fitted = ns.make_detector(name).fit(sample.train).set_threshold(sample.validation, keep=1.0)
-        open_guard(fitted, ":memory:").store.close()
 
 
 def test_a_store_that_went_back_stays_refused_when_others_write_on(tmp_path: Path) -> None:
@@ -171,22 +140,6 @@ def test_a_guard_that_slept_while_others_wrote_goes_on(tmp_path: Path, monkeypat
     assert on.state.seq == 50
     on.store.close()
     other.store.close()
-
-
-def test_a_probe_wants_room_for_a_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on = guard(tmp_path / "s")
-    send(on, digits(5))
-    on.probe()
-    assert on.state_bytes > 500
-    for free, fits in ((16, False), (64 + 16, True)):
-        monkeypatch.setattr(os, "statvfs", lambda _, free=free: SimpleNamespace(f_bavail=free, f_frsize=1024))
-        if fits:
-            on.probe()
-            continue
-        with pytest.raises(StoreUnavailable, match="16384 bytes left") as refused:
-            on.probe()
-        assert refused.value.full
-    on.store.close()
 
 
 def test_nobody_waits_twice_for_a_store_that_another_process_holds() -> None:

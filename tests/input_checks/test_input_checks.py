@@ -19,7 +19,8 @@ from normscale.input_checks.logits import (
     permuted_labels,
     squashed,
 )
-from normscale.input_checks.tables import RowSketch, class_order, in_class_order
+from normscale.input_checks.shared_rows import RowSketch
+from normscale.rows.columns import class_order, in_class_order
 
 
 def softmax(logits: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 from normscale import _kernels
 from normscale._kernels import reference
-from normscale.jobs.engines import Engine, open_engine
+from normscale.jobs.running import Engine, open_engine
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 WHY_SKIPPED = "Ray is not installed (pip install 'normscale[ray]'), so nothing is run on a cluster"
@@ -47,6 +47,7 @@ def ray_cluster() -> Iterator[Any]:
     if not HAS_RAY:
         pytest.skip(WHY_SKIPPED)
     more = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_raylet_start_wait_time_s": "120"}  # a busy machine takes its time
+    more["RAY_worker_niceness"] = "0"  # by default 15: beside other tests the workers would hardly run
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Ray's own
         for name, value in (ENVIRONMENT | more).items():

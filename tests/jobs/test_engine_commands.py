@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +16,19 @@ from typer.testing import CliRunner
 import normscale as ns
 from jobs.parts import bytes_of, logits_of, scores_of, write_folder, write_logits
 from normscale.cli import app
-from normscale.jobs import engines
-from normscale.jobs.engines import Engine
+from normscale.jobs import running
+from normscale.jobs.running import Engine, ThisProcess
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, local: Engine) -> Any:
     """A command with engines that are there already: starting one costs seconds."""
-    there: dict[str, Any] = {"local": local, "here": engines.ThisProcess()}
+    there: dict[str, Any] = {"local": local, "here": ThisProcess()}
     if "ray_engine" in request.fixturenames:
         there["ray"] = request.getfixturevalue("ray_engine")
     for engine in there.values():
         monkeypatch.setattr(engine, "close", lambda: None)
-    monkeypatch.setattr(engines, "_start", lambda name, workers, address: there[name])
+    monkeypatch.setattr(running, "_start", lambda name, workers, address: there[name])
 
     def invoke(*arguments: object, ok: bool = True) -> Any:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])
@@ -92,19 +94,35 @@ def test_a_dry_run_tells_pieces_bytes_and_memory_and_does_nothing(tmp_path: Path
     assert not (tmp_path / "a.safetensors").exists()
 
 
-def test_eval_on_an_engine_is_eval(tmp_path: Path, run: Any) -> None:
+@pytest.mark.parametrize("detector", ["energy", "auto"])
+def test_eval_on_an_engine_is_eval(tmp_path: Path, run: Any, detector: str) -> None:
     write_folder(tmp_path / "in")
     files = sorted((tmp_path / "in").glob("*.parquet"))
-    options = ("eval", "--id", files[0], "--ood", f"other={files[3]}", "--train", files[0], "-d", "energy", "-f", "csv")
+    options = ("eval", "--id", files[0], "--ood", f"other={files[3]}", "--train", files[0], "-d", detector, "-f", "csv")
     here = run(*options).stdout.splitlines()
     there = run(*options, "--engine", "local").stdout.splitlines()
     header = here[0].split(",")
     plain = [row for row in here[1:] if ",frozen," in row]
-    for name in ("auroc", "fpr95_out", "fpr95_in", "n_id", "n_ood"):
+    for name in ("method", "auroc", "fpr95_out", "fpr95_in", "n_id", "n_ood"):
         place = header.index(name)
         assert plain[0].split(",")[place] == there[1].split(",")[place], name
     with pytest.raises(ns.InvalidInput, match="in pieces, say which detectors to compare"):
         raise run("eval", "--id", files[0], "--ood", files[3], "--engine", "local", ok=False).exception
+
+
+def test_a_pipe_is_not_read_in_pieces(tmp_path: Path, run: Any) -> None:
+    ns.Energy().fit(logits_of(20)).save(tmp_path / "a.safetensors")
+    os.mkfifo(tmp_path / "pipe")
+    np.save(tmp_path / "rows.npy", logits_of(20))
+    for command in (("score", tmp_path / "a.safetensors"), ("fit", "-d", "energy")):
+        data = (tmp_path / "rows.npy").read_bytes()
+        writer = threading.Thread(target=lambda data=data: (tmp_path / "pipe").write_bytes(data))
+        writer.start()
+        words = [*command, tmp_path / "pipe", "--engine", "local", "-o"]
+        output = tmp_path / ("out" if command[0] == "score" else "b.safetensors")
+        with pytest.raises(ns.InvalidInput, match="cannot be read in pieces"):
+            raise run(*words, output, ok=False).exception
+        writer.join()
 
 
 def test_eval_of_several_files_with_bad_rows(tmp_path: Path, run: Any) -> None:
@@ -137,18 +155,24 @@ def test_eval_and_stress_read_several_files_as_one_table(
     given += ["--train", files[0], "--train", files[3], "--ood", f"far={tmp_path}/in/[03].parquet"]
     seen: list[Any] = []
 
+    def keep_train(train: Any) -> dict[str, Any]:
+        seen.append(train)
+        return {}
+
     def keep(*arguments: Any, **options: Any) -> None:
-        seen[:] = arguments if len(arguments) > 2 else (None, options["train"], *arguments)
+        seen.extend(arguments[1:3] if len(arguments) > 2 else (options["train"], *arguments))
         raise ns.InvalidInput("that is enough.")
 
     for command, function in {
         "eval": "bench.experiments.comparison.compare_with",
-        "stress": "cli.stress.stress_preset",
+        "stress": "cli.stress.stress_with_alarms",
     }.items():
+        seen.clear()
         monkeypatch.setattr(f"normscale.{function}", keep)
+        monkeypatch.setattr("normscale.cli.stress.own_methods", keep_train)
         with pytest.raises(ns.InvalidInput, match="that is enough"):
             raise run(command, *given, ok=False).exception
-        _, train, id_test, ood_sets = seen
+        train, id_test, ood_sets = seen
         np.testing.assert_array_equal(train.logits, np.delete(rows, 450, axis=0))
         np.testing.assert_array_equal(id_test.logits, rows)
         assert {name: len(outputs) for name, outputs in ood_sets.items()} == {"far": 1150}
@@ -185,18 +209,14 @@ def test_scores_of_many_files_on_standard_output(tmp_path: Path, run: Any) -> No
     ("arguments", "sentence"),
     [
         (("score", "{saved}", "{folder}", "--engine", "local"), "into a folder, one file a piece; add --output FOLDER"),
-        (("score", "{saved}", "sample:test", "--engine", "local", "-o", "{folder}/out"), "cannot be read in pieces"),
         (("score", "{saved}", "{folder}/0.parquet", "--address", "auto", "-o", "{folder}/out"), "of a Ray cluster"),
         (("fit", "{folder}", "-o", "{saved}", "-d", "react+energy", "--memory", "1kB"), "reads features"),
         (("fit", "{folder}", "-o", "{saved}", "--memory", "1kB"), "robust_norm_scaling reads the rows more than once"),
         (("fit", "{folder}", "-o", "{saved}", "--memory", "much"), "such as 500MB or 8GiB; got 'much'"),
-        (("fit", "sample:train", "-o", "{saved}", "-d", "energy", "--engine", "local"), "sample:train cannot be read"),
         (("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "msp", "--address", "auto"), "of a Ray cluster"),
         (("eval", "--id", "{folder}", "--ood", "{folder}", "--piece-rows", "9"), "say which detectors to compare"),
-        (
-            ("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "auto", "--engine", "local"),
-            "rows that are in memory",
-        ),
+        (("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "auto", "--engine", "local"), "give --train"),
+        (("eval", "--id", "{folder}", "--ood", "{folder}", "-d", "msp", "--memory", "1kB"), "pieces: --engine local"),
         (
             ("eval", "--id", "{folder}", "--ood", "{folder}", "--ood", "in={folder}", "--engine", "local"),
             "another table is called 'in'",

@@ -14,7 +14,7 @@ import pytest
 import normscale as ns
 from jobs.parts import bytes_of, killer, logits_of, worker_ids, write_logits
 from normscale import jobs
-from normscale.jobs.engines import Engine, EngineFailed
+from normscale.jobs.running import Engine, EngineFailed
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*matched by name:normscale.NumericalWarning"),
@@ -56,9 +56,9 @@ def test_workers_killed_in_both_passes(
 
 def test_workers_killed_in_a_fit(many: tuple[Path, ns.NormScaling, dict[str, bytes]], engine: Engine) -> None:
     folder, _, _ = many
-    wanted = jobs.fit(folder, "norm_scaling", engine=engine, piece_rows=4000).detector.pack()
+    wanted = jobs.fit(folder, "norm_scaling", engine=engine, piece_rows=4000).detector._pack()
     tick, killed = killer(engine, {"fitting norm_scaling": 2})
-    assert jobs.fit(folder, "norm_scaling", engine=engine, piece_rows=4000, tick=tick).detector.pack() == wanted
+    assert jobs.fit(folder, "norm_scaling", engine=engine, piece_rows=4000, tick=tick).detector._pack() == wanted
     assert killed
 
 
@@ -165,6 +165,6 @@ def _exit_at_once(os: Any) -> Any:
 
 
 def test_workers_of_another_version_are_refused(local: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscale.jobs.engines.__version__", "0.0.1")
+    monkeypatch.setattr("normscale.jobs.local_engine.__version__", "0.0.1")
     with pytest.raises(EngineFailed, match=r"the job was started by 0\.0\.1; install the same everywhere"):
         list(local.map(_add, 1, [1]))

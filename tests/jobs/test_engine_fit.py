@@ -18,7 +18,7 @@ from jobs.conftest import HAS_RAY, WHY_SKIPPED
 from jobs.parts import logits_of, write_folder, write_logits
 from normscale import jobs
 from normscale.detectors.registry import make_detector
-from normscale.jobs.engines import Engine, EngineFailed
+from normscale.jobs.running import Engine, EngineFailed
 from normscale.rows.formats import parquet
 from our_detectors import OUR_DETECTORS
 
@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*no more than chance:normscale.NumericalWarning"),  # labels that mean nothing
 ]
 
-MERGED = [name for name in OUR_DETECTORS if not make_detector(name).why_all_rows()]
+MERGED = [name for name in OUR_DETECTORS if not make_detector(name)._why_all_rows()]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_every_engine_gives_the_same_bits(
 ) -> None:
     folder, _ = everything
     here, there = (jobs.fit(folder, name, engine=engine, piece_rows=80) for engine in (local, ray_engine))
-    assert here.detector.pack() == there.detector.pack()
+    assert here.detector._pack() == there.detector._pack()
 
 
 @pytest.mark.parametrize("name", MERGED)
@@ -67,15 +67,15 @@ def test_it_is_the_fit_of_all_rows(name: str, everything: tuple[Path, ns.ModelOu
     assert result.n_rows == len(outputs)
     whole = make_detector(name).fit(outputs)
     np.testing.assert_allclose(result.detector.score(outputs), whole.score(outputs), rtol=1e-9, atol=1e-9)
-    assert result.detector.baseline_ is not None
-    assert whole.baseline_ is not None
-    np.testing.assert_array_equal(result.detector.baseline_.predicted, whole.baseline_.predicted)
+    assert result.detector._baseline is not None
+    assert whole._baseline is not None
+    np.testing.assert_array_equal(result.detector._baseline.predicted, whole._baseline.predicted)
 
 
 def test_the_number_of_workers_makes_no_difference(tmp_path: Path, local: Engine) -> None:
     write_folder(tmp_path / "in")
-    alone = jobs.fit(tmp_path / "in", "norm_scaling", workers=1, piece_rows=100).detector.pack()
-    assert jobs.fit(tmp_path / "in", "norm_scaling", engine=local, piece_rows=100).detector.pack() == alone
+    alone = jobs.fit(tmp_path / "in", "norm_scaling", workers=1, piece_rows=100).detector._pack()
+    assert jobs.fit(tmp_path / "in", "norm_scaling", engine=local, piece_rows=100).detector._pack() == alone
 
 
 @pytest.mark.parametrize("name", [None, "norm_scaling", "knn", "standardised_max_logit"])
@@ -90,7 +90,7 @@ def test_rows_in_one_file_or_in_many_give_the_same_file(
     if piece_rows < len(outputs):
         options["engine"] = local
     one, many, there = (
-        jobs.fit(paths, name, **options).detector.pack() for paths in (tmp_path / "one.parquet", files, str(folder))
+        jobs.fit(paths, name, **options).detector._pack() for paths in (tmp_path / "one.parquet", files, str(folder))
     )
     assert one == many == there
 
@@ -103,7 +103,7 @@ def test_what_must_see_all_rows_gets_them_within_a_bound_of_memory(
     np.testing.assert_allclose(found.score(outputs), make_detector("react").fit(outputs).score(outputs), rtol=1e-9)
     sentence = (
         r"react must see all rows at once \(it learns percentiles.*\): they take 18kB of memory, and the bound is "
-        r"5kB \(as given\)\. Pass memory='18kB' or more, give a sample of the rows, or choose"
+        r"5kB \(as given\)\. Pass memory='18kB' or more, or give a sample of the rows, or choose"
     )
     with pytest.raises(ns.InvalidInput, match=sentence):
         jobs.fit(folder, "react", memory="5 kB")
@@ -138,7 +138,7 @@ def test_auto_chooses_by_all_files(everything: tuple[Path, ns.ModelOutputs]) -> 
     folder, _ = everything
     found = jobs.fit(folder, "auto").detector
     assert found.name == "stream_aware+ensemble"
-    assert found.reason == "the default: there are logits, features and the head"
+    assert found.about.reason == "the default: there are logits, features and the head"
 
 
 def test_probabilities_and_a_threshold_over_many_files(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_bad_rows_are_named_or_skipped_and_listed(tmp_path: Path, engine: Engine
     detector = ns.NormScaling()
     with pytest.raises(ns.InvalidInput, match=r"b\.parquet: row (120|299) holds (NaN|infinity) in column . of logits"):
         jobs.fit(tmp_path, detector, engine=engine, piece_rows=100)
-    assert not detector.is_fitted
+    assert not detector._is_fitted
     result = jobs.fit(tmp_path, detector, engine=engine, piece_rows=100, on_invalid="skip")
     where = str(tmp_path / "b.parquet")
     assert result.skipped == jobs.Skipped(2, ((where, 120), (where, 299)))
@@ -240,3 +240,14 @@ def test_lists_of_numbers_are_arrays_too(tmp_path: Path, local: Engine) -> None:
         pq.write_table(pa.table({"logits": list(rows[45 * number : 45 * number + 45])}), tmp_path / f"{number}.parquet")
     found = jobs.fit(tmp_path, "norm_scaling", engine=local).detector
     np.testing.assert_allclose(found.score(rows), ns.NormScaling().fit(rows).score(rows), rtol=1e-11)
+
+
+def test_the_default_of_one_file_here_is_that_of_many_on_ray(
+    everything: tuple[Path, ns.ModelOutputs], local: Engine, ray_engine: Engine, tmp_path: Path
+) -> None:
+    folder, outputs = everything
+    ns.write_table(tmp_path / "one.parquet", outputs)
+    options: dict[str, Any] = {"piece_rows": 170, "say": lambda _: None}
+    one = jobs.fit(tmp_path / "one.parquet", engine=local, **options).detector
+    many = jobs.fit(sorted(folder.glob("*.parquet")), engine=ray_engine, **options).detector
+    assert one._pack() == many._pack()

@@ -13,9 +13,8 @@ import pytest
 
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
-from normscale.jobs.engines import merged_in_order
-from normscale.jobs.options import PIECE_ROWS
-from normscale.jobs.pieces import Layout, Piece, read_piece
+from normscale.jobs.pieces import Layout, Piece
+from normscale.jobs.running import PIECE_ROWS, merged_in_order
 from normscale.jobs.sources import RowSource
 from normscale.rows import find_files
 
@@ -24,11 +23,12 @@ class Plan(NamedTuple):
     layout: Layout
     pieces: list[Piece]
     n_empty: int
+    source: RowSource
 
 
 def plan_pieces(paths: Any, names: list[str] | None = None, *, piece_rows: int = PIECE_ROWS, **options: Any) -> Plan:
     source = RowSource(paths, names, **options)
-    return Plan(source.layout, source.file_pieces(piece_rows), source.n_empty)
+    return Plan(source.layout, source.file_pieces(piece_rows), source.n_empty, source)
 
 
 def names(files: object) -> list[str]:
@@ -64,10 +64,10 @@ def test_pieces_cover_all_rows_once_in_the_order_of_the_first_file(tmp_path: Pat
     rows = write_folder(tmp_path / "in")
     plan = plan_pieces(tmp_path / "in", ["logits"], piece_rows=250)
     assert [piece.n_rows for piece in plan.pieces] == [200, 250, 1, 200, 200, 200, 100]
-    assert [piece.spans[0].first_row for piece in plan.pieces] == [0, 200, 0, 0, 200, 400, 600]
+    assert [(piece.spans[0].rows or range(1)).start for piece in plan.pieces] == [0, 200, 0, 0, 200, 400, 600]
     assert [piece.number for piece in plan.pieces] == list(range(7))
     assert plan.n_empty == 1
-    chunks = [chunk for piece in plan.pieces for chunk in read_piece(piece, plan.layout)]
+    chunks = [chunk for piece in plan.pieces for chunk in plan.source.chunks(piece)]
     read = [chunk.outputs.logits.astype(np.float64) for chunk in chunks]
     np.testing.assert_array_equal(np.concatenate(read), rows)
     whole = plan_pieces(tmp_path / "in", piece_rows=10**9).pieces
@@ -85,7 +85,7 @@ def test_pieces_of_rows_are_the_same_whatever_files_the_rows_are_in(tmp_path: Pa
         pieces = source.row_pieces(piece_rows)
         assert [piece.n_rows for piece in pieces] == [len(rows[a : a + piece_rows]) for a in range(0, 1151, piece_rows)]
         for piece in pieces[:: max(1, len(pieces) // 7)]:
-            read = [chunk.outputs.logits for chunk in read_piece(piece, source.layout)]
+            read = [chunk.outputs.logits for chunk in source.chunks(piece)]
             start = piece.number * piece_rows
             np.testing.assert_array_equal(np.concatenate(read), rows[start : start + piece_rows])
 
@@ -107,7 +107,7 @@ def test_other_formats_are_a_piece_each(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("logit_0,logit_1,logit_2,logit_3,logit_4\n" + "1,2,3,4,5\n" * 3)
     plan = plan_pieces(tmp_path)
     assert [piece.n_rows for piece in plan.pieces] == [20, 20, None]
-    assert sum(len(chunk.outputs) for piece in plan.pieces for chunk in read_piece(piece, plan.layout)) == 43
+    assert sum(len(chunk.outputs) for piece in plan.pieces for chunk in plan.source.chunks(piece)) == 43
 
 
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_columns_are_matched_by_the_names_of_the_classes(tmp_path: Path) -> None
         places = [4, 2, 0, 1, 3] if wanted is None else [2, 1, 0]
         assert plan.layout.class_names == tuple(f"c{i}" for i in places)
         for piece, own in zip(plan.pieces, ([4, 2, 0, 1, 3], [1, 0, 2, 4, 3], [3, 2, 1, 0, 4]), strict=True):
-            ((chunk, _, _),) = read_piece(piece, plan.layout)
+            ((chunk, _, _),) = plan.source.chunks(piece)
             np.testing.assert_array_equal(chunk.logits, rows[:, places])
             assert chunk.labels is not None  # a label is the number of a column of its file
             turned = [places.index(own[label]) if own[label] in places else -1 for label in labels]
@@ -162,10 +162,10 @@ def test_empty_and_torn_and_changed_and_missing_files(tmp_path: Path) -> None:
     with pytest.raises(ns.FileFormatError, match="damaged"):
         plan_pieces(path)
     with pytest.raises(ns.FileFormatError, match="has changed since this job was planned"):
-        list(read_piece(plan.pieces[0], plan.layout))
+        list(plan.source.chunks(plan.pieces[0]))
     path.unlink()
     with pytest.raises(ns.FileFormatError, match="is gone since this job was planned"):
-        list(read_piece(plan.pieces[0], plan.layout))
+        list(plan.source.chunks(plan.pieces[0]))
 
 
 def test_damage_that_size_and_time_do_not_tell_is_found_by_checksums(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_damage_that_size_and_time_do_not_tell_is_found_by_checksums(tmp_path: P
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(ns.FileFormatError, match=r"(?i)checksum|crc"):
-        list(read_piece(plan.pieces[0], plan.layout))
+        list(plan.source.chunks(plan.pieces[0]))
 
 
 def shape(places: range) -> str:

@@ -19,8 +19,8 @@ import pytest
 import normscale as ns
 from jobs.parts import bytes_of, logits_of, write_folder
 from normscale import jobs
-from normscale.jobs.engines import Engine
 from normscale.jobs.job_folder import JobFolder
+from normscale.jobs.running import Engine
 from normscale.rows import find_files
 
 pytestmark = [
@@ -94,7 +94,7 @@ def test_the_same_bytes_as_from_here(
     system, _ = bucket
     out = f"s3://bucket/out-{type(engine).__name__}{options}"
     detector = jobs.fit(there + options, "norm_scaling", engine=engine, piece_rows=200).detector
-    assert detector.pack() == jobs.fit(folder, "norm_scaling", engine=engine, piece_rows=200).detector.pack()
+    assert detector._pack() == jobs.fit(folder, "norm_scaling", engine=engine, piece_rows=200).detector._pack()
     result = jobs.score(there + options, detector, out, stream=True, engine=engine, piece_rows=200)
     jobs.score(folder, detector, tmp_path / "out", stream=True, engine=engine, piece_rows=200)
     here = {name: data for name, data in bytes_of(tmp_path / "out").items() if name != "_job/plan.json"}

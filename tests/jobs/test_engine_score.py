@@ -6,7 +6,6 @@ import copy
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,7 +16,7 @@ from jobs.parts import CLASSES, bytes_of, logits_of, scores_of, write_features, 
 from normscale import jobs
 from normscale._lock import locked
 from normscale.detectors.threshold import Threshold
-from normscale.jobs.engines import Engine
+from normscale.jobs.running import Engine
 from running_norm import RunningNorm, Shifted
 
 pytestmark = [
@@ -38,7 +37,7 @@ def test_every_engine_writes_the_same_bytes(
     tmp_path: Path, fitted: ns.NormScaling, local: Engine, ray_engine: Engine, stream: bool
 ) -> None:
     rows = write_folder(tmp_path / "in")
-    before = fitted.pack()
+    before = fitted._pack()
     found = {}
     for name, engine in {"local": local, "ray": ray_engine}.items():
         result = jobs.score(tmp_path / "in", fitted, tmp_path / name, stream=stream, engine=engine, piece_rows=100)
@@ -56,7 +55,7 @@ def test_every_engine_writes_the_same_bytes(
     np.testing.assert_array_equal(table.column("predicted").to_numpy(), rows.argmax(axis=1))
     np.testing.assert_array_equal(table.column("is_ood").to_numpy(), scores > 0.5)
     assert result.n_flagged == int((scores > 0.5).sum())
-    assert fitted.pack() == before
+    assert fitted._pack() == before
     assert isinstance(result.detector, ns.NormScaling)
     assert result.detector.n_streamed_ == (1151 if stream else 0)
     np.testing.assert_allclose(result.detector.running_.mean, one_process.running_.mean, rtol=1e-12)
@@ -143,26 +142,6 @@ def test_what_depends_on_the_order_is_streamed_in_order_and_goes_on(tmp_path: Pa
         jobs.score(tmp_path / "in", unfitted, tmp_path / "more", engine=local)
 
 
-def test_a_chain_goes_on_behind_the_last_piece_that_is_whole(tmp_path: Path) -> None:
-    write_folder(tmp_path / "in")
-    robust = ns.RobustNormScaling().fit(logits_of(300))
-    seen: list[int] = []
-
-    def stop(progress: jobs.Progress) -> None:
-        seen.append(progress.pieces)
-        if len(seen) == 4:
-            raise KeyboardInterrupt
-
-    options: dict[str, Any] = {"stream": True, "piece_rows": 200}
-    with pytest.raises(KeyboardInterrupt):
-        jobs.score(tmp_path / "in", robust, tmp_path / "out", tick=stop, **options)
-    result = jobs.score(tmp_path / "in", robust, tmp_path / "out", tick=stop, **options)
-    assert result.n_done_before == 4
-    assert len(seen) == result.n_pieces
-    jobs.score(tmp_path / "in", robust, tmp_path / "at_once", **options)
-    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "at_once")
-
-
 def test_kept_columns_and_names_of_files_come_with_the_scores(tmp_path: Path, local: Engine) -> None:
     for day in (1, 2):
         (tmp_path / "in" / f"day={day}").mkdir(parents=True)
@@ -208,7 +187,7 @@ def test_a_rerun_does_what_is_missing(tmp_path: Path, fitted: ns.NormScaling, en
     third = run()
     assert third.n_done_before == 13
     assert third[1:4] == again[1:4] == first[1:4]
-    assert third.detector.pack() == first.detector.pack()
+    assert third.detector._pack() == first.detector._pack()
 
 
 def test_another_job_in_the_same_folder_is_refused(tmp_path: Path, fitted: ns.NormScaling, local: Engine) -> None:
@@ -358,36 +337,3 @@ def test_a_text_without_rows_has_a_part_without_rows(
     tables = [pq.read_table(part) for part in sorted((tmp_path / "out").glob("part-*"))]
     assert [table.num_rows for table in tables] == [20, 0]
     assert tables[0].schema.equals(tables[1].schema)
-
-
-@pytest.mark.parametrize("on_invalid", ["raise", "skip"])
-@pytest.mark.parametrize("name", ["norm_scaling", "stream_aware+energy"])
-def test_a_stream_for_every_source(tmp_path: Path, local: Engine, name: str, on_invalid: str) -> None:
-    rows = logits_of(600)
-    if on_invalid == "skip":
-        rows[[3, 400], 1] = np.nan
-    ids = np.array([f"camera {number}" for number in np.random.default_rng(0).integers(0, 9, 600)])
-    for number, part in enumerate((slice(0, 250), slice(250, 600))):
-        write_logits(tmp_path / f"{number}.parquet", rows[part], camera=ids[part])
-    detector = ns.make_detector(name).fit(logits_of(500, 9))
-    wanted = copy.copy(detector).stream(rows, by=ids, on_invalid=on_invalid)
-    files = [tmp_path / "0.parquet", tmp_path / "1.parquet"]
-    options: Any = {"stream": True, "by": "camera", "on_invalid": on_invalid}
-    jobs.score(files, detector, tmp_path / "all.parquet", **options)
-    table = pq.read_table(tmp_path / "all.parquet")
-    np.testing.assert_allclose(table.column("score").to_numpy(), wanted, rtol=1e-12, atol=1e-12)
-    assert table.column("camera").to_pylist() == ids.tolist()
-    first = jobs.score(files[:1], detector, tmp_path / "first", engine=local, piece_rows=100, **options)
-    first.detector.save(tmp_path / "moved.safetensors")
-    moved = ns.load_detector(tmp_path / "moved.safetensors")
-    jobs.score(files[1:], moved, tmp_path / "second", engine=local, piece_rows=100, **options)
-    found = np.concatenate([scores_of(tmp_path / "first"), scores_of(tmp_path / "second")])
-    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
-
-
-def test_sources_need_a_stream_and_their_column(tmp_path: Path, fitted: ns.NormScaling) -> None:
-    write_logits(tmp_path / "a.parquet", logits_of(5))
-    with pytest.raises(ns.InvalidInput, match="gives every source a stream; pass stream=True"):
-        jobs.score(tmp_path / "a.parquet", fitted, tmp_path / "b.csv", by="camera")
-    with pytest.raises(ns.InvalidInput, match="camera"):
-        jobs.score(tmp_path / "a.parquet", fitted, tmp_path / "b.csv", by="camera", stream=True)

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 import normscale as ns
 from normscale.cli import app
 from normscale.rows import TableReader, format_of, open_table, register_format
-from normscale.rows.chunks import Columns
-from normscale.rows.format import formats, unregister_format
-from normscale.rows.reader import Block
+from normscale.rows.files import formats, unregister_format
+from normscale.rows.reader import Block, Columns
 from normscale.rows.writing import GatheringSink
 
 MAGIC = b"HALVES1\n"

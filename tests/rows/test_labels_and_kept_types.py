@@ -182,10 +182,11 @@ def test_a_parquet_file_is_opened_once_by_a_reader(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(pq, "ParquetFile", watched)
     with open_table(tmp_path / "t.parquet") as reader:
-        assert [part.n_rows for part in reader.parts] == [4, 4, 1]
-        assert all(part.n_bytes for part in reader.parts)
+        assert reader.edges == [0, 4, 8, 9]
         assert len(reader.read()) == 9
         assert len(reader.read()) == 9
+        for rows in (range(4, 9), range(2, 6), range(9), range(8, 9)):
+            chunks = list(reader.blocks(rows))
+            assert [chunk.origin(0)[1] + row for chunk in chunks for row in range(len(chunk.outputs))] == list(rows)
+            assert [one for chunk in chunks for one in chunk.outputs.logits[:, 0].tolist()] == list(rows)
     assert len(opened) == 1
-    with open_table(tmp_path / "t.parquet", parts=range(1, 3)) as reader:
-        assert (reader.n_rows, reader.read().logits[:, 0].tolist()) == (5, [4.0, 5.0, 6.0, 7.0, 8.0])

@@ -19,13 +19,11 @@ end; also how far any one class's in-distribution rows moved before an alarm.
 
 Besides, for every detector:
 
-* *caps*: the attacker fills the minute's cap first, with harmful rows that the file itself flags;
 * *few rows*: rows just below the file's threshold that the running statistics flag, one by one until the guard
   freezes; and rows far out, among a few honest ones;
 * *one class*: the rows that harm the in-distribution rows of one class most;
 * *keep frozen*: the same rows whenever the guard runs: which share of the traffic keeps it frozen how long;
 * *flapping*: the same rows until an alarm, then none until it is over: how many messages that makes;
-* *cover traffic*: calm rows above a client's cap, to hide poison below it;
 * *benign streams*: nobody attacks, but the rows are sorted, unbalanced, stuck or scaled.
 
 All of it is in docs/results/guard-attacks.json, which grows line by line: cut off, the same command at the same commit
@@ -70,8 +68,6 @@ WARM, AFTER = 10_000, 2_000
 """Honest rows before the attack, and after it."""
 PARTS = (0.3, 0.6, 0.95)
 """Of a limit that the mixture is moved to."""
-CAP = 300
-"""Rows of a minute that are taken in, where a cap is attacked."""
 LONG = 20_000
 """Rows of a benign stream, and of an attack that counts messages or frozen rows."""
 REACH = 5.9
@@ -143,7 +139,7 @@ class Run:
         self.rows += len(rows)
         self.frozen_rows += len(rows) * self.frozen
         self.alarm_rows += len(rows) * bool(self.state.alarms)
-        for event, note in ruling.events:
+        for event, note, _ in ruling.log:
             self.messages += len(note["alarms"]) if event == "alarm" else event in ("freeze", "thaw")
         return ruling.verdict
 
@@ -317,7 +313,7 @@ def most_harmful_rows(case: Case, detector: Detector, goal: str, seed: int, vict
     harms = np.empty(len(candidates))
     for i, row in enumerate(candidates):
         twin = copy.copy(detector)
-        twin.warns_of_far_rows = False
+        twin._warns_of_far_rows = False
         twin.stream(np.concatenate([cover, np.repeat(row[None], 60, axis=0)])[random.permutation(120)])
         harms[i] = twin.score(probes).mean() * (-1.0 if goal == "hide" else 1.0)
     ordered: Rows = candidates[np.argsort(-harms)]
@@ -447,56 +443,6 @@ def harm_one_class(target: Target, share: float, rows: int) -> OneClass:
             make = greedy_rows(target.case, pool, part, seed=1)
             found.append(OneClass(attack(target, make, share, "steady", "class", rows).silent_class, victim))
     return max(found)
-
-
-class Capped(NamedTuple):
-    """In-distribution rows flagged under a cap: by the file, before any alarm, and at all."""
-
-    file: float
-    silent: float
-    worst: float
-    alarm: bool
-
-
-def fill_the_cap(case: Case, detector: Detector, share: float, minutes: int = 12) -> Capped:
-    """Fill every minute's cap with harmful rows that the file flags: the worst of three strengths."""
-    pool = most_harmful_rows(case, detector, "cry", seed=1)
-    detector.warns_of_far_rows = False  # the opponent sends what it likes
-    pool = pool[detector.predict(pool)]
-    found = [_fill_the_cap(case, detector, share, minutes, pool[:most]) for most in (5, 15, 40)]
-    return max(found, key=lambda each: (each.silent, each.worst))
-
-
-def _fill_the_cap(case: Case, detector: Detector, share: float, minutes: int, pool: Rows) -> Capped:
-    run, random, quiet = Target(case, detector, policy=Policy(client_cap=CAP)).open(), np.random.default_rng(0), True
-    honest = int(CAP / share) - CAP
-    silent = worst = file = float(detector.predict(case.honest).mean())
-    for minute in range(minutes):
-        at = 60.0 * minute
-        hostile = pool[random.integers(0, len(pool), CAP)] if minute >= 2 else case.draw(CAP, random)
-        for block in np.array_split(hostile, CAP // 50):
-            run.send(block, "gateway", at)
-        flagged = [run.send(case.draw(100, random), "gateway", at).is_ood.mean() for _ in range(honest // 100)]
-        quiet, share_now = not run.alarm_rows, float(np.mean(flagged))
-        worst = max(worst, share_now)
-        silent = max(silent, share_now) if quiet else silent
-    return Capped(file, silent, worst, not quiet)
-
-
-def cover_traffic(case: Case, detector: Detector, rows: int) -> Look:
-    """With a cap for each client, one poisons and another sends calm rows far beyond it; the worst before an alarm."""
-    run, random = Target(case, detector, policy=Policy(client_cap=CAP)).open(), np.random.default_rng(0)
-    corner = worst_corner(case, "hide")
-    make = moment_rows(case, Corner(2.0 * corner.shift, corner.spread), 1.0, 0.95, 1)
-    worst = look(run, case)
-    for _ in range(0, rows, 2000):
-        run.send(make(100), client="poison")
-        run.send(case.draw(1900, random), client="cover")
-        now = look(run, case)
-        if now.alarm:
-            break
-        worst = max(worst, now, key=lambda each: each.harm("hide"))
-    return worst
 
 
 # -- streams that nobody attacks ---------------------------------------------------------------------------------
@@ -645,8 +591,6 @@ def besides(record: Record, case: Case, name: str, detector: Detector, rows: int
     keep("flapping", lambda: nuisance(warm, until_frozen=False))
     for share in (0.05, 0.2):
         keep(f"one class harmed by {100 * share:.0f} %", lambda share=share: harm_one_class(warm, share, rows // 2))
-        keep(f"cap filled by {100 * share:.0f} %", lambda share=share: fill_the_cap(case, detector, share))
-    keep("cover traffic above a cap", lambda: cover_traffic(case, detector, 4 * rows))
     for kind in BENIGN:
         keep(f"benign: {kind}", lambda kind=kind: benign(fresh, kind))
 

@@ -278,9 +278,9 @@ class Twin:
     def __init__(self, guard: Path) -> None:
         detector = ns.load_detector(guard)
         assert isinstance(detector, ns.NormScaling)
-        assert detector.baseline_ is not None
+        assert detector._baseline is not None
         self.detector = detector
-        self._mean, self._std = detector.baseline_.moments.mean, detector.baseline_.moments.std
+        self._mean, self._std = detector._baseline.moments.mean, detector._baseline.moments.std
         self.rows = 0
 
     def accept(self, one: Input) -> int:

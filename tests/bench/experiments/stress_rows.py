@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from normscale.bench.experiments.measurement import Measurement, StreamKind
-from normscale.bench.paper.stress_presets import FROZEN, RUNNING
+from normscale.bench.paper.line_up import FROZEN, RUNNING
 
 TITLES = {
-    RUNNING: "running norm-scaling (msp, prior weight 1)",
-    FROZEN: "frozen norm-scaling (msp)",
-    "norm_scaling msp w=train": "running norm-scaling (msp, prior weight 5000)",
+    RUNNING: "Norm-Scaling",
+    FROZEN: "Norm-Scaling, frozen",
+    "norm_scaling msp w=train": "norm_scaling msp w=train",
     "msp": "MSP",
     "max_logit": "MaxLogit",
     "energy": "Energy",
@@ -22,12 +22,12 @@ def stress_row(
     method: str, auroc: float, fpr95_out: float = 0.2, kind: StreamKind = EVEN, ood_set: str = "noise", **others: Any
 ) -> Measurement:
     """A row; norm-scaling with a prior weight and a detector that is not known here run, the others do not."""
-    runs = "w=" in method or method not in TITLES
+    runs = "w=" in method or method == RUNNING or method not in TITLES
     values: dict[str, Any] = {"parameters": {}, "n_id": 500, "n_ood": 500, "seed": 0, **others}
     return Measurement(
         ood_set=ood_set,
         method=method,
-        detector=method.split()[0],
+        detector=method.split()[0].removesuffix("_frozen"),
         title=TITLES.get(method, method),
         setting="stream" if runs else "frozen",
         metrics={"auroc": auroc, "fpr95_out": fpr95_out},

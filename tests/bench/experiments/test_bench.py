@@ -21,7 +21,7 @@ from normscale.bench.experiments.comparison import compare
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.stress_result import load_stress
-from normscale.bench.paper.stress_presets import STRESS_PRESETS
+from normscale.bench.paper.line_up import own_methods
 
 pytest.importorskip("torch")
 
@@ -212,12 +212,12 @@ def test_a_set_that_cannot_be_had_is_left_out_and_named(run: Path, tmp_path: Pat
 
 def test_the_stress_grid_is_run_once_on_the_first_network(run: Path) -> None:
     small = PLAN._replace(seeds=(0,), ood={"gaussian": "gaussian"})
-    bench(run, small, stress=STRESS_PRESETS["paper"])
+    bench(run, small, stress=own_methods)
     result = load_stress(run / "stress.json")
     assert result.ood_sets == ["gaussian"]
     assert result.settings["n_id"] == 500
     before = (run / "stress.json").stat().st_mtime_ns
-    bench(run, small, stress=STRESS_PRESETS["paper"])
+    bench(run, small, stress=own_methods)
     assert (run / "stress.json").stat().st_mtime_ns == before
 
 

@@ -32,7 +32,7 @@ def test_what_is_passed_on_is_not_copied() -> None:
 
 def test_the_wrapped_detector_scores_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sample = ns.load_sample()
-    aware = ns.StreamAware("energy").fit(sample.train)
+    aware = ns.StreamAware("knn").fit(sample.train)
     scored: list[int] = []
 
     def count(self: ns.Detector, rows: ns.ModelOutputs, threads: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

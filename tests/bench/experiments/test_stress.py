@@ -15,18 +15,9 @@ import normscale as ns
 from bench.experiments.stress_rows import stress_row
 from normscale.bench.experiments.measurement import Measurement, StreamKind
 from normscale.bench.experiments.streams import ClassBalance, Streams
-from normscale.bench.experiments.stress import Grid, steps, stress
+from normscale.bench.experiments.stress import OWN_GRID, Grid, steps, stress
 from normscale.bench.experiments.stress_result import StressResult, load_stress, summarise
-from normscale.bench.paper.stress_presets import (
-    FROZEN,
-    PRIORS,
-    RUNNING,
-    SCORES,
-    STATICS,
-    STRESS_PRESETS,
-    norm_scaling_name,
-    stress_methods,
-)
+from normscale.bench.paper.line_up import FROZEN, RUNNING, STATICS, own_methods
 from normscale.detectors.base import Detector
 from normscale.outputs import ModelOutputs
 
@@ -51,9 +42,16 @@ TRAIN, ID = outputs(200, 0), outputs(80, 1)
 OOD = {"near": outputs(70, 2, 1.5, labelled=False), "far": outputs(40, 3, 0.0, labelled=False)}
 
 
+WEIGHTS = {"w=1": 1.0, "w=100": 100.0, "w=train": 200.0, "frozen": math.inf}
+MEASURED = (("msp", "w=1"), ("max_logit", "w=100"), ("energy", "w=train"), ("msp", "frozen"))
+
+
 @pytest.fixture(name="result", scope="module")
 def _result() -> StressResult:
-    return stress(ID, OOD, stress_methods(TRAIN), grid=SMALL, seed=4)
+    scaled: dict[str, Detector] = {
+        f"norm_scaling {score} {prior}": ns.NormScaling(score, WEIGHTS[prior]).fit(TRAIN) for score, prior in MEASURED
+    }
+    return stress(ID, OOD, {**scaled, **own_methods(TRAIN)}, grid=SMALL, seed=4)
 
 
 def slow_scores(rows: NDArray[np.float64], weight: float, score: str) -> NDArray[np.float64]:
@@ -90,21 +88,20 @@ def slow_numbers(scores: NDArray[np.float64], is_ood: NDArray[np.bool_]) -> tupl
 def test_a_cell_equals_a_slow_loop_over_its_streams(result: StressResult, name: str, cell: StreamKind) -> None:
     rows = {row.method: row for row in result.rows if row.ood_set == name and row.stream == cell}
     pool = ClassBalance(ID.labels if ID.labels is not None else [], cell.balance, seed=4)
-    weights = dict(zip(PRIORS, (1.0, 100.0, 1000.0, 200.0, math.inf), strict=True))
     everything = np.concatenate([ID.logits, OOD[name].logits])
     draws = rows[RUNNING].draws
     assert draws == math.ceil(200 / rows[RUNNING].n_ood)
-    for score, prior in (("msp", "w=1"), ("max_logit", "w=100"), ("energy", "w=train"), ("msp", "frozen")):
+    for score, prior in MEASURED:
         expected = []
         for draw in range(draws):
             streams = Streams(len(ID), cell.share, pool, seed=4)
             id_rows, ood_rows = streams.rows(len(OOD[name]), draw)
             stream = streams.arrange(id_rows, ood_rows, cell.order, draw)
-            scores = slow_scores(everything[stream], weights[prior], score)
+            scores = slow_scores(everything[stream], WEIGHTS[prior], score)
             expected.append(slow_numbers(scores, stream >= len(ID)))
-        row = rows[norm_scaling_name(score, prior)]
+        row = rows[f"norm_scaling {score} {prior}"]
         np.testing.assert_allclose((row.auroc, row.fpr95_out), np.mean(expected, axis=0), rtol=1e-9)
-        assert row.parameters.items() >= {"score": score, "prior_weight": weights[prior], "temperature": 1.0}.items()
+        assert row.parameters.items() >= {"score": score, "prior_weight": WEIGHTS[prior], "temperature": 1.0}.items()
         assert (row.seed, row.skipped, row.classes) == (4, "", pool.chosen)
         assert row.n_ood / (row.n_ood + row.n_id) == pytest.approx(cell.share)
 
@@ -117,28 +114,26 @@ def test_the_order_moves_running_statistics_and_nothing_else(result: StressResul
                 kind = stream_of(row)
                 by_stream.setdefault((row.ood_set, kind.share, kind.balance), set()).add(row.auroc)
         different = [len(values) > 1 for values in by_stream.values()]
-        assert any(different) if " w=" in method else not any(different), method
+        assert any(different) == (method in result.in_setting("stream")), method
 
 
 def test_the_grid_is_whole_and_in_order(result: StressResult) -> None:
-    assert len(result.rows) == 2 * 2 * 4 * 2 * 18
+    assert len(result.rows) == 2 * 2 * 4 * 2 * 12
     assert len({(row.ood_set, row.stream, row.method) for row in result.rows}) == len(result.rows)
-    assert result.methods == [*(f"norm_scaling {s} {p}" for s in SCORES for p in PRIORS), "msp", "max_logit", "energy"]
+    assert result.methods[4:] == [FROZEN, RUNNING, "norm_scaling:prior_weight=1000", "robust_norm_scaling",
+                                  "stream_aware+energy", "msp", "max_logit", "energy"]  # fmt: skip
+    assert result.titles[FROZEN] == "Norm-Scaling, frozen"
     assert (tuple(result.shares), tuple(result.orders), tuple(result.balances)) == SMALL
     assert result.ood_sets == ["near", "far"]
     assert result.settings == {"seed": 4, "n_id": 80, "ood_sets": {"near": 70, "far": 40}, "id_classes": "labels"}
-    sizes = {name: math.prod(map(len, preset.grid)) for name, preset in STRESS_PRESETS.items()}
-    assert sizes == {"own": 60, "paper": 84, "robust": 84}
-    assert STRESS_PRESETS["robust"].grid.balances == ("balanced", "one class 80 %", "two classes missing")
+    assert math.prod(map(len, OWN_GRID)) == 60
 
 
 def test_threads_and_repetition_change_nothing_and_a_seed_does(result: StressResult) -> None:
-    methods = stress_methods(TRAIN, "robust")
+    methods = own_methods(TRAIN)
     ticks: list[str] = []
     again = stress(ID, OOD, methods, grid=SMALL, seed=4, threads=3, tick=ticks.append)
-    shared = set(methods) & set(result.methods)
-    assert set(methods) - shared == {"robust_norm_scaling"}
-    assert [row for row in again.rows if row.method in shared] == [row for row in result.rows if row.method in shared]
+    assert again.rows == [row for row in result.rows if row.method in methods]
     assert stress(ID, OOD, methods, grid=SMALL, seed=4).rows == again.rows
     assert len(ticks) == steps(SMALL, 2) == 8
     assert ticks[0] == "near: 20 % OoD, balanced"
@@ -146,7 +141,7 @@ def test_threads_and_repetition_change_nothing_and_a_seed_does(result: StressRes
 
 
 def test_detectors_are_left_as_they_were() -> None:
-    methods = stress_methods(TRAIN, "robust")
+    methods = own_methods(TRAIN)
     running = methods[RUNNING]
     assert isinstance(running, ns.NormScaling)
     stress(ID, OOD, methods, grid=SMALL)
@@ -154,9 +149,9 @@ def test_detectors_are_left_as_they_were() -> None:
 
 
 def test_what_runs() -> None:
-    assert ns.NormScaling().has_running_statistics
-    assert not ns.NormScaling(prior_weight=math.inf).has_running_statistics
-    assert not ns.Energy().has_running_statistics
+    assert ns.NormScaling()._runs
+    assert not ns.NormScaling(prior_weight=math.inf)._runs
+    assert not ns.Energy()._runs
 
 
 def test_any_detector_takes_part_and_a_static_one_is_scored_once_per_set() -> None:
@@ -182,9 +177,9 @@ def test_any_detector_takes_part_and_a_static_one_is_scored_once_per_set() -> No
 
 def test_a_cell_without_enough_rows_is_skipped_with_its_reason() -> None:
     grid = Grid((0.001, 0.5), ("shuffled", "bursts"), ("balanced",))
-    result = stress(ID, {"far": OOD["far"]}, stress_methods(TRAIN, "robust"), grid=grid)
+    result = stress(ID, {"far": OOD["far"]}, own_methods(TRAIN), grid=grid)
     skipped = [row for row in result.rows if stream_of(row).share == 0.001]
-    assert len(skipped) == 2 * 7
+    assert len(skipped) == 2 * 8
     assert all(math.isnan(row.auroc) and math.isnan(row.fpr95_out) and row.draws == 0 for row in skipped)
     reason = "an OoD share of 0.1 % needs 999 ID rows, and the ID set suffices for 80 (balanced)"
     assert result.skipped() == {reason: 2}
@@ -202,7 +197,7 @@ def test_predicted_classes_stand_in_for_labels() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    methods = stress_methods(TRAIN, "robust")
+    methods = own_methods(TRAIN)
     with pytest.raises(ns.InvalidInput, match="ood_sets is empty"):
         stress(ID, {}, methods)
     with pytest.raises(ns.InvalidInput, match="methods is empty"):
@@ -217,8 +212,6 @@ def test_mistakes_are_named() -> None:
         stress(ID, {"none": ns.ModelOutputs(np.zeros((0, 4)))}, methods)
     with pytest.raises(ns.InvalidInput, match="threads must be a whole number >= 1; got 0"):
         stress(ID, OOD, methods, threads=0)
-    with pytest.raises(ns.InvalidInput, match="preset must be one of 'own', 'paper', 'robust'; got 'best'"):
-        stress_methods(TRAIN, "best")
     with pytest.raises(ns.NotFitted):
         stress(ID, OOD, {"new": ns.NormScaling()}, grid=SMALL)
 

@@ -1,4 +1,4 @@
-"""A run whose every AUROC is written down: what a leaderboard makes of it can be worked out by hand."""
+"""A run whose every AUROC is written down: what a report makes of it can be worked out by hand."""
 
 from __future__ import annotations
 
@@ -31,15 +31,8 @@ def doctored_run(
     """Write a run with these numbers; FPR95 is 1 less the AUROC. ``failures`` are methods without any."""
     sets = list(dict.fromkeys(name for by_set in aurocs.values() for name in by_set))
     n_seeds = max(len(values) for by_set in aurocs.values() for values in by_set.values())
-    first, *further = [*aurocs, *(failures or {})]
-    plan = Plan(
-        path.name,
-        data,
-        {name: name for name in sets},
-        seeds=tuple(range(n_seeds)),
-        methods=(first,),
-        further=tuple(further),
-    )
+    methods = (*aurocs, *(failures or {}))
+    plan = Plan(path.name, data, {name: name for name in sets}, seeds=tuple(range(n_seeds)), methods=methods)
     run = RunFolder.create(path, plan)
     nothing = ScoredPair(np.zeros(1), np.ones(1))
     for method, by_set in aurocs.items():

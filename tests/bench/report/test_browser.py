@@ -11,7 +11,7 @@ from bench.experiments.stress_rows import stress_row
 from bench.report.small_run import SETS, make_run
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.stress_presets import FROZEN, RUNNING
+from normscale.bench.paper.line_up import FROZEN, RUNNING
 from normscale.bench.report.writing import report
 
 TABLE = "#table-expanded-4"

@@ -105,7 +105,7 @@ def test_nothing_is_said_of_a_network_that_nobody_knows(tmp_path: Path) -> None:
     accuracy = accuracy_table(runs)
     assert accuracy is not None
     assert [row[1] for row in accuracy.sections[0].rows] == [1, 1]
-    assert "width" not in body(report(folders, tmp_path / "out", leaderboard=True, figures=False))
+    assert "width" not in body(report(folders, tmp_path / "out", figures=False))
 
 
 def test_names_that_differ_in_a_space_are_two_methods(tmp_path: Path) -> None:

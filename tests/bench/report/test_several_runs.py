@@ -168,7 +168,7 @@ def test_networks_of_ones_own_are_seeds_with_a_spread(tmp_path: Path) -> None:
     folders = [own_network(tmp_path / f"net{number}", shift) for number, shift in enumerate((1.0, 0.9, 1.2))]
     (one,) = read_runs(folders, as_seeds=True, resamples=20)
     assert one.board.seeds == [0, 1, 2]
-    single = [RunFolder.open(folder).cells(["energy"]) for folder in folders]
+    single = [[one for one in RunFolder.open(folder).cells() if one.method == "energy"] for folder in folders]
     means = [fmean(cell.auroc for cell in cells) for cells in single]
     row = row_of(comparison_table(one, "comparison"), "Static", "Energy")
     assert row["AUROC ↑"] == pytest.approx(fmean(means))

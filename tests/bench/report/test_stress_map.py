@@ -18,7 +18,7 @@ import normscale as ns
 from bench.experiments.stress_rows import stress_row
 from normscale.bench.experiments.measurement import StreamKind
 from normscale.bench.experiments.stress_result import StressResult
-from normscale.bench.paper.stress_presets import FROZEN, RUNNING
+from normscale.bench.paper.line_up import FROZEN, RUNNING
 from normscale.bench.report.figures.stress_map import draw_stress, save_stress_map
 
 SHARES, ORDERS, BALANCES = (0.01, 0.5), ("shuffled", "OoD first"), ("balanced", "one class 80 %")

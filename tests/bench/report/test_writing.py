@@ -18,7 +18,7 @@ from normscale.bench.experiments.measurement import Measurement, StreamKind
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.stress_presets import FROZEN, RUNNING
+from normscale.bench.paper.line_up import FROZEN, RUNNING
 from normscale.bench.report.published import Additions, PublishedValue, Reference
 from normscale.bench.report.writing import report
 from normscale.cli import app

@@ -450,4 +450,4 @@ def test_a_network_of_ours_exported_by_torch(tmp_path: Path) -> None:
     np.testing.assert_allclose(result["logits"], outputs.logits, rtol=1e-4, atol=1e-4)
     expected = detector.stream(result["logits"])
     np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-10)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, result["logits"]))
+    assert np.array_equal(result["is_ood"], detector.predict(result["logits"], scores=expected))

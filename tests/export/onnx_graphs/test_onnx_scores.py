@@ -36,7 +36,7 @@ def same(got: np.ndarray, expected: np.ndarray, rtol: float = 1e-12) -> None:
 def test_every_detector_with_a_formula_is_here() -> None:
     for name in {*OUR_DETECTORS} - {*SIMPLE, "mahalanobis", "unit"}:
         detector = ns.make_detector(name)
-        if set(detector.reads) <= set(training().names) and not detector.needs_head:
+        if set(detector.reads) <= set(training().names) and not detector._needs_head:
             with pytest.raises(ns.InvalidInput, match="no formula"):
                 formula_of(detector.fit(training()))
 
@@ -73,7 +73,7 @@ def test_any_opset(name: str, opset: int) -> None:
     result = run(graph, image=rows, **(initial_state(graph) if stateful else {}))
     expected = detector.stream(rows) if stateful else detector.score(rows)
     same(result["ood_score"], expected)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, taken(rows)))
+    assert np.array_equal(result["is_ood"], detector.predict(taken(rows), scores=expected))
 
 
 @pytest.mark.parametrize("score", ("msp", "max_logit", "energy"))
@@ -118,7 +118,7 @@ def test_bad_rows_score_nan_and_are_flagged_without_touching_others(name: str) -
     expected = detector.score(rows, on_invalid="skip")
     assert np.isnan(expected).sum() == 3
     same(result["ood_score"], expected)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, taken(rows)))
+    assert np.array_equal(result["is_ood"], detector.predict(taken(rows), scores=expected))
 
 
 @pytest.mark.parametrize("name", SIMPLE)
@@ -163,7 +163,7 @@ def test_mahalanobis_reads_a_layer_inside(name: str, per_class: bool) -> None:
     outputs = ns.ModelOutputs(result["logits"], np.maximum(image, 0.0))
     expected = detector.score(outputs, on_invalid="skip")
     same(result["ood_score"], expected, rtol=1e-10)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, outputs))
+    assert np.array_equal(result["is_ood"], detector.predict(outputs, scores=expected))
     assert 5 < result["is_ood"].sum() < 40
 
 
@@ -190,7 +190,7 @@ def test_a_step_that_cuts_features_off_before_the_last_layer(score: str, per_cla
     expected = detector.score(outputs(image), on_invalid="skip")
     assert np.isnan(expected[3])
     same(result["ood_score"], expected, rtol=1e-10)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, outputs(image)))
+    assert np.array_equal(result["is_ood"], detector.predict(outputs(image), scores=expected))
     assert 5 < result["is_ood"].sum() < 55
 
 
@@ -216,7 +216,7 @@ def test_the_default_reads_logits_and_a_layer_inside(name: str, per_class: bool)
     result = run(graph, image=image)
     expected = detector.score(ns.ModelOutputs(result["logits"], rows.features))
     same(result["ood_score"], expected, rtol=1e-9)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, rows))
+    assert np.array_equal(result["is_ood"], detector.predict(rows, scores=expected))
     assert 5 < result["is_ood"].sum() < 55
 
 
@@ -279,7 +279,7 @@ def test_a_formula_is_all_that_a_detector_of_somebody_else_needs() -> None:
             scores: np.ndarray = -3.0 * shifted.max(axis=1) - 0.5 * outputs.logits.max(axis=1)
             return scores
 
-        def formula(self) -> SumFormula:
+        def _formula(self) -> SumFormula:
             terms = (1.0, LogitFormula("max", self.centre, np.ones(1), 3.0)), (0.5, plain_formula("max"))
             return SumFormula(terms, np.zeros(1))
 
@@ -289,7 +289,7 @@ def test_a_formula_is_all_that_a_detector_of_somebody_else_needs() -> None:
     result = run(attach_detector(passing(), detector).model, image=rows)
     expected = detector.score(rows, on_invalid="skip")
     same(result["ood_score"], expected)
-    assert np.array_equal(result["is_ood"], detector.decide(expected, rows))
+    assert np.array_equal(result["is_ood"], detector.predict(rows, scores=expected))
 
 
 def test_a_formula_of_a_layer_reads_the_tensor_named_as_features() -> None:

@@ -168,7 +168,7 @@ def test_a_session_goes_on_where_it_stopped(tmp_path: Path) -> None:
         assert sorted(result) == ["is_ood", "logits", "ood_score"]
         expected = detector.stream(part)
         np.testing.assert_allclose(result["ood_score"], expected, rtol=1e-11)
-        assert np.array_equal(result["is_ood"], detector.decide(expected, part))
+        assert np.array_equal(result["is_ood"], detector.predict(part, scores=expected))
     assert session.state["detector_weight"] == pytest.approx(detector.running_.weight)
     kept = session.state
     with pytest.raises(Exception, match="image"):

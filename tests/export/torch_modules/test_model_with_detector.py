@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import normscale as ns
 from export.exported_detectors import DETECTORS
 from normscale._kernels import BlockState
-from normscale.detectors.base import Setting
 from normscale.detectors.formula import LogitFormula, MomentFormula, formula_of
 from normscale.export.torch import ModelWithDetector, ScoredOutput, attach_detector
 from normscale.export.torch.scorers import MomentScorer
@@ -96,14 +95,13 @@ def test_bad_rows_score_nan_and_are_flagged_without_touching_others(name: str) -
     expected = detector.score(rows, on_invalid="skip")
     np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-12, atol=1e-12)
     assert result.is_ood is not None
-    assert np.array_equal(result.is_ood.numpy(), detector.decide(expected, taken(rows)))
+    assert np.array_equal(result.is_ood.numpy(), detector.predict(taken(rows), scores=expected))
 
 
 class SomebodysDetector(ns.Detector):
     """Not of this package; it says how it scores, and that is enough."""
 
     name = "margin_to_the_mean"
-    settings = (Setting.FROZEN, Setting.STREAM)
 
     class Fitted(NamedTuple):
         moments: BlockState
@@ -130,11 +128,11 @@ class SomebodysDetector(ns.Detector):
             scores.append(self._score_at(moments.state, row, threads))
         return np.concatenate(scores), moments.state
 
-    def formula(self) -> LogitFormula:
+    def _formula(self) -> LogitFormula:
         moments = ns.RunningMoments.wrap(self._current())
         return LogitFormula("max", moments.mean, 1.0 / moments.std, 2.0)
 
-    def moment_formula(self) -> MomentFormula:
+    def _moment_formula(self) -> MomentFormula:
         return MomentFormula("max", 1.0, 2.0, self._current())
 
 
@@ -211,7 +209,7 @@ def test_statistics_move_only_when_asked() -> None:
         assert result.is_ood is not None
         expected = moving.stream(result.logits.numpy())
         np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-10)
-        assert np.array_equal(result.is_ood.numpy(), moving.decide(expected, result.logits.numpy()))
+        assert np.array_equal(result.is_ood.numpy(), moving.predict(result.logits.numpy(), scores=expected))
     assert isinstance(alive.scorer, MomentScorer)
     np.testing.assert_allclose(alive.scorer.moments.m2, moving.running_.m2, rtol=1e-12)
     bad = images(3)
@@ -385,7 +383,7 @@ def test_detectors_of_features_and_the_default_with_what_its_stream_taught(name:
     for compiled in (with_detector, torch.export.export(with_detector, (images(60),)).module()):
         result = compiled(images(60))
         np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-9, atol=1e-9)
-        assert np.array_equal(result.is_ood.numpy(), detector.decide(expected, test))
+        assert np.array_equal(result.is_ood.numpy(), detector.predict(test, scores=expected))
         assert 3 < int(result.is_ood.sum()) < 57, "both answers must occur, or nothing was tested"
     bad = (torch.full((1, CLASSES), 1.0), torch.full((1, 12), math.nan))
     assert attach_detector(nn.Identity(), detector, logits=0, features=1)(bad).ood_score.isnan().all()

@@ -50,8 +50,11 @@ class Sender(threading.Thread):
     never came.
     """
 
-    def __init__(self, number: int, port: Callable[[], int], keyed: bool, limit: int | None = None) -> None:
+    def __init__(
+        self, number: int, port: Callable[[], int], keyed: bool, limit: int | None = None, source: str | None = None
+    ) -> None:
         super().__init__(daemon=True)
+        self.source = source
         self.number, self.keyed, self.limit = number, keyed, limit
         self.acknowledged: list[Block] = []
         self.scores: list[FloatArray] = []
@@ -101,7 +104,7 @@ class Sender(threading.Thread):
         while True:
             client = self._client()
             try:
-                reply = client.score(block.rows, binary=block.number % 2 == 1, key=key)
+                reply = client.score(block.rows, binary=block.number % 2 == 1, key=key, source=self.source)
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 time.sleep(TRYING_AGAIN)

@@ -76,10 +76,17 @@ class Client:
             raise
 
     def score(
-        self, rows: Any, binary: bool = False, key: str | None = None, guard: str = "guard", **headers: str
+        self,
+        rows: Any,
+        binary: bool = False,
+        key: str | None = None,
+        guard: str = "guard",
+        source: str | None = None,
+        **headers: str,
     ) -> Reply:
         """Logits, or arrays by name, as JSON or in the binary form; one row or many."""
-        parameters = {} if key is None else {"idempotency_key": key}
+        named = {"idempotency_key": key, "client": source}
+        parameters = {name: value for name, value in named.items() if value is not None}
         body, more = (binary_tensors if binary else tensors)(rows, **parameters), {}
         if isinstance(body, tuple):
             body, more = body

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from normscale.errors import InvalidInput
 from normscale.guard.server import request as request_module
 from normscale.guard.server.app import GuardApp
-from normscale.guard.server.bounds import Bounds
 from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts
-from normscale.guard.server.request import HttpRequest, Receive, Reply
+from normscale.guard.server.request import Bounds, HttpRequest, Receive, Reply
 from normscale.guard.server.settings import GuardSettings, ServerSettings
 from normscale.guard.server.tokens import add_token
 

@@ -18,8 +18,8 @@ from guard.server.running import INFER, Client, Server, binary_tensors, refusal,
 from normscale.detectors.base import Detector
 from normscale.guard.server import handlers
 from normscale.guard.server.app import GuardApp
-from normscale.guard.server.bounds import Bounds
 from normscale.guard.server.protocol import GuardProtocol
+from normscale.guard.server.request import Bounds
 from normscale.guard.server.settings import GuardSettings, ServerSettings
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -102,6 +102,31 @@ def test_a_guard_whose_statistics_depend_on_the_order_goes_on_where_it_was(
     assert system.server.client().state()["rows"] == sum(len(block.rows) for block in sender.acknowledged)
 
 
+def test_killed_while_many_send_every_client_keeps_a_stream_of_its_own(start_server: Start, robust_guard: Path) -> None:
+    system = Restarting(lambda: start_server(*LEARN, "--stream-by", "client", guard=robust_guard))
+    senders = [Sender(number, system.port, keyed=True, source=f"camera-{number}") for number in range(3)]
+    for sender in senders:
+        sender.start()
+    for _ in killed(system, senders, times=2, seed=4):
+        pass
+    wait_for_answers(senders, each=True)
+    for sender in senders:
+        sender.stop()
+    for sender in senders:
+        sender.finish()
+    for sender in senders:
+        twin = ns.load_detector(robust_guard)  # it has seen the rows of this one alone
+        for block, scores in zip(sender.acknowledged, sender.scores, strict=True):
+            np.testing.assert_allclose(scores, twin.stream(block.rows), rtol=1e-9, atol=1e-12)
+    client = system.server.client()
+    state, metrics = client.state(), client.ask("GET", "/metrics").body.decode()
+    expected = {f"127.0.0.1/{one.source}": sum(len(block.rows) for block in one.acknowledged) for one in senders}
+    assert {one["source"]: one["rows"] for one in state["streams"]["worst"]} == expected
+    assert state["rows"] == sum(expected.values())
+    assert 'normscale_streams{guard="guard",standing="running"} 3.0' in metrics
+    assert "camera-" not in metrics
+
+
 def test_every_commit_is_flushed_to_the_disk(tmp_path: Path) -> None:
     """A kill leaves what the system has not written yet; a power cut does not, and cannot be tested here."""
     with SqliteStore(str(tmp_path / "store.sqlite")) as store:

@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normscale.guard.server.app import refusal, respond
-from normscale.guard.server.bounds import Bounds
 from normscale.guard.server.protocol import KNOWN, GuardProtocol
-from normscale.guard.server.request import BadRequest, ClientGone, HttpRequest, Receive, Reply, Scope, Send
+from normscale.guard.server.request import BadRequest, Bounds, ClientGone, HttpRequest, Receive, Reply, Scope, Send
 
 MAX_HEAD = 4000
 BOUNDS = Bounds(max_body=300_000, max_seconds=20)

@@ -9,7 +9,7 @@ import pytest
 
 import normscale as ns
 from normscale.guard import Guard, Policy, open_guard
-from normscale.guard.server.state_document import state_document
+from normscale.guard.server.view import state_document
 
 SAMPLE = ns.load_sample()
 DIGITS = SAMPLE.test.logits
@@ -37,7 +37,7 @@ def test_readings_of_the_running_statistics_are_there_while_they_run() -> None:
     guard = opened()
     guard.score(DIGITS[:200])
     found = values(guard)
-    running, training = guard.state.statistics.moments, guard.detector.baseline_
+    running, training = guard.state.statistics.moments, guard.detector._baseline
     assert running is not None
     assert training is not None
     distance = np.abs(running.mean - training.moments.mean) / training.moments.std

@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from guard.server.conftest import Start
 from guard.server.kills import SAMPLE, Moments
-from guard.server.running import INFER, Client, Server, tensors
+from guard.server.running import Client, Server
 from normscale._validate import FloatArray
-from normscale.guard.server.tokens import add_token
 
 pytest.importorskip("uvicorn", reason="the extra [serve] is not installed")
 
@@ -118,33 +116,3 @@ def test_one_row_far_out_is_flagged_and_moves_nothing(client: Client) -> None:
     answer = client.score([[1e30] * 8]).answer
     assert (answer["is_ood"], answer["taken_in"]) == ([True], 0)
     assert client.score([[1e101] + [0.0] * 7]).status == 422  # its square would be too much for any sum
-
-
-def test_a_client_has_its_cap(start_server: Start, tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens.jsonl"
-    first, second, admin = (add_token(tokens, name, role) for name, role in
-                            (("first", "score"), ("second", "score"), ("boss", "admin")))  # fmt: skip
-    caps = ("--client-cap", "30", "--tokens", str(tokens))
-
-    def send(server: Server, secret: str, n: int) -> tuple[int, int]:
-        answer = server.client(secret).score(draw(DIGITS, n, n)).answer
-        return answer["taken_in"], len(answer["ood_score"])
-
-    for attempt in range(2):  # a minute may end between two requests: then once more, and it will not end again
-        store = str(tmp_path / f"{attempt}.sqlite")
-        server = start_server(*caps, store=store)
-        began = server.client(admin).state()["now"] // 60
-        taken = [send(server, first, 20)]
-        server.kill()  # neither a kill forgives anything, nor an end in good order
-        server = start_server(*caps, store=store)
-        taken += [send(server, first, 20), send(server, second, 15)]
-        assert server.stop() == 0
-        server = start_server(*caps, store=store)
-        taken += [send(server, second, 15), send(server, first, 5)]
-        named = server.client(first).ask("POST", INFER, tensors(draw(DIGITS, 4, 4), client="another"))
-        taken.append((named.answer["taken_in"], 4))  # naming sources lifts no cap
-        state = server.client(admin).state()
-        if state["now"] // 60 == began:
-            break
-    assert taken == [(20, 20), (10, 20), (15, 15), (15, 15), (0, 5), (0, 4)]
-    assert (state["rows"], state["kept_out"]) == (60, 19)

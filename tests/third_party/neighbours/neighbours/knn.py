@@ -17,10 +17,12 @@ class NearestNeighbours(ns.Detector):
     """Distance to the k-th nearest training feature on the unit sphere."""
 
     name = "their_knn"
-    title = "Their KNN"
-    paper = "Sun et al. 2022"
+    about = ns.About(
+        title="Their KNN",
+        paper="Sun et al. 2022",
+        parameters={"k": "which neighbour counts"},
+    )
     reads = ("features",)
-    parameters = {"k": "which neighbour counts"}
 
     class Fitted(NamedTuple):
         """The training rows, of length one."""

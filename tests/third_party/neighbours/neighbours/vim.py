@@ -17,11 +17,13 @@ class VirtualLogit(ns.Detector):
     """alpha * |residual of the features| - log sum exp of the logits."""
 
     name = "their_vim"
-    title = "Their ViM"
-    paper = "Wang et al. 2022"
+    about = ns.About(
+        title="Their ViM",
+        paper="Wang et al. 2022",
+        parameters={"dimensions": "of the principal space; by default half of the features"},
+    )
     reads = ("logits", "features")
-    needs_head = True
-    parameters = {"dimensions": "of the principal space; by default half of the features"}
+    reads_in_fit = ("head",)
 
     class Fitted(NamedTuple):
         """What the training rows tell."""
