@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 BENCH_INSTALLED := .venv/.bench-installed
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: run test coverage check bench docs site clean
+.PHONY: run test coverage check bench results docs site clean
 
 run: $(INSTALLED)  ## a guard on the embedded sample, then the paper's comparison on the embedded digits, with a report
 	$(BIN)/normscale doctor
@@ -29,6 +29,11 @@ check: $(INSTALLED)  ## ruff and mypy --strict
 
 bench: $(BENCH_INSTALLED)  ## speed and memory against the peers, each a ratio within one run
 	$(BIN)/python benchmarks/run.py
+
+results: $(INSTALLED)  ## every record of docs/results/ that can be made here, with today's code; RUNS and RESNET20 say where outputs are
+	nice -n 10 $(BIN)/python tools/record.py --runs $(or $(RUNS),runs) $(if $(RESNET20),--resnet20 $(RESNET20))
+	$(BIN)/python tools/write_pages.py
+	$(BIN)/python tools/draw_pictures.py
 
 docs: $(INSTALLED)  ## write docs/cli.md anew from --help, and the pages' tables from docs/results/
 	$(BIN)/python tools/write_cli_reference.py

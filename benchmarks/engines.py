@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 import normscale as ns
 from normscale import jobs
+from normscale.rows.files import source_of
 from normscale.rows.formats.parquet import open_parquet
-from normscale.rows.source import source_of
 
 GROUP = 25_000
 
@@ -78,7 +78,10 @@ def timed(shared: Any, task: Any) -> Any:
 def read_and_sum(_: None, piece: Any) -> float:
     total = 0.0
     with open_parquet(source_of(piece.file.path)) as file:
-        groups = piece.spans[0].parts or range(file.metadata.num_row_groups)
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+        starts = np.cumsum([0, *sizes[:-1]])
+        rows = piece.spans[0].rows or range(sum(sizes))
+        groups = [i for i, start in enumerate(starts.tolist()) if start in rows]  # pieces are whole row groups
         for batch in file.iter_batches(1 << 16, row_groups=groups, use_threads=False):
             total += float(batch.column(0).to_numpy().sum())
     return total
@@ -88,7 +91,7 @@ def measure(folder: Path, rows: int, engine: Timed, rounds: int) -> dict[str, An
     files = sorted(folder.glob("*.parquet"))[: max(1, rows // (10 * GROUP))]
     source = jobs.RowSource(files)
     pieces = source.file_pieces()
-    found: dict[str, Any] = {"rows": source.n_rows, "pieces": len(pieces), "planned": source.worker_bytes(pieces)}
+    found: dict[str, Any] = {"rows": source.n_rows, "pieces": len(pieces)}
 
     def note(name: str, start: float) -> None:
         now = {"cpu": round(engine.cpu, 3), "wall": round(time.perf_counter() - start, 2), "peak": engine.peak}

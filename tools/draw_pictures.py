@@ -1,9 +1,12 @@
-"""Draw docs/images/*.svg from the embedded sample and the tutorial: python tools/draw_pictures.py"""
+"""Draw docs/images/*.svg from the embedded sample, the tutorial and the records: python tools/draw_pictures.py"""
 
 from __future__ import annotations
 
+import csv
 import doctest
+import json
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import matplotlib as mpl
@@ -17,6 +20,8 @@ from matplotlib.figure import Figure
 import normscale as ns
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
+RESULTS = IMAGES.parent / "results"
+STREAMS = ("50 % OoD", "10 % OoD", "2 % OoD", "Bursts", "One class 80 %")
 COLOURS = ("#0072b2", "#e69f00", "#009e73")
 GREY, OOD = "#777777", "#d55e00"
 STYLE = {
@@ -158,9 +163,51 @@ def tutorial() -> dict[str, Figure]:
     return found
 
 
+def share_of_ood() -> Figure:
+    """Mean AUROC of the ResNet-20 by the share of OoD rows in a shuffled stream, from its audit."""
+    claims = json.loads((RESULTS / "audit-resnet20.json").read_text())["claims"]
+    rows = next(one["details"] for one in claims if one["point"] == 2 and "n_id" in one["details"][0])
+    shares = sorted({row["share"] for row in rows})
+    figure, axes = plt.subplots(figsize=(7.0, 3.6), layout="constrained")
+    looks = {"running": (OOD, "-"), "frozen": (COLOURS[0], "-"), "energy": (GREY, "--")}
+    for way, (colour, line) in looks.items():
+        means = [fmean(row[way] for row in rows if row["share"] == share) for share in shares]
+        axes.plot(
+            shares, means, line, marker="o", color=colour, label={"energy": "Energy"}.get(way, f"{way} norm-scaling")
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(shares, [f"{100 * share:g} %" for share in shares])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("share of OoD rows in the stream")
+    axes.set_ylabel("mean AUROC over eight OoD sets")
+    axes.legend(frameon=False)
+    return figure
+
+
+def five_streams() -> Figure:
+    """Mean AUROC over the networks of the leaderboard in its five kinds of streams."""
+    tables = [
+        list(csv.DictReader(path.read_text().splitlines()))
+        for path in sorted((RESULTS / "leaderboard").glob("network_*"))
+    ]
+    shown = {"Norm-Scaling": OOD, "OODD": COLOURS[1], "Energy": GREY, "Default": COLOURS[0]}
+    figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
+    for number, (name, colour) in enumerate(shown.items()):
+        every = [row for table in tables for row in table if row["Method"] == name]
+        found = [row for row in every if all(row[f"{stream} ↑"] for stream in STREAMS)]
+        means = [fmean(float(row[f"{stream} ↑"]) for row in found) for stream in STREAMS]
+        axes.plot(range(len(STREAMS)), means, "Dsvo"[number], color=colour, label=name, markersize=8)
+    axes.set_xticks(range(len(STREAMS)), STREAMS)
+    axes.set_ylabel("mean AUROC over the networks")
+    axes.grid(axis="y", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
 def main(folder: Path = IMAGES) -> None:
     with mpl.rc_context(STYLE):
-        for name, figure in {**three_classes(), "two-groups": two_groups(), **tutorial()}.items():
+        recorded = {"share-of-ood": share_of_ood(), "five-streams": five_streams()}
+        for name, figure in {**three_classes(), "two-groups": two_groups(), **tutorial(), **recorded}.items():
             figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
             plt.close(figure)
 

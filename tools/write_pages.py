@@ -4,28 +4,33 @@
 
 `make docs` runs it, and tests compare it with the pages. Whatever of the paper's four sets is in docs/results/ takes
 part. With `--reports FOLDER` it also writes the reports that the pages tell of: over these runs, and of each run.
+A table whose record is not there is left as it is.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from recorders.choice_table import choice_table
-from recorders.streams_table import streams_tables
-from recorders.stress_table import stress_table
-
+from normscale.bench.experiments.alarms import UNCHANGED
+from normscale.bench.experiments.leaderboard import KINDS
+from normscale.bench.experiments.methods import title_of
 from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.claims import claims_table
+from normscale.bench.paper.line_up import FROZEN, RUNNING
 from normscale.bench.paper.published import IN_SETS
 from normscale.bench.report.rendering import markdown_text
 from normscale.bench.report.runs import ReportedRun, read_runs
 from normscale.bench.report.table import NOTHING, ReportTable, Section
-from normscale.bench.report.tables import averages_table, expanded_table, ood_set_table, per_set_table
+from normscale.bench.report.tables import averages_table, count, expanded_table, ood_set_table, per_set_table
 from normscale.bench.report.writing import report
 from normscale.detectors.card import card_of
 from normscale.detectors.registry import detector_class, list_detectors
@@ -34,7 +39,21 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 PAGES = [
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("results", "paper", "robust", "detectors", "choosing", "stress")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in (
+            "results",
+            "paper",
+            "robust",
+            "detectors",
+            "choosing",
+            "stress",
+            "leaderboard",
+            "norm-scaling-in-2026",
+            "imagenet",
+            "howto/text-classifier",
+        )
+    ),
 ]
 
 
@@ -85,7 +104,9 @@ def published_tables() -> str:
         assert table is not None
         ours, theirs = ([column.title for column in table.columns].index(title) for title in ("Ours", "Paper"))
         rows = table.sections[0].rows  # the averages
-        columns[one.title] = {str(row[0]): f"{row[ours]:.3f} ({row[theirs]:.3f})" for row in rows}
+        columns[f"{one.title}, {count(len(one.board.seeds), 'network')}"] = {
+            str(row[0]): f"{row[ours]:.3f} ({row[theirs]:.3f})" for row in rows
+        }
     methods = dict.fromkeys(method for found in columns.values() for method in found)
     lines = [f"| AUROC, ours (paper) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(found.get(name, '') for found in columns.values())} |" for name in methods]
@@ -113,16 +134,249 @@ def detector_table() -> str:
     return "\n".join(["| detector | idea | reads | paper |", "|---|---|---|---|", *rows]) + "\n"
 
 
+def compared_table(record: str) -> str:
+    """AUROC of every method on every OoD set of a recorded `normscale compare`, best mean first."""
+    rows = [row for row in json.loads((RESULTS / f"{record}.json").read_text())["rows"] if not row["skipped"]]
+    sets = list(dict.fromkeys(row["ood_set"] for row in rows))
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in rows:
+        found.setdefault((row["method"], row["setting"]), {})[row["ood_set"]] = row["auroc"]
+    whole = {method: values for method, values in found.items() if len(values) == len(sets)}
+    heads = ["detector", "statistics", *sets, *(["mean"] if len(sets) > 1 else [])]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method, values in sorted(whole.items(), key=lambda item: -fmean(item[1].values())):
+        numbers = [*(values[name] for name in sets), fmean(values.values())][: len(heads) - 2]
+        lines.append(f"| {' | '.join(method)} | " + " | ".join(f"{number:.3f}" for number in numbers) + " |")
+    return "\n".join(lines) + "\n"
+
+
+COMPARED = ("imagenet-unseen", "imagenet-samples", "clinc150")
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; numbers with three digits, nothing where there is none."""
+
+    def shown(cell: Any) -> str:
+        return "" if cell is None else f"{cell:.3f}".replace("0.", ".", 1) if isinstance(cell, float) else str(cell)
+
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    return "\n".join([*lines, *("| " + " | ".join(map(shown, row)) + " |" for row in rows)]) + "\n"
+
+
+@cache
+def record(name: str) -> Any:
+    """A record; a :class:`FileNotFoundError` if it was not made."""
+    return json.loads((RESULTS / name).read_text())
+
+
+@cache
+def leaderboard(name: str) -> list[dict[str, str]]:
+    """The rows of a table of the leaderboard."""
+    return list(csv.DictReader((RESULTS / "leaderboard" / f"{name}.csv").read_text().splitlines()))
+
+
+def number(text: str) -> float | None:
+    """A number of a CSV file."""
+    return float(text) if text else None
+
+
+def wide_table() -> str:
+    """AUROC of the wide network beside the narrow ones, over the OoD sets shared with the paper."""
+    (wide,) = read_runs([RESULTS / "cifar10-wide"], paper_additions())
+    narrow = reported()[0]
+    means = {
+        one.run.plan.width: {name: one.average("auroc", name).mean for name in one.board.methods}
+        for one in (wide, narrow)
+    }
+    methods = sorted(means[32], key=lambda name: -(means[32][name] or 0.0))
+    rows = [(f"width {width}", *(found.get(name) for name in methods)) for width, found in means.items()]
+    return table(["mean AUROC", *(title_of(name) for name in methods)], rows)
+
+
+def update_table() -> str:
+    """The update as printed beside other readings, set by set."""
+    claim = next(one for one in record("audit-resnet20.json")["claims"] if one["claim"].startswith("Norm-scaling with"))
+    ways = ("as_printed", "running_mean", "training_size", "frozen", "msp", "paper")
+    heads = [
+        "OoD set",
+        "as printed",
+        "running mean",
+        "prior as large as the training set",
+        "frozen",
+        "plain MSP",
+        "paper",
+    ]
+    rows = [
+        [row["ood_set"], *("" if row.get(way) is None else f"{row[way]:.4f}" for way in ways)]
+        for row in claim["details"]
+    ]
+    return table(heads, rows)
+
+
+def share_table() -> str:
+    """Mean AUROC by the share of OoD inputs in a shuffled, balanced stream of the ResNet-20."""
+    claim = next(
+        one for one in record("audit-resnet20.json")["claims"] if one["point"] == 2 and "n_id" in one["details"][0]
+    )
+    shares = list(dict.fromkeys(row["share"] for row in claim["details"]))
+
+    def mean(way: str, share: float) -> float:
+        return fmean(row[way] for row in claim["details"] if row["share"] == share)
+
+    rows = [(way, *(mean(way, share) for share in shares)) for way in ("running", "frozen", "energy")]
+    return table(["mean AUROC", *(f"{100 * share:g} %" for share in shares)], rows)
+
+
+def stress_table() -> str:
+    """The detectors of the paper and the default on the ResNet-20, over all kinds of streams."""
+    rows = [
+        [title_of(row["method"]), row["mean_auroc"], f"{row['worst']:+.3f}", f"{row['best']:+.3f}", row["verdict"]]
+        for row in record("resnet20-stress.json")["summary"]
+    ]
+    return table(["detector", "mean AUROC", "worst against the best static", "best against it", "verdict"], rows)
+
+
+def resnet20_table() -> str:
+    """Running and frozen norm-scaling on the ResNet-20, by share, order and class balance."""
+    cells = {(one["share"], one["order"], one["balance"]): one for one in record("resnet20-stress.json")["cells"]}
+    shares = sorted({share for share, *_ in cells})
+    rows = []
+    for balance in dict.fromkeys(balance for *_, balance in cells):
+        for method, order in (
+            (FROZEN, "shuffled"),
+            (RUNNING, "shuffled"),
+            (RUNNING, "OoD first"),
+            (RUNNING, "ID first"),
+        ):
+            title = f"{balance}: frozen" if method == FROZEN else f"running, {order}"
+            found = [cells.get((share, order, balance), {}).get(method) for share in shares]
+            rows.append([title, *(None if one is None else one[0] for one in found)])
+    return table(["mean AUROC", *(f"{100 * share:g} %" for share in shares)], rows)
+
+
+def alarms_table(unchanged: bool) -> str:
+    """Shares that the default flags of streams without OoD rows, in percent: frozen -> streamed."""
+    rows = [
+        row
+        for row in leaderboard("alarms")
+        if (row["Stream"] in UNCHANGED) == unchanged and row["Detector"] != "Norm-Scaling"
+    ]
+    kinds = dict.fromkeys(row["Stream"].split()[0] if not unchanged else row["Stream"] for row in rows)
+    made = []
+    for network, detector in dict.fromkeys((row["Network"], row["Detector"]) for row in rows):
+        own = [row for row in rows if (row["Network"], row["Detector"]) == (network, detector)]
+        cells = []
+        for kind in kinds:
+            found = [
+                row for row in own if row["Stream"] == kind or (not unchanged and row["Stream"].split()[0] == kind)
+            ]
+            cells.append(
+                ", ".join(f"{100 * float(row['Frozen']):.0f} -> {100 * float(row['Streamed']):.0f}" for row in found)
+            )
+        made.append([f"{network}: {detector}", *cells])
+    return table(["flagged in %, frozen -> streamed", *kinds], made)
+
+
+def streams_table() -> str:
+    """Detectors as fitted and made stream-aware, mean over five kinds of streams and over the networks."""
+    rows = {row["Method"]: row for row in leaderboard("overview") if row["statistics"] == "Streamed"}
+    static = {row["Method"]: row for row in leaderboard("overview") if row["statistics"] == "Static"}
+    columns = [name for name in next(iter(rows.values())) if name not in ("statistics", "Method")]
+    made = []
+    for name, row in rows.items():
+        base = static.get(
+            {"Default": "Ensemble", "Stream-aware": "Centred"}.get(name, name.removeprefix("Stream-aware + "))
+        )
+        cells = [(number(base[one]) if base else None, number(row[one])) for one in columns]
+        made.append(
+            [name, *("" if b is None else f"{a:.3f} -> {b:.3f}" if a is not None else f"{b:.3f}" for a, b in cells)]
+        )
+    return table(["mean AUROC", *(name.removesuffix(" ↑") for name in columns)], made).replace("0.", ".")
+
+
+def overview_table() -> str:
+    """The first ten static and streamed detectors of the leaderboard."""
+    rows = leaderboard("overview")
+    columns = [name for name in rows[0] if name not in ("statistics", "Method")]
+    made: list[list[Any]] = []
+    for statistics in ("Static", "Streamed"):
+        own = [row for row in rows if row["statistics"] == statistics and row[columns[0]]][:10]
+        made += [
+            [statistics if not i else "", row["Method"], *(number(row[one]) for one in columns)]
+            for i, row in enumerate(own)
+        ]
+    return table(["", "detector", *(name.removesuffix(" ↑") for name in columns)], made)
+
+
+def lead_table() -> str:
+    """The default in every stream and, where another is ahead, that one and by how much."""
+    rows = leaderboard("lead")
+    cells = {(row["Network"], row["Stream"]): row for row in rows}
+
+    def cell(network: str, stream: str) -> str:
+        row = cells.get((network, stream))
+        if row is None:
+            return "too few rows"
+        own, behind = f"{float(row['Default']):.3f}", float(row["Difference"])
+        return own if row["The default is"] == "first" else f"{own} ({row['First']} {-behind:+.3f})"
+
+    made = [
+        [network, *(cell(network, stream) for stream in KINDS)]
+        for network in dict.fromkeys(row["Network"] for row in rows)
+    ]
+    return table(["default (who is ahead)", *KINDS], made).replace("0.", ".")
+
+
+def published_board() -> str:
+    """Near and far AUROC of static detectors beside OpenOOD's published figures, on the CIFAR networks."""
+    names = {"CIFAR-10 (cifar10-small)": "network_cifar_10_cifar10_small", "CIFAR-100": "network_cifar_100"}
+    columns = {"near": "Near ↑", "published near": "Published near", "far": "Far ↑", "published far": "Published far"}
+    found = {title: {row["Method"]: row for row in leaderboard(name)} for title, name in names.items()}
+    methods = [name for name, row in next(iter(found.values())).items() if row.get("Published near") and row["Near ↑"]]
+    rows = [
+        [
+            name,
+            *(
+                number(one[name].get(column, "")) if name in one else None
+                for one in found.values()
+                for column in columns.values()
+            ),
+        ]
+        for name in methods
+    ]
+    return table(["detector", *(f"{title} {name}" for title in found for name in columns)], rows)
+
+
+def sweep_table() -> str:
+    """The default with logits alone at other parameters, on the ResNet-20."""
+    rows = list(csv.DictReader((RESULTS / "resnet20-sweep" / "network_cifar_10.csv").read_text().splitlines()))
+    columns = [f"{title} ↑" for title in (*KINDS, "All streams")]
+    made = [
+        [row["Method"], *(number(row[one]) for one in columns)] for row in sorted(rows, key=lambda row: row["Method"])
+    ]
+    return table(["mean AUROC", *(name.removesuffix(" ↑") for name in columns)], made)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    **{record: partial(compared_table, record) for record in COMPARED},
     "sets": sets_table,
     "averages": lambda: in_markdown(averages_table(reported())),
     "published": published_tables,
     "claims": lambda: in_markdown(claims_table(reported())),
     "differences": sizes_table,
-    "streams": lambda: streams_tables(RESULTS),
+    "wide": wide_table,
+    "update": update_table,
+    "shares": share_table,
     "detectors": detector_table,
-    "choice": lambda: choice_table(RESULTS),
-    "stresses": lambda: stress_table(RESULTS),
+    "stresses": stress_table,
+    "resnet20": resnet20_table,
+    "streams": streams_table,
+    "alarms": lambda: alarms_table(unchanged=True),
+    "changed": lambda: alarms_table(unchanged=False),
+    "sweep": sweep_table,
+    "overview": overview_table,
+    "lead": lead_table,
+    "openood": published_board,
 }
 
 
@@ -144,21 +398,21 @@ def with_blocks(page: str) -> str:
         _, found, after = rest.partition(end)
         if not found:
             raise SystemExit(f"a page has {begin.strip()} and no {end.strip()} after it")
-        page = f"{before}{begin}{BLOCKS[name]()}{end}{after}"
+        try:
+            page = f"{before}{begin}{BLOCKS[name]()}{end}{after}"
+        except FileNotFoundError as error:
+            print(f"{name} is left as it is: {error.filename} was not recorded", file=sys.stderr)
     return page
 
 
 def write_reports(target: Path) -> None:
-    """Write the report over the recorded runs, of each of them, and the leaderboard of those with further methods."""
+    """Write the report over the recorded runs, and of each of them."""
     os.chdir(ROOT)  # the pages name their folders
     additions = paper_additions()
     known = sorted(path.parent.relative_to(ROOT) for path in RESULTS.glob("*/results.jsonl"))
     report([folder.relative_to(ROOT) for folder in runs()], target / "joint", additions=additions)
     for folder in known:
         report(folder, target / folder.name, additions=additions)
-    ranked = [folder for folder in known if (folder / "further.jsonl").exists()]
-    if ranked:
-        report(ranked, target / "leaderboard", leaderboard=True, additions=additions)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Run the same commands with ``--engine local`` and ``--engine ray`` on millions of rows, and compare their bytes.
 
-    python tools/record.py engines --folder /tmp/engines-5m --output docs/results/engines-5m.json
+    python tools/compare_engines.py --folder /tmp/engines-5m --output docs/results/engines-5m.json
 
 Fits, scores frozen and with running statistics, and evaluates, each by the command line in a process of its own. The
 rows are written first, always the same ones: Parquet files with columns in different orders and dtypes, one of a single
@@ -30,7 +30,6 @@ import pyarrow.parquet as pq
 
 import normscale as ns
 from normscale._provenance import environment
-from normscale.jobs.pieces import read_piece
 from normscale.jobs.sources import RowSource
 
 FILE_ROWS = 250_000
@@ -112,7 +111,7 @@ def against_one_process(folder: Path) -> dict[str, float]:
     source = RowSource(folder / "id", ["logits"])
     worst, n_rows, parts = 0.0, 0, sorted((folder / "local" / "running").glob("part-*.parquet"))
     for piece, part in zip(source.file_pieces(), parts, strict=True):
-        one = np.concatenate([detector.stream(chunk.outputs) for chunk in read_piece(piece, source.layout)])
+        one = np.concatenate([detector.stream(chunk.outputs) for chunk in source.chunks(piece)])
         many = pq.read_table(part).column("score").to_numpy()
         worst = max(worst, float((np.abs(many - one) / (1.0 + np.abs(one))).max()))
         n_rows += one.size
@@ -142,7 +141,7 @@ def main() -> None:
             digests[engine], seconds[engine], texts[engine] = run_engine(engine, folder, given.workers)
         metrics = next(csv.DictReader(io.StringIO(texts["ray"])))
         record: dict[str, Any] = {
-            "command": " ".join(["python", "tools/record.py engines", f"--rows {given.rows}"])
+            "command": " ".join(["python", "tools/compare_engines.py", f"--rows {given.rows}"])
             + f" --classes {given.classes} --workers {given.workers}",
             "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
             "environment": {**environment(), "ray": _ray_version(), "load_at_start": round(load, 2)},
@@ -173,3 +172,7 @@ def _ray_version() -> str:
     from importlib import metadata
 
     return metadata.version("ray")
+
+
+if __name__ == "__main__":
+    main()
