@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.class_gaussian import ClassSums, class_totals
+from normscale.detectors.mahalanobis import ClassSums, class_totals
 
 
 def test_totals_are_those_of_a_loop() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.class_directions import FDBD, NCI
+from normscale.detectors.class_features import FDBD, NCI
 
 _fixed = np.random.default_rng(3)
 HEAD = (_fixed.normal(size=(5, 8)), _fixed.normal(size=5))

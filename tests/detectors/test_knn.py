@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors import feature_bank
+from normscale.detectors import neighbours
 from normscale.detectors.neighbours import KNN
 
 
@@ -99,10 +99,10 @@ def test_the_bank_keeps_its_dtype_and_the_scores_are_exact(dtype: Any, tmp_path:
 def test_blocks_are_not_seen_in_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     bank, queries = rows(5000), rows(300, seed=1)
     expected = KNN().fit(bank).score(queries)
-    monkeypatch.setattr(feature_bank, "_PRODUCTS", 5000)
-    monkeypatch.setattr(feature_bank, "_PAIRS", 7)
+    monkeypatch.setattr(neighbours, "_PRODUCTS", 5000)
+    monkeypatch.setattr(neighbours, "_PAIRS", 7)
     np.testing.assert_allclose(KNN().fit(bank).score(queries), expected, rtol=1e-12)
-    monkeypatch.setattr(feature_bank, "_MOST_CANDIDATES", -1.0)  # everything in float64
+    monkeypatch.setattr(neighbours, "_MOST_CANDIDATES", -1.0)  # everything in float64
     np.testing.assert_allclose(KNN().fit(bank).score(queries), expected, rtol=1e-12)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors import feature_bank
+from normscale.detectors import neighbours
 from normscale.detectors.neighbours import NNGuide
 
 
@@ -58,5 +58,5 @@ def test_ties_zeros_copies_and_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = [r.replace(features=np.c_[r.features, r.features]) for r in (train, test)]
     expected = NNGuide().fit(train).score(test)
     np.testing.assert_allclose(NNGuide().fit(twice[0]).score(twice[1]), expected, rtol=1e-10)
-    monkeypatch.setattr(feature_bank, "_MOST_CANDIDATES", -1.0)
+    monkeypatch.setattr(neighbours, "_MOST_CANDIDATES", -1.0)
     np.testing.assert_allclose(NNGuide().fit(train).score(test), expected, rtol=1e-10)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.oodd import most_confident
+from normscale.detectors.adaptive import most_confident
 
 
 def network(n: int, seed: int) -> ns.ModelOutputs:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.openmax import TRANSLATION, OpenMax, WeibullTail, fit_weibull
+from normscale.detectors.class_logits import TRANSLATION, OpenMax, WeibullTail, fit_weibull
 
 
 def outputs(n: int, seed: int = 0, n_classes: int = 6) -> ns.ModelOutputs:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.class_gaussian import ClassSums
+from normscale.detectors.mahalanobis import ClassSums
 from normscale.detectors.partial_fit import PartialFit, merged
 from normscale.detectors.registry import list_detectors, make_detector
 from normscale.state import record_arrays

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.class_means import SHE
+from normscale.detectors.class_features import SHE
 
 
 def outputs(n: int, seed: int = 0, d: int = 7, n_classes: int = 4) -> ns.ModelOutputs:

@@ -110,8 +110,8 @@ def _written_out(kind: str, scaled: FloatArray) -> float:
 
 
 def _mixture_kernels_agree(n_classes: int) -> bool:
-    from normscale.detectors.class_profiles import ClassMoments, finished_profiles
     from normscale.detectors.partial_fit import RowSample
+    from normscale.detectors.stream_aware import ClassMoments, finished_profiles
     from normscale.outputs import ModelOutputs
 
     decays = mixture.MixtureSettings(0.98, 0.995, 0.999, 5.0, 0.8)

@@ -1,22 +1,22 @@
 """The public names of this folder, one a line; ``__init__.py`` reads them from here."""
 
+from normscale.detectors.adaptive import DART as DART
+from normscale.detectors.adaptive import OODD as OODD
+from normscale.detectors.adaptive import RTL as RTL
 from normscale.detectors.base import About as About
 from normscale.detectors.base import Detector as Detector
 from normscale.detectors.base import Setting as Setting
 from normscale.detectors.choosing import Ensemble as Ensemble
 from normscale.detectors.choosing import RobustNormScaling as RobustNormScaling
-from normscale.detectors.class_directions import FDBD as FDBD
-from normscale.detectors.class_directions import NCI as NCI
+from normscale.detectors.class_features import CORE as CORE
+from normscale.detectors.class_features import FDBD as FDBD
+from normscale.detectors.class_features import NCI as NCI
+from normscale.detectors.class_features import SHE as SHE
+from normscale.detectors.class_features import CADRef as CADRef
 from normscale.detectors.class_logits import KLMatching as KLMatching
 from normscale.detectors.class_logits import MultiThreshold as MultiThreshold
+from normscale.detectors.class_logits import OpenMax as OpenMax
 from normscale.detectors.class_logits import StandardisedMaxLogit as StandardisedMaxLogit
-from normscale.detectors.class_means import CORE as CORE
-from normscale.detectors.class_means import SHE as SHE
-from normscale.detectors.class_means import CADRef as CADRef
-from normscale.detectors.dart import DART as DART
-from normscale.detectors.fixed_steps import Centred as Centred
-from normscale.detectors.fixed_steps import Tempered as Tempered
-from normscale.detectors.fixed_steps import Unit as Unit
 from normscale.detectors.gram import Gram as Gram
 from normscale.detectors.limited_features import DICE as DICE
 from normscale.detectors.limited_features import VRA as VRA
@@ -36,9 +36,6 @@ from normscale.detectors.mahalanobis import RelativeMahalanobis as RelativeMahal
 from normscale.detectors.neighbours import KNN as KNN
 from normscale.detectors.neighbours import NNGuide as NNGuide
 from normscale.detectors.norm_scaling import NormScaling as NormScaling
-from normscale.detectors.oodd import OODD as OODD
-from normscale.detectors.openmax import OpenMax as OpenMax
-from normscale.detectors.present_classes import PresentClasses as PresentClasses
 from normscale.detectors.registry import list_detectors as list_detectors
 from normscale.detectors.registry import load_detector as load_detector
 from normscale.detectors.registry import make_detector as make_detector
@@ -46,11 +43,14 @@ from normscale.detectors.registry import register as register
 from normscale.detectors.residual import NECO as NECO
 from normscale.detectors.residual import Residual as Residual
 from normscale.detectors.residual import ViM as ViM
-from normscale.detectors.rtl import RTL as RTL
 from normscale.detectors.shaped_features import ASH as ASH
 from normscale.detectors.shaped_features import LTS as LTS
 from normscale.detectors.shaped_features import SCALE as SCALE
 from normscale.detectors.shaped_features import AdaSCALE as AdaSCALE
+from normscale.detectors.simple_steps import Centred as Centred
+from normscale.detectors.simple_steps import PresentClasses as PresentClasses
+from normscale.detectors.simple_steps import Tempered as Tempered
+from normscale.detectors.simple_steps import Unit as Unit
 from normscale.detectors.step import Step as Step
 from normscale.detectors.step import Wrapper as Wrapper
 from normscale.detectors.stream_aware import StreamAware as StreamAware

@@ -13,8 +13,7 @@ from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.dataframes import read_dataframe
 from normscale.detectors.base import About, Detector, OutputsLike
-from normscale.detectors.formula import SumFormula, offered_formula
-from normscale.detectors.formula_scores import scorer_of
+from normscale.detectors.formula import SumFormula, offered_formula, scorer_of
 from normscale.detectors.partial_fit import CommonScale, HeldOutFit, RowSample
 from normscale.detectors.registry import DEFAULT, as_detector, make_detector, register
 from normscale.detectors.step import Score, short_spec

@@ -1,4 +1,4 @@
-"""Logits compared with those of the same predicted class: KL-matching, standardised MaxLogit, Multi-Threshold."""
+"""Logits beside those of their predicted class: KL-matching, standardised MaxLogit, Multi-Threshold, OpenMax."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Iterator
 from typing import Annotated, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._kernels.members import members_of_each
 from normscale._validate import FloatArray, IntArray
-from normscale.detectors.base import About, Detector
-from normscale.detectors.class_profiles import ClassMoments
+from normscale.detectors.base import About, Detector, join
 from normscale.detectors.formula import SumFormula, plain_formula
 from normscale.detectors.partial_fit import ROUNDING, merged
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import blocks_of, by_blocks, log_softmax
+from normscale.detectors.row_blocks import blocks_of, by_blocks, float_blocks, log_softmax
+from normscale.detectors.stream_aware import ClassMoments
 from normscale.detectors.threshold import Threshold
+from normscale.errors import InvalidInput
 from normscale.metrics.thresholds import thresholds_per_class
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LABELS, LOGITS, ModelOutputs
 from normscale.scores import max_logit_score, msp_score
 from normscale.state import Numbers
 
@@ -201,3 +203,177 @@ class MultiThreshold(Detector):
 
     def _formula(self) -> SumFormula:
         return SumFormula(((1.0, plain_formula("log_odds")),), self.fitted_.thresholds)
+
+
+TRANSLATION = 10_000.0
+"""What the tail's smallest value is moved to before a Weibull distribution is fitted, as libMR does."""
+_STEPS = 200
+
+
+class WeibullTail(NamedTuple):
+    """P(X <= x) = 1 - exp(-(y / scale)^shape) with y = x - smallest + 10000, for a few distributions at once.
+
+    Kept are ``shape`` and ``log_scale = log(scale / 10000)``: y and scale agree in so many digits that their quotient
+    is only exact as a difference of such logarithms.
+    """
+
+    smallest: FloatArray
+    shape: FloatArray
+    log_scale: FloatArray
+
+    def probability(self, values: FloatArray) -> FloatArray:
+        """Of a smaller value, for each distribution; (n, k) to (n, k)."""
+        with np.errstate(over="ignore", divide="ignore"):
+            moved = np.maximum((values - self.smallest) / TRANSLATION, -1.0)  # a Weibull variable is not negative
+            power = np.exp(self.shape * (np.log1p(moved) - self.log_scale))
+        return -np.expm1(-power)
+
+
+def fit_weibull(tail: FloatArray) -> tuple[float, float, float]:
+    """Smallest value, shape and log-scale of the distribution of largest likelihood for values (n,), n >= 1.
+
+    With l = log(y / 10000), the shape c solves ``sum(e^(c l) l) / sum(e^(c l)) - 1 / c = mean(l)``, whose left side
+    grows with c: bisection cannot miss it. Equal values have no largest likelihood; their shape is one under which
+    the probability jumps from 0 to 1 within a billionth of them.
+
+    Examples
+    --------
+    >>> smallest, shape, log_scale = fit_weibull(np.array([1.0, 2.0, 4.0, 5.0]))
+    >>> smallest, round(shape, 1), round(float(np.exp(log_scale)), 6)
+    (1.0, 7291.4, 1.000278)
+    """
+    smallest = float(tail.min())
+    logs = np.log1p((tail - smallest) / TRANSLATION)
+    largest, mean = float(logs.max()), float(logs.mean())
+    steepest = TRANSLATION / (1e-9 * max(1.0, abs(smallest)))
+
+    def excess(shape: float) -> float:
+        weights = np.exp(shape * (logs - largest))
+        return float(weights @ logs / weights.sum()) - 1.0 / shape - mean
+
+    shape = steepest
+    if excess(steepest) > 0.0:
+        low, high = 0.0, steepest
+        for _ in range(_STEPS):
+            shape = np.sqrt(low * high) if low > 0.0 else high / 1024.0
+            low, high = (low, shape) if excess(shape) > 0.0 else (shape, high)
+            if high - low <= 1e-14 * high:
+                break
+    log_scale = largest + float(np.log(np.mean(np.exp(shape * (logs - largest))))) / shape
+    return smallest, float(shape), log_scale
+
+
+_ABOVE = Numbers(LOGITS, above=0.0)
+_FEWEST_PER_CLASS = 4
+"""Rows a class below which its tail means nothing: with 3 on the sample, OoD inputs score lower than others."""
+_LEAST_BODY = 20
+"""How many rows of a class there must be for each row of its tail: all of a class is no tail."""
+
+
+@register
+class OpenMax(Detector):
+    """Log-odds of the unknown class that OpenMax adds to the softmax.
+
+    The distances of the correctly predicted training rows of class k to their mean logits have a tail, its ``tail``
+    largest; a Weibull distribution F_k is fitted to it by maximum likelihood. For a row z whose i-th largest logit,
+    i = 1 ... a (``alpha``), is that of class k,
+
+        v_k = z_k (1 - (a + 1 - i) / a * F_k(|z - mean_k|)),    v_0 = sum_k (z_k - v_k)
+
+    and all other logits stay. The probability of the unknown class is that of v_0 in the softmax of (v_0, v); the score
+    is its log-odds, v_0 - log sum exp(v), which ranks the same and never saturates. A class without correctly predicted
+    training rows is far from everything, F_k = 1. The paper's code and OpenOOD's measure Euclidean distances, or mix
+    them with cosines; here they are Euclidean. No OoD data chooses a parameter here.
+
+    Examples
+    --------
+    >>> train = ModelOutputs([[9, 0], [8, 1], [9, 1], [8, 0], [0, 9], [1, 8], [0, 7], [1, 9]], labels=[0] * 4 + [1] * 4)
+    >>> OpenMax().fit(train).score(np.array([[8.4, 0.4], [30.0, 30.0]])).round(2).tolist()
+    [-8.2, 30.0]
+    """
+
+    name = "openmax"
+    about = About(
+        "OpenMax",
+        'Bendale & Boult 2016: "Towards Open Set Deep Networks"',
+        cost="one pass over the logits",
+        parameters={
+            "tail": "how many of the largest distances of a class its distribution is fitted to; the paper's 20, but "
+            "at most a twentieth of the class (and 2)",
+            "alpha": "how many of the largest logits give way to the unknown class; the paper's 10, or all classes",
+        },
+    )
+    reads_in_fit = (LABELS,)
+
+    class Fitted(NamedTuple):
+        means: Annotated[FloatArray, Numbers(LOGITS, LOGITS)]
+        weibull: Annotated[WeibullTail, {**dict.fromkeys(("smallest", "log_scale"), Numbers(LOGITS)), "shape": _ABOVE}]
+        known: Annotated[NDArray[np.bool_], Numbers(LOGITS)]
+
+        def check(self) -> None:
+            if not self.known.any():
+                raise InvalidInput("one class must be known.")
+
+    fitted_: Fitted
+
+    def __init__(self, tail: int = 20, alpha: int = 10) -> None:
+        self.tail = _validate.at_least(tail, "tail", 1)
+        self.alpha = _validate.at_least(alpha, "alpha", 1)
+
+    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
+        train = join(_right_rows(chunk) for chunk in chunks)  # distances need the means of all rows first
+        n_classes = train.logits.shape[1]
+        if not len(train):
+            raise InvalidInput(
+                "no training row is predicted as its label, so no class has a mean. Do the labels belong to these "
+                "logits?"
+            )
+        predicted = train.predicted
+        found = np.unique(predicted).size
+        if len(train) < _FEWEST_PER_CLASS * found:
+            raise InvalidInput(
+                f"openmax describes how far the rows of a class lie from its mean. It needs {_FEWEST_PER_CLASS} rows "
+                f"a class on average that are predicted as their label; got {len(train)} such rows of {found} classes. "
+                "Pass more training rows, or choose another detector."
+            )
+        means = np.zeros((n_classes, n_classes))
+        known = np.bincount(predicted, minlength=n_classes) > 0
+        fitted = np.tile([[0.0], [1.0], [0.0]], (1, n_classes))
+        for c, members in members_of_each(predicted):
+            rows = train.logits[members].astype(np.float64)
+            means[c] = rows.mean(axis=0)
+            distances = np.sqrt(np.square(rows - means[c]).sum(axis=1))
+            longest = min(self.tail, max(2, distances.size // _LEAST_BODY))
+            fitted[:, c] = fit_weibull(np.sort(distances)[-longest:])
+        self._learn(self.Fitted(means, WeibullTail(*fitted), known))
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scores = np.empty(len(outputs))
+        every, tails, is_known = self.fitted_
+        centre = every[is_known].mean(axis=0)
+        means = every - centre
+        squared_norms = np.einsum("ij,ij->i", means, means)
+        a = min(self.alpha, is_known.size)
+        shares = np.arange(a, 0, -1) / a
+        for where, logits in float_blocks(outputs.logits, LOGITS, width=4 * is_known.size):
+            at = np.arange(logits.shape[0])[:, None]
+            top = np.argpartition(-logits, a - 1, axis=1)[:, :a]
+            top = top[at, np.argsort(-logits[at, top], axis=1, kind="stable")]
+            z = logits - centre
+            squares = np.einsum("ij,ij->i", z, z)[:, None] + squared_norms - 2.0 * (z @ means.T)
+            distances = np.sqrt(np.maximum(squares[at, top], 0.0))
+            weibull = WeibullTail(*(part[top] for part in tails))
+            far = np.where(is_known[top], weibull.probability(distances), 1.0)
+            given = logits[at, top] * shares * far
+            logits[at, top] -= given
+            largest = logits.max(axis=1)
+            known = largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1))
+            scores[where] = given.sum(axis=1) - known
+        return scores
+
+
+def _right_rows(chunk: ModelOutputs) -> ModelOutputs:
+    """The rows whose label is the predicted class."""
+    if not np.isfinite(chunk.logits).all():
+        raise _validate.invalid_row_error(chunk.logits, LOGITS)
+    return chunk.only(LOGITS)[chunk.predicted == chunk.labels]

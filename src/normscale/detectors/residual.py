@@ -9,7 +9,7 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import About, Detector
-from normscale.detectors.class_gaussian import ClassSums
+from normscale.detectors.mahalanobis import ClassSums
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks, float_blocks, lengths
 from normscale.errors import InvalidInput

@@ -13,8 +13,8 @@ from normscale.detectors.base import Detector
 from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.partial_fit import Partial, PartialFit, merged
-from normscale.detectors.present_classes import Missing, shown_classes
 from normscale.detectors.registry import DEFAULT, as_detector
+from normscale.detectors.simple_steps import Missing, shown_classes
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.shared_rows import RowSketch
 from normscale.jobs.pieces import Layout, Piece, Skipped
