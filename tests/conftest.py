@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +26,11 @@ os.environ.update(RAY_DATA_USAGE_DISABLED="1", RAY_USAGE_STATS_ENABLED="0")
 
 settings.register_profile("normscale", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 settings.load_profile("normscale")
+
+
+def pytest_unconfigure() -> None:
+    """Say where it hangs, and end, if this process does not end by itself: a thread, a cluster or a pool is left."""
+    faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(params=["numba", "numpy"])

@@ -28,7 +28,7 @@ def test_a_second_process_is_told_and_a_killed_one_forgotten(tmp_path: Path) -> 
             pass
     finally:
         holder.kill()
-        holder.wait()
+        holder.wait(60)
         holder.stdout.close()
     with locked(folder, wait=False):
         pass

@@ -33,7 +33,7 @@ def work(path, gently):
 if __name__ == "__main__":
     worker = multiprocessing.get_context("spawn").Process(target=work, args=(sys.argv[1], sys.argv[2] == "gently"))
     worker.start()
-    worker.join()
+    worker.join(60)
 """
 
 
@@ -65,7 +65,7 @@ def test_a_worker_ends_with_a_parent_that_is_killed(tmp_path: Path, how: str) ->
         assert alive(worker)
     finally:
         parent.kill()
-        parent.wait()
+        parent.wait(60)
     wait_for(lambda: not alive(worker))
     assert (tmp_path / "worker.told").exists() == (how == "gently")
 

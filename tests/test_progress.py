@@ -46,7 +46,7 @@ def on_terminal(code: str) -> str:
             break
         shown += block
     os.close(reading)
-    assert process.wait() == 0, shown.decode()
+    assert process.wait(60) == 0, shown.decode()
     return shown.decode()
 
 

@@ -112,17 +112,17 @@ def test_eval_on_an_engine_is_eval(tmp_path: Path, run: Any, detector: str) -> N
 
 def test_a_pipe_is_not_read_in_pieces(tmp_path: Path, run: Any) -> None:
     ns.Energy().fit(logits_of(20)).save(tmp_path / "a.safetensors")
-    os.mkfifo(tmp_path / "pipe")
     np.save(tmp_path / "rows.npy", logits_of(20))
     for command in (("score", tmp_path / "a.safetensors"), ("fit", "-d", "energy")):
+        pipe = tmp_path / f"pipe-{command[0]}"  # its own: bytes for one that is still open elsewhere may go there
+        os.mkfifo(pipe)
         data = (tmp_path / "rows.npy").read_bytes()
-        writer = threading.Thread(target=lambda data=data: (tmp_path / "pipe").write_bytes(data))
+        writer = threading.Thread(target=pipe.write_bytes, args=(data,), daemon=True)
         writer.start()
-        words = [*command, tmp_path / "pipe", "--engine", "local", "-o"]
         output = tmp_path / ("out" if command[0] == "score" else "b.safetensors")
         with pytest.raises(ns.InvalidInput, match="cannot be read in pieces"):
-            raise run(*words, output, ok=False).exception
-        writer.join()
+            raise run(*command, pipe, "--engine", "local", "-o", output, ok=False).exception
+        writer.join(60)
 
 
 def test_eval_of_several_files_with_bad_rows(tmp_path: Path, run: Any) -> None:

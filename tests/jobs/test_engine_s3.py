@@ -57,7 +57,7 @@ def bucket(numpy_kernels: None) -> Iterator[tuple[pyarrow.fs.S3FileSystem, str]]
         yield system, f"?endpoint_override=127.0.0.1:{port}&scheme=http"
     finally:
         server.terminate()
-        server.wait()
+        server.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -254,17 +254,17 @@ def test_a_second_process_in_the_folder_is_refused(tmp_path: Path, fitted: ns.No
     def hold() -> None:
         with locked(tmp_path / "out" / "_job"):
             held.set()
-            let_go.wait()
+            let_go.wait(300)
 
-    thread = threading.Thread(target=hold)
+    thread = threading.Thread(target=hold, daemon=True)
     thread.start()
-    held.wait()
+    assert held.wait(300)
     try:
         with pytest.raises(ns.NormscaleError, match="is being worked on by another process"):
             jobs.score(tmp_path / "in", fitted, tmp_path / "out", engine=local)
     finally:
         let_go.set()
-        thread.join()
+        thread.join(60)
     jobs.score(tmp_path / "in", fitted, tmp_path / "out", engine=local)
 
 

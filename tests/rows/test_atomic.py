@@ -113,7 +113,7 @@ def test_kill_leaves_the_old_file(tmp_path: Path) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == "half\n"
     child.send_signal(signal.SIGKILL)
-    child.wait()
+    child.wait(60)
     child.stdout.close()
     assert path.read_text() == "old"
     left = [name for name in os.listdir(tmp_path) if name != path.name]

@@ -54,14 +54,14 @@ def test_a_pipe_is_recognised_and_read_as_it_comes(tmp_path: Path) -> None:
             first_is_read.wait(60)
             file.write(b'{"logits": [1.5, 2]}\n{"logits": [0, "-Infinity"]}\n')
 
-    writer = threading.Thread(target=write)
+    writer = threading.Thread(target=write, daemon=True)
     writer.start()
     with open_table(pipe, chunk_rows=1) as table:
         chunks = table.chunks()
         assert next(chunks).logits.tolist() == [[1.0, 2.0]]
         first_is_read.set()
         assert [chunk.logits.tolist() for chunk in chunks] == [[[1.5, 2.0]], [[0.0, -np.inf]]]
-    writer.join()
+    writer.join(60)
 
 
 def test_lists_nulls_and_kept_columns(tmp_path: Path) -> None:

@@ -149,11 +149,11 @@ def test_named_pipe(tmp_path: Path, outputs: ModelOutputs) -> None:
     """What the shell makes of ``<(command)``: a pipe with a name that says nothing."""
     path = tmp_path / "63"
     os.mkfifo(path)
-    writer = threading.Thread(target=path.write_bytes, args=(data_of("csv", outputs),))
+    writer = threading.Thread(target=path.write_bytes, args=(data_of("csv", outputs),), daemon=True)
     writer.start()
     with open_table(path) as table:
         np.testing.assert_array_equal(table.read().logits, outputs.logits)
-    writer.join()
+    writer.join(60)
 
 
 def test_rows_come_out_while_the_writer_still_writes(tmp_path: Path) -> None:
@@ -185,5 +185,5 @@ def test_rows_come_out_while_the_writer_still_writes(tmp_path: Path) -> None:
     child.stdin.close()
     assert child.stdout.read() == ""
     child.stdout.close()
-    assert child.wait() == 0
+    assert child.wait(60) == 0
     watchdog.cancel()

@@ -48,10 +48,10 @@ def test_they_come_through_pipes(tmp_path: Path, suffix: str) -> None:
     path, pipe = tmp_path / f"table{suffix}", tmp_path / "pipe"
     ns.write_table(path, LOGITS)
     os.mkfifo(pipe)
-    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()))
+    writer = threading.Thread(target=lambda: pipe.write_bytes(path.read_bytes()), daemon=True)
     writer.start()
     assert np.array_equal(ns.read_table(pipe).logits, LOGITS)
-    writer.join()
+    writer.join(60)
 
 
 def test_compressed_text_that_breaks_off(tmp_path: Path) -> None:
