@@ -95,11 +95,8 @@ def fit(
         reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
         skipped = _fit_gathered(model, seen, source, names, job, f"{model.name} {reason}")
     else:
-        if source.pipe and engine not in (None, "here"):
-            raise InvalidInput(
-                f"{source.pipe} cannot be read in pieces by other processes; leave the engine out, or give files, "
-                "folders, globs or s3:// paths."
-            )
+        if engine not in (None, "here"):
+            source.refuse_pieces("leave the engine out, or give files, folders, globs or s3:// paths")
         with open_engine(engine, workers=job["workers"], address=job["address"], n_tasks=len(pieces)) as opened:
             skipped = _fit_pieces(model, source, pieces, opened, seen, names, job["on_invalid"], job["tick"])
     model.class_names = _names(class_names, source.layout, source.path)

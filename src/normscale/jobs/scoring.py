@@ -223,8 +223,7 @@ def score(
     if is_folder(os.fspath(output)):
         from normscale.jobs.score_folder import score_to_folder
 
-        if source.pipe:
-            raise InvalidInput(f"{source.pipe} cannot be read in pieces; name a file for its scores, or - .")
+        source.refuse_pieces("name a file for its scores, or - ")
         return score_to_folder(job, source.file_pieces(given["piece_rows"]), output, given)
     if given["engine"] not in (None, "here") or given["address"] is not None:
         raise InvalidInput("workers write their scores into a folder, one file a piece; add --output FOLDER.")

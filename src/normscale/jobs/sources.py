@@ -11,7 +11,7 @@ import glob
 import io
 import itertools
 import os
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Unpack
 
@@ -131,6 +131,7 @@ class RowSource:
         self.notes: list[str] = []
         self.layout = self._common_layout(class_names, probabilities)
         self._begun: Iterator[Chunk] | None = None
+        self._close_pipe: Callable[[], None] = lambda: None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self.layout, "files": (), "_readers": {}, "_begun": None}
@@ -158,6 +159,12 @@ class RowSource:
         for path, head in self._heads.items():
             class_order(layout.class_names, head.layout.class_names, path)  # raises where a class is missing
         return layout
+
+    def refuse_pieces(self, advice: str) -> None:
+        """Raise where the rows come from a pipe, which other processes cannot read."""
+        if self.pipe:
+            self._close_pipe()
+            raise InvalidInput(f"{self.pipe} cannot be read in pieces by other processes; {advice}.")
 
     def whole(self) -> Piece:
         """All rows as one piece."""
@@ -205,7 +212,7 @@ class RowSource:
             return Span(file, n_rows, file.size)
         return Span(file, stop - start, file.size * (stop - start) // n_rows, range(start, stop))
 
-    def chunks(self, piece: Piece) -> Iterator[Chunk]:
+    def chunks(self, piece: Piece) -> Generator[Chunk, None, None]:
         """The rows of a piece as the files have them; a chunk comes from one file.
 
         Raises where a file is not the one that was planned with.
@@ -220,11 +227,15 @@ class RowSource:
                 reader = _open(path, options)
             reader.arrange(layout.columns)
             order = class_order(layout.class_names, reader.class_names, path)
-            for chunk in reader.blocks(span.rows):
-                outputs = chunk.outputs if order is None else in_class_order(chunk.outputs, order)
-                if layout.probabilities and layout.has_logits:
-                    outputs = outputs.replace(logits=log_of_probabilities(outputs.logits, path))
-                yield chunk._replace(outputs=outputs)
+            try:
+                for chunk in reader.blocks(span.rows):
+                    outputs = chunk.outputs if order is None else in_class_order(chunk.outputs, order)
+                    if layout.probabilities and layout.has_logits:
+                        outputs = outputs.replace(logits=log_of_probabilities(outputs.logits, path))
+                    yield chunk._replace(outputs=outputs)
+            except BaseException:
+                reader.close()
+                raise
             _check(span.file)
             if span.rows is not None and len(self._readers) < _LEFT_OPEN:
                 self._readers[path] = reader  # the next piece goes on in it
@@ -237,7 +248,7 @@ class RowSource:
         first = next((chunk for chunk in chunks if len(chunk.outputs)), None)
         if first is None:
             raise InvalidInput(f"{self.path} holds no rows.")
-        self._begun = itertools.chain([first], chunks)
+        self._begun, self._close_pipe = itertools.chain([first], chunks), chunks.close
         self.has_head = first.outputs.head is not None
         return self.notes + look_at_first_rows(
             first.outputs,
