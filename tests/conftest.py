@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -30,7 +29,7 @@ settings.load_profile("normscale")
 
 def pytest_unconfigure() -> None:
     """Say where it hangs, and end, if this process does not end by itself: a thread, a cluster or a pool is left."""
-    faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
+    faulthandler.dump_traceback_later(60, exit=True, file=2)
 
 
 @pytest.fixture(params=["numba", "numpy"])
