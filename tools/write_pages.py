@@ -30,7 +30,14 @@ from normscale.bench.paper.published import IN_SETS
 from normscale.bench.report.rendering import markdown_text
 from normscale.bench.report.runs import ReportedRun, read_runs
 from normscale.bench.report.table import NOTHING, ReportTable, Section
-from normscale.bench.report.tables import averages_table, count, expanded_table, ood_set_table, per_set_table
+from normscale.bench.report.tables import (
+    OVER_SEEDS,
+    averages_table,
+    count,
+    expanded_table,
+    ood_set_table,
+    per_set_table,
+)
 from normscale.bench.report.writing import report
 from normscale.detectors.card import card_of
 from normscale.detectors.registry import detector_class, list_detectors
@@ -97,16 +104,20 @@ def sets_table() -> str:
 
 
 def published_tables() -> str:
-    """AUROC beside the paper's, over the OoD sets that both have: ours, then the paper's in brackets."""
+    """AUROC and ± over seeds, over the OoD sets that both have: ours, then the paper's in brackets."""
     columns: dict[str, dict[str, str]] = {}
     for one in reported():
         table = expanded_table(one, "expanded")
         assert table is not None
-        ours, theirs = ([column.title for column in table.columns].index(title) for title in ("Ours", "Paper"))
-        rows = table.sections[0].rows  # the averages
-        columns[f"{one.title}, {count(len(one.board.seeds), 'network')}"] = {
-            str(row[0]): f"{row[ours]:.3f} ({row[theirs]:.3f})" for row in rows
-        }
+        titles = [column.title for column in table.columns]
+        own = columns[f"{one.title}, {count(len(one.board.seeds), 'network')}"] = {}
+        for row in table.sections[0].rows:  # the averages
+            cell = dict(zip(titles, row, strict=True))
+            ours, theirs = (
+                f"{cell[mean]:.3f}" + (f" ± {cell[spread]:.3f}" if cell[spread] is not None else "")
+                for mean, spread in (("Ours", OVER_SEEDS), ("Paper", f"Paper {OVER_SEEDS}"))
+            )
+            own[str(row[0])] = f"{ours} ({theirs})"
     methods = dict.fromkeys(method for found in columns.values() for method in found)
     lines = [f"| AUROC, ours (paper) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(found.get(name, '') for found in columns.values())} |" for name in methods]
