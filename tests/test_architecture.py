@@ -46,7 +46,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors", "extraction"},
     "extraction": {
-        "_atomic", "_progress", "_validate", "errors", "export.onnx", "jobs", "outputs", "rows", "sklearn",
+        "_atomic", "_progress", "_validate", "errors", "export.onnx", "jobs", "outputs", "rows", "scores",
+        "sklearn",
     },
     "export": {"_kernels", "detectors", "outputs"},
     "export.onnx": {

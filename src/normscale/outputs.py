@@ -30,10 +30,10 @@ LOGITS, FEATURES = "logits", "features"
 """The two arrays with a name of their own: the last layer before the softmax, and what goes into that layer."""
 LABELS, HEAD = "labels", "head"
 """What a record holds besides arrays: the true classes, and the network's last layer."""
-PERTURBED_LOGITS = "perturbed_logits"
-"""The logits of inputs after a small step that raises the largest softmax probability."""
-PERTURBED_FEATURES = "perturbed_features"
-"""The features of inputs after a step in the pixels that matter least to the predicted class."""
+PERTURBED = "perturbed_"
+"""Before the name of an array: the same inputs after a small step along a gradient."""
+PERTURBED_LOGITS, PERTURBED_FEATURES = PERTURBED + LOGITS, PERTURBED + FEATURES
+"""After a step that raises the largest softmax probability; in the pixels that matter least to the prediction."""
 ATTACKED = "attacked_"
 """Before the name of a layer: its activations for the same inputs after an attack."""
 LABEL_NAMES = ("label", "labels")
@@ -403,6 +403,21 @@ def check_name(name: str) -> str:
             f"{', '.join(sorted(word for word in _RESERVED if not word.startswith('_')))}; got {name!r}."
         )
     return name
+
+
+def array_name(layer: str) -> str:
+    """What a layer's activations are called: ``stage1_0`` for ``stage1.0``.
+
+    ``layer_`` comes before what could not be, or already is, an array's name.
+
+    Examples
+    --------
+    >>> [array_name(layer) for layer in ("stage1", "stage1.0.conv1", "3", "features", "head", "/relu_out.0")]
+    ['stage1', 'stage1_0_conv1', 'layer_3', 'layer_features', 'layer_head', 'relu_out_0']
+    """
+    name = "".join(letter if letter.isalnum() else "_" for letter in layer).strip("_")
+    is_free = name.isidentifier() and name not in _RESERVED | {LOGITS, FEATURES}
+    return name if is_free else check_name(f"layer_{name}")
 
 
 def mask_of_finite_rows(outputs: ModelOutputs, names: Iterable[str] | None = None) -> BoolArray:

@@ -194,7 +194,7 @@ def test_arguments_are_explained() -> None:
         perturbed_logits(model, images[:0])
     with pytest.raises(InvalidInput, match="data holds no images"):
         choose_epsilon(model, images[:0])
-    with pytest.raises(InvalidInput, match="NaN or infinite logits"):
+    with pytest.raises(InvalidInput, match="logits row 0 holds NaN"):
         choose_epsilon(model, images * torch.nan)
 
     class Detached(nn.Module):

@@ -33,22 +33,18 @@ def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
     return torch.device("cpu"), torch.get_default_dtype()
 
 
-def to_network(images: Any, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A copy of images where and as the network wants them; channels last, which convolutions on a CPU like best.
+def to_network(inputs: Any, model: nn.Module) -> Any:
+    """A copy of inputs where and as the network wants them; channels last, which convolutions on a CPU like best.
 
-    It is always a copy: a network may work in place, and the images are the caller's.
+    It is always a copy: a network may work in place, and the inputs are the caller's.
     """
-    if not isinstance(images, Tensor):
-        images = torch.from_numpy(np.array(images))
-    layout = torch.channels_last if images.ndim == 4 and device.type in ("cpu", "cuda") else torch.preserve_format
-    kind = dtype if images.is_floating_point() else images.dtype
-    tensor: Tensor = images
+    if isinstance(inputs, dict):
+        return {name: to_network(value, model) for name, value in inputs.items()}
+    device, dtype = device_and_dtype(model)
+    tensor = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs))
+    layout = torch.channels_last if tensor.ndim == 4 and device.type in ("cpu", "cuda") else torch.preserve_format
+    kind = dtype if tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to(device, kind, non_blocking=True, copy=True, memory_format=layout)
-
-
-def called(model: nn.Module, inputs: Tensor | dict[str, Tensor]) -> Any:
-    """What a model gives; arrays by name are its keyword arguments."""
-    return model(**inputs) if isinstance(inputs, dict) else model(inputs)
 
 
 @contextmanager
@@ -67,16 +63,11 @@ def evaluating(model: nn.Module, device: str | torch.device | None = None) -> It
 
 def logits_of(output: Any) -> Tensor:
     """The logits (n, n_classes) among what a network gives: the tensor itself, or its ``logits``."""
-    found = getattr(output, LOGITS, None)
-    if found is None and isinstance(output, Mapping):
-        found = output.get(LOGITS)
-    logits = output if found is None else found
+    logits = output.get(LOGITS, output) if isinstance(output, Mapping) else getattr(output, LOGITS, output)
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 2:
         return logits
-    what = f"a {type(logits).__name__}"
-    if isinstance(logits, Tensor):
-        what = f"a tensor of shape {tuple(logits.shape)}"
-    elif isinstance(logits, (tuple, list)):
+    what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+    if isinstance(logits, (tuple, list)):
         what += f" of {len(logits)}"
     raise InvalidInput(
         f"the model must return logits, a tensor (n, n_classes) with n_classes >= 2, or have them as .logits; it "

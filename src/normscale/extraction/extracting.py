@@ -6,14 +6,14 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.extraction.batch_reader import BatchReader, InputData, announced
+from normscale.extraction.batch_reader import Batch, InputData, announced, read_batches
 from normscale.extraction.items import Items, item_batches, open_items
 from normscale.extraction.models import OpenedModel, open_model, recorded
 from normscale.extraction.preprocessing import Prepare
@@ -22,7 +22,8 @@ from normscale.outputs import LOGITS, ModelOutputs
 if TYPE_CHECKING:
     from normscale.extraction.layers import Layers
 
-Say = Callable[[str], object]
+Numbering: TypeAlias = Callable[[NDArray[Any]], "NDArray[Any] | None"]
+"""Makes class numbers of labels; None where they mean nothing to the model."""
 
 
 def extract(
@@ -44,39 +45,36 @@ def extract(
     workers: int = 4,
     on_invalid: str = "raise",
     progress: bool = True,
-    say: Say | None = None,
+    say: Callable[[str], object] | None = None,
 ) -> ModelOutputs:
     """Run a classifier over some inputs and keep what detectors read.
 
-    A torch network is run in evaluation mode without gradients, and left as it was: modes, device and hooks are put
-    back, on an error too. A NaN, labels that do not fit, or a feature layer that is not found raise
-    :class:`~normscale.InvalidInput`.
+    A torch network is run in evaluation mode without gradients. Its modes, device and hooks are put back afterwards, on
+    an error too.
 
     Parameters
     ----------
     model : torch.nn.Module, scikit-learn classifier, or str
-        Any classifier that gives logits (n, C), or an object with ``.logits``. A text names one: ``hf:ORG/NAME``, a
-        folder of ``save_pretrained``, ``timm:NAME``, ``torchvision:NAME``, ``FILE.onnx`` or ``FILE.py:FUNCTION``.
+        Gives logits (n, C), or an object with ``.logits``. A text names one: see :func:`open_model`.
     data : tensor, array, (inputs, labels), Dataset, DataLoader, iterable of batches, or path
         Inputs prepared as in training. Batches are (inputs, labels), inputs, or dictionaries of what the model's
         forward takes. A path is a folder of pictures, FOLDER@LIST.txt (a list of its pictures and class numbers), a
         .parquet file with a column of pictures or texts, pixels in an .npz file, or a .txt file of texts.
     layers : None, "all", or names of modules
-        Further layers to keep, each as an array of its module's name with dots as underscores (``"stage1.0"`` is
-        ``stage1_0``); maps are averaged over space, and tokens over the sequence. ``"all"`` is what the model calls its
-        ``stage_names``. For an ONNX file, names of tensors.
+        Further layers to keep; ``"stage1.0"`` becomes the array ``stage1_0``. Maps are averaged over space, and tokens
+        over the sequence. ``"all"`` is what the model calls its ``stage_names``. For an ONNX file, names of tensors.
     features : bool
         False leaves the penultimate layer out.
     feature_layer : str, optional
         Name of the module whose output are the features (``"avgpool"``). By default the input of the linear layer that
         the logits come from, which is found by a look at two inputs.
     ood : bool
-        The inputs are out-of-distribution, so their labels number other classes than the model's: all become -1,
-        "not known". Otherwise a label that is no class of the model is an error.
+        The inputs are out-of-distribution: labels become -1, "not known". Otherwise a label that is no class of the
+        model is an error.
     batch_size : int
         Inputs per pass; where the data comes in batches, theirs counts.
     device : str or torch.device, optional
-        Where to run; by default where the model is. The model goes back afterwards.
+        Where to run; by default where the model is.
     dtype : {"float32", "bfloat16", "float16"}
         A lower one means autocast; the first batch is compared with float32. Outputs are float32 in any case.
     preprocess : callable, optional
@@ -101,8 +99,7 @@ def extract(
     -------
     ModelOutputs
         ``logits`` (n, C), ``features`` (n, d) and the layers, float32; ``labels`` (n,), int64, where the data has
-        labels; ``head``, weight and bias of the linear layer that makes the logits of the features. It is None where
-        the logits come from something else, or ``feature_layer`` is not what goes into that layer.
+        labels; ``head``, the linear layer that makes the logits of the features, or None where none does.
 
     Examples
     --------
@@ -125,8 +122,6 @@ def extract_batches(
     model: Any,
     data: InputData | str | os.PathLike[str] | Items,
     *,
-    progress: bool = True,
-    say: Say | None = None,
     rows: tuple[int, int] | None = None,
     paths: list[str] | None = None,
     **given: Any,
@@ -138,42 +133,35 @@ def extract_batches(
     where each row came from, where that is known. ``given`` are options of :func:`extract`.
     """
     options = extract_options(given)
-    tell = say or (lambda text: print(f"normscale: {text}", file=sys.stderr))
+    options.say = options.say or (lambda text: print(f"normscale: {text}", file=sys.stderr))
     if isinstance(model, (str, os.PathLike)):
-        opened = open_model(os.fspath(model), weights=options.weights)
-    else:
-        opened = model if isinstance(model, OpenedModel) else recorded(model)
-    network = _running(opened.model, options, tell)
+        model = open_model(os.fspath(model), weights=options.weights)
+    opened = model if isinstance(model, OpenedModel) else recorded(model)
+    network = _network(opened.model, options)
     if isinstance(data, (str, os.PathLike)):
         data = open_items(os.fspath(data), column=options.column, label=options.label, on_invalid=options.on_invalid)
-    row, stop = rows or (0, data.n if isinstance(data, Items) else 0)
-    folders = data.class_names if isinstance(data, Items) else None
-    if isinstance(data, Items):
-        prepare = _preparation(opened, data, options, tell)
-        skip = _validate.one_of(options.on_invalid, "on_invalid", ("raise", "skip")) == "skip"
-        skipped = (lambda text: tell(f"left out: {text}")) if skip else None
-        workers = _validate.at_least(options.workers, "workers", 1)
-        total: int | None = stop - row
-        batches = item_batches(data, prepare, row, stop, options.batch_size, workers, skipped)
-    else:
-        source = BatchReader(data, options.batch_size)
-        total, batches = source.n_rows, source.batches()
-    numbers: Callable[[NDArray[Any]], NDArray[Any] | None] | None = None
+    total, batches = (
+        _batches_of_items(opened, data, rows, options)
+        if isinstance(data, Items)
+        else read_batches(data, options.batch_size)
+    )
+    row = rows[0] if rows else 0
+    numbers: Numbering | None = None
     has_labels: bool | None = None
     with network.running():
-        for batch in announced(batches, "extracting", total=total, show=progress):
+        for batch in announced(batches, "extracting", total=total, show=options.progress):
             arrays = network.read(batch.inputs, row)
-            n_classes = arrays[LOGITS].shape[1]
             if has_labels not in (None, batch.labels is not None):
                 raise InvalidInput(f"some batches have labels and others, such as that of row {row}, differ.")
             has_labels = batch.labels is not None
-            numbers = numbers or _label_numbers(folders, options, network.class_names, n_classes, tell)
+            n_classes = arrays[LOGITS].shape[1]
+            numbers = numbers or _numbering(data, options, network.class_names, n_classes)
             labels = None if batch.labels is None else numbers(batch.labels)
-            wrong = [] if labels is None else np.flatnonzero((labels < -1) | (labels >= n_classes)).tolist()
-            if labels is not None and wrong:
+            if labels is not None and (wrong := (labels < -1) | (labels >= n_classes)).any():
+                place = int(wrong.argmax())
                 raise InvalidInput(
-                    f"the label of row {row + wrong[0]} is {labels[wrong[0]]}; the model's classes are 0 to "
-                    f"{n_classes - 1}. If these are out-of-distribution images with labels of their own, pass ood=True."
+                    f"the label of row {row + place} is {labels[place]}; the model's classes are 0 to {n_classes - 1}. "
+                    "If these are out-of-distribution images with labels of their own, pass ood=True."
                 )
             part = ModelOutputs(labels=labels, head=network.head, **arrays)
             if len(part) != batch.n_rows:
@@ -192,7 +180,7 @@ def extract_options(given: dict[str, Any]) -> Any:
     return SimpleNamespace(**{**defaults, **given})
 
 
-def _running(model: Any, options: Any, say: Say) -> Any:
+def _network(model: Any, options: Any) -> Any:
     """The network, ready to be run: a TorchNetwork or an OnnxNetwork."""
     common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device")}
     if isinstance(model, str):
@@ -200,40 +188,42 @@ def _running(model: Any, options: Any, say: Say) -> Any:
 
         if options.dtype != "float32":
             raise InvalidInput(f"an ONNX file is run as it is; leave dtype={options.dtype!r} out.")
-        return OnnxNetwork(model, say, **common)
+        return OnnxNetwork(model, say=options.say, **common)
     try:
         from normscale.extraction.torch_model import TorchNetwork
     except ImportError as error:
         raise MissingExtra(
             f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
         ) from error
-    return TorchNetwork(model, say, dtype=options.dtype, **common)
+    return TorchNetwork(model, say=options.say, dtype=options.dtype, **common)
 
 
-def _preparation(opened: OpenedModel, items: Items, options: Any, say: Say) -> Prepare:
-    """What makes inputs of pictures or texts, said; never guessed."""
-    found: Prepare | None = options.preprocess
-    if found is None and (found := opened.prepare(items.texts)) is not None:
-        say(f"preprocessing: {found}")
-    if found is not None:
-        return found
-    if items.texts:
-        raise InvalidInput("the model has no tokenizer beside it, so texts cannot become its inputs. Pass batches.")
-    raise InvalidInput(
-        "the model does not record how pictures become its inputs, and that is not guessed. Pass "
-        "preprocess=preprocessing(size=224, resize=256, mean=..., std=...), as it was trained with (on the command "
-        "line --size, --resize, --mean, --std)."
-    )
+def _batches_of_items(
+    opened: OpenedModel, items: Items, rows: tuple[int, int] | None, options: Any
+) -> tuple[int, Iterator[Batch]]:
+    """How many pictures or texts there are, and batches of inputs made of them; how is said, and never guessed."""
+    prepare = options.preprocess
+    if prepare is None:
+        prepare = opened.prepare(items.texts)
+        if prepare is None and items.texts:
+            raise InvalidInput("the model has no tokenizer beside it, so texts cannot become its inputs. Pass batches.")
+        if prepare is None:
+            raise InvalidInput(
+                "the model does not record how pictures become its inputs, and that is not guessed. Pass "
+                "preprocess=preprocessing(size=224, resize=256, mean=..., std=...), as it was trained with (on the "
+                "command line --size, --resize, --mean, --std)."
+            )
+        options.say(f"preprocessing: {prepare}")
+    skip = _validate.one_of(options.on_invalid, "on_invalid", ("raise", "skip")) == "skip"
+    skipped = (lambda text: options.say(f"left out: {text}")) if skip else None
+    workers = _validate.at_least(options.workers, "workers", 1)
+    first, end = rows or (0, items.n)
+    return end - first, item_batches(items, prepare, (first, end), options.batch_size, workers, skipped)
 
 
-def _label_numbers(
-    folders: tuple[str, ...] | None,
-    options: Any,
-    recorded_names: dict[str, int] | None,
-    n_classes: int,
-    say: Say,
-) -> Callable[[NDArray[Any]], NDArray[Any] | None]:
+def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n_classes: int) -> Numbering:
     """How labels become class numbers: of folders by the model's names, or by their order where they are as many."""
+    folders = data.class_names if isinstance(data, Items) else None
     if options.ood:
         return lambda labels: np.full(len(labels), -1, dtype=np.int64)
     if folders is None:
@@ -243,12 +233,14 @@ def _label_numbers(
     if len(strange) < len(folders):
         table = np.array([names.get(name, -1) for name in folders])
         if strange:
-            say(f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1.")
+            options.say(
+                f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1."
+            )
         return lambda labels: table[labels]
     if len(folders) == n_classes:
-        say(f"labels: the {n_classes} folders are the model's classes in the order of their names.")
+        options.say(f"labels: the {n_classes} folders are the model's classes in the order of their names.")
         return lambda labels: labels
-    say(
+    options.say(
         f"labels are left out: there are {len(folders)} folders and {n_classes} classes, and which is which is not "
         "known. Pass class_names, the model's classes in their order."
     )

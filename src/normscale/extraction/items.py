@@ -232,70 +232,61 @@ def opened_picture(item: Item) -> Image.Image:
                 return Image.fromarray((np.asarray(picture).astype(np.int64) >> 8).clip(0, 255).astype(np.uint8))
             return picture.convert("RGBA").convert("RGB") if "transparency" in picture.info else picture.copy()
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise FileFormatError(
-            f'{item.name} cannot be read as a picture ({error}). Remove it, or pass on_invalid="skip".'
-        ) from error
+        raise FileFormatError(f"{item.name} cannot be read as a picture ({error}).") from error
 
 
 def item_batches(
     items: Items,
     prepare: Prepare,
-    start: int,
-    stop: int,
+    rows: tuple[int, int],
     batch_size: int,
     workers: int,
     skipped: Callable[[str], object] | None,
 ) -> Iterator[Batch]:
-    """Batches of inputs in the order of the items, made by threads ahead of the network.
+    """Batches of inputs in the order of the items; threads prepare one batch while the network runs another.
 
     A picture that cannot be read raises, or is left out and its name given to ``skipped``.
     """
     make: Any = prepare
-    chosen = iter(items.between(start, stop))
+    chosen = iter(items.between(*rows))
+    groups = iter(lambda: list(islice(chosen, batch_size)), [])
     if items.texts:
-        while group := list(islice(chosen, batch_size)):
+        for group in groups:
             yield Batch(make([item.content for item in group]), _labels(group), _paths(group))
         return
-    waiting: list[tuple[Item, NDArray[Any]]] = []
-    for item, made in _ahead(chosen, make, workers, 2 * batch_size):
+    pool = ThreadPoolExecutor(workers)  # Pillow releases the interpreter
+    coming: deque[list[tuple[Item, Future[Any]]]] = deque()
+    try:
+        for group in groups:
+            coming.append([(item, pool.submit(lambda one: make(opened_picture(one)), item)) for item in group])
+            if len(coming) == 2:
+                yield from _stacked(coming.popleft(), skipped)
+        if coming:
+            yield from _stacked(coming.popleft(), skipped)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _stacked(group: list[tuple[Item, Future[Any]]], skipped: Callable[[str], object] | None) -> Iterator[Batch]:
+    """The inputs that could be made, as a batch; none where there is no such input."""
+    items: list[Item] = []
+    inputs: list[NDArray[Any]] = []
+    for item, future in group:
         try:
-            waiting.append((item, np.asarray(made.result())))
+            inputs.append(np.asarray(future.result()))
+            items.append(item)
         except FileFormatError as error:
             if skipped is None:
-                raise
-            skipped(f"{item.name}: {error}")
-        if len(waiting) == batch_size:
-            yield _stacked(waiting)
-            waiting = []
-    if waiting:
-        yield _stacked(waiting)
-
-
-def _ahead(items: Iterable[Item], prepare: Any, workers: int, most: int) -> Iterator[tuple[Item, Future[Any]]]:
-    """Prepare items in threads (Pillow releases the interpreter), in their order."""
-    with ThreadPoolExecutor(workers) as pool:
-        under_way: deque[tuple[Item, Future[Any]]] = deque()
-        try:
-            for item in items:
-                under_way.append((item, pool.submit(lambda one: prepare(opened_picture(one)), item)))
-                if len(under_way) >= most:
-                    yield under_way.popleft()
-            while under_way:
-                yield under_way.popleft()
-        finally:
-            for _, future in under_way:
-                future.cancel()
-
-
-def _stacked(waiting: list[tuple[Item, NDArray[Any]]]) -> Batch:
-    items, arrays = zip(*waiting, strict=True)
-    for item, array in waiting:
-        if array.shape != arrays[0].shape:
+                raise FileFormatError(f'{error} Remove it, or pass on_invalid="skip".') from error
+            skipped(str(error))
+    for item, array in zip(items, inputs, strict=True):
+        if array.shape != inputs[0].shape:
             raise InvalidInput(
                 f"{item.name} became an input of shape {array.shape} and {items[0].name} one of "
-                f"{arrays[0].shape}; the preprocessing must give all one size."
+                f"{inputs[0].shape}; the preprocessing must give all one size."
             )
-    return Batch(np.stack(arrays), _labels(items), _paths(items))
+    if inputs:
+        yield Batch(np.stack(inputs), _labels(items), _paths(items))
 
 
 def _paths(items: Iterable[Item]) -> list[str]:

@@ -1,13 +1,13 @@
-"""Read a network's logits, its penultimate layer and further layers by hooks, and find its last linear layer.
+"""Run a network with hooks that keep its layers, and find its last linear layer.
 
-A layer's activations go by the name of its module, as :func:`array_name` writes it; maps are averaged over
-space and tokens over their sequence.
+A layer's activations go by the name of its module, as :func:`normscale.outputs.array_name` writes it; maps are averaged
+over space and tokens over their sequence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,86 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import array_name
-from normscale.extraction.evaluation import called, logits_of
-from normscale.outputs import FEATURES, LOGITS, Head
+from normscale.extraction.evaluation import logits_of
+from normscale.outputs import Head, array_name
 
 Layers: TypeAlias = "str | Sequence[str] | None"
 """Which layers to read besides logits and features: none, ``"all"`` (the network's ``stage_names``), or modules."""
 
 NetworkInputs: TypeAlias = "Tensor | dict[str, Tensor]"
 """What a network is called with."""
-
-_TOKEN, _MEAN = "the token that the logits are of", "the mean over tokens"
-
-
-class LayerReader:
-    """Runs a network on batches and gives logits, features and further layers, (n, d) each, by name.
-
-    The network must not be wrapped, and in evaluation mode when it is run; ``layers``, ``features`` and
-    ``feature_layer`` are those of :func:`normscale.extraction.extract`.
-
-    Attributes
-    ----------
-    head : Head or None
-        The linear layer that makes the logits of the features; None until a batch was read, and where the logits come
-        from something else or ``feature_layer`` is not what goes into it.
-    found : str
-        What was found, in words; empty until a batch was read.
-    """
-
-    def __init__(
-        self, model: nn.Module, layers: Layers = None, *, features: bool = True, feature_layer: str | None = None
-    ) -> None:
-        """Check the names; nothing is run."""
-        self.model = model
-        self.modules = layer_modules(model, layers)
-        self.head: Head | None = None
-        self.found = ""
-        self._last: _LinearLayer | None = None
-        self._looked = False
-        self._reads_features = features
-        self._feature_layer = feature_layer if features else None
-        if self._feature_layer is not None:
-            self.modules = {FEATURES: module_of(model, self._feature_layer), **self.modules}
-
-    def read(self, inputs: NetworkInputs) -> dict[str, Tensor]:
-        """Logits, features and layers of inputs that are where the network is."""
-        if not self._looked:
-            few = {k: v[:2].clone() for k, v in inputs.items()} if isinstance(inputs, dict) else inputs[:2].clone()
-            self._look(few)
-            self._looked = True
-        last, mask = self._last, _mask(inputs)
-        layers = list(self.modules.values())
-        with _hooked(self.model, layers, () if last is None else (last.name,), mask) as (found, calls):
-            arrays = {LOGITS: logits_of(called(self.model, inputs))}
-        if last is not None and last.name in calls:
-            entered, left = calls[last.name]
-            if last.ending is not None:  # a model may change it later, in place
-                arrays[LOGITS] = left
-            if self._reads_features and self._feature_layer is None:
-                arrays[FEATURES] = _pooled(entered, left, arrays[LOGITS], last.pooling, mask)
-        return arrays | {name: _taken(found, layer) for name, layer in self.modules.items()}
-
-    def _look(self, inputs: NetworkInputs) -> None:
-        named = self._feature_layer
-        choose = self._reads_features and named is None
-        last, given = _last_linear_layer(self.model, inputs, named, choose=choose)
-        self._last = last
-        if last is not None and last.ending is not None:
-            self.found = f"the model ends in a {last.ending}: logits are what {last.name!r} gives before it. "
-        if not self._reads_features:
-            return
-        if choose and last is None:
-            raise InvalidInput(
-                "no linear layer gives the model's logits, so its penultimate layer is not known; pass the name of "
-                f"the layer whose output are the features, feature_layer=...; it has {_listed(self.model)}. "
-                "Logits alone: features=False."
-            )
-        if last is not None:
-            pooled = f", {last.pooling}" if last.pooling is not None and choose else ""
-            self.found += f"features: {named or f'input of {last.name}'!r}{pooled}."
-            self.head = _head(last, given)
 
 
 def layer_modules(model: nn.Module, layers: Layers) -> dict[str, str]:
@@ -139,16 +67,32 @@ def _listed(model: nn.Module, most: int = 12) -> str:
     return listed if len(names) <= most else f"{len(names)} layers, the last of them {listed}"
 
 
-@contextmanager
-def _hooked(
-    model: nn.Module, layers: Collection[str], linear: Collection[str] | None, mask: Tensor | None
-) -> Iterator[tuple[dict[str, Tensor], dict[str, tuple[Any, Tensor]]]]:
-    """Two dictionaries that a forward pass fills: outputs of layers, and what goes in and out of linear layers (all).
+class ForwardPass(NamedTuple):
+    """What happened inside a network while it ran."""
+
+    logits: Tensor
+    outputs: dict[str, Tensor]
+    """Of layers by name, (n, d)."""
+    calls: dict[str, tuple[Any, Tensor]]
+    """What went into and out of linear layers, in the order of their last calls."""
+
+    def output(self, layer: str) -> Tensor:
+        """What a layer gave, or an error where it did not run."""
+        if layer not in self.outputs:
+            raise InvalidInput(f"layer {layer!r} did not run in the model's forward pass; choose one that does.")
+        return self.outputs[layer]
+
+
+def forward(
+    model: nn.Module, inputs: NetworkInputs, layers: Collection[str], linear: Collection[str] | None = None
+) -> ForwardPass:
+    """Run a network and keep outputs of ``layers``, and the calls of ``linear`` layers, by default of all.
 
     Outputs are averaged, or copied, at once: later modules may work in place, and whole maps would cost memory.
     """
     outputs: dict[str, Tensor] = {}
     calls: dict[str, tuple[Any, Tensor]] = {}
+    mask = token_mask(inputs)
 
     def keep_output(name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         outputs[name] = averaged(output, name, mask)
@@ -167,7 +111,8 @@ def _hooked(
             if isinstance(module, nn.Linear) and (linear is None or name in linear):
                 hook = module.register_forward_hook(partial(keep_call, name), with_kwargs=True)
                 stack.callback(hook.remove)
-        yield outputs, calls
+        output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
+    return ForwardPass(logits_of(output), outputs, calls)
 
 
 def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:
@@ -176,23 +121,21 @@ def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:
         activation = next(iter(activation.values()), activation)
     elif isinstance(activation, (tuple, list)) and activation:
         activation = activation[0]
-    if isinstance(activation, Tensor):
-        if activation.ndim == 2:
-            return activation.clone()
-        if activation.ndim == 3:
-            return _mean_of_tokens(activation, mask)
-        if activation.ndim >= 4:
-            return activation.mean(dim=tuple(range(2, activation.ndim)))
-        shape = f"the shape {tuple(activation.shape)}"
-    else:
-        shape = f"a {type(activation).__name__}"
+    n_axes = activation.ndim if isinstance(activation, Tensor) else 0
+    if n_axes == 2:
+        return activation.clone()  # type: ignore[no-any-return]
+    if n_axes == 3:
+        return _mean_of_tokens(activation, mask)
+    if n_axes > 3:
+        return activation.mean(dim=tuple(range(2, n_axes)))  # type: ignore[no-any-return]
+    shape = f"the shape {tuple(activation.shape)}" if n_axes else f"a {type(activation).__name__}"
     raise InvalidInput(
         f"layer {layer!r} must give activations (n, d), tokens (n, tokens, d) or maps (n, d, height, width); it gives "
         f"{shape}. Choose another layer, or put a module behind it that averages as it should be."
     )
 
 
-def _mask(inputs: NetworkInputs) -> Tensor | None:
+def token_mask(inputs: NetworkInputs) -> Tensor | None:
     """Which tokens count."""
     return inputs.get("attention_mask") if isinstance(inputs, dict) else None
 
@@ -205,83 +148,76 @@ def _mean_of_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
     return (tokens * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)
 
 
-def _taken(found: dict[str, Tensor], layer: str) -> Tensor:
-    if layer not in found:
-        raise InvalidInput(f"layer {layer!r} did not run in the model's forward pass; choose one that does.")
-    return found[layer]
-
-
-class _LinearLayer(NamedTuple):
-    """The linear layer that the logits come from, and how: what a look at two inputs told."""
+class LastLayer(NamedTuple):
+    """The linear layer that the logits come from."""
 
     name: str
-    module: nn.Linear
-    entered: Tensor | None
-    logits: Tensor
+    head: Head | None
+    """Its numbers, where it makes the logits of the features."""
     ending: str | None = None
     """The softmax behind it, if there is one."""
-    pooling: str | None = None
-    """Which of its tokens the logits are, where it works on tokens."""
+    takes_token: bool = False
+    """Whether the logits are what it makes of one token; otherwise of the mean over tokens, where it has any."""
 
 
-def _last_linear_layer(
-    model: nn.Module, inputs: NetworkInputs, named: str | None, *, choose: bool
-) -> tuple[_LinearLayer | None, Tensor | None]:
-    """The linear layer that the logits of a few inputs come from, if there is one; and what the ``named`` layer gives.
+def find_last_layer(model: nn.Module, inputs: NetworkInputs, feature_layer: str | None, choose: bool) -> LastLayer:
+    """The linear layer that the logits of a few inputs come from; its name is empty where there is none.
 
     It is the one whose output, or one token of it, the model returns, as it is or behind a softmax; or else the only
-    one with as many outputs as there are classes. Where several could be, ``choose`` makes that an error.
+    one with as many outputs as there are classes. Where none or several could be, ``choose`` makes that an error.
     """
-    mask = _mask(inputs)
-    with _hooked(model, () if named is None else (named,), None, mask) as (found, calls):
-        logits = logits_of(called(model, inputs))
-    given = None if named is None else _taken(found, named)
+    inputs = {name: value.clone() for name, value in inputs.items()} if isinstance(inputs, dict) else inputs.clone()
+    run = forward(model, inputs, () if feature_layer is None else (feature_layer,))
+    features = None if feature_layer is None else run.output(feature_layer)
+    logits, mask = run.logits, token_mask(inputs)
     modules: dict[str, Any] = dict(model.named_modules())
-    similar: list[_LinearLayer] = []
-    for name, (entered, left) in reversed(calls.items()):
-        layer = _LinearLayer(name, modules[name], entered if isinstance(entered, Tensor) else None, logits)
-        if left is logits:
-            return layer, given
+    similar: list[LastLayer] = []
+    if not bool(logits.isfinite().all()):
+        return LastLayer("", None)  # the caller refuses the row
+    for name, (entered, left) in reversed(run.calls.items()):
+        module = modules[name]
         if left.shape == logits.shape:
-            similar.append(layer)
             endings = {None: left, "log-softmax": left.log_softmax(dim=1), "softmax": left.softmax(dim=1)}
-            for ending, squashed in {**endings, "sigmoid": left.sigmoid()}.items():
-                if _equal(squashed, logits):
-                    return layer._replace(ending=ending, logits=left), given
-        elif left.ndim == 3 and (left.shape[0], left.shape[2]) == tuple(logits.shape) and layer.entered is not None:
-            for pooling in (_TOKEN, _MEAN):
-                if _equal(_pooled(left, left, logits, pooling, mask), logits):
-                    entered = _pooled(layer.entered, left, logits, pooling, mask)
-                    return layer._replace(pooling=pooling, entered=entered), given
+            for ending, after in {**endings, "sigmoid": left.sigmoid()}.items():
+                if _equal(after, logits):
+                    return LastLayer(name, _head(module, entered, left, features), ending)
+            similar.append(LastLayer(name, _head(module, entered, logits, features)))
+        elif left.ndim == 3 and (left.shape[0], left.shape[2]) == tuple(logits.shape) and entered is not None:
+            for takes_token in (True, False):
+                if _equal(pooled(left, left, logits, takes_token, mask), logits):
+                    entered = pooled(entered, left, logits, takes_token, mask)
+                    return LastLayer(name, _head(module, entered, logits, features), None, takes_token)
+    if not similar and choose:
+        raise InvalidInput(
+            "no linear layer gives the model's logits, so its penultimate layer is not known; pass the name of the "
+            f"layer whose output are the features, feature_layer=...; it has {_listed(model)}. Logits alone: "
+            "features=False."
+        )
     if len(similar) > 1 and choose:
         raise InvalidInput(
             f"several linear layers could give the model's logits: {', '.join(repr(one.name) for one in similar)}; "
             "none of them gives them alone. Pass the name of the layer whose output are the features, "
             "feature_layer=..., or features=False."
         )
-    return similar[0] if similar else None, given
+    return similar[0] if similar else LastLayer("", None)
 
 
-def _pooled(entered: Any, left: Tensor, logits: Tensor, pooling: str | None, mask: Tensor | None) -> Tensor:
+def pooled(entered: Tensor, left: Tensor, logits: Tensor, takes_token: bool, mask: Tensor | None) -> Tensor:
     """What went into the last layer, (n, d); of tokens those that the logits were made of."""
-    assert isinstance(entered, Tensor)
-    if entered.ndim != 3 or pooling is None:
+    if entered.ndim != 3 or not takes_token:
         return averaged(entered, "the input of the last layer", mask)
-    if pooling == _MEAN:
-        return _mean_of_tokens(entered, mask)
     place = (left - logits[:, None]).abs().amax(dim=2).argmin(dim=1)
     return entered[torch.arange(len(entered), device=entered.device), place]
 
 
-def _head(layer: _LinearLayer, features: Tensor | None) -> Head | None:
+def _head(layer: nn.Linear, entered: Any, logits: Tensor, features: Tensor | None) -> Head | None:
     """The layer's numbers, if it makes the logits of its input, and that is the features where these are given."""
-    inputs = layer.entered
-    if inputs is None or inputs.ndim != 2 or (features is not None and not _equal(features, inputs)):
+    if not isinstance(entered, Tensor) or entered.ndim != 2 or (features is not None and not _equal(features, entered)):
         return None
-    if not _equal(functional.linear(inputs, layer.module.weight, layer.module.bias), layer.logits):
+    if not _equal(functional.linear(entered, layer.weight, layer.bias), logits):
         return None  # a class of its own that scales its weights
-    weight = layer.module.weight.detach()
-    bias = weight.new_zeros(len(weight)) if layer.module.bias is None else layer.module.bias.detach()
+    weight = layer.weight.detach()
+    bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
     return Head(weight.float().cpu().numpy().copy(), bias.float().cpu().numpy().copy())
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 from collections.abc import Callable
+from importlib import import_module
+from runpy import run_path
 from typing import Any, NamedTuple
 
 from normscale.errors import InvalidInput, MissingExtra
@@ -35,22 +36,20 @@ def open_model(name: str, *, weights: str | None = None) -> OpenedModel:
         A state dictionary (.safetensors, or torch's format) for a model of timm, torchvision or a Python file, instead
         of the weights that would be fetched.
     """
-    kind, _, rest = name.partition(":")
-    file, _, function = name.rpartition(":")
-    if kind in ("timm", "torchvision"):
-        opened = _from_library(kind, rest, weights is None)
-    elif kind == "hf" or os.path.isdir(name):
+    library, _, rest = name.partition(":")
+    file, function = name.rsplit(":", 1) if ".py:" in name else (name, None)
+    if library == "hf" or os.path.isdir(name):
         if weights is not None:
             raise InvalidInput("a model of transformers has its weights with it; leave weights out.")
-        return _from_transformers(rest if kind == "hf" else name)
-    elif not file.endswith(".py") and not name.lower().endswith(".onnx"):
+        return _from_transformers(rest if library == "hf" else name)
+    if library in ("timm", "torchvision"):
+        opened = _from_library(library, rest, weights is None)
+    elif function is None and not name.lower().endswith(".onnx"):
         raise InvalidInput(f"unknown model {name!r}: expected {KINDS}.")
-    elif not os.path.isfile(file if file.endswith(".py") else name):
-        raise InvalidInput(f"there is no file {file if file.endswith('.py') else name}.")
-    elif file.endswith(".py"):
-        opened = _from_file(file, function)
+    elif not os.path.isfile(file):
+        raise InvalidInput(f"there is no file {file}.")
     else:
-        return OpenedModel(name)
+        opened = OpenedModel(name) if function is None else _from_python(file, function)
     if weights is not None:
         _load_weights(opened.model, weights)
     return opened
@@ -69,13 +68,11 @@ def recorded(model: Any) -> OpenedModel:
 def _from_transformers(folder: str) -> OpenedModel:
     transformers = _imported("transformers")
     try:
-        kinds = [str(one) for one in transformers.AutoConfig.from_pretrained(folder).architectures or ()]
-        if kinds and not any(one.endswith(("Classification", "Teacher")) for one in kinds):
-            raise InvalidInput(f"{folder} is a {', '.join(kinds)}, which is no classifier of pictures or texts.")
-        wanted = "Sequence" if any("SequenceClassification" in one for one in kinds) else "Image"
-        model = getattr(transformers, f"AutoModelFor{wanted}Classification").from_pretrained(folder)
-    except InvalidInput:
-        raise
+        classes = ", ".join(transformers.AutoConfig.from_pretrained(folder).architectures or ())
+        if classes and "Classification" not in classes and "Teacher" not in classes:
+            raise ValueError(f"it is a {classes}, which is no classifier of pictures or texts.")
+        inputs = "Sequence" if "SequenceClassification" in classes else "Image"
+        model = getattr(transformers, f"AutoModelFor{inputs}Classification").from_pretrained(folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InvalidInput(f"transformers cannot load {folder}: {_first_line(error)}") from error
     return OpenedModel(model, lambda texts: of_transformers(folder, texts=texts))
@@ -84,7 +81,7 @@ def _from_transformers(folder: str) -> OpenedModel:
 def _from_library(library: str, name: str, fetch: bool) -> OpenedModel:
     """A model of timm or torchvision."""
     package = _imported("timm" if library == "timm" else "torchvision.models")
-    plain, options = _with_options(name)
+    plain, options = _name_and_options(name)
     try:
         if library == "timm":
             return recorded(package.create_model(plain, pretrained=fetch, **options))
@@ -98,15 +95,12 @@ def _from_library(library: str, name: str, fetch: bool) -> OpenedModel:
     return OpenedModel(model, lambda texts: None if texts else of_torchvision(published))
 
 
-def _from_file(path: str, function: str) -> OpenedModel:
-    spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not hasattr(module, function):
+def _from_python(path: str, function: str) -> OpenedModel:
+    """What a function of a Python file makes: a model, or a model and its preprocessing."""
+    names = run_path(path)
+    if function not in names:
         raise InvalidInput(f"{path} has no {function!r}; give FILE.py:FUNCTION.")
-    made = getattr(module, function)
+    made = names[function]
     if callable(made) and not hasattr(made, "parameters") and not hasattr(made, "predict"):
         made = made()
     if isinstance(made, tuple) and len(made) == 2:
@@ -116,26 +110,28 @@ def _from_file(path: str, function: str) -> OpenedModel:
 
 def _load_weights(model: Any, path: str) -> None:
     """Put a state dictionary into a model; never by a pickle."""
+    if isinstance(model, str):
+        raise InvalidInput("an ONNX file has its weights with it; leave weights out.")
     import torch
     from safetensors.torch import load_file
 
     try:
-        found: Any = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
+        state: Any = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
         for key in ("state_dict", "model"):
-            found = found[key] if isinstance(found.get(key), dict) else found
-        for mark in ("module.", "_orig_mod."):
-            found = {name.removeprefix(mark): value for name, value in found.items()}
-        model.load_state_dict(found)
+            state = state[key] if isinstance(state.get(key), dict) else state
+        for wrapper in ("module.", "_orig_mod."):  # of DistributedDataParallel and torch.compile
+            state = {name.removeprefix(wrapper): value for name, value in state.items()}
+        model.load_state_dict(state)
     except Exception as error:
         raise InvalidInput(f"the weights in {path} do not fit the model: {_first_line(error)}") from error
 
 
-def _with_options(name: str) -> tuple[str, dict[str, Any]]:
+def _name_and_options(name: str) -> tuple[str, dict[str, Any]]:
     """Name and options.
 
     Examples
     --------
-    >>> _with_options("resnet18:num_classes=10,act_layer=silu")
+    >>> _name_and_options("resnet18:num_classes=10,act_layer=silu")
     ('resnet18', {'num_classes': 10, 'act_layer': 'silu'})
     """
     plain, _, rest = name.partition(":")
@@ -153,7 +149,7 @@ def _with_options(name: str) -> tuple[str, dict[str, Any]]:
 
 def _imported(package: str) -> Any:
     try:
-        return importlib.import_module(package)
+        return import_module(package)
     except (ImportError, RuntimeError) as error:  # the latter of torchvision beside a torch that it was not built for
         raise MissingExtra(
             f"this model needs {package.partition('.')[0]} ({_first_line(error)}). Run: pip install "

@@ -15,8 +15,8 @@ from normscale.errors import InvalidInput
 from normscale.export.onnx.files import read_model, require, with_outputs
 from normscale.export.onnx.running import INPUT_TYPES
 from normscale.export.onnx.tensors import Makers, find
-from normscale.extraction.batch_reader import Inputs, array_name
-from normscale.outputs import FEATURES, LOGITS, Head
+from normscale.extraction.batch_reader import Inputs
+from normscale.outputs import FEATURES, LOGITS, Head, array_name
 
 if TYPE_CHECKING:
     from onnx import GraphProto
@@ -28,8 +28,8 @@ class OnnxNetwork:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        say: Callable[[str], object],
         *,
+        say: Callable[[str], object],
         layers: Any = None,
         features: bool = True,
         feature_layer: str | None = None,

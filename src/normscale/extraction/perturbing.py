@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,12 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normscale import _validate
+from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import BatchReader, InputData, announced
-from normscale.extraction.evaluation import device_and_dtype, evaluating, logits_of, to_network, unwrapped
-from normscale.extraction.layers import LayerReader, Layers
-from normscale.extraction.torch_model import as_finite_array
-from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_FEATURES, PERTURBED_LOGITS, ModelOutputs
+from normscale.extraction.batch_reader import InputData, announced, read_batches
+from normscale.extraction.evaluation import logits_of, to_network
+from normscale.extraction.layers import Layers
+from normscale.extraction.torch_model import TorchNetwork
+from normscale.outputs import ATTACKED, LOGITS, PERTURBED, PERTURBED_FEATURES, PERTURBED_LOGITS, ModelOutputs
+from normscale.scores import confidence, msp_score
 
 EPSILON = 0.0014
 """The step of the paper's CIFAR-10 networks, in units of pixels from 0 to 1."""
@@ -27,7 +29,6 @@ CANDIDATES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 """No step at all, and the steps that Hsu et al. (2020) try."""
 
 Std = Sequence[float] | Tensor | None
-_T = TypeVar("_T")
 
 
 class EpsilonChoice(NamedTuple):
@@ -54,21 +55,10 @@ def perturbed_logits(
 
         x' = x - epsilon / std * sign(-grad_x log S(x)),   S(x) = max_j softmax(f(x) / T)_j
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-        Maps images to logits (n, C); left as it was, gradients of its parameters included.
-    data : tensor, array, Dataset, DataLoader, or iterable of batches
-        As in :func:`normscale.extraction.extract`.
-    epsilon : float
-        The step in units of pixels from 0 to 1; :func:`choose_epsilon` finds one on in-distribution images.
-    temperature : float
-        T.
-    std : sequence of n_channels numbers, optional
-        The standard deviation the images were divided by: the authors' code divides the step by it, so that every
-        channel's pixels move alike. By default 1, a step in normalised space.
-    batch_size : int
-        Images at a time; a gradient keeps all their activations in memory.
+    ``epsilon`` is in units of pixels from 0 to 1; :func:`choose_epsilon` finds one on in-distribution images. ``std``
+    is the standard deviation of each channel that the images were divided by, so that all channels move alike. By
+    default it is 1, a step in normalised space. The model is left as it was, gradients included. A gradient keeps all
+    activations of a batch in memory.
 
     References
     ----------
@@ -82,15 +72,14 @@ def perturbed_logits(
     >>> ns.ODIN(temperature=1000.0).score(ns.ModelOutputs(perturbed_logits=logits)).shape
     (5,)
     """
-    network = unwrapped(model)
+    network = TorchNetwork(model, features=False)
     temperature = _validate.positive(temperature, "temperature")
     epsilon = _not_negative(epsilon, "epsilon")
 
-    def logits(inputs: Tensor, labels: NDArray[Any] | None, row: int) -> NDArray[np.float32]:
+    def logits(inputs: Tensor, labels: Any, row: int) -> NDArray[np.float32]:
         if epsilon > 0.0:
-            inputs = moved(inputs, softmax_gradient(network, inputs, temperature), epsilon, std)
-        with torch.inference_mode():
-            return as_finite_array(logits_of(network(inputs)), PERTURBED_LOGITS, row)
+            inputs = moved(inputs, softmax_gradient(network.model, inputs, temperature), epsilon, std)
+        return network.read(inputs, row, PERTURBED)[PERTURBED_LOGITS]
 
     return np.concatenate(_of_batches(network, data, batch_size, "perturbing", progress, logits))
 
@@ -121,18 +110,15 @@ def perturbed_features(
     >>> perturbed_features(model, torch.randn(5, 3, 2, 2)).shape
     (5, 6)
     """
-    network = unwrapped(model)
+    network = TorchNetwork(model, feature_layer=feature_layer)
     share, size = _validate.fraction(share, "share", allow_one=True), _not_negative(size, "size")
-    reader = LayerReader(network, None, feature_layer=feature_layer)
 
-    def features(inputs: Tensor, labels: NDArray[Any] | None, row: int) -> NDArray[np.float32]:
-        gradient = input_gradient(network, inputs, lambda logits: logits.amax(dim=1))
+    def features(inputs: Tensor, labels: Any, row: int) -> NDArray[np.float32]:
+        gradient = input_gradient(network.model, inputs, lambda logits: logits.amax(dim=1))
         flat = gradient.flatten(1)
         least = flat.abs().topk(max(1, int(share * flat.shape[1])), dim=1, largest=False).indices
         chosen = torch.zeros_like(flat).scatter(1, least, 1.0).reshape(gradient.shape)
-        with torch.inference_mode():
-            found = reader.read(moved(inputs, gradient * chosen, size, None))
-        return as_finite_array(found[FEATURES], PERTURBED_FEATURES, row)
+        return network.read(moved(inputs, gradient * chosen, size, None), row, PERTURBED)[PERTURBED_FEATURES]
 
     return np.concatenate(_of_batches(network, data, batch_size, "perturbing", progress, features))
 
@@ -167,23 +153,21 @@ def attacked_layers(
     >>> attacked_layers(model, torch.randn(5, 3, 2, 2), layers=["1"])
     ModelOutputs(n=5, attacked_features=6, attacked_layer_1=6)
     """
-    network = unwrapped(model)
+    network = TorchNetwork(model, layers=layers, feature_layer=feature_layer)
     size = _validate.positive(epsilon, "epsilon")
-    reader = LayerReader(network, layers, feature_layer=feature_layer)
 
-    def read(inputs: Tensor, labels: NDArray[Any] | None, row: int) -> ModelOutputs:
+    def read(inputs: Tensor, labels: Any, row: int) -> ModelOutputs:
         def loss(logits: Tensor) -> Tensor:  # its gradient has the sign of cross-entropy's, and does not saturate
             target = logits.detach().argmax(dim=1)
             if labels is not None:
-                known = torch.as_tensor(labels, device=target.device)
                 _validate.as_labels(labels, "labels", length=len(logits), n_classes=logits.shape[1])
+                known = torch.as_tensor(labels, device=target.device)
                 target = torch.where(known >= 0, known, target)
             return _log_odds(logits, target)
 
-        attack = moved(inputs, input_gradient(network, inputs, loss), size, std)
-        with torch.inference_mode():
-            found = {ATTACKED + name: value for name, value in reader.read(attack).items() if name != LOGITS}
-        return ModelOutputs(**{name: as_finite_array(value, name, row) for name, value in found.items()})
+        attacked = moved(inputs, input_gradient(network.model, inputs, loss), size, std)
+        arrays = network.read(attacked, row, ATTACKED)
+        return ModelOutputs(**{name: array for name, array in arrays.items() if name != ATTACKED + LOGITS})
 
     return ModelOutputs.concatenate(_of_batches(network, data, batch_size, "attacking", progress, read))
 
@@ -203,9 +187,8 @@ def choose_epsilon(
         sum_x S(x'_epsilon),   S(x) = max_j softmax(f(x) / T)_j
 
     Hsu et al. take the largest sum of all. Far beyond the first step that lowers it, the gradient says nothing any
-    more, and the network may be sure of what it sees for another reason: a step of 0.08, which had the largest sum by
-    that, turned ODIN upside down on a TinyImageNet network. Costs a gradient, and one forward pass per candidate. Of
-    equals the smallest step wins. Parameters are those of :func:`perturbed_logits`.
+    more: a step of 0.08, with the largest sum, turned ODIN upside down on a TinyImageNet network. Costs a gradient, and
+    one forward pass per candidate. Of equals the smallest step wins.
 
     References
     ----------
@@ -218,22 +201,19 @@ def choose_epsilon(
     >>> choose_epsilon(model, torch.randn(20, 3, 2, 2), candidates=(0.0, 0.01, 0.02)).epsilon
     0.02
     """
-    network = unwrapped(model)
+    network = TorchNetwork(model, features=False)
     temperature = _validate.positive(temperature, "temperature")
     steps = sorted({_not_negative(value, "candidates") for value in candidates})
     if not steps:
         raise InvalidInput("candidates is empty; give at least one step.")
 
-    def confidences(inputs: Tensor, labels: NDArray[Any] | None, row: int) -> Tensor:
-        gradient = softmax_gradient(network, inputs, temperature)
-        with torch.inference_mode():
-            tried = [logits_of(network(moved(inputs, gradient, epsilon, std))) for epsilon in steps]
-            return torch.stack([(one.cpu().double() / temperature).softmax(dim=1).amax(dim=1) for one in tried])
+    def confidences(inputs: Tensor, labels: Any, row: int) -> FloatArray:
+        gradient = softmax_gradient(network.model, inputs, temperature)
+        tried = (network.read(moved(inputs, gradient, epsilon, std), row)[LOGITS] for epsilon in steps)
+        return np.stack([confidence(msp_score(logits, temperature)) for logits in tried])
 
-    means = torch.cat(_of_batches(network, data, batch_size, "choosing epsilon", progress, confidences), 1).mean(dim=1)
-    if not bool(means.isfinite().all()):
-        raise InvalidInput("the model gave NaN or infinite logits; extract(model, data) names the row.")
-    scores = means.tolist()
+    parts = _of_batches(network, data, batch_size, "choosing epsilon", progress, confidences)
+    scores = np.concatenate(parts, axis=1).mean(axis=1).tolist()
     best = next((i for i, (here, further) in enumerate(pairwise(scores)) if further <= here), len(steps) - 1)
     return EpsilonChoice(steps[best], tuple(steps), tuple(scores))
 
@@ -261,21 +241,20 @@ def moved(images: Tensor, gradient: Tensor, size: float, std: Std) -> Tensor:
 
 
 def _of_batches(
-    network: nn.Module,
+    network: TorchNetwork,
     data: InputData,
     batch_size: int,
     doing: str,
     progress: bool,
-    read: Callable[[Tensor, NDArray[Any] | None, int], _T],
-) -> list[_T]:
+    read: Callable[[Tensor, Any, int], Any],
+) -> list[Any]:
     """What ``read(inputs, labels, first row)`` gives of every batch."""
-    source = BatchReader(data, batch_size)
-    parts: list[_T] = []
+    n_rows, batches = read_batches(data, batch_size)
+    parts = []
     row = 0
-    with evaluating(network):
-        where, dtype = device_and_dtype(network)
-        for batch in announced(source.batches(), doing, total=source.n_rows, show=progress):
-            parts.append(read(to_network(batch.inputs, where, dtype), batch.labels, row))
+    with network.running():
+        for batch in announced(batches, doing, total=n_rows, show=progress):
+            parts.append(read(to_network(batch.inputs, network.model), batch.labels, row))
             row += batch.n_rows
     if not parts:
         raise InvalidInput("data holds no images; at least one is needed.")

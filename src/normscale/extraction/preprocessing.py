@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
-_SHOWN = ("do_resize", "size", "do_center_crop", "crop_size", "do_normalize", "image_mean", "image_std")
+_STEPS = ("do_resize", "size", "do_center_crop", "crop_size", "do_normalize", "image_mean", "image_std")
+"""What is said of a processor of transformers."""
 
 
 class Preprocessing(NamedTuple):
@@ -65,14 +66,14 @@ class Preprocessing(NamedTuple):
 
 
 class RecordedPreprocessing(NamedTuple):
-    """What a model's own record makes of an RGB picture, or of a list of texts."""
+    """What a model's own record makes of a picture, or of a list of texts."""
 
     make: Callable[[Any], Any]
-    described: str
+    description: str
 
     def __str__(self) -> str:
         """Describe the steps in one line."""
-        return self.described
+        return self.description
 
     def __call__(self, given: Any) -> Any:
         """The input (channels, height, width) of a picture; arrays for the model's forward of texts."""
@@ -128,24 +129,23 @@ def of_transformers(folder: str, *, texts: bool) -> RecordedPreprocessing | None
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(f"models of transformers need that package ({error}).") from error
     try:
-        if texts:
-            return _tokenization(AutoTokenizer.from_pretrained(folder), folder)
-        processor: Any = AutoImageProcessor.from_pretrained(folder, backend="pil")
+        if not texts:
+            return _of_processor(AutoImageProcessor.from_pretrained(folder, backend="pil"))
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError):
         return None
-    record = processor.to_dict()
-    steps = ", ".join(f"{name} {record[name]}" for name in _SHOWN if record.get(name) is not None)
-    return RecordedPreprocessing(
-        lambda picture: processor(images=[picture], return_tensors="np")["pixel_values"][0],
-        f"{type(processor).__name__}: {steps} (its preprocessor_config.json)",
-    )
-
-
-def _tokenization(tokenizer: Any, folder: str) -> RecordedPreprocessing:
-    """Arrays of texts, padded to the longest; what is longer than the model reads is cut off."""
     longest = int(min(tokenizer.model_max_length, 512))
     options = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "np"}
     return RecordedPreprocessing(
-        lambda texts: {str(name): np.asarray(value) for name, value in tokenizer(texts, **options).items()},
+        lambda given: {str(name): np.asarray(value) for name, value in tokenizer(given, **options).items()},
         f"{type(tokenizer).__name__}, at most {longest} tokens (the tokenizer of {folder})",
+    )
+
+
+def _of_processor(processor: Any) -> RecordedPreprocessing:
+    record = processor.to_dict()
+    steps = ", ".join(f"{name} {record[name]}" for name in _STEPS if record.get(name) is not None)
+    return RecordedPreprocessing(
+        lambda picture: processor(images=[picture], return_tensors="np")["pixel_values"][0],
+        f"{type(processor).__name__}: {steps} (its preprocessor_config.json)",
     )

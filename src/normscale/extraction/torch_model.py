@@ -8,43 +8,64 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from normscale import _validate
 from normscale.errors import InvalidInput
 from normscale.extraction.batch_reader import Inputs, n_inputs, some_inputs
 from normscale.extraction.evaluation import device_and_dtype, evaluating, to_network, unwrapped
-from normscale.extraction.layers import LayerReader
-from normscale.outputs import LOGITS, Head
+from normscale.extraction.layers import (
+    LastLayer,
+    Layers,
+    find_last_layer,
+    forward,
+    layer_modules,
+    module_of,
+    pooled,
+    token_mask,
+)
+from normscale.outputs import FEATURES, LOGITS, Head
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """In what precision a network is run; float32 is the network's own."""
 
 
 class TorchNetwork:
-    """Runs a network without gradients; :meth:`running` puts it into evaluation mode and back."""
+    """Runs a network without gradients and gives logits, features and further layers, (n, d) each, by name.
+
+    :meth:`running` puts it into evaluation mode and back. Options are those of :func:`normscale.extraction.extract`.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        The network itself, without what compiles it or spreads it over devices.
+    head : Head or None
+        The linear layer that makes the logits of the features. None until a batch was read, and where there is none.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        say: Callable[[str], object],
         *,
+        layers: Layers = None,
+        features: bool = True,
+        feature_layer: str | None = None,
         device: str | torch.device | None = None,
         dtype: str = "float32",
-        **read: Any,
+        say: Callable[[str], object] = lambda _: None,
     ) -> None:
-        """Check names and options; ``read`` is what :class:`LayerReader` takes. Nothing is run."""
+        """Check names and options; nothing is run."""
         self.model = unwrapped(model)
-        self._reader = LayerReader(self.model, **read)
+        self.head: Head | None = None
+        self._layers = layer_modules(self.model, layers)
+        self._features, self._feature_layer = features, feature_layer if features else None
+        if self._feature_layer is not None:
+            self._layers = {FEATURES: module_of(self.model, self._feature_layer), **self._layers}
         self._lower = DTYPES[_validate.one_of(dtype, "dtype", tuple(DTYPES))]
         self._device, self._say = device, say
-        self._most: int | None = None
-        self._is_first = True
-
-    @property
-    def head(self) -> Head | None:
-        """The network's last layer, once a batch was read."""
-        return self._reader.head
+        self._largest_batch: int | None = None
+        self._last: LastLayer | None = None
 
     @property
     def class_names(self) -> dict[str, int] | None:
@@ -56,41 +77,40 @@ class TorchNetwork:
         """Evaluation mode on the device that was asked for."""
         return evaluating(self.model, self._device)
 
-    def read(self, inputs: Inputs, first_row: int) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-        """The arrays of a batch, float32; an error names the row that is not finite."""
-        where, dtype = device_and_dtype(self.model)
-        if isinstance(inputs, dict):
-            placed: Any = {name: to_network(value, where, dtype) for name, value in inputs.items()}
-        else:
-            placed = to_network(inputs, where, dtype)
-        found = self._halved(placed, where)
-        if self._is_first:
-            self._is_first = False
-            if self._reader.found and not self._reader.found.startswith("features"):
-                self._say(self._reader.found)
-            if self._lower is not None:
-                self._compare(placed, found[LOGITS], where)
-        return {name: as_finite_array(tensor, name, first_row) for name, tensor in found.items()}
+    def read(self, inputs: Inputs, first_row: int, prefix: str = "") -> dict[str, NDArray[np.float32]]:
+        """The arrays of a batch, their names behind a prefix; an error names the row that is not finite."""
+        placed = to_network(inputs, self.model)
+        is_first = self._last is None
+        tensors = self._in_memory(placed)
+        if is_first and self._lower is not None:
+            self._compare(placed, tensors[LOGITS])
+        arrays = {prefix + name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise _validate.invalid_row_error(array, name, first_row=first_row)
+        return arrays
 
-    def _halved(self, inputs: Any, where: torch.device) -> dict[str, Tensor]:
+    def _in_memory(self, inputs: Any) -> dict[str, Tensor]:
         """Run a batch; one that is too large for the device's memory in halves, as all that follow."""
         count = n_inputs(inputs)
         while True:
-            size = min(count, self._most or count)
+            size = min(count, self._largest_batch or count)
             try:
-                parts = [self._run(some_inputs(inputs, a, a + size), where) for a in range(0, count, size)]
-                return parts[0] if len(parts) == 1 else {n: torch.cat([p[n] for p in parts]) for n in parts[0]}
+                parts = [self._run(some_inputs(inputs, start, start + size)) for start in range(0, count, size)]
+                return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
             except torch.OutOfMemoryError as error:
+                where, _ = device_and_dtype(self.model)
                 if size == 1:
                     raise InvalidInput(f"one input alone is too large for the memory of {where} ({error}).") from error
-            self._most = size // 2
-            self._say(f"{size} inputs at once are too many for the memory of {where}; going on with {self._most}.")
+            self._largest_batch = size // 2
+            self._say(f"{size} inputs at once are too many for the memory of {where}; going on with {size // 2}.")
 
-    def _run(self, inputs: Any, where: torch.device) -> dict[str, Tensor]:
-        lower = nullcontext() if self._lower is None else torch.autocast(where.type, dtype=self._lower)
+    def _run(self, inputs: Any) -> dict[str, Tensor]:
+        device, _ = device_and_dtype(self.model)
+        precision = nullcontext() if self._lower is None else torch.autocast(device.type, dtype=self._lower)
         try:
-            with torch.inference_mode(), lower:
-                return self._reader.read(inputs)
+            with torch.inference_mode(), precision:
+                return self._forward(inputs)
         except (torch.OutOfMemoryError, InvalidInput):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
@@ -101,11 +121,31 @@ class TorchNetwork:
                 "they the size and the arguments that it was made for?"
             ) from error
 
-    def _compare(self, inputs: Any, logits: Tensor, where: torch.device) -> None:
+    def _forward(self, inputs: Any) -> dict[str, Tensor]:
+        finds_features = self._features and self._feature_layer is None
+        if self._last is None:
+            self._last = find_last_layer(self.model, some_inputs(inputs, 0, 2), self._feature_layer, finds_features)
+            self.head = self._last.head if self._features else None
+            if self._last.ending is not None:
+                self._say(
+                    f"the model ends in a {self._last.ending}: logits are what {self._last.name!r} gives before it."
+                )
+        last = self._last
+        run = forward(self.model, inputs, self._layers.values(), (last.name,))
+        arrays = {LOGITS: run.logits}
+        if last.name in run.calls:
+            entered, left = run.calls[last.name]
+            if last.ending is not None:  # a model may change it later, in place
+                arrays[LOGITS] = left
+            if finds_features:
+                arrays[FEATURES] = pooled(entered, left, arrays[LOGITS], last.takes_token, token_mask(inputs))
+        return arrays | {name: run.output(layer) for name, layer in self._layers.items()}
+
+    def _compare(self, inputs: Any, logits: Tensor) -> None:
         """Say how far the lower precision is from float32 on the first batch."""
         lower, self._lower = self._lower, None
         try:
-            exact = self._halved(inputs, where)[LOGITS].float()
+            exact = self._in_memory(inputs)[LOGITS].float()
         finally:
             self._lower = lower
         far = float((logits.float() - exact).abs().max())
@@ -115,11 +155,3 @@ class TorchNetwork:
             f"{str(lower).removeprefix('torch.')}: on the first {len(exact)} inputs the logits are at most {far:.3g} "
             f"off float32's, which span {width:.3g}; {same} of {len(exact)} predicted classes are the same."
         )
-
-
-def as_finite_array(tensor: Tensor, name: str, first_row: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """A tensor as float32 rows; an error that names the row where one is not finite."""
-    array = tensor.float().cpu().numpy()
-    if not np.isfinite(array).all():
-        raise _validate.invalid_row_error(array, name, first_row=first_row)
-    return array

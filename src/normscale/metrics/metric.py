@@ -1,13 +1,13 @@
 """The list of metrics: what each is called, which direction is better, and how it is computed.
 
-A metric is a function of the scores of both sides. Most depend on nothing but the order of the scores: they are
-functions of :class:`Counts`. These are computed from one sort, and in every resample of a bootstrap.
+A metric is a function of the scores of both sides, or of :class:`Counts` where nothing but their order matters. Those
+of counts are computed from one sort, and in every resample of a bootstrap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 Scores: TypeAlias = NDArray[Any]
 """Checked scores: finite, contiguous, float32 or float64."""
-Values: TypeAlias = dict[str, float]
-"""Numbers by the name of the metric."""
 
 
 class Counts:
@@ -75,22 +73,18 @@ class Metric(NamedTuple):
     name: str
     title: str
     higher_is_better: bool
-    function: Callable[[Scores, Scores], float]
-    of_counts: Callable[[Counts], Any] | None = None
-
-    def best(self, values: Iterable[float]) -> float:
-        """The best of some values."""
-        return (max if self.higher_is_better else min)(values)
+    function: Callable[..., Any]
+    of_counts: bool = False
 
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name, in the order of registration: AUROC, AUPR and FPR95 first."""
 
-Function = TypeVar("Function", bound=Callable[..., float])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def register_metric(
-    name: str, title: str, *, higher_is_better: bool, of_counts: Callable[[Counts], Any] | None = None
+    name: str, title: str, *, higher_is_better: bool, of_counts: bool = False
 ) -> Callable[[Function], Function]:
     """Add a metric to the list, so that evaluations, comparisons, stress grids and reports have it.
 
@@ -102,8 +96,9 @@ def register_metric(
         An identifier; the attribute of results that holds the number.
     title : str
         What tables call it.
-    of_counts : callable, optional
-        The metric as a function of :class:`Counts`, over the last axis. With it the metric has bootstrap intervals.
+    of_counts : bool
+        The function takes one :class:`Counts` instead, and works over its last axis. Then the metric has bootstrap
+        intervals.
 
     Examples
     --------
@@ -119,28 +114,24 @@ def register_metric(
         raise InvalidInput(f"the name of a metric must be an identifier; got {name!r}.")
 
     def add(function: Function) -> Function:
-        if name in METRICS and _home(METRICS[name].function) != _home(function):
-            home = _home(METRICS[name].function)
-            raise InvalidInput(f"there is a metric {name!r} already, in {home}; choose another name.")
+        own = METRICS[name].function if name in METRICS else function
+        if (own.__module__, own.__qualname__) != (function.__module__, function.__qualname__):
+            raise InvalidInput(f"there is a metric {name!r} already, in {own.__module__}; choose another name.")
         METRICS[name] = Metric(name, title, higher_is_better, function, of_counts)
         return function
 
     return add
 
 
-def _home(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
-
-
 def values_of_counts(counts: Counts) -> dict[str, FloatArray]:
     """Every metric that is a function of the counts, for each problem (...,)."""
-    return {name: metric.of_counts(counts) for name, metric in METRICS.items() if metric.of_counts is not None}
+    return {name: metric.function(counts) for name, metric in METRICS.items() if metric.of_counts}
 
 
-def values_of(id_scores: Scores, ood_scores: Scores, tpr: Fraction) -> Values:
+def metric_values(id_scores: Scores, ood_scores: Scores, tpr: Fraction) -> dict[str, float]:
     """Every metric of two checked vectors."""
-    found = values_of_counts(Counts(*count_scores(id_scores, ood_scores)[1:], tpr))
+    counts = Counts(*count_scores(id_scores, ood_scores)[1:], tpr)
     return {
-        name: float(found[name] if name in found else metric.function(id_scores, ood_scores))
+        name: float(metric.function(counts) if metric.of_counts else metric.function(id_scores, ood_scores))
         for name, metric in METRICS.items()
     }

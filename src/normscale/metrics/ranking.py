@@ -12,19 +12,21 @@ from numpy.typing import ArrayLike
 from normscale._validate import FloatArray, IntArray, as_both_sides, as_class_indices, exact_share, one_of
 from normscale.errors import InvalidInput
 from normscale.metrics.intervals import Intervals, bootstrap_intervals, delong_interval
-from normscale.metrics.metric import METRICS, Counts, Scores, count_scores, register_metric, values_of
+from normscale.metrics.metric import METRICS, Counts, Scores, count_scores, metric_values, register_metric
 from normscale.metrics.record import MetricRecord, Record
 
 POSITIVE = "OoD for *_out, in-distribution for *_in"
 _CORE = ("auroc", "aupr_out", "aupr_in", "fpr95_out", "fpr95_in")
 
 
+@register_metric("auroc", "AUROC", higher_is_better=True, of_counts=True)
 def _auroc(counts: Counts) -> Any:
     twice_pairs = counts.id_edges[..., :-1] + counts.id_edges[..., 1:]
     twice_pairs *= counts.ood_here
     return twice_pairs.sum(axis=-1) / (2 * counts.n_id * counts.n_ood)
 
 
+@register_metric("aupr_out", "AUPR, OoD positive", higher_is_better=True, of_counts=True)
 def _aupr_out(counts: Counts) -> Any:
     ood_above = counts.n_ood - counts.ood_edges[..., :-1]
     above = ood_above + (counts.n_id - counts.id_edges[..., :-1])
@@ -33,6 +35,7 @@ def _aupr_out(counts: Counts) -> Any:
     return above.sum(axis=-1) / counts.n_ood
 
 
+@register_metric("aupr_in", "AUPR, ID positive", higher_is_better=True, of_counts=True)
 def _aupr_in(counts: Counts) -> Any:
     upto = counts.id_edges[..., 1:] + counts.ood_edges[..., 1:]
     np.divide(counts.id_edges[..., 1:], np.maximum(upto, 1, out=upto), out=upto)
@@ -40,18 +43,19 @@ def _aupr_in(counts: Counts) -> Any:
     return upto.sum(axis=-1) / counts.n_id
 
 
+@register_metric("fpr95_out", "FPR95, OoD positive", higher_is_better=False, of_counts=True)
 def _fpr95_out(counts: Counts) -> Any:
     place = np.count_nonzero(counts.ood_edges[..., :-1] <= counts.n_ood - counts.caught_out, axis=-1) - 1
     below = np.take_along_axis(counts.id_edges, np.expand_dims(place, -1), axis=-1)[..., 0]
     return (counts.n_id - below) / counts.n_id
 
 
+@register_metric("fpr95_in", "FPR95, ID positive", higher_is_better=False, of_counts=True)
 def _fpr95_in(counts: Counts) -> Any:
     place = np.count_nonzero(counts.id_edges[..., 1:] < counts.caught_in, axis=-1) + 1
     return np.take_along_axis(counts.ood_edges, np.expand_dims(place, -1), axis=-1)[..., 0] / counts.n_ood
 
 
-@register_metric("auroc", "AUROC", higher_is_better=True, of_counts=_auroc)
 def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     """Return the share of (in-distribution, OoD) pairs in which the OoD input scores higher; a tie counts half.
 
@@ -61,30 +65,6 @@ def auroc(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
     0.875
     """
     return evaluate(id_scores, ood_scores).auroc
-
-
-@register_metric("aupr_out", "AUPR, OoD positive", higher_is_better=True, of_counts=_aupr_out)
-def aupr_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Return the average precision at finding OoD inputs."""
-    return evaluate(id_scores, ood_scores).aupr_out
-
-
-@register_metric("aupr_in", "AUPR, ID positive", higher_is_better=True, of_counts=_aupr_in)
-def aupr_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Return the average precision at finding in-distribution inputs, by negated scores."""
-    return evaluate(id_scores, ood_scores).aupr_in
-
-
-@register_metric("fpr95_out", "FPR95, OoD positive", higher_is_better=False, of_counts=_fpr95_out)
-def fpr95_out(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Return the share of in-distribution inputs flagged when 95 % of OoD inputs are caught."""
-    return fpr_at_tpr(id_scores, ood_scores)
-
-
-@register_metric("fpr95_in", "FPR95, ID positive", higher_is_better=False, of_counts=_fpr95_in)
-def fpr95_in(id_scores: ArrayLike, ood_scores: ArrayLike) -> float:
-    """Return the share of OoD inputs accepted when 95 % of in-distribution inputs are accepted."""
-    return fpr_at_tpr(id_scores, ood_scores, positive="in")
 
 
 def fpr_at_tpr(
@@ -223,7 +203,7 @@ def evaluate(
         attached = Intervals(metrics={"auroc": delong_interval(inside, outside)}, method="delong", level=0.95)
     elif intervals is not None:
         attached = bootstrap_intervals(inside, outside, tpr=tpr)
-    found = values_of(inside, outside, share)
+    found = metric_values(inside, outside, share)
     return RankingResult(metrics=found, n_id=inside.size, n_ood=outside.size, tpr=float(tpr), intervals=attached)
 
 
@@ -257,7 +237,7 @@ def evaluate_per_class(
             skipped[label] = "no OoD input" if label in id_groups else "no in-distribution input"
             continue
         own, other = id_groups[label], ood_groups[label]
-        found = values_of(own, other, share)
+        found = metric_values(own, other, share)
         per_class[label] = RankingResult(metrics=found, n_id=own.size, n_ood=other.size, tpr=float(tpr))
     if not per_class:
         raise InvalidInput(

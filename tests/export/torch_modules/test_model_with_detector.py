@@ -18,7 +18,7 @@ import normscale as ns
 from export.exported_detectors import DETECTORS
 from normscale._kernels import BlockState
 from normscale.detectors.formula import LogitFormula, MomentFormula, formula_of
-from normscale.export.torch import ModelWithDetector, ScoredOutput, attach_detector
+from normscale.export.torch import ModelWithDetector, ScoredOutput
 from normscale.export.torch.scorers import MomentScorer
 from our_detectors import OUR_DETECTORS
 
@@ -78,7 +78,7 @@ def test_every_detector_of_logits_with_a_formula_is_here() -> None:
 @pytest.mark.parametrize("name", DETECTORS)
 def test_scores_and_verdicts_are_numpys(name: str, per_class: bool) -> None:
     detector = fitted(name, per_class=per_class)
-    with_detector = attach_detector(network(), detector)
+    with_detector = ModelWithDetector(network(), detector)
     result = with_detector(images(60))
     agrees(result, detector)
     assert torch.equal(result.logits, network()(images(60)))
@@ -91,7 +91,7 @@ def test_bad_rows_score_nan_and_are_flagged_without_touching_others(name: str) -
     detector = fitted(name, per_class=True)
     rows = outputs(7, 5).logits.copy()
     rows[1, 2], rows[3, 0], rows[5] = math.nan, math.inf, -math.inf
-    result = attach_detector(nn.Identity(), detector)(torch.from_numpy(rows))
+    result = ModelWithDetector(nn.Identity(), detector)(torch.from_numpy(rows))
     expected = detector.score(rows, on_invalid="skip")
     np.testing.assert_allclose(result.ood_score.numpy(), expected, rtol=1e-12, atol=1e-12)
     assert result.is_ood is not None
@@ -138,10 +138,10 @@ class SomebodysDetector(ns.Detector):
 
 def test_a_detector_of_somebody_else() -> None:
     detector = SomebodysDetector().fit(outputs(300, 2)).set_threshold(outputs(200, 4), 0.7)
-    with_detector = attach_detector(network(), detector)
+    with_detector = ModelWithDetector(network(), detector)
     assert isinstance(with_detector, ModelWithDetector)
     agrees(with_detector(images(60)), detector)
-    moving = attach_detector(network(), detector, stateful=True)
+    moving = ModelWithDetector(network(), detector, stateful=True)
     for part in torch.tensor_split(images(30), (1, 13)):
         result = moving(part)
         np.testing.assert_allclose(result.ood_score.numpy(), detector.stream(result.logits.numpy()), rtol=1e-10)
@@ -157,16 +157,16 @@ def test_a_subclass_that_scores_otherwise_is_refused() -> None:
 
     detector = Other().fit(outputs(300, 2))
     with pytest.raises(ns.InvalidInput, match=r"\(Other\) has no formula"):
-        attach_detector(network(), detector)
+        ModelWithDetector(network(), detector)
     with pytest.raises(ns.InvalidInput, match=r"stateful needs .*got margin_to_the_mean: .* not just moments"):
-        attach_detector(network(), detector, stateful=True)
+        ModelWithDetector(network(), detector, stateful=True)
 
 
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
 def test_halving_the_model_leaves_the_detector_as_it_was(dtype: torch.dtype) -> None:
     for name in ("norm_scaling", "robust_norm_scaling", "multi_threshold"):
         detector = fitted(name, per_class=True)
-        with_detector = attach_detector(network(), detector).to(dtype)
+        with_detector = ModelWithDetector(network(), detector).to(dtype)
         result = with_detector(images(40).to(dtype))
         assert result.logits.dtype == dtype
         assert with_detector.limits is not None
@@ -180,7 +180,7 @@ def test_halving_the_model_leaves_the_detector_as_it_was(dtype: torch.dtype) -> 
 def test_the_mode_is_the_models_business() -> None:
     model = network(dropout=0.5).train()
     detector = fitted("norm_scaling")
-    with_detector = attach_detector(model, detector)
+    with_detector = ModelWithDetector(model, detector)
     assert with_detector.training
     first, second = with_detector(images(30)), with_detector(images(30))
     assert not torch.equal(first.logits, second.logits), "dropout is at work"
@@ -192,7 +192,7 @@ def test_the_mode_is_the_models_business() -> None:
 
 def test_gradients_pass() -> None:
     model = network().requires_grad_(True)
-    attach_detector(model, fitted("norm_scaling"))(images(8)).ood_score.sum().backward()
+    ModelWithDetector(model, fitted("norm_scaling"))(images(8)).ood_score.sum().backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     assert all(gradient is not None and bool(gradient.isfinite().all()) for gradient in gradients)
     assert any(gradient is not None and bool(gradient.any()) for gradient in gradients)
@@ -202,7 +202,7 @@ def test_statistics_move_only_when_asked() -> None:
     frozen = fitted("norm_scaling")
     assert isinstance(frozen, ns.NormScaling)
     moving = copy.copy(frozen)
-    still, alive = attach_detector(network(), frozen), attach_detector(network(), moving, stateful=True)
+    still, alive = ModelWithDetector(network(), frozen), ModelWithDetector(network(), moving, stateful=True)
     for part in torch.tensor_split(images(50), (1, 21)):
         agrees(still(part), frozen)
         result = alive(part)
@@ -224,11 +224,11 @@ def test_statistics_move_only_when_asked() -> None:
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "multi_threshold"))
 def test_state_dict_keeps_every_bit(name: str, tmp_path: Path) -> None:
-    with_detector = attach_detector(network(), fitted(name, per_class=True))
+    with_detector = ModelWithDetector(network(), fitted(name, per_class=True))
     save_file(with_detector.state_dict(), tmp_path / "with_detector.safetensors")
     others = copy.copy(DETECTORS[name]).fit(outputs(90, 8))
     others.stream(outputs(20, 7))
-    other = attach_detector(network(), others.set_threshold(outputs(90, 9), per_class=True))
+    other = ModelWithDetector(network(), others.set_threshold(outputs(90, 9), per_class=True))
     assert not torch.equal(other(images(20)).ood_score, with_detector(images(20)).ood_score)
     other.load_state_dict(load_file(tmp_path / "with_detector.safetensors"))
     for a, b in zip(other(images(20)), with_detector(images(20)), strict=True):
@@ -238,7 +238,7 @@ def test_state_dict_keeps_every_bit(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
 def test_survives_torch_export(name: str) -> None:
     detector = fitted(name, per_class=True)
-    with_detector = attach_detector(network(), detector)
+    with_detector = ModelWithDetector(network(), detector)
     shapes = {"inputs": ({0: torch.export.Dim.DYNAMIC},)}
     program = torch.export.export(with_detector, (images(4),), dynamic_shapes=shapes).module()
     for n in (1, 33):
@@ -250,7 +250,7 @@ def test_survives_torch_export(name: str) -> None:
 def test_survives_torch_compile() -> None:
     detector = fitted("norm_scaling", per_class=True)
     torch.compiler.reset()
-    result = torch.compile(attach_detector(network(), detector), backend="aot_eager", fullgraph=True)(images(33))
+    result = torch.compile(ModelWithDetector(network(), detector), backend="aot_eager", fullgraph=True)(images(33))
     assert isinstance(result, ScoredOutput)
     agrees(result, detector)
 
@@ -259,7 +259,7 @@ def test_a_program_that_moves_its_statistics() -> None:
     detector = fitted("norm_scaling")
     assert isinstance(detector, ns.NormScaling)
     shapes = {"inputs": ({0: torch.export.Dim.DYNAMIC},)}
-    with_detector = attach_detector(network(), detector, stateful=True)
+    with_detector = ModelWithDetector(network(), detector, stateful=True)
     program = torch.export.export(with_detector, (images(4),), dynamic_shapes=shapes).module()
     for part in torch.tensor_split(images(30), (1, 13)):
         result = program(part)
@@ -273,7 +273,7 @@ def test_survives_the_way_to_onnx() -> None:
     detector = fitted("norm_scaling", per_class=True)
     shapes = {"inputs": ({0: torch.export.Dim.DYNAMIC},)}
     program = torch.onnx.export(
-        attach_detector(network(), detector),
+        ModelWithDetector(network(), detector),
         (images(4),),
         dynamo=True,
         verbose=False,
@@ -289,7 +289,7 @@ def test_survives_the_way_to_onnx() -> None:
 
 
 def test_moving_statistics_do_not_get_lost_on_the_way_to_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
-    moving = attach_detector(network(), fitted("norm_scaling"), stateful=True)
+    moving = ModelWithDetector(network(), fitted("norm_scaling"), stateful=True)
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     with pytest.raises(ns.InvalidInput, match=r"an ONNX graph has no memory.*normscale export --stateful"):
         moving(images(4))
@@ -305,8 +305,8 @@ class Answering(nn.Module):
 def test_logits_anywhere_in_the_output() -> None:
     rows = torch.from_numpy(outputs(20, 5).logits)
     detector = fitted("energy")
-    agrees(attach_detector(Answering(), detector, logits="logits")(rows), detector)
-    doubled = attach_detector(Answering(), detector, logits=lambda answer: answer["logits"])(rows, scale=2.0)
+    agrees(ModelWithDetector(Answering(), detector, logits="logits")(rows), detector)
+    doubled = ModelWithDetector(Answering(), detector, logits=lambda answer: answer["logits"])(rows, scale=2.0)
     assert torch.equal(doubled.logits, 2.0 * rows)
     agrees(doubled, detector)
 
@@ -314,13 +314,13 @@ def test_logits_anywhere_in_the_output() -> None:
         def forward(self, x: Tensor) -> ScoredOutput:
             return ScoredOutput(x, -x, None)
 
-    agrees(attach_detector(Pair(), detector, logits=1)(rows), detector)
-    agrees(attach_detector(Pair(), detector, logits="ood_score")(rows), detector)
+    agrees(ModelWithDetector(Pair(), detector, logits=1)(rows), detector)
+    agrees(ModelWithDetector(Pair(), detector, logits="ood_score")(rows), detector)
 
 
 def test_without_a_threshold_there_is_no_verdict() -> None:
     detector = ns.MaxLogit()
-    result = attach_detector(nn.Identity(), detector)(torch.eye(3))
+    result = ModelWithDetector(nn.Identity(), detector)(torch.eye(3))
     assert result.is_ood is None
     assert result.ood_score.tolist() == [-1.0, -1.0, -1.0]
 
@@ -329,27 +329,27 @@ def test_mistakes_are_explained() -> None:
     rows = torch.zeros(2, CLASSES)
     energy = fitted("energy")
     with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave a dict. Pass logits=KEY"):
-        attach_detector(Answering(), energy)(rows)
+        ModelWithDetector(Answering(), energy)(rows)
     with pytest.raises(ns.InvalidInput, match="output, a dict, has no 'scores'"):
-        attach_detector(Answering(), energy, logits="scores")(rows)
+        ModelWithDetector(Answering(), energy, logits="scores")(rows)
     with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave shape \(2, 7\)"):
-        attach_detector(nn.Identity(), energy)(torch.zeros(2, 7))
+        ModelWithDetector(nn.Identity(), energy)(torch.zeros(2, 7))
     never_fitted = ns.MSP().set_threshold(outputs(200, 4), per_class=True)  # only its thresholds know how many classes
     with pytest.raises(ns.InvalidInput, match=r"shape \(n, 6\); the model gave shape \(2, 7\)"):
-        attach_detector(nn.Identity(), never_fitted)(torch.zeros(2, 7))
+        ModelWithDetector(nn.Identity(), never_fitted)(torch.zeros(2, 7))
     with pytest.raises(ns.InvalidInput, match=r"stateful needs .*; got energy: it has no running statistics"):
-        attach_detector(network(), energy, stateful=True)
+        ModelWithDetector(network(), energy, stateful=True)
     with pytest.raises(ns.InvalidInput, match="got norm_scaling: it has no running statistics"):
-        attach_detector(network(), ns.NormScaling(prior_weight=math.inf).fit(outputs(90, 2)), stateful=True)
+        ModelWithDetector(network(), ns.NormScaling(prior_weight=math.inf).fit(outputs(90, 2)), stateful=True)
     with pytest.raises(ns.InvalidInput, match=r"got robust_norm_scaling: .* not just moments of the logits"):
-        attach_detector(network(), ns.RobustNormScaling().fit(outputs(90, 2)), stateful=True)
+        ModelWithDetector(network(), ns.RobustNormScaling().fit(outputs(90, 2)), stateful=True)
     with pytest.raises(ns.NotFitted, match="NormScaling is not fitted"):
-        attach_detector(network(), ns.NormScaling())
+        ModelWithDetector(network(), ns.NormScaling())
     features = np.random.default_rng(0).normal(size=(50, 3))
     train = ns.ModelOutputs(np.eye(2)[np.arange(50) % 2], features, np.arange(50) % 2)
     with pytest.raises(ns.InvalidInput, match="mahalanobis reads features; pass features=KEY, PLACE or a function"):
-        attach_detector(network(), ns.Mahalanobis().fit(train))
-    assert "stateful=False, threshold=set" in repr(attach_detector(network(), energy))
+        ModelWithDetector(network(), ns.Mahalanobis().fit(train))
+    assert "stateful=False, threshold=set" in repr(ModelWithDetector(network(), energy))
 
 
 class WithFeatures(nn.Module):
@@ -378,7 +378,7 @@ def test_detectors_of_features_and_the_default_with_what_its_stream_taught(name:
     detector = ns.fit(rows(300, 2)) if name == "default" else ns.make_detector(name).fit(rows(300, 2))
     detector.stream(rows(60, 3))
     detector.set_threshold(rows(200, 4), 0.7, per_class=True)
-    with_detector = attach_detector(model, detector, logits="logits", features="features")
+    with_detector = ModelWithDetector(model, detector, logits="logits", features="features")
     expected, test = detector.score(rows(60, 1)), rows(60, 1)
     for compiled in (with_detector, torch.export.export(with_detector, (images(60),)).module()):
         result = compiled(images(60))
@@ -386,15 +386,17 @@ def test_detectors_of_features_and_the_default_with_what_its_stream_taught(name:
         assert np.array_equal(result.is_ood.numpy(), detector.predict(test, scores=expected))
         assert 3 < int(result.is_ood.sum()) < 57, "both answers must occur, or nothing was tested"
     bad = (torch.full((1, CLASSES), 1.0), torch.full((1, 12), math.nan))
-    assert attach_detector(nn.Identity(), detector, logits=0, features=1)(bad).ood_score.isnan().all()
+    assert ModelWithDetector(nn.Identity(), detector, logits=0, features=1)(bad).ood_score.isnan().all()
     with pytest.raises(
         ns.InvalidInput, match=r"the features must be a tensor of shape \(n, 12\); the model gave shape"
     ):
-        attach_detector(model, detector, logits="logits", features="logits")(images(3))
+        ModelWithDetector(model, detector, logits="logits", features="logits")(images(3))
 
 
 def test_rows_far_outside_of_training_are_flagged_however_sure() -> None:
     train = np.random.default_rng(0).normal(size=(60, 3))
     detector = ns.Energy().fit(train).set_threshold(train, keep=1.0)
-    found = attach_detector(nn.Identity(), detector)(torch.tensor([[1e6, 0.0, 0.0], [0.0, -1e6, 0.0], [1.0, 0.0, 0.0]]))
+    found = ModelWithDetector(nn.Identity(), detector)(
+        torch.tensor([[1e6, 0.0, 0.0], [0.0, -1e6, 0.0], [1.0, 0.0, 0.0]])
+    )
     assert found.is_ood.tolist() == [True, True, False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,13 +11,12 @@ from normscale.outputs import LOGITS
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-_SHOWN = 4
-_SQUASHING = ("Softmax", "LogSoftmax", "Sigmoid")
+_LISTED = 4
+"""Tensors that a message names."""
+_ENDINGS = ("Softmax", "LogSoftmax", "Sigmoid")
 """What comes out of these is no longer a logit."""
 _SAME = ("Identity", "Cast", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Expand", "Dropout", "Clip")
 """What comes out of these still is what went in, for telling what made it."""
-_STEPS = 5
-"""Nodes between exp(z) and what it is divided by: its sum, a small number added to it, a change of shape."""
 
 
 class GraphTensor(NamedTuple):
@@ -61,7 +59,7 @@ class GraphTensor(NamedTuple):
         return f"{self.name!r} {shape}{'' if self.is_float else ', not of real numbers'}"
 
 
-def find(model: ModelProto, role: str, width: int | None, wanted: str | None) -> GraphTensor:
+def find(model: ModelProto, role: str, width: int | None, name: str | None) -> GraphTensor:
     """The tensor of shape (n, width) that plays the ``role`` of "logits" or "features".
 
     Without a name it is the only output of that shape or, if that comes out of a softmax, the tensor that goes into
@@ -70,54 +68,46 @@ def find(model: ModelProto, role: str, width: int | None, wanted: str | None) ->
     graph = _with_shapes(model).graph
     makers = Makers(graph if role == LOGITS else None)
     outputs = [_tensor(info)._replace(is_output=True) for info in graph.output]
-    if wanted is not None:
-        found = _named(graph, role, width, wanted, outputs)._replace(is_asked_for=True)
-        made_by = makers.before_softmax(wanted)
-        return (
-            found
-            if made_by is None
-            else found._replace(
-                note=f"{wanted!r} comes out of a {made_by.operator}, so it is no longer logits: right only where the "
-                f"detector was fitted on such numbers; else pass logits={made_by.tensor!r} (--logits {made_by.tensor})."
-            )
+    if name is not None:
+        found = _named(graph, role, width, name, outputs)._replace(is_asked_for=True)
+        ending = makers.softmax(name)
+        if ending is None:
+            return found
+        before = ending.input[0]
+        return found._replace(
+            note=f"{name!r} comes out of a {ending.op_type}, so it is no longer logits: right only where the detector "
+            f"was fitted on such numbers; else pass logits={before!r} (--logits {before})."
         )
     fitting = [tensor for tensor in outputs if tensor.fits(width)]
     fitting = fitting or [tensor for tensor in outputs if tensor.may_fit(width)]
     # a model that gives its probabilities, too, is not in doubt
-    fitting = [tensor for tensor in fitting if makers.before_softmax(tensor.name) is None] or fitting
+    fitting = [tensor for tensor in fitting if makers.softmax(tensor.name) is None] or fitting
     option = f"pass {role}=NAME (--{role} NAME)"
     if len(fitting) > 1:
         candidates = ", ".join(map(str, fitting))
         raise InvalidInput(f"several outputs of the model could be its {role}: {candidates}; {option}.")
     if not fitting:
-        inside = [str(tensor) for tensor in _inner(graph) if tensor.fits(width)][-_SHOWN:]
+        inside = [str(tensor) for tensor in _inner(graph) if tensor.fits(width)][-_LISTED:]
         hint = f" Tensors of that shape inside it: {', '.join(inside)}; {option}." if inside else ""
         raise InvalidInput(
             f"no output of the model has the shape (n, {width or 'n_classes'}) of the detector's {role}; it has "
             f"{', '.join(map(str, outputs)) or 'none'}.{hint}"
         )
-    output, made_by = fitting[0], makers.before_softmax(fitting[0].name)
-    if made_by is None:
+    output, ending = fitting[0], makers.softmax(fitting[0].name)
+    if ending is None:
         return output
-    what = f"the output {output} comes out of a {made_by.operator}, so it is no longer logits"
+    before, what = ending.input[0], f"the output {output} comes out of a {ending.op_type}, so it is no longer logits"
     try:
-        found = _named(graph, role, width, made_by.tensor, outputs)
+        found = _named(graph, role, width, before, outputs)
     except InvalidInput as error:
         raise InvalidInput(
-            f"{what}, and {made_by.tensor!r}, which goes into it, cannot be taken ({error}) Pass logits=NAME "
+            f"{what}, and {before!r}, which goes into it, cannot be taken ({error}) Pass logits=NAME "
             f"(--logits NAME); logits={output.name!r}, if the detector was fitted on such numbers."
         ) from None
     return found._replace(
-        note=f"{what}: the detector reads {made_by.tensor!r}, which goes into it. If it was fitted on such numbers, "
+        note=f"{what}: the detector reads {before!r}, which goes into it. If it was fitted on such numbers, "
         f"pass logits={output.name!r} (--logits {output.name})."
     )
-
-
-class BeforeSoftmax(NamedTuple):
-    """What squashed the logits, and the tensor that went into it."""
-
-    operator: str
-    tensor: str
 
 
 class Makers(dict[str, "NodeProto"]):
@@ -133,50 +123,12 @@ class Makers(dict[str, "NodeProto"]):
             node = self.get(node.input[0])
         return node
 
-    def before_softmax(self, name: str) -> BeforeSoftmax | None:
-        """The softmax or its like that made a tensor; None if there was none.
-
-        A softmax that is written out counts, too: exp(z) over something made of exp(z), such as its sum in any
-        spelling, or z less the logarithm of such a sum and the exponential of that; with or without the largest z
-        taken off first.
-        """
+    def softmax(self, name: str) -> NodeProto | None:
+        """The softmax or sigmoid that made a tensor, or of which the tensor is the logarithm; None without one."""
         node = self.maker(name)
-        if node is None:
-            return None
-        if node.op_type in _SQUASHING:
-            return BeforeSoftmax(node.op_type, node.input[0])
-        if node.op_type in ("Log", "Exp"):
-            inner = self.before_softmax(node.input[0])
-            is_log = inner is not None and node.op_type == "Log"
-            operator = f"Log of a {inner.operator}" if inner and is_log else "softmax that is written out"
-            return inner and inner._replace(operator=operator)
-        if node.op_type == "Sub" and self._has_logarithm_of_sum(node.input[1]):
-            return BeforeSoftmax("log-softmax that is written out", self._less_largest(node.input[0]))
-        for above, below in (node.input, reversed(node.input)) if node.op_type in ("Div", "Mul") else ():
-            power = self.maker(above)
-            if power is not None and power.op_type == "Exp" and any(one is power for one in self._before(below)):
-                return BeforeSoftmax("softmax that is written out", self._less_largest(power.input[0]))
-        return None
-
-    def _before(self, name: str, steps: int = _STEPS) -> Iterator[NodeProto]:
-        """The nodes that a tensor is made by, a few steps back."""
-        node = self.maker(name)
-        if node is not None and steps:
-            yield node
-            for one in node.input:
-                yield from self._before(one, steps - 1)
-
-    def _has_logarithm_of_sum(self, name: str) -> bool:
-        made_by = {node.op_type for node in self._before(name)}
-        return "ReduceLogSumExp" in made_by or {"Log", "Exp"} <= made_by
-
-    def _less_largest(self, name: str) -> str:
-        """The tensor before its largest number was taken off."""
-        node = self.maker(name)
-        if node is None or node.op_type != "Sub":
-            return name
-        takes_off_largest = any(one.op_type in ("ReduceMax", "TopK") for one in self._before(node.input[1], 3))
-        return str(node.input[0]) if takes_off_largest else name
+        if node is not None and node.op_type == "Log":
+            node = self.maker(node.input[0])
+        return node if node is not None and node.op_type in _ENDINGS else None
 
 
 def _with_shapes(model: ModelProto) -> ModelProto:
@@ -189,17 +141,17 @@ def _with_shapes(model: ModelProto) -> ModelProto:
         return model
 
 
-def _named(graph: GraphProto, role: str, width: int | None, wanted: str, outputs: list[GraphTensor]) -> GraphTensor:
+def _named(graph: GraphProto, role: str, width: int | None, name: str, outputs: list[GraphTensor]) -> GraphTensor:
     known = {tensor.name: tensor for tensor in (*_inner(graph), *outputs)}
-    made = {name for node in graph.node for name in node.output if name} | {info.name for info in graph.input}
+    made = {one for node in graph.node for one in node.output if one} | {info.name for info in graph.input}
     made -= _weights(graph)
-    if wanted not in made:
-        close = get_close_matches(wanted, made, n=1)
+    if name not in made:
+        close = get_close_matches(name, made, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
         raise InvalidInput(
-            f"the model has no tensor called {wanted!r}; its outputs are {', '.join(map(str, outputs))}.{hint}"
+            f"the model has no tensor called {name!r}; its outputs are {', '.join(map(str, outputs))}.{hint}"
         )
-    tensor = known.get(wanted, GraphTensor(wanted))
+    tensor = known.get(name, GraphTensor(name))
     if not tensor.may_fit(width):
         raise InvalidInput(f"the detector's {role} must have the shape (n, {width or 'n_classes'}); got {tensor}.")
     return tensor

@@ -30,15 +30,11 @@ class ScoredOutput(NamedTuple):
     """(n,), bool; None when the detector has no threshold."""
 
 
-def attach_detector(
-    model: nn.Module,
-    detector: Detector,
-    *,
-    logits: Place | None = None,
-    features: Place | None = None,
-    stateful: bool = False,
-) -> ModelWithDetector:
-    """Put a fitted detector behind a classifier; the result is a module that can be compiled, exported and stored.
+class ModelWithDetector(DoubleBuffers):
+    """A classifier with a fitted detector behind it: a module that can be compiled, exported and stored.
+
+    ``forward`` takes what the model takes and returns a :class:`ScoredOutput`. ``train()`` and ``eval()`` act on the
+    model and change nothing in the detector. A row with NaN or infinity scores NaN, is flagged and moves no statistics.
 
     Parameters
     ----------
@@ -54,34 +50,24 @@ def attach_detector(
         Take each row into the statistics, then score it; for a detector whose statistics are moments of the logits,
         such as norm-scaling. By default they are frozen.
 
-    Examples
-    --------
-    >>> from normscale import MSP, Threshold
-    >>> msp = MSP()
-    >>> msp.threshold_ = Threshold(-1.0)
-    >>> with_detector = attach_detector(nn.Identity(), msp)
-    >>> logits, score, is_ood = with_detector(torch.tensor([[2.0, 0.0], [0.5, 0.0]]))
-    >>> score.tolist(), is_ood.tolist()
-    ([-2.0, -0.5], [False, True])
-    """
-    return ModelWithDetector(model, detector, logits=logits, features=features, stateful=stateful)
-
-
-class ModelWithDetector(DoubleBuffers):
-    """A classifier and its detector; :func:`attach_detector` makes one.
-
-    ``forward`` takes what the model takes and returns a :class:`ScoredOutput`. ``train()`` and ``eval()`` act on the
-    model and change nothing in the detector. A row with NaN or infinity scores NaN, is flagged and moves no statistics.
-
     Attributes
     ----------
-    model : nn.Module
     scorer : nn.Module
         Where statistics move, ``scorer.moments`` are those of now, in numpy.
     limits : buffer (1,) or (C,), or None
         Scores above are flagged; one for each predicted class where the detector has them.
     logit_limits : (float, float) or None
         Rows with a logit beyond these are flagged, too: they lie far outside of what training showed.
+
+    Examples
+    --------
+    >>> from normscale import MSP, Threshold
+    >>> msp = MSP()
+    >>> msp.threshold_ = Threshold(-1.0)
+    >>> with_detector = ModelWithDetector(nn.Identity(), msp)
+    >>> logits, score, is_ood = with_detector(torch.tensor([[2.0, 0.0], [0.5, 0.0]]))
+    >>> score.tolist(), is_ood.tolist()
+    ([-2.0, -0.5], [False, True])
     """
 
     limits: Tensor | None
@@ -123,7 +109,7 @@ class ModelWithDetector(DoubleBuffers):
         if self.stateful and _on_the_way_to_onnx():  # which would drop what the buffers become, without a word
             raise InvalidInput(
                 "an ONNX graph has no memory, so moving statistics cannot be exported from torch. Export "
-                "attach_detector(model, detector) with frozen ones, or the bare model and then: "
+                "ModelWithDetector(model, detector) with frozen ones, or the bare model and then: "
                 "normscale export --stateful."
             )
         output = self.model(*inputs, **named)
