@@ -14,8 +14,8 @@ from normscale._kernels import BlockState
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
 from normscale.guard.drift import DriftMonitor, RecentRows, Seen
+from normscale.guard.guard import Clock
 from normscale.guard.judge import block_moments
-from normscale.guard.stored_state import Clock
 from normscale.moments import RunningMoments
 
 

@@ -19,11 +19,12 @@ import normscale as ns
 from guard.guards import IGNORE, detector, digits, guard, moments_of, one_class, request, sample, send
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, NumericalWarning, StoreUnavailable
-from normscale.guard import Guard, Policy, Verdict, open_store, stored_state
+from normscale.guard import Guard, Policy, Verdict, open_store
+from normscale.guard import guard as guard_module
+from normscale.guard.guard import Clock, fingerprint
 from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
 from normscale.guard.server.view import View
-from normscale.guard.stored_state import Clock, fingerprint
 from normscale.guard.stores.sqlite import SqliteStore
 
 
@@ -85,8 +86,8 @@ def test_probabilities_are_refused_unless_the_detector_was_fitted_on_them() -> N
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy"))
 def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_state, "FORGET_EVERY", 7)
-    monkeypatch.setattr(stored_state, "KEEP", 3)
+    monkeypatch.setattr(guard_module, "FORGET_EVERY", 7)
+    monkeypatch.setattr(guard_module, "KEEP", 3)
     made = detector(name)
     never_killed = guard(tmp_path / "a", IGNORE, made)
     rows = digits(300)
@@ -119,8 +120,8 @@ def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
 def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, keep: int
 ) -> None:
-    monkeypatch.setattr(stored_state, "FORGET_EVERY", 4)
-    monkeypatch.setattr(stored_state, "KEEP", keep)
+    monkeypatch.setattr(guard_module, "FORGET_EVERY", 4)
+    monkeypatch.setattr(guard_module, "KEEP", keep)
     made = detector(name)
     sleeper, worker = guard(tmp_path / "s", IGNORE, made), guard(tmp_path / "s", IGNORE, made)
     for i in range(30):
@@ -162,18 +163,18 @@ def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: 
 
 
 def test_old_answers_are_forgotten_by_age_and_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_state, "FORGET_EVERY", 1)
+    monkeypatch.setattr(guard_module, "FORGET_EVERY", 1)
     on, time = guard(tmp_path / "s", IGNORE), 1e9
     monkeypatch.setattr(Clock, "now", lambda self: time)
     size = len(send(on, digits(2), key="first").pack())
     send(on, digits(2), key="second")
-    time += stored_state.REMEMBER - 1.0
+    time += guard_module.REMEMBER - 1.0
     send(on, digits(2))
     assert send(on, digits(2), key="first").repeated
     time += 2.0
     send(on, digits(2), key="third")
     assert not send(on, digits(2), key="first").repeated
-    monkeypatch.setattr(stored_state, "MOST_BYTES", 2 * size + 50)
+    monkeypatch.setattr(guard_module, "MOST_BYTES", 2 * size + 50)
     for i in range(5):
         send(on, digits(2), key=f"more {i}")
     assert [send(on, digits(2), key=f"more {i}").repeated for i in (4, 3, 0)] == [True, True, False]
@@ -342,7 +343,7 @@ def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
 
 
 def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
-    code = "from normscale.guard.stored_state import fingerprint\n"
+    code = "from normscale.guard.guard import fingerprint\n"
     code += "from normscale.guard.server.settings import sample_detector\n"
     code += "print(fingerprint(sample_detector()))"
     made = [
@@ -380,3 +381,23 @@ def test_a_flagged_row_knows_its_place_in_its_request(sizes: tuple[int, ...]) ->
     (flagged,) = seen(on)["flagged"]
     assert (flagged["row"], flagged["client"]) == (4, "a")
     assert len(seen(on)["recent"]["score"]) == min(sum(sizes) - 1, 48) + 1
+
+
+def test_a_threshold_that_may_flag_nothing_is_said_to() -> None:
+    on = guard(made=detector("robust_norm_scaling"))
+    assert on.notes == []
+    on.set_threshold(4.0)
+    assert on.notes == []
+    on.set_threshold(40.0)
+    (note,) = on.notes
+    assert note.startswith("the threshold of 40 may flag nothing: robust_norm_scaling gives at most 4.7")
+    on.set_threshold(None)
+    assert on.notes == []
+
+
+def test_an_operator_hears_beforehand_which_streams_a_detector_does_not_survive() -> None:
+    (note,) = guard().notes
+    assert "sorted, or mostly of one class, freezes the guard" in note
+    assert "normscale fit without -d" in note
+    assert guard(policy=IGNORE).notes == []
+    assert guard(made=detector("msp")).notes == []

@@ -129,8 +129,8 @@ def test_a_store_that_went_back_and_was_written_on_is_noticed(tmp_path: Path, be
 
 
 def test_a_guard_that_slept_while_others_wrote_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscale.guard.stored_state.KEEP", 6)
-    monkeypatch.setattr("normscale.guard.stored_state.FORGET_EVERY", 2)
+    monkeypatch.setattr("normscale.guard.guard.KEEP", 6)
+    monkeypatch.setattr("normscale.guard.guard.FORGET_EVERY", 2)
     on, other = guard(tmp_path / "s", IGNORE), guard(tmp_path / "s", IGNORE)
     for n_missed in (1, 3, 40):
         send(on, digits(5))

@@ -48,7 +48,7 @@ PANELS = {
     "Where the work is done": "engine workers address piece_rows memory dry_run threads device batch_size",
     "Preprocessing": "size resize mean std interpolation",
     "Network": "layers feature_layer weights dtype",
-    "HTTP server": "port host tokens allow_host allow_origin trusted_proxy log_format webhook demo",
+    "HTTP server": "port host tokens allow_host trusted_proxy log_format webhook demo",
     "Results": "format report figures picture pdf seed",
 }
 """Headings of the help, and the options below them in every command that has several of these."""

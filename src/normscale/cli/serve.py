@@ -12,7 +12,6 @@ from normscale.guard.server.events import LogFormat
 from normscale.guard.server.request import Bounds
 
 if TYPE_CHECKING:
-    from normscale.guard import Guard
     from normscale.guard.server.settings import ServerSettings
 
 EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
@@ -57,10 +56,6 @@ def serve(
     allow_host: Annotated[
         list[str] | None,
         typer.Option(help="A further name of this server; needs --tokens; repeatable."),
-    ] = None,
-    allow_origin: Annotated[
-        list[str] | None,
-        typer.Option(help="An origin whose page may change the guard; repeatable."),
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
@@ -118,7 +113,6 @@ def serve(
             host=host,
             port=port,
             hosts=tuple(allow_host or ()),
-            origins=tuple(allow_origin or ()),
             proxies=tuple(trusted_proxy or ()),
             workers=workers,
             bounds=Bounds(max_body, max_rows, max_requests, max_seconds),
@@ -146,9 +140,8 @@ def _start(settings: ServerSettings) -> None:
         server = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         for name, one in settings.guards.items():
             # What is wrong with it is said here, once, and not by every worker.
-            guard = one.open()
-            classifier = one.load_classifier(guard.widths)
-            notes = _notes(guard) + ([classifier.note] if classifier is not None and classifier.note else [])
+            guard, classifier = one.open()
+            notes = guard.notes + ([classifier.note] if classifier is not None and classifier.note else [])
             address, state = server if name == NAME else f"{server}{name}/", guard.state
             if as_json:
                 facts: dict[str, Any] = {
@@ -171,14 +164,3 @@ def _start(settings: ServerSettings) -> None:
         if not as_json:
             typer.echo("Ctrl-C stops.", err=True)
         run.serve(settings, listener)
-
-
-def _notes(guard: Guard) -> list[str]:
-    """What else an operator should know of a guard."""
-    notes = []
-    if guard.detector._baseline is None:
-        notes.append(
-            "the detector file does not say what training looked like, so only the flagged share is watched; "
-            "fit it again with this version."
-        )
-    return notes

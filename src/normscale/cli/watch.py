@@ -47,6 +47,8 @@ def watch(
     if threshold is not None:
         loaded.threshold_ = Threshold(threshold)
     guard = open_guard(loaded, store or ":memory:", Policy(on_drift=on_drift, expect=expect))
+    for note in guard.notes:
+        typer.echo(f"normscale: note: {note}", err=True)
     with guard.store:
         totals = watch_pipe(
             guard,

@@ -181,21 +181,12 @@ def _fading(rows: float, window: float) -> tuple[float, float]:
     return keep, window * (1.0 - keep)
 
 
-class _Range(NamedTuple):
-    """Where the numbers of one array lay in training."""
-
-    mean: FloatArray
-    per_deviation: FloatArray
-    low: float
-    high: float
-    """Between these no number of any column is far."""
-
-    @classmethod
-    def of(cls, moments: RunningMoments, far: float) -> _Range:
-        std, mean = moments.std, moments.mean
-        reach = np.full(mean.size, math.inf)
-        reach[std > 0.0] = far * std[std > 0.0]
-        return cls(mean, scale_factor(moments), float((mean - reach).max()), float((mean + reach).min()))
+def _range(moments: RunningMoments, far: float) -> tuple[FloatArray, FloatArray, float, float]:
+    """Mean and one per deviation of an array's columns, and two numbers between which none is far in any column."""
+    std, mean = moments.std, moments.mean
+    reach = np.full(mean.size, math.inf)
+    reach[std > 0.0] = far * std[std > 0.0]
+    return mean, scale_factor(moments), float((mean - reach).max()), float((mean + reach).min())
 
 
 class DriftMonitor:
@@ -224,7 +215,7 @@ class DriftMonitor:
             self._noise = np.sqrt(self.share * (1.0 - self.share) * (2.0 / math.pi))
             self.mean, self.per_deviation = baseline.moments.mean, scale_factor(baseline.moments)
             arrays = {LOGITS: baseline.moments, **baseline.others}
-            self._ranges = {name: _Range.of(moments, self.far) for name, moments in arrays.items()}
+            self._ranges = {name: _range(moments, self.far) for name, moments in arrays.items()}
 
     def readings(self, recent: RecentRows, running: BlockState | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""

@@ -1,39 +1,65 @@
-"""The guard itself: answers groups of requests, and carries out what a person decides."""
+"""The guard itself: answers groups of requests, carries out what a person decides, and keeps its state in a store.
+
+Every transaction of the store reads the state, makes a new one and writes it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from normscale import _validate
+from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
-from normscale.errors import InvalidInput
+from normscale.encoding.json_text import write_json
+from normscale.errors import InvalidInput, MissingOutput, StoreUnavailable
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
-from normscale.guard.guard_state import Frozen, GuardState, statistics_of
+from normscale.guard.guard_state import Frozen, GuardState, Stream, pack, statistics_of, unpack
 from normscale.guard.judge import Judge, Ruling
-from normscale.guard.policy import Expect, Policy
-from normscale.guard.request import (
-    Mode,
-    Request,
-    Verdict,
-    checked_outputs,
-    owner_of,
-    require_numbers,
-    required_widths,
-)
-from normscale.guard.stored_state import Session, StoredState
-from normscale.guard.stores import Event, Standing, Store, open_store
-from normscale.input_checks.logits import squashed
+from normscale.guard.policy import Expect, Policy, StreamBy
+from normscale.guard.request import Mode, Request, Verdict, required_widths
+from normscale.guard.stores import Entry, Event, Standing, Store, StoredStream, Transaction, open_store
+from normscale.guard.stores.store import owner_of
+from normscale.input_checks.logits import TOLERANCE, Squashed, sentence, squashed
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
+_FAR_AWAY = 30.0  # deviations from training, as far as rows are looked at for the highest score
+LARGEST = 1e100  # no number may be larger: its square, summed over any number of rows, must stay finite
+KEEP = 2000  # entries that stay in the log
+FORGET_EVERY = 500  # ... and after how many more the older ones are dropped
+REMEMBER = 24 * 3600.0  # seconds that the answer to a request with a key is kept
+MOST_BYTES = 512 << 20  # ... and how many bytes of such answers of one client
+MOST_STREAMS, MOST_STREAM_BYTES = 10_000, 1 << 30
+"""Where every client has a stream of its own, so many are kept in the store: those that were used last."""
+SHOWN_STREAMS = 20
 
-class Guard(StoredState):
+
+class Clock:
+    """Seconds since 1970, counted from the start by the monotonic clock: setting the machine's clock moves nothing."""
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._offset + self._monotonic()
+
+    def catch_up(self, at: float) -> None:
+        """Go on from ``at`` if that is later: another process on the same store has a clock ahead of this one."""
+        self._offset += max(0.0, at - self.now())
+
+
+class Guard:
     """A detector in production. One thread at a time may use it.
 
     The ``detector`` is fitted, with a threshold, and left as it is. The ``store`` is of this detector alone. Other
@@ -55,28 +81,47 @@ class Guard(StoredState):
     def __init__(self, detector: Detector, store: Store, policy: Policy | None = None) -> None:
         self.policy = Policy() if policy is None else policy
         self.detector = detector
+        self.store = store
         self.widths = required_widths(detector)
         self.n_classes = self.widths[LOGITS]
         assert detector.threshold_ is not None
         survives = detector._survives_unbalanced_stream
-        self.drift = DriftMonitor(detector._baseline, self.policy, survives_unbalanced=survives)
-        training = detector._baseline  # a mean of probabilities adds up to 1, too
-        self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
-        read = {name: self.widths[name] for name in detector.reads}
         if self.policy.expect == Expect.UNBALANCED and detector._runs and not survives:
             raise InvalidInput(
                 f"{detector.name} follows the class balance of its stream, and flags in-distribution rows where one "
                 "class dominates. For an unbalanced stream use robust_norm_scaling or stream_aware+..., or leave out "
                 "--expect: then the guard freezes, and the detector file answers."
             )
-        if self.policy.by_client and not detector._runs:
+        self.by_client = self.policy.by_client
+        if self.by_client and not detector._runs:
             raise InvalidInput(
                 f"{detector.name} has no running statistics, so no client teaches another; leave out --stream-by."
             )
-        statistics = statistics_of(detector, read, self.policy)
-        start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
-        self.judge = Judge(start, self.drift, detector.class_names)
-        super().__init__(store, start, detector, by_client=self.policy.by_client)
+        self.drift = DriftMonitor(detector._baseline, self.policy, survives_unbalanced=survives)
+        training = detector._baseline  # a mean of probabilities adds up to 1, too
+        self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
+        statistics = statistics_of(detector, {name: self.widths[name] for name in detector.reads}, self.policy)
+        self.start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
+        """The state of an empty store: what the detector file says."""
+        self.judge = Judge(self.start, self.drift, detector.class_names)
+        self._highest = self._highest_score()
+        self.listeners: list[Callable[[list[Entry], list[Entry]], None]] = []
+        """Each is called with new entries that are on disk: those of other processes, and those of this one."""
+        self.clock = Clock()
+        self.went_back = ""
+        """Why the store is none that rows may be acknowledged on any more, if so."""
+        self.state_bytes = len(pack(self.start.stream))
+        self.most_streams = max(2, min(MOST_STREAMS, MOST_STREAM_BYTES // self.state_bytes))
+        self.sources: tuple[dict[int, int], list[StoredStream]] = {}, []
+        """How many streams there are of each standing, and the worst of them, when somebody last looked."""
+        with store.transaction() as transaction:
+            claim(transaction, detector, by_client=self.by_client)
+            self.head = transaction.head()
+            self.state = self._loaded(transaction)
+            entries = transaction.entries_after(self.state.seq - 1)
+        self.last_entry = entries[-1] if entries else None
+        """The last one that this process has seen in the log."""
+        self.clock.catch_up(self.state.at)
 
     @property
     def mode(self) -> Mode:
@@ -133,9 +178,28 @@ class Guard(StoredState):
 
     def acceptable(self, outputs: ModelOutputs | Any) -> ModelOutputs:
         """Choose the arrays that the guard reads, or refuse them (:class:`InvalidInput`)."""
-        outputs = checked_outputs(outputs, self.widths, self.detector.name)
-        require_numbers(outputs, are_logits=not self._fitted_on_probabilities)
-        return outputs
+        outputs = as_outputs(outputs)
+        arrays: dict[str, Rows] = {}
+        for name, width in self.widths.items():
+            rows = outputs.get(name)
+            if rows is None:
+                needs, found = " and ".join(self.widths), " and ".join(outputs.names)
+                raise MissingOutput(f"{name} is missing: {self.detector.name} needs {needs}; got {found}.")
+            if rows.ndim != 2 or rows.shape[1] != width or not len(rows) or rows.dtype.char not in "fd":
+                rows = _validate.as_rows(rows, name, width=width)
+                _validate.require_rows(rows, name)
+            if rows.dtype.char not in "fd" or not rows.flags.c_contiguous or not rows.dtype.isnative:
+                rows = np.ascontiguousarray(rows, np.float32 if rows.dtype.char == "e" else np.float64)
+            largest = float(rows.max())
+            if not max(-float(rows.min()), largest) <= LARGEST:  # NaN fails too
+                raise _validate.invalid_row_error(rows, name)
+            # Most logits are told by their largest number.
+            if name == LOGITS and largest <= 1.0 + TOLERANCE and not self._fitted_on_probabilities:
+                found_in = squashed(rows)
+                if found_in is not None and found_in.kind is Squashed.PROBABILITIES:
+                    raise InvalidInput(sentence(found_in, "the request"))
+            arrays[name] = rows
+        return ModelOutputs._trusted(arrays)
 
     def _known_answer(self, session: Session, request: Request) -> Verdict | InvalidInput | None:
         earlier = None if request.key is None else session.transaction.answer(owner_of(request.client), request.key)
@@ -168,8 +232,10 @@ class Guard(StoredState):
             session.append(event, note, **fields)
         verdicts = [_cut(ruling, request, start) for request, start in zip(requests, starts.tolist(), strict=True)]
         for request, verdict in zip(requests, verdicts, strict=True):
-            if request.key is not None:
-                session.remember(owner_of(client), request.key, request.digest, verdict.pack())
+            if request.key is not None:  # it may be sent again
+                session.transaction.remember(
+                    owner_of(client), request.key, request.digest, session.state.at, verdict.pack(), MOST_BYTES
+                )
         return verdicts
 
     def _decide(
@@ -179,7 +245,7 @@ class Guard(StoredState):
         with self.session() as session:
             session.state = session.state._replace(**changed)
             if dropped is not None:
-                session.drop_streams(at_least=dropped)
+                session.transaction.drop_streams(at_least=dropped)
             session.append(event, note, by=by)
         return self.state
 
@@ -190,6 +256,40 @@ class Guard(StoredState):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
         changed: dict[str, Any] = {"threshold": threshold, "threshold_decided": value is not None}
         return self._decide(Event.THRESHOLD, {"value": threshold.value, "own": value is None}, by, **changed)
+
+    @property
+    def notes(self) -> list[str]:
+        """What an operator should know of this guard beforehand."""
+        notes = []
+        if self.detector._baseline is None:
+            notes.append(
+                "the detector file does not say what training looked like, so only the flagged share is watched; fit "
+                "it again with this version."
+            )
+        if self.detector._runs and not self.detector._survives_unbalanced_stream and not self.policy.trusting:
+            notes.append(
+                f"{self.detector.name} follows the class balance of its stream: one that is sorted, or mostly of one "
+                "class, freezes the guard, and the detector file answers. For such a stream fit the default detector "
+                "(normscale fit without -d)."
+            )
+        chosen = self.state.threshold
+        if chosen.keep is None and chosen.value > self._highest:
+            notes.append(
+                f"the threshold of {chosen.value:g} may flag nothing: {self.detector.name} gives at most "
+                f"{self._highest:.4g} to rows of zeros, and up to {_FAR_AWAY:g} deviations from the training mean."
+            )
+        return notes
+
+    def _highest_score(self) -> float:
+        """Of a few rows far from training and at its middle; infinite where too little is known of training."""
+        baseline = self.detector._baseline
+        known = {} if baseline is None else {LOGITS: baseline.moments, **baseline.others}
+        if not set(self.detector.reads) <= set(known):
+            return math.inf
+        steps = np.array([[-_FAR_AWAY], [0.0], [_FAR_AWAY]])
+        zeros = {name: np.zeros((1, moments.mean.size)) for name, moments in known.items()}
+        rows = {name: np.vstack([zeros[name], moments.mean + steps * moments.std]) for name, moments in known.items()}
+        return float(self.start.statistics.score(ModelOutputs._trusted(rows)).max())
 
     def freeze(self, because: str, *, by: str = "") -> GuardState:
         """Score by the detector file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
@@ -218,6 +318,120 @@ class Guard(StoredState):
         with self.session() as session:
             session.transaction.probe(self.state_bytes)
 
+    def log(self) -> list[Entry]:
+        """The entries that are kept."""
+        with self.session() as session:
+            return session.transaction.entries_after(session.state.seq - KEEP)
+
+    def refresh(self) -> GuardState:
+        """Read what other processes have written since, and how the streams are."""
+        with self.session() as session:
+            if self.by_client:
+                self.sources = session.transaction.streams(SHOWN_STREAMS)
+            return session.state
+
+    def _loaded(self, transaction: Transaction) -> GuardState:
+        stored = transaction.state()
+        return self.start if stored is None else unpack(self.start, stored)
+
+    @contextmanager
+    def session(self) -> Iterator[Session]:
+        """A transaction that writes the state it makes."""
+        if self.went_back:
+            raise StoreUnavailable(self.went_back)
+        with self.store.transaction() as transaction:
+            session = Session(self, transaction)
+            before = session.state
+            yield session
+            if session.state is not before:
+                session.write()
+        self.state, self.head = session.state, session.head
+        if new := session.others + session.own:
+            self.last_entry = new[-1]
+            for listener in self.listeners:
+                listener(session.others, session.own)
+
+
+class Session:
+    """One transaction on a guard's state; the guard takes over what it made when all of it is on disk."""
+
+    def __init__(self, guard: Guard, transaction: Transaction) -> None:
+        """Read what other processes have written since."""
+        self._guard = guard
+        self.transaction = transaction
+        self.head = transaction.head()
+        self.state = guard.state
+        self.others: list[Entry] = []
+        """What other processes wrote ..."""
+        self.own: list[Entry] = []
+        """... and what this one did."""
+        self.streams: dict[str, tuple[Stream, Reading | None]] = {}
+        """Streams that rows were taken into, each with the reading that is worst of it."""
+        self._begins_streams = False
+        if self.head != guard.head:
+            self._read_what_others_wrote(guard.head.seq)
+            self.state = guard._loaded(transaction)
+            guard.clock.catch_up(self.state.at)
+
+    @property
+    def now(self) -> float:
+        """The time, never before the last entry's."""
+        return max(self.state.at, self._guard.now)
+
+    def stream(self, source: str) -> Stream:
+        """The stream of a source; one that is not known, or was dropped, begins anew."""
+        if source in self.streams:
+            return self.streams[source][0]
+        found, start = self.transaction.stream(source), self._guard.start.stream
+        self._begins_streams |= found is None
+        return start if found is None else unpack(start, found)
+
+    def append(self, event: Event, note: dict[str, Any] | None = None, **fields: Any) -> None:
+        """Write an entry to the log."""
+        entry = Entry(self.state.seq + 1, self.now, event.value, note=write_json(note) if note else "", **fields)
+        self.transaction.append(entry)
+        self.own.append(entry)
+        self.state = self.state._replace(seq=entry.seq, at=entry.at)
+
+    def write(self) -> None:
+        """Write the state and the streams that changed, and forget what is old."""
+        before, state, guard = self.head.seq, self.state, self._guard
+        packed = pack(state, with_statistics=not guard.by_client)
+        self.head = self.transaction.save_state(state.seq, self.head, packed)
+        guard.state_bytes = len(packed)
+        for source, (stream, worst) in self.streams.items():
+            standing = Standing.FROZEN if stream.frozen else Standing.ALARM if stream.alarms else Standing.RUNNING
+            part, reading = (0.0, "") if worst is None else (worst.value / worst.limit, worst.name.value)
+            note = write_json({"reading": reading, "rows": stream.rows, "at": state.at})
+            kept = StoredStream(source, owner_of(source), state.seq, standing, part, note, pack(stream))
+            self.transaction.save_stream(kept)
+            guard.state_bytes += len(kept.state)
+        if self._begins_streams:
+            self.transaction.trim_streams(guard.most_streams)
+        if state.seq // FORGET_EVERY != before // FORGET_EVERY:
+            self.transaction.forget(state.seq - KEEP, state.at - REMEMBER)
+
+    def _read_what_others_wrote(self, known: int) -> None:
+        """Read the entries that others wrote after the last known one, which must still be there as it was.
+
+        A process that slept through more than ``KEEP`` entries finds it dropped, and cannot tell.
+        """
+        found, guard = self.head.seq, self._guard
+        entries = self.transaction.entries_after(max(known - 1, found - KEEP))
+        self.others = [entry for entry in entries if entry.seq > known]
+        if found <= known:
+            holds = f"it holds entry {found}"
+        elif entries and entries[0].seq == known and entries[0] != guard.last_entry:
+            holds = f"its entry {known} is another one than it was"
+        else:
+            return
+        guard.went_back = (  # others may soon have brought it as far again, with other rows
+            f"the store {guard.store.name!r} went back: {holds}, and this process has acknowledged rows up to entry "
+            f"{known} (was it restored from a copy, or did a replica without them take over?). Nothing was taken in. "
+            "Restart the guard to go on from what the store holds."
+        )
+        raise StoreUnavailable(guard.went_back)
+
 
 def _joined(requests: Sequence[Request]) -> ModelOutputs:
     first = requests[0].outputs
@@ -232,6 +446,34 @@ def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
     all_rows, rows = ruling.verdict, slice(start, start + len(request.outputs))
     arrays = {name: getattr(all_rows, name)[rows] for name in ("scores", "is_ood", "predicted")}
     return dataclasses.replace(all_rows, **arrays, taken_in=int(np.count_nonzero(ruling.taken[rows])))
+
+
+def fingerprint(detector: Detector) -> str:
+    """Tells detectors apart by what they learned and from which rows; the threshold may differ."""
+    digest = hashlib.sha256()
+    digest.update(write_json([detector.name, {k: repr(v) for k, v in detector.get_params().items()}]).encode())
+    for name, array in sorted(detector._arrays().items()):
+        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
+        # In single precision: fitting the same rows with other kernels differs in the last digits of double precision.
+        digest.update(array.astype(np.float32).tobytes() if array.dtype.kind == "f" else array.tobytes())
+    return digest.hexdigest()
+
+
+def claim(transaction: Transaction, detector: Detector, *, by_client: bool) -> None:
+    """Make sure that a store belongs to the detector, and has one stream or one for every client, as is wanted."""
+    wanted = {"detector": fingerprint(detector), "stream_by": StreamBy.CLIENT if by_client else StreamBy.ALL}
+    for key, own in wanted.items():
+        known = transaction.text(key)
+        if known is None:
+            transaction.set_text(key, own)
+        elif known != own:
+            holds = "the statistics of another detector; its rows do not belong to this one"
+            if key == "stream_by":
+                holds = f"statistics of --stream-by {known}, which do not become those of --stream-by {own}"
+            raise InvalidInput(
+                f"the store {transaction.name!r} holds {holds}. Choose another --store, or go back to what it was made "
+                "with."
+            )
 
 
 def open_guard(detector: Detector, where: str | os.PathLike[str], policy: Policy | None = None) -> Guard:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,14 +30,6 @@ from normscale.outputs import LOGITS, ModelOutputs
 _LOOK_EVERY = 50  # rows that are taken in between two looks at what has become of the training rows
 _FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
 """Training rows that may be flagged before their share counts, and how many of a class there must be."""
-
-
-class Cause(StrEnum):
-    """Why rows were not taken in."""
-
-    OUTLIER = "outlier"
-    """They lie too far from training ever to be taken in."""
-    FROZEN = "frozen"
 
 
 SHOWN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flagged", "?"), ("sampled", "?")])
@@ -287,13 +278,13 @@ class Judge:
 
 def _fates(client: str, block: Block, scored: _Scored, request_starts: IntArray) -> Iterator[LogLine]:
     far, taken = block.far, scored.taken
-    masks = {None: taken, Cause.FROZEN: ~far & ~taken, Cause.OUTLIER: far}
+    masks = {"": taken, "frozen": ~far & ~taken, "outlier": far}  # by why they were not taken in
     for cause, mask in masks.items():
         if mask.any():
             flags, places = scored.flags[mask], np.flatnonzero(mask)
             sample = sample_for_display(scored.scores[mask], block.predicted[mask], flags, request_starts, places)
             fields = {"client": client, "rows": places.size, "flagged": int(np.count_nonzero(flags))}
-            event, note = (Event.ROWS, {}) if cause is None else (Event.KEPT_OUT, {"cause": cause})
+            event, note = (Event.KEPT_OUT, {"cause": cause}) if cause else (Event.ROWS, {})
             yield event, note, {**fields, "display_sample": sample}
 
 

@@ -457,7 +457,6 @@ def test_no_other_host_gets_through(host: bytes) -> None:
         ("PUT", b"https://evil.example", 403),
         ("DELETE", b"https://evil.example", 403),
         ("PATCH", b"https://evil.example", 403),
-        ("POST", b"https://guard.example.com", 200),
         ("GET", b"https://evil.example", 200),
         ("HEAD", b"https://evil.example", 405),
         ("OPTIONS", b"https://evil.example", 405),
@@ -466,7 +465,7 @@ def test_no_other_host_gets_through(host: bytes) -> None:
 def test_pages_of_other_origins(method: str, origin: bytes, status: int) -> None:
     path = "/v1/threshold" if method == "PUT" else "/v1/thaw" if method == "POST" else "/v1/state"
     request = scope(method, path, headers=[HOST, (b"origin", origin)])
-    response = ask(request, origins=("https://guard.example.com/",))
+    response = ask(request)
     assert response.status == status
     assert "access-control-allow-origin" not in response.headers
     if status == 403:

@@ -22,7 +22,7 @@ from normscale._version import __version__
 from normscale.errors import FileFormatError, InvalidInput, NormscaleError, StoreUnavailable
 from normscale.guard.server.events import Refusals, Webhook
 from normscale.guard.server.handlers import Handlers
-from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts, checked_origin
+from normscale.guard.server.hosts import SECURITY_HEADERS, Hosts
 from normscale.guard.server.instruments import Instruments
 from normscale.guard.server.protocol import DROPPED, KNOWN, LIVE
 from normscale.guard.server.request import (
@@ -66,7 +66,6 @@ class GuardApp:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._hosts = Hosts(settings.host, settings.hosts)
-        self._origins = frozenset(checked_origin(origin) for origin in settings.origins)
         bounds, busy = settings.bounds, "the server is busy with other requests"
         self._scores, self._controls = Shares(bounds.max_requests, busy), Shares(bounds.max_controls, busy)
         self._streams = Shares(bounds.max_live, busy)
@@ -198,9 +197,9 @@ class GuardApp:
         if origin is not None and request.method not in _SAFE:
             # Behind a proxy that does TLS the page is of https; a page of http is one of ours only if we speak it.
             schemes = (b"https://",) if request.scope.get("scheme") == "https" else (b"https://", b"http://")
-            if origin.lower() not in {*(scheme + host.lower() for scheme in schemes), *self._origins}:
+            if origin.lower() not in {scheme + host.lower() for scheme in schemes}:
                 raise BadRequest(
-                    403, "pages of another origin may not do this; --allow-origin lets one that you trust."
+                    403, "pages of another origin may not do this; a proxy must pass the header Host on as it came."
                 )
         if headers.get(b"content-encoding", b"").strip().lower() not in (b"identity", b""):
             raise BadRequest(415, "compressed bodies are not read; send it without Content-Encoding.")

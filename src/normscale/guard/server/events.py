@@ -249,17 +249,13 @@ class Watcher:
     def report(self, _: list[Entry], own: list[Entry]) -> None:
         """Report entries that are on disk: log, counters and webhook get the same text and fields."""
         for entry in own:
-            self._report(entry)
-
-    def _report(self, entry: Entry) -> None:
-        event = str(entry.event)
-        self._instruments.happened(self._name, entry)
-        for text, fields in _messages(entry):
-            level = logging.WARNING if event in (Event.ALARM, Event.FREEZE) else logging.INFO
-            tell(event, level=level, guard=self._name, because=text, **fields)
-            data = {"guard": self._name, "text": f"{event} of guard {self._name}: {text}", **fields}
-            source = f"/v2/models/{self._name}"
-            self._webhook.send(CloudEvent(event, source, iso_time(entry.at), data, str(uuid.uuid4())))
+            self._instruments.happened(self._name, entry)
+            event, source = str(entry.event), f"/v2/models/{self._name}"
+            for text, fields in _messages(entry):
+                level = logging.WARNING if event in (Event.ALARM, Event.FREEZE) else logging.INFO
+                tell(event, level=level, guard=self._name, because=text, **fields)
+                data = {"guard": self._name, "text": f"{event} of guard {self._name}: {text}", **fields}
+                self._webhook.send(CloudEvent(event, source, iso_time(entry.at), data, str(uuid.uuid4())))
 
     def store_trouble(self, sentence: str | None) -> None:
         """Log when the store goes down, and when it is back."""

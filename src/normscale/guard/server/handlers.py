@@ -18,12 +18,11 @@ from normscale._kernels import load_in_background
 from normscale.errors import FileFormatError, StoreUnavailable
 from normscale.guard import Guard, Verdict
 from normscale.guard import Request as GuardRequest
-from normscale.guard.request import checked_outputs
 from normscale.guard.server.events import Watcher, Webhook
 from normscale.guard.server.group_commit import GroupCommit
 from normscale.guard.server.instruments import Instruments
 from normscale.guard.server.request import BadRequest, Handler, HttpRequest, Reply, shown
-from normscale.guard.server.routes import GUARD_ROUTES, Decided, Route
+from normscale.guard.server.routes import GUARD_ROUTES, Route
 from normscale.guard.server.settings import NAME, ServerSettings
 from normscale.guard.server.tensors import (
     HEADER,
@@ -50,6 +49,7 @@ _STATE_SECONDS = 1.0  # how long metrics wait for the store; then they are those
 _READY_SECONDS = 10.0
 _READY_AGAIN = 1.0  # seconds for which the store, once written to, is taken for writable: strangers may ask
 _STOP_SECONDS = 6.0  # for the last rows to be written when the server is told to stop
+_DECIDED = ("mode", "rows", "kept_out", "frozen_because", "threshold", "notes")  # what a decision is answered by
 _OUTPUTS = {"ood_score": "FP64", "is_ood": "BOOL", "predicted": "INT64"}
 
 
@@ -73,8 +73,8 @@ class Handlers:
     async def start(self, webhook: Webhook) -> None:
         """Open the store and get ready."""
         load_in_background(after=_READY_FIRST)
-        self.guard = guard = self.settings.open()
-        self.classifier = self.settings.load_classifier(guard.widths)
+        self.guard, self.classifier = self.settings.open()
+        guard = self.guard
         # The tensors that the guard reads, those that clients send, and those they get back.
         self.arrays = [TensorSpec(name, "FP32", (None, width)) for name, width in guard.widths.items()]
         self.reads = self.arrays if self.classifier is None else self.classifier.inputs
@@ -142,7 +142,7 @@ class Handlers:
         if self.classifier is not None:
             try:
                 arrays, own = await asyncio.to_thread(self.classifier.run, arrays)
-                outputs = checked_outputs(arrays, self.guard.widths, self.guard.detector.name)
+                outputs = self.guard.acceptable(arrays)
             except Exception as error:  # onnxruntime's errors have no common class; the inputs made it fail
                 raise BadRequest(422, f"the model refused these inputs ({shown(error)}).") from error
         else:
@@ -275,8 +275,7 @@ class Handlers:
             return state_document(guard)
 
         state: dict[str, Any] = await self.commit.run(decide)
-        fields = Decided.__struct_fields__ if route.answer is Decided else ("threshold",)
-        return Reply(encode_json({name: state[name] for name in fields}))
+        return Reply(encode_json({name: state[name] for name in _DECIDED}))
 
 
 def _outputs(arrays: dict[str, NDArray[Any]]) -> ModelOutputs:

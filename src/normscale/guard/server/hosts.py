@@ -1,4 +1,4 @@
-"""By which names a server may be addressed, and by whose pages.
+"""By which names a server may be addressed.
 
 A page anywhere in the web can let its own name point to 127.0.0.1 and then talk to whatever listens there as if it
 were its own server (DNS rebinding). The browser still says the page's name in the header Host, so a server that
@@ -25,7 +25,6 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (b"cross-origin-opener-policy", b"same-origin"),
 )
 _HOST = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::\d{1,5})?")
-_ORIGIN = re.compile("https?://" + _HOST.pattern)
 
 
 class Hosts:
@@ -47,17 +46,6 @@ class Hosts:
             return False
         name = match[1].rstrip(".")
         return self._all or name in self._names or (self._any_address and _is_address(name))
-
-
-def checked_origin(origin: str) -> bytes:
-    """An origin as browsers write it in the header, or :class:`InvalidInput`."""
-    written = origin.lower().rstrip("/")
-    if not _ORIGIN.fullmatch(written):
-        raise InvalidInput(
-            f"an allowed origin is a scheme, a name and maybe a port, such as https://guard.example.com; "
-            f"got {origin!r}."
-        )
-    return written.encode()
 
 
 def _written(address: str) -> str:

@@ -18,8 +18,8 @@ from uvicorn.supervisors import Multiprocess
 
 from normscale.errors import InvalidInput
 from normscale.guard.server.app import worker_app
-from normscale.guard.server.events import LogFormat, checked_webhook, log_config, tell
-from normscale.guard.server.hosts import Hosts, checked_origin
+from normscale.guard.server.events import checked_webhook, log_config, tell
+from normscale.guard.server.hosts import Hosts
 from normscale.guard.server.instruments import MULTIPROCESS
 from normscale.guard.server.protocol import GuardProtocol
 from normscale.guard.server.settings import ServerSettings
@@ -32,10 +32,8 @@ _OTHER_FILES = 256  # open files of a process besides its connections
 
 
 def check_settings(settings: ServerSettings) -> None:
-    """Refuse names, origins and addresses that no request could have, before anything is made."""
+    """Refuse names and addresses that no request could have, before anything is made."""
     Hosts(settings.host, settings.hosts)
-    for origin in settings.origins:
-        checked_origin(origin)
     for proxy in settings.proxies:
         try:
             ipaddress.ip_network(proxy)
@@ -43,8 +41,6 @@ def check_settings(settings: ServerSettings) -> None:
             raise InvalidInput(f"a trusted proxy is an address or a network such as 10.0.0.0/8; {error}.") from None
     if settings.webhook is not None:
         checked_webhook(settings.webhook)
-    if settings.log_format not in tuple(LogFormat):
-        raise InvalidInput(f"a log format is one of {', '.join(LogFormat)}; got {settings.log_format!r}.")
     if settings.workers > 1 and any(guard.store == ":memory:" for guard in settings.guards.values()):
         raise InvalidInput("a store in memory cannot be shared by several workers; give --store FILE.")
     without = [name for name, guard in settings.guards.items() if not len(Tokens(guard.tokens))]

@@ -18,6 +18,7 @@ from normscale.detectors.registry import DEFAULT, load_detector, make_detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard import Guard, Policy, open_guard
+from normscale.guard.request import required_widths
 from normscale.guard.server.classifier import Classifier
 from normscale.guard.server.request import Bounds
 
@@ -40,16 +41,14 @@ class GuardSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logits: str | None = None
     """The output of the model that holds the logits, where several could."""
 
-    def open(self) -> Guard:
-        """Open the store and the guard on it; a detector that is refused leaves no store behind."""
+    def open(self) -> tuple[Guard, Classifier | None]:
+        """Open the store, the guard on it, and the model if there is one; what is refused leaves no store behind."""
         detector = sample_detector() if self.detector == SAMPLE else load_detector(self.detector)
         if self.threshold is not None:
             detector.threshold_ = Threshold(self.threshold)
-        return open_guard(detector, self.store, self.policy)
-
-    def load_classifier(self, widths: Mapping[str, int]) -> Classifier | None:
-        """Load the model, if there is one, with an output for every array that the guard reads."""
-        return None if self.model is None else Classifier(self.model, widths, self.logits)
+        widths = required_widths(detector)
+        classifier = None if self.model is None else Classifier(self.model, widths, self.logits)
+        return open_guard(detector, self.store, self.policy), classifier
 
 
 def default_store(detector: str) -> str:
@@ -66,8 +65,6 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    """Further origins whose pages may change the guard."""
     proxies: tuple[str, ...] = ()
     """Addresses and networks of proxies that are believed when they say where a request comes from."""
     workers: int = 1

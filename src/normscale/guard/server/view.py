@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from normscale._version import __version__
-from normscale.encoding.json_text import number_for_json, read_json
+from normscale.encoding.json_text import number_for_json, read_json, write_json
 from normscale.guard import Guard
 from normscale.guard.judge import SHOWN
 from normscale.guard.stores import Entry, Event, Standing
@@ -81,7 +81,7 @@ def state_document(guard: Guard) -> dict[str, Any]:
     values = {reading.name: reading.value for reading in guard.readings()}
     return {
         "detector": guard.detector.name,
-        "parameters": {name: _for_json(value) for name, value in guard.detector.get_params().items()},
+        "parameters": read_json(write_json(guard.detector.get_params()), words=False),
         "version": __version__,
         "threshold": {
             "value": threshold.value,
@@ -93,6 +93,7 @@ def state_document(guard: Guard) -> dict[str, Any]:
         "scored": state.scored,
         "kept_out": state.kept_out,
         "mode": guard.mode,
+        "notes": guard.notes,
         "probation": 0 if guard.by_client else guard.judge.probation_left(state),
         "on_drift": guard.policy.on_drift,
         "streams": _streams(guard),
@@ -148,11 +149,3 @@ def _classes(guard: Guard) -> dict[str, Any]:
         **moments,
         "weight": running and running.weight,
     }
-
-
-def _for_json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _for_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_for_json(item) for item in value]
-    return number_for_json(value) if isinstance(value, float) else value

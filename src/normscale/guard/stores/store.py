@@ -76,6 +76,11 @@ class Entry(NamedTuple):
         return read_json(self.note) if self.note else {}
 
 
+def owner_of(client: str) -> str:
+    """Whose keys and streams they are: a client's, whatever source it names (``client/source``)."""
+    return client.partition("/")[0]
+
+
 class Standing(IntEnum):
     """How a client's stream is."""
 
@@ -205,17 +210,14 @@ class Transaction:
             (*about, _tag(stream.source.encode(), state), state),
         )
 
-    def trim_streams(self, most: int) -> list[str]:
+    def trim_streams(self, most: int) -> None:
         """Keep so many streams: whoever has the most of them loses that which was not used for longest."""
-        dropped = []
         for _ in range(self._run("SELECT COUNT(*) FROM streams")[0][0] - most):
             (source,) = self._run(
                 "SELECT source FROM streams WHERE owner = (SELECT owner FROM streams GROUP BY owner ORDER BY COUNT(*) "
                 "DESC, owner LIMIT 1) ORDER BY used, source LIMIT 1"
             )[0]
             self._run("DELETE FROM streams WHERE source = ?", (source,))
-            dropped.append(source)
-        return dropped
 
     def drop_streams(self, *, at_least: Standing = Standing.RUNNING) -> None:
         """Forget all streams, or those that an alarm froze."""
