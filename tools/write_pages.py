@@ -20,8 +20,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from normscale.bench.experiments.alarms import UNCHANGED
-from normscale.bench.experiments.leaderboard import KINDS
+from normscale.bench.experiments.leaderboard import AS_FITTED, DEFAULT, KINDS
 from normscale.bench.experiments.methods import title_of
 from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.claims import claims_table
@@ -39,11 +41,14 @@ from normscale.bench.report.tables import (
     per_set_table,
 )
 from normscale.bench.report.writing import report
+from normscale.detectors.base import Setting
 from normscale.detectors.card import card_of
 from normscale.detectors.registry import detector_class, list_detectors
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+ALL_LAYERS = "mahalanobis_layers"
+"""The rival of the claims that the paper does not have."""
 PAGES = [
     ROOT / "README.md",
     *(
@@ -118,6 +123,10 @@ def published_tables() -> str:
                 for mean, spread in (("Ours", OVER_SEEDS), ("Paper", f"Paper {OVER_SEEDS}"))
             )
             own[str(row[0])] = f"{ours} ({theirs})"
+        added = one.average("auroc", ALL_LAYERS)
+        own[f"{title_of(ALL_LAYERS)} (not in the paper)"] = f"{added.mean:.3f}" + (
+            f" ± {added.within_sets:.3f}" if added.within_sets is not None else ""
+        )
     methods = dict.fromkeys(method for found in columns.values() for method in found)
     lines = [f"| AUROC, ours (paper) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(found.get(name, '') for found in columns.values())} |" for name in methods]
@@ -288,35 +297,60 @@ def alarms_table(unchanged: bool) -> str:
     return table(["flagged in %, frozen -> streamed", *kinds], made)
 
 
+@cache
+def in_streams() -> dict[str, dict[str, float]]:
+    """Mean AUROC over all OoD sets and the five kinds of streams, by method and by network."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in leaderboard("per_set"):
+        if row["Stream"] in KINDS:
+            found.setdefault(row["Method"], {}).setdefault(row["Network"], []).append(float(row["AUROC"]))
+    return {method: {name: fmean(values) for name, values in own.items()} for method, own in found.items()}
+
+
+def ranking(statistics: str) -> list[tuple[str, list[float]]]:
+    """Methods that every network has, with the mean over the networks and each network's number, best first."""
+    settings = {row["Method"]: row["Statistics"] for row in leaderboard("per_set")}
+    networks = dict.fromkeys(row["Network"] for row in leaderboard("per_set"))
+    chosen = {
+        method: [own[name] for name in networks]
+        for method, own in in_streams().items()
+        if settings[method] == statistics and not method.endswith(AS_FITTED) and len(own) == len(networks)
+    }
+    ranked = [(method, [fmean(numbers), *numbers]) for method, numbers in chosen.items()]
+    return sorted(ranked, key=lambda one: -one[1][0])
+
+
+def shown_and_typed(method: str) -> list[str]:
+    """A method's title, and how to name it in a command."""
+    typed = {DEFAULT: "stream_aware+ensemble", "unit": "unit+mahalanobis"}.get(method, method)
+    return ["Default" if method == DEFAULT else title_of(method), f"`{typed}`"]
+
+
+def networks_heads() -> list[str]:
+    """Titles of the columns of a ranking."""
+    return ["Mean", *dict.fromkeys(row["Network"] for row in leaderboard("per_set"))]
+
+
 def streams_table() -> str:
-    """Detectors as fitted and made stream-aware, mean over five kinds of streams and over the networks."""
-    rows = {row["Method"]: row for row in leaderboard("overview") if row["statistics"] == "Streamed"}
-    static = {row["Method"]: row for row in leaderboard("overview") if row["statistics"] == "Static"}
-    columns = [name for name in next(iter(rows.values())) if name not in ("statistics", "Method")]
+    """Detectors as fitted and streamed, over the same streams: the mean over five kinds, and over the networks."""
     made = []
-    for name, row in rows.items():
-        base = static.get(
-            {"Default": "Ensemble", "Stream-aware": "Centred"}.get(name, name.removeprefix("Stream-aware + "))
-        )
-        cells = [(number(base[one]) if base else None, number(row[one])) for one in columns]
-        made.append(
-            [name, *("" if b is None else f"{a:.3f} -> {b:.3f}" if a is not None else f"{b:.3f}" for a, b in cells)]
-        )
-    return table(["mean AUROC", *(name.removesuffix(" ↑") for name in columns)], made).replace("0.", ".")
+    for method, streamed in ranking(Setting.STREAM.value):
+        own = in_streams()[method + AS_FITTED]
+        fitted = [own[name] for name in networks_heads()[1:]]
+        pairs = zip([fmean(fitted), *fitted], streamed, strict=True)
+        made.append([*shown_and_typed(method), *(f"{a:.3f} -> {b:.3f}" for a, b in pairs)])
+    return table(["mean AUROC, as fitted -> streamed", "to type", *networks_heads()], made).replace("0.", ".")
 
 
 def overview_table() -> str:
-    """The first ten static and streamed detectors of the leaderboard."""
-    rows = leaderboard("overview")
-    columns = [name for name in rows[0] if name not in ("statistics", "Method")]
+    """The first ten static and streamed detectors of the leaderboard, over the same streams."""
     made: list[list[Any]] = []
-    for statistics in ("Static", "Streamed"):
-        own = [row for row in rows if row["statistics"] == statistics and row[columns[0]]][:10]
+    for title, statistics in (("Static", Setting.FROZEN), ("Streamed", Setting.STREAM)):
+        own = ranking(statistics.value)[:10]
         made += [
-            [statistics if not i else "", row["Method"], *(number(row[one]) for one in columns)]
-            for i, row in enumerate(own)
+            [title if not i else "", *shown_and_typed(method), *numbers] for i, (method, numbers) in enumerate(own)
         ]
-    return table(["", "detector", *(name.removesuffix(" ↑") for name in columns)], made)
+    return table(["", "detector", "to type", *networks_heads()], made)
 
 
 def lead_table() -> str:
@@ -355,7 +389,21 @@ def published_board() -> str:
         ]
         for name in methods
     ]
+    pairs = [[(row[i], row[i + 1]) for row in rows if None not in row[i : i + 2]] for i in range(1, len(rows[0]), 2)]
+    same = [text for pair in pairs for text in (spearman(*zip(*pair, strict=True)), "")]
+    rows.append(["rank correlation (Spearman)", *same])
     return table(["detector", *(f"{title} {name}" for title in found for name in columns)], rows)
+
+
+def spearman(a: Sequence[float], b: Sequence[float]) -> float:
+    """How alike two orders are: 1 the same, 0 unrelated; ties count as their mean rank."""
+    return float(np.corrcoef(*(mean_ranks(np.asarray(one)) for one in (a, b)))[0, 1])
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """The rank of each value; equal ones share their mean rank."""
+    below, upto = (np.searchsorted(np.sort(values), values, side) for side in ("left", "right"))
+    return (below + upto) / 2
 
 
 def sweep_table() -> str:
