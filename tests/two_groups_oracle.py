@@ -92,7 +92,7 @@ class Training:
         """From the class, as a mean square."""
         return float((self.place(row, c) ** 2).mean())
 
-    def likeness(self, row: FloatArray, c: int) -> float:
+    def similarity(self, row: FloatArray, c: int) -> float:
         """How sure and how near, from the median of the class."""
         sure, far = self.weights
         return sure * self.confidence(row) - far * self.distance(row, c) - self.like_median[c]
@@ -119,7 +119,7 @@ def streamed(
         confidence = training.confidence(row)
         u = confidence - training.median[c]
         classes.append(c)
-        t = training.likeness(row, c)
+        t = training.similarity(row, c)
         counts.append(step(t) / training.above_like[c])
         above.append(step(u) / training.above_median[c])
         tops.append(step(u + training.median[c] - training.upper[c]) / training.above_upper[c])

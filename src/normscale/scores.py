@@ -46,10 +46,6 @@ def msp_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) 
 
     Computed as ``log sum_{j != max} exp((z_j - z_max) / T)``, exact however confident the classifier is; shape (n,).
 
-    References
-    ----------
-    Hendrycks & Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution Examples", 2017.
-
     Examples
     --------
     >>> msp_score([[2.0, 0.0], [30.0, 0.0], [60.0, 0.0]]).round(12).tolist()
@@ -61,10 +57,6 @@ def msp_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) 
 def max_logit_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
     """Minus the largest logit; shape (n,).
 
-    References
-    ----------
-    Hendrycks et al., "Scaling Out-of-Distribution Detection for Real-World Settings", 2022.
-
     Examples
     --------
     >>> max_logit_score([[2.0, 0.0, 1.0]]).tolist()
@@ -75,10 +67,6 @@ def max_logit_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
 
 def energy_score(logits: ArrayLike, temperature: float = 1.0, *, threads: int = 1) -> FloatArray:
     """The free energy -T log sum_j exp(z_j / T); shape (n,).
-
-    References
-    ----------
-    Liu et al., "Energy-based Out-of-distribution Detection", 2020.
 
     Examples
     --------
@@ -94,11 +82,6 @@ def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
     Its two parts, log sum_j exp(z_j - z_max) and -sum_j p_j (z_j - z_max), are both positive, so that no digits are
     lost in confident rows.
 
-    References
-    ----------
-    Chan, Rottmann & Gottschalk, "Entropy Maximization and Meta Classification for Out-of-Distribution Detection in
-    Semantic Segmentation", 2021.
-
     Examples
     --------
     >>> entropy_score([[0.0, 0.0], [60.0, 0.0]])
@@ -111,10 +94,6 @@ def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads:
     """The generalised entropy of the softmax, sum_j (p_j (1 - p_j))^gamma over the largest p_j; shape (n,).
 
     ``top`` is how many of the largest probabilities count; all where there are fewer classes. gamma lies in (0, 1].
-
-    References
-    ----------
-    Liu, Lochman & Zach, "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection", 2023.
 
     Examples
     --------

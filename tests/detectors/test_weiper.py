@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.weiper import WeiPer
+from normscale.detectors.layer_statistics import WeiPer
 
 D, CLASSES, BINS, REPEATS = 14, 3, 12, 5
 _fixed = np.random.default_rng(2)
@@ -89,7 +89,7 @@ def test_by_default_confidence_varies_as_much_as_the_divergences() -> None:
 
 
 def test_more_rows_than_are_looked_at_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscale.detectors.weiper._MOST_SAMPLED", 50)
+    monkeypatch.setattr("normscale.detectors.layer_statistics._MOST_SAMPLED", 50)
     train = outputs(300)
     order = np.random.default_rng(0).permutation(300)
     first, second = (WeiPer(**FEW).fit(rows).fitted_.msp_weight for rows in (train, train[order]))

@@ -12,14 +12,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale._kernels.kinds import KINDS as KINDS
 from normscale.errors import InvalidInput, MissingExtra
 
 FloatArray = NDArray[np.float64]
@@ -27,6 +26,12 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Backend = ModuleType
 """:mod:`normscale._kernels.compiled`, or :mod:`normscale._kernels.reference`, which says what each function does."""
+
+LOG_ODDS, MAX, LOG_SUM_EXP = 0, 1, 2
+KINDS = {"log_odds": LOG_ODDS, "max": MAX, "log_sum_exp": LOG_SUM_EXP}
+"""Log-odds of the prediction being wrong; minus the largest; minus the log-sum-exp."""
+TINY_VARIANCE = 1e-300
+"""Floor of a variance: a class that never varied, with deviation 0 and variance 0, scales to 0."""
 
 _BLOCK_ELEMENTS = 1 << 19
 _kernels: Backend | None = None
@@ -118,7 +123,8 @@ def load_in_background(after: float = 0.0) -> threading.Thread | None:
             better.absorb(rows, 0.0, mean, m2)
             better.stream_scores(rows, 1.0, mean, m2, 0, 1.0, out)
             better.frozen_scores(rows, mean, m2, 0, out)
-            better.stream_row(rows, 1.0, mean, m2, 0, 1.0, 0.0, 2.0, np.empty(2), np.empty(2), out)
+            if hasattr(better, "stream_row"):
+                better.stream_row(rows, 1.0, mean, m2, 0, 1.0, 0.0, 2.0, np.empty(2), np.empty(2), out)
         _kernels = better
 
     thread = threading.Thread(target=change, name="kernels", daemon=True)
@@ -238,12 +244,17 @@ def stream_scores(
 def stream_row(
     row: NDArray[Any], state: BlockState, kind: int, inverse_tau: float, limits: tuple[float, float]
 ) -> tuple[BlockState | None, FloatArray]:
-    """The same for one row (1, C) as the kernels read it, in little time; None also where it lies beyond the limits."""
+    """The same for one row (1, C) as the kernels read it, in little time.
+
+    None also where it lies beyond the limits, and where numpy's kernels run, which have no faster way.
+    """
     weight, mean, m2 = state
     size = mean.size
     new_mean, new_m2, score = np.empty(size), np.empty(size), np.empty(1)
-    step = (_kernels or active()).stream_row
-    if not step(row, weight, mean, m2, kind, inverse_tau, limits[0], limits[1], new_mean, new_m2, score):
+    step = getattr(_kernels or active(), "stream_row", None)
+    if step is None or not step(
+        row, weight, mean, m2, kind, inverse_tau, limits[0], limits[1], new_mean, new_m2, score
+    ):
         return None, score
     return tuple.__new__(BlockState, (weight + 1.0, new_mean, new_m2)), score  # half the time of BlockState(...)
 
@@ -265,6 +276,19 @@ def less_row_means(rows: NDArray[Any]) -> FloatArray:
     out = np.empty(rows.shape)
     in_blocks(lambda block: active().less_row_means(native(rows[block]), out[block]), rows)
     return out
+
+
+def members_of_each(classes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Every class that occurs in ``classes`` (n,), in order, with its rows, in order; one sort for all of them.
+
+    Examples
+    --------
+    >>> [(c, rows.tolist()) for c, rows in members_of_each(np.array([2, 0, 2]))]
+    [(0, [1]), (2, [0, 2])]
+    """
+    order = np.argsort(classes, kind="stable")
+    found, starts = np.unique(classes[order], return_index=True)
+    return zip(found.tolist(), np.split(order, starts[1:]), strict=False)  # no rows: no class, and one empty part
 
 
 def scores_of(kernel: str, rows: NDArray[Any], *arguments: Any, threads: int = 1) -> FloatArray | None:

@@ -4,7 +4,7 @@ Rows of many classes go one by one, four classes at once. Rows of few classes go
 one class lie side by side, four rows at once.
 
 The loops work on copies of the statistics and write them back only when every number stayed finite, so a block with
-a NaN in it is refused whole. ``kind`` is one of the constants of :mod:`normscale._kernels.kinds`. The functions that
+a NaN in it is refused whole. ``kind`` is one of the constants of :mod:`normscale._kernels`. The functions that
 say "four at once" are the ones whose speed rests on LLVM vectorising them; ``benchmarks/`` shows when that breaks.
 :mod:`normscale._kernels.reference` has the same functions in numpy.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from normscale._kernels.kinds import LOG_ODDS, MAX, TINY_VARIANCE
+from normscale._kernels import LOG_ODDS, MAX, TINY_VARIANCE
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive, larger, log_one_minus
 
 Array = Any  # numba reads no annotations: float arrays of the shapes below

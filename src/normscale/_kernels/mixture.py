@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale._kernels import backend, in_blocks, native
+from normscale._kernels import backend, in_blocks, native, outside
 
 FloatArray = NDArray[np.float64]
 
@@ -44,11 +44,11 @@ class ClassProfiles(NamedTuple):
     The coordinates of a row are its logits less their mean.
     """
 
-    likeness_weights: FloatArray
-    """(2,) of the confidence and of the distance (taken off) in the likeness, which then has a deviation of 1."""
-    likeness_median: FloatArray
-    """(C,) of the likeness of the rows predicted c."""
-    likeness_scale: FloatArray
+    similarity_weights: FloatArray
+    """(2,) of the confidence and of the distance (taken off) in the similarity, which then has a deviation of 1."""
+    similarity_median: FloatArray
+    """(C,) of the similarity of the rows predicted c."""
+    similarity_scale: FloatArray
     """(C,) what a row far above it counts as, so that ID rows count 1 on average: about 2."""
     median: FloatArray
     """(C,) of the confidence of the rows predicted c."""
@@ -152,9 +152,9 @@ def stream_mixture(
     that a row costs what it touches: the numbers of its own class. All that is learned of a row is bounded, so that
     rows that pass the check leave a finite state. One row follows the other by nature: no threads.
     """
-    for numbers in rows:  # finite, and so far from the largest float64 that a sum over a row is finite, too
-        if numbers.size and not -_LARGEST < float(numbers.min()) <= float(numbers.max()) < _LARGEST:
-            return False
+    # Finite, and so far from the largest float64 that a sum over a row is finite, too.
+    if any(outside(numbers, -_LARGEST, _LARGEST) for numbers in (rows.logits, rows.confidence[:, None])):
+        return False
     loops = _loops()
     if isinstance(state, RowGroups):
         loops.stream_groups(rows.block(slice(None)), profiles, settings, state, out)

@@ -14,6 +14,7 @@ import numpy as np
 from normscale._kernels import mixture as mix
 from normscale._kernels.compiled import first_largest, row_mean
 from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings, RowGroups
+from normscale._kernels.mixture_reference import id_share
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
 Array = Any
@@ -36,15 +37,7 @@ def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count:
         top[i] = above / (above + below * profiles.top_odds[c]) * profiles.top_scale[c]
 
 
-@compiled({**EXACT, **INLINE})
-def _id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
-    """pi_c as the stream has it now."""
-    totals = state.totals
-    recent = totals[mix.RECENT] + settings.prior
-    weight = settings.prior + max(0.0, profiles.share[c] * totals[mix.RECENT] - state.recent[c] / totals[mix.GROWN])
-    id_count = state.id_count[c] * recent + weight * (totals[mix.RECENT_ID] + settings.prior)
-    share: float = id_count / ((state.seen[c] + weight) * settings.tolerance * recent)
-    return share if share < 1.0 else 1.0
+_id_share = compiled({**EXACT, **INLINE})(id_share)
 
 
 @compiled({**EXACT, **INLINE})
@@ -128,16 +121,16 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
     _counts(rows, profiles, predicted, above, top)
     logits, confidence = rows.logits, rows.confidence
     own_mean, inverse_deviation = profiles.mean, profiles.inverse_deviation
-    sure, far = profiles.likeness_weights[0], profiles.likeness_weights[1]
+    sure, far = profiles.similarity_weights[0], profiles.similarity_weights[1]
     mean, variance = state.ood_mean, state.ood_variance
     x = np.empty(own_mean.shape[1])
     for i in range(n):
         c = predicted[i]
         shift = row_mean(logits, i)
         distance = _standardise(logits, i, shift, c, own_mean, inverse_deviation, x)
-        alike = sure * confidence[i] - far * distance - profiles.likeness_median[c]
+        alike = sure * confidence[i] - far * distance - profiles.similarity_median[c]
         grown = exp_nonpositive(-abs(alike) / mix.SOFTNESS)
-        count = (grown if alike < 0.0 else 1.0) / (1.0 + grown) * profiles.likeness_scale[c]
+        count = (grown if alike < 0.0 else 1.0) / (1.0 + grown) * profiles.similarity_scale[c]
 
         totals[mix.ROWS] += 1.0
         totals[mix.RECENT] = totals[mix.RECENT] * settings.recent_decay + 1.0

@@ -3,10 +3,10 @@
 For a row z, predicted c, of confidence B (in deviations), and distance Q, the mean square of its coordinates in
 training deviations from the mean of class c (a coordinate more than 2.5 deviations away counts as 2.5):
 
-1. Its likeness is B - Q, each in deviations: rows of training are sure, and near. t is the likeness, made of deviation
-   1 again, less its median in training over the rows predicted c. The row's ID count, sigmoid(t / 0.3) over the mean of
-   that in training, is 1 on average for ID rows and near 0 for rows below the median: Storey's estimate of a null
-   share, with a soft step.
+1. Its similarity is B - Q, each in deviations: rows of training are sure, and near. t is the similarity, made of
+   deviation 1 again, less its median in training over the rows predicted c. The row's ID count, sigmoid(t / 0.3) over
+   the mean of that in training, is 1 on average for ID rows and near 0 for rows below the median: Storey's estimate of
+   a null share, with a soft step.
 2. The ID share pi_c: ID counts over rows, of the recent rows predicted c, drawn towards the share of all
    recent rows by a prior; a class predicted more rarely than in training gets the missing rows as prior, too.
    Divided by the tolerance and cut at 1.
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from normscale._kernels import members_of_each
 from normscale._kernels import mixture as mix
-from normscale._kernels.members import members_of_each
 from normscale._kernels.mixture import ClassProfiles, FloatArray, Mixture, MixtureRows, MixtureSettings, RowGroups
 
 
@@ -48,10 +48,10 @@ def distances(logits: NDArray[Any], c: NDArray[np.int64], profiles: ClassProfile
     return found
 
 
-def likeness(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
+def similarity(rows: MixtureRows, c: NDArray[np.int64], profiles: ClassProfiles) -> FloatArray:
     """t (b,) of rows predicted c (b,)."""
-    sure, far = profiles.likeness_weights
-    t: FloatArray = sure * rows.confidence - far * distances(rows.logits, c, profiles) - profiles.likeness_median[c]
+    sure, far = profiles.similarity_weights
+    t: FloatArray = sure * rows.confidence - far * distances(rows.logits, c, profiles) - profiles.similarity_median[c]
     return t
 
 
@@ -61,7 +61,7 @@ def soft_counts(
     """ID counts (b,), counts of rows above the median and the upper quartile of the confidence; 1 on average."""
     u = rows.confidence - profiles.median[c]
     return (
-        soft_step(t) * profiles.likeness_scale[c],
+        soft_step(t) * profiles.similarity_scale[c],
         soft_step(u) * profiles.count_scale[c],
         soft_step(u, profiles.top_odds[c]) * profiles.top_scale[c],
     )
@@ -70,11 +70,10 @@ def soft_counts(
 def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
     """pi_c as the stream has it now."""
     totals, prior = state.totals, settings.prior
-    overall = (totals[mix.RECENT_ID] + prior) / (totals[mix.RECENT] + prior)
-    missing = profiles.share[c] * totals[mix.RECENT] - state.recent[c] / totals[mix.GROWN]
-    weight = prior + max(0.0, missing)
-    share = (state.id_count[c] + weight * overall) / (state.seen[c] + weight)
-    return min(1.0, float(share) / settings.tolerance)
+    recent = totals[mix.RECENT] + prior  # of which the rows that look in-distribution are the overall share
+    weight = prior + max(0.0, profiles.share[c] * totals[mix.RECENT] - state.recent[c] / totals[mix.GROWN])
+    id_count = state.id_count[c] * recent + weight * (totals[mix.RECENT_ID] + prior)
+    return min(1.0, float(id_count / ((state.seen[c] + weight) * settings.tolerance * recent)))
 
 
 def covariate_shift(totals: FloatArray) -> float:
@@ -125,7 +124,7 @@ def stream(
     totals = state.totals
     with np.errstate(all="ignore"):
         places, predicted = coordinates(rows.logits), rows.logits.argmax(axis=1)
-        alike = likeness(rows, predicted, profiles)
+        alike = similarity(rows, predicted, profiles)
         counts = np.column_stack(soft_counts(rows, alike, predicted, profiles)).tolist()
         for i, c in enumerate(predicted.tolist()):
             confidence, t = float(rows.confidence[i]), float(alike[i])

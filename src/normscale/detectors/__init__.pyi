@@ -17,11 +17,16 @@ from normscale.detectors.class_logits import KLMatching as KLMatching
 from normscale.detectors.class_logits import MultiThreshold as MultiThreshold
 from normscale.detectors.class_logits import OpenMax as OpenMax
 from normscale.detectors.class_logits import StandardisedMaxLogit as StandardisedMaxLogit
-from normscale.detectors.gram import Gram as Gram
-from normscale.detectors.limited_features import DICE as DICE
-from normscale.detectors.limited_features import VRA as VRA
-from normscale.detectors.limited_features import OptFS as OptFS
-from normscale.detectors.limited_features import ReAct as ReAct
+from normscale.detectors.feature_steps import ASH as ASH
+from normscale.detectors.feature_steps import DICE as DICE
+from normscale.detectors.feature_steps import LTS as LTS
+from normscale.detectors.feature_steps import SCALE as SCALE
+from normscale.detectors.feature_steps import VRA as VRA
+from normscale.detectors.feature_steps import AdaSCALE as AdaSCALE
+from normscale.detectors.feature_steps import OptFS as OptFS
+from normscale.detectors.feature_steps import ReAct as ReAct
+from normscale.detectors.layer_statistics import Gram as Gram
+from normscale.detectors.layer_statistics import WeiPer as WeiPer
 from normscale.detectors.logit_scores import GEN as GEN
 from normscale.detectors.logit_scores import MSP as MSP
 from normscale.detectors.logit_scores import ODIN as ODIN
@@ -43,10 +48,6 @@ from normscale.detectors.registry import register as register
 from normscale.detectors.residual import NECO as NECO
 from normscale.detectors.residual import Residual as Residual
 from normscale.detectors.residual import ViM as ViM
-from normscale.detectors.shaped_features import ASH as ASH
-from normscale.detectors.shaped_features import LTS as LTS
-from normscale.detectors.shaped_features import SCALE as SCALE
-from normscale.detectors.shaped_features import AdaSCALE as AdaSCALE
 from normscale.detectors.simple_steps import Centred as Centred
 from normscale.detectors.simple_steps import PresentClasses as PresentClasses
 from normscale.detectors.simple_steps import Tempered as Tempered
@@ -55,6 +56,5 @@ from normscale.detectors.step import Step as Step
 from normscale.detectors.step import Wrapper as Wrapper
 from normscale.detectors.stream_aware import StreamAware as StreamAware
 from normscale.detectors.threshold import Threshold as Threshold
-from normscale.detectors.weiper import WeiPer as WeiPer
 
 _HOME_OF: dict[str, str]

@@ -7,7 +7,6 @@ store parameters. What ``fit`` learns is a record, :attr:`Detector.fitted_`, and
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -59,7 +58,7 @@ class Detector(OutputsReader):
         rows = [join(chunks)] if self._reads_again else chunks
         found, turn = None, 0
         while found is None:
-            total, n = self._told_by(rows, turn)
+            total, n = self._sum_of_parts(rows, turn)
             if not n:
                 return  # fit_chunks says so
             found, turn = self._finish(total, turn), turn + 1
@@ -78,7 +77,7 @@ class Detector(OutputsReader):
         """The record that all rows tell; None asks for another reading (:attr:`_reads_again`)."""
         return self.Fitted()
 
-    def _told_by(self, chunks: Iterable[ModelOutputs], turn: int) -> tuple[Any, int]:
+    def _sum_of_parts(self, chunks: Iterable[ModelOutputs], turn: int) -> tuple[Any, int]:
         """What all rows of checked chunks tell together, and how many there are."""
         total, n = None, 0
         for chunk in chunks:
@@ -127,7 +126,7 @@ class Detector(OutputsReader):
         """Stream one row (1, C) in less time than any number of rows takes; None: it must go the usual way."""
         return None
 
-    def _blank(self) -> Any:
+    def _empty_state(self) -> Any:
         """A state to begin a part of a stream with that is merged into another later; it may count as no rows."""
         return self.start()
 
@@ -201,9 +200,9 @@ class Detector(OutputsReader):
         """
         record = self._read(outputs)
         if state is not None:
-            return _without_bad_rows(lambda rows: self._score_at(state, rows, threads), record, on_invalid)
+            return without_bad_rows(lambda rows: self._score_at(state, rows, threads), record, on_invalid)
         with self._lock if self._in_place else nullcontext():
-            return _without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid)
+            return without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid)
 
     def stream(
         self,
@@ -240,7 +239,7 @@ class Detector(OutputsReader):
 
         record = self._read(outputs)
         with self._lock:
-            return _without_bad_rows(go_on, record, on_invalid)
+            return without_bad_rows(go_on, record, on_invalid)
 
     def step(
         self, state: Any, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise"
@@ -257,7 +256,7 @@ class Detector(OutputsReader):
             scores, after = self._step(own, self._prepare(rows, threads), threads)
             return scores
 
-        return _without_bad_rows(take_in, self._read(outputs), on_invalid), after
+        return without_bad_rows(take_in, self._read(outputs), on_invalid), after
 
     def merge(self, first: Any, second: Any) -> Any:
         """The state of a stream that has the rows of two streams, both begun by :meth:`start`; training counts once.
@@ -305,14 +304,14 @@ class Detector(OutputsReader):
         record = self._as_outputs(outputs)
         self._require_fitted()
         with self._lock:
-            state = copied(self._calmed(self._current()))
+            state = copied(self._weighted_for_threshold(self._current()))
         scores = self.step(state, record)[0] if stream else self.score(record, state=state)
         self._warn_of_constant_scores(record, scores)
         predicted, n_classes = (record.predicted, record.n_classes) if per_class else (None, None)
         threshold = Threshold.at(scores, predicted, n_classes, keep=keep, conformal=conformal)
         with self._lock:
             if self._runs:
-                self.state_ = self._calmed(self._current())
+                self.state_ = self._weighted_for_threshold(self._current())
             self.threshold_ = threshold
         return self
 
@@ -352,31 +351,22 @@ class Detector(OutputsReader):
         return flags | baseline.far_outside(logits)
 
 
-def _without_bad_rows(work: Callable[[ModelOutputs], FloatArray], record: ModelOutputs, on_invalid: str) -> FloatArray:
+def without_bad_rows(work: Callable[[ModelOutputs], FloatArray], record: ModelOutputs, on_invalid: str) -> FloatArray:
     """Scores of all rows, or an error; with ``"skip"`` bad rows are left out and score NaN."""
     if on_invalid != "raise":
         _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
     try:
         return work(record)
-    except InvalidInput as error:
-        if on_invalid == "raise":
-            raise _naming_the_row(error, record) from None
+    except InvalidInput:
         good = mask_of_finite_rows(record)
         if good.all():
             raise
+        if on_invalid == "raise":
+            bad = next(name for name in record.names if not np.isfinite(record.array(name)).all())
+            raise _validate.invalid_row_error(record.array(bad), bad, can_skip=True) from None
         scores = np.full(len(record), np.nan)
         scores[good] = work(record[good])
         return scores
-
-
-def _naming_the_row(error: InvalidInput, record: ModelOutputs) -> InvalidInput:
-    """The same error, or one that says which row is not finite where a detector did not."""
-    bad = next((name for name in record.names if not np.isfinite(record.array(name)).all()), None)
-    return (
-        error
-        if bad is None or re.search(r"\brow \d", str(error))
-        else _validate.invalid_row_error(record.array(bad), bad)
-    )
 
 
 def join(chunks: Iterable[ModelOutputs]) -> ModelOutputs:

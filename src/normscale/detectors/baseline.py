@@ -33,14 +33,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class TrainingBaseline(NamedTuple):
-    """How many training rows were predicted as each class, the moments of their logits and of what else is read.
-
-    Examples
-    --------
-    >>> baseline = TrainingBaseline.of(ModelOutputs([[2.0, 0.0], [3.0, 1.0], [0.0, 4.0]]))
-    >>> baseline.predicted.tolist(), baseline.moments.mean.round(3).tolist()
-    ([2, 1], [1.667, 1.667])
-    """
+    """How many training rows were predicted as each class, the moments of their logits and of what else is read."""
 
     predicted: Annotated[IntArray, Numbers("classes", least=0.0)]
     """(C,) how many rows were predicted as each class."""
@@ -97,12 +90,6 @@ class TrainingBaseline(NamedTuple):
         """(n,) which rows hold a logit far beyond all that training showed: no input explains it, a changed scale does.
 
         Far is half of the range of the training logits beyond its ends, and more where the range is that of few rows.
-
-        Examples
-        --------
-        >>> baseline = TrainingBaseline.of(ModelOutputs([[9.0, -1.0], [-1.0, 7.0]] * 50))
-        >>> baseline.far_outside(np.array([[11.0, -3.0], [900.0, -100.0]])).tolist()
-        [False, True]
         """
         low, high = self.logit_limits()
         if not len(logits) or (float(logits.min()) >= low and float(logits.max()) <= high):

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray
-from normscale.detectors.step import Step
+from normscale.detectors.base import without_bad_rows
+from normscale.detectors.step import Step, replaced
 from normscale.errors import InvalidInput
-from normscale.outputs import ModelOutputs, mask_of_finite_rows
+from normscale.outputs import ModelOutputs
 from normscale.state import record_arrays
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ MEMORY = 1 << 30
 """Bytes of states that are kept in memory."""
 _FEWEST = 16
 """Rows that a table has at first."""
+_SOURCE = "source"
+"""An array of rows: the place of each row's source among the names."""
 
 
 class SourceStates(MutableMapping[str, Any]):
     """States by source: those used last in memory, all others in a temporary file that ends with this object.
 
-    ``states[source]`` gives a copy of a source's state as a record, ``states[source] = record`` replaces it. All states
-    are rows of one table of float64, so their arrays have the shapes that they have in ``detector.start()``.
+    ``states[source]`` gives a copy of a source's state as a record, ``states[source] = record`` replaces it.
 
     Parameters
     ----------
@@ -85,19 +87,8 @@ class SourceStates(MutableMapping[str, Any]):
         """
         record = self._detector._read(outputs)
         names, codes = _sources(by, len(record))
-        good: Any = slice(None)
-        if _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID) == "skip":
-            mask = mask_of_finite_rows(record)
-            good = good if mask.all() else mask
-        scores = np.full(len(record), np.nan)
-        try:
-            scores[good] = self._stream(record[good], names, codes[good], threads)
-        except InvalidInput:
-            bad = next((one for one in record.names if not np.isfinite(record.array(one)).all()), None)
-            if bad is None:
-                raise
-            raise _validate.invalid_row_error(record.array(bad), bad, can_skip=True) from None
-        return scores
+        with_codes = replaced(record, _SOURCE, codes[:, None])
+        return without_bad_rows(lambda rows: self._stream(rows, names, threads), with_codes, on_invalid)
 
     def __getitem__(self, source: str) -> Any:
         numbers = self._find(source)
@@ -140,8 +131,7 @@ class SourceStates(MutableMapping[str, Any]):
 
     def pack(self) -> tuple[list[str], dict[str, NDArray[Any]]]:
         """The sources in order, and every number of their states in an array with a row for each source."""
-        table = self._whole_table()
-        return list(self), {name: _shaped(table, *column) for name, column in self._columns.items()}
+        return list(self), self._arrays(self._whole_table())
 
     @classmethod
     def unpack(cls, detector: Any, names: Sequence[str], arrays: dict[str, NDArray[Any]]) -> SourceStates:
@@ -166,8 +156,12 @@ class SourceStates(MutableMapping[str, Any]):
 
     def _record(self, row: FloatArray) -> Any:
         """The state that a row (1, numbers) of the table is; its arrays are views."""
-        parts = {name: _shaped(row, *column)[0] for name, column in self._columns.items()}
+        parts = {name: own[0] for name, own in self._arrays(row).items()}
         return self._detector._read_state(parts, "")
+
+    def _arrays(self, table: FloatArray) -> dict[str, NDArray[Any]]:
+        """The columns of a table by the names of a state's arrays, in their shapes, a row for each source."""
+        return {name: table[:, own].reshape(len(table), *shape) for name, (own, shape) in self._columns.items()}
 
     def _find(self, source: Any) -> FloatArray | None:
         """The numbers of a source's state, in memory or on disk; not to be changed."""
@@ -217,9 +211,10 @@ class SourceStates(MutableMapping[str, Any]):
         self._file.executemany("insert or replace into states values (?, ?)", packed)
         self._free.extend(row for _, row in moved)
 
-    def _stream(self, rows: ModelOutputs, names: list[str], codes: IntArray, threads: int) -> FloatArray:
+    def _stream(self, rows: ModelOutputs, names: list[str], threads: int) -> FloatArray:
         """Take rows in, each by the state of the source that its code says, and score them (n,)."""
-        prepared = self._detector._prepare(rows, threads)
+        codes = rows.array(_SOURCE)[:, 0]
+        prepared = self._detector._prepare(rows.only(*self._detector.reads), threads)
         arrays = {name: prepared.array(name) for name in prepared.names}
         if len(names) <= self._in_memory:
             return self._step(arrays, self._rows_of(names), codes, threads)
@@ -286,11 +281,6 @@ def _sources(by: Sequence[Any] | NDArray[Any], n: int) -> tuple[list[str], IntAr
             raise InvalidInput(f"by has no source for row {row}; give every row one.")
     distinct, again = np.unique([str(one) for one in names], return_inverse=True)
     return distinct.tolist(), again[codes]
-
-
-def _shaped(table: FloatArray, part: slice, shape: tuple[int, ...]) -> FloatArray:
-    """Columns of a table, a row of which is an array of some shape."""
-    return table[:, part].reshape(len(table), *shape)
 
 
 def _with_table_step(detector: Any) -> Any:

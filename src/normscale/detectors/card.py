@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from normscale.detectors.base import Detector, settings_of
 from normscale.detectors.registry import JOIN, detector_class, make_detector
 from normscale.detectors.step import Step
+from normscale.outputs import FEATURES, LOGITS
 
 
 class CardParameter(NamedTuple):
@@ -45,15 +46,7 @@ class DetectorCard(NamedTuple):
 
 
 def card_of(name: str) -> DetectorCard:
-    """The card of a detector, or of a step with its score.
-
-    Examples
-    --------
-    >>> card = card_of("energy")
-    >>> card.idea, card.parameters[0]
-    ('The free energy of the logits, -T log sum exp(z / T).', CardParameter(name='temperature', default=1.0, \
-meaning='divides the logits'))
-    """
+    """The card of a detector, or of a step with its score."""
     detector = make_detector(name)
     cls = type(detector)
     parts = re.split(r"^(\w[\w ]*)\n-{3,}\n", inspect.getdoc(cls) or "", flags=re.MULTILINE)
@@ -70,7 +63,7 @@ meaning='divides the logits'))
         needs=_needs(detector),
         settings=tuple(str(setting) for setting in settings_of(detector)),
         cost=detector.about.cost,
-        python_example=sections.get("Examples", ""),
+        python_example=_example(detector, name),
         reference=sections.get("References", ""),
         is_step=issubclass(detector_class(cls.name), Step),
     )
@@ -87,6 +80,15 @@ def _parameters(detector: Detector, joined: bool) -> tuple[CardParameter, ...]:
         del own["score"]
         own |= {one.name: one for one in inner if one.name not in own}
     return tuple(own.values())
+
+
+def _example(detector: Detector, name: str) -> str:
+    """Lines that run it on the embedded sample; empty where it reads arrays that the sample lacks."""
+    if not {LOGITS, FEATURES}.issuperset(detector._arrays_in_fit):
+        return ""
+    lines = "import normscale as ns", "sample = ns.load_sample()", f'detector = ns.make_detector("{name}")'
+    used = f"scores = detector.fit(sample.{detector.about.fitted_on}).score(sample.test)"
+    return "\n".join(f">>> {line}" for line in (*lines, used))
 
 
 def _needs(detector: Detector) -> tuple[str, ...]:

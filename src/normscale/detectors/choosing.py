@@ -33,14 +33,6 @@ class Ensemble(Detector):
     A score is measured in deviations within predicted classes, over training rows that the member has not seen: every
     row's score is that of a copy fitted on the other half of the rows. Members score as fitted; statistics that could
     run do not. Where a class has more than a thousand training rows, a sample of these tells the deviations.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> train = rng.normal(size=(200, 3)) + 6.0 * np.eye(3)[rng.integers(0, 3, 200)]
-    >>> detector = Ensemble("msp,energy").fit(train)
-    >>> bool(detector.score([[0.5, 0.0, 0.0]]) > detector.score([[9.0, 0.0, 0.0]]))
-    True
     """
 
     name = "ensemble"
@@ -241,12 +233,6 @@ class RobustNormScaling(StreamAware):
 
     It is a name for :class:`StreamAware` around the sum of frozen norm-scaling (of the classes that training shows) and
     centred Energy. It needs logits alone.
-
-    Examples
-    --------
-    >>> import normscale as ns
-    >>> RobustNormScaling().fit(ns.load_sample().train.logits).stream([[9.0] + [0.0] * 7]).round(2).tolist()
-    [0.49]
     """
 
     name = "robust_norm_scaling"

@@ -9,7 +9,7 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.detectors.base import About, Detector
-from normscale.detectors.formula import BoundaryFormula, BoundaryScores, FormulaScores
+from normscale.detectors.formula import BoundaryFormula, scorer_of
 from normscale.detectors.mahalanobis import class_totals
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, lengths, unit_rows
@@ -58,12 +58,6 @@ class SHE(Detector):
     with c the class of the largest logit and s_c the mean features of the training rows of class c that were predicted
     right. A class that no training row was predicted right as has nothing stored: its pattern is 0, and so is the
     score of every row predicted so.
-
-    Examples
-    --------
-    >>> train = ModelOutputs([[1.0, 0.0], [0.0, 1.0]], features=[[4.0, 0.0], [0.0, 2.0]], labels=[0, 1])
-    >>> SHE().fit(train).score(ModelOutputs([[9.0, 0.0]], features=[[3.0, 5.0]])).tolist()
-    [-12.0]
     """
 
     name = "she"
@@ -114,12 +108,6 @@ class CADRef(Detector):
 
     Both E count as at least 0.001. The size of the features counts as at least a millionth of the classes' means. A
     class that was never predicted has the mean of all rows.
-
-    Examples
-    --------
-    >>> train = ModelOutputs([[2.0, -99.0], [-99.0, 2.0]], features=[[2.0, 0.0], [0.0, 2.0]], head=(np.eye(2), [0, 0]))
-    >>> CADRef().fit(train).score(ModelOutputs([[4.0, -99.0]] * 2, features=[[2.0, 0.0], [4.0, 0.0]])).tolist()
-    [0.0, 0.125]
     """
 
     name = "cadref"
@@ -177,15 +165,6 @@ class CORE(Detector):
 
     A residual of 0 has the cosine 0. Where the weights span all of the features, the energy alone remains. A class
     that was never predicted has the mean residual of all rows. Made from the paper's description, not its code.
-
-    Examples
-    --------
-    >>> head = (np.eye(2, 3), np.zeros(2))
-    >>> features = np.array([[4.0, 0.0, 1.0], [0.0, 4.0, -1.0], [2.0, 0.0, 1.0], [0.0, 3.0, -2.0]])
-    >>> detector = CORE().fit(ModelOutputs(features[:, :2], features=features, head=head))
-    >>> scores = detector.score(ModelOutputs([[4.0, 0.0]] * 2, features=[[4.0, 0.0, 1.0], [4.0, 0.0, -1.0]]))
-    >>> bool(scores[0] <= scores[1])
-    True
     """
 
     name = "core"
@@ -292,12 +271,6 @@ class FDBD(ClassDirections):
     with c the class of the largest logit, z the logits, w_k the weights of class k in the last layer, C the number of
     classes and mu the mean of the training features. Between two classes of equal weights there is no boundary, and
     their term is left out. Nothing is chosen, by OoD data or otherwise.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(np.eye(2), features=[[0.0], [2.0]], head=([[1.0], [-1.0]], np.zeros(2)))
-    >>> FDBD().fit(train).score(ModelOutputs([[4.0, -4.0]], features=[[4.0]])).round(4).tolist()
-    [-1.3333]
     """
 
     name = "fdbd"
@@ -324,7 +297,7 @@ class FDBD(ClassDirections):
         return BoundaryFormula(self._closeness, self.mean_, _SMALLEST)
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return FormulaScores(BoundaryScores(self._formula()), self.reads)(outputs, threads)
+        return scorer_of(self)(outputs, threads)
 
 
 @register
@@ -334,14 +307,7 @@ class NCI(ClassDirections):
         score = -w_c' (f - mu) / |f - mu|  -  alpha |f|_1
 
     with c the class of the largest logit, w_c its weights in the last layer and mu the mean of the training features.
-    Features that lie in mu have no direction; the first term is 0 there. The authors tune alpha on OoD data; here it is
-    the default of their code in OpenOOD, whatever the data.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(np.eye(2), features=[[2.0, 0.0], [0.0, 2.0]], head=(np.eye(2), np.zeros(2)))
-    >>> NCI(alpha=0.5).fit(train).score(ModelOutputs([[3.0, 1.0]], features=[[4.0, 1.0]])).tolist()
-    [-3.5]
+    The first term is 0 for features in mu. The authors tune alpha on OoD data; here it is OpenOOD's default.
     """
 
     name = "nci"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._kernels.members import members_of_each
+from normscale._kernels import members_of_each
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import About, Detector, join
 from normscale.detectors.formula import SumFormula, plain_formula
@@ -44,12 +44,6 @@ class KLMatching(Detector):
         score = min_k sum_j p_j log(p_j / d_kj)
 
     over the classes that were predicted at least once. The means are summed in log space, so that no d_kj is 0.
-
-    Examples
-    --------
-    >>> detector = KLMatching().fit([[3.0, 0.0], [0.0, 3.0]])
-    >>> detector.score([[3.0, 0.0], [0.0, 0.0]]).round(4).tolist()
-    [0.0, 0.8554]
     """
 
     name = "kl_matching"
@@ -99,14 +93,6 @@ class StandardisedMaxLogit(Detector):
         score = -(max_j z_j - mu_c) / sigma_c
 
     A class with fewer than two such rows, or with equal ones, takes mean and deviation of all rows.
-
-    Examples
-    --------
-    >>> detector = StandardisedMaxLogit().fit([[2.0, 0.0], [4.0, 0.0], [0.0, 10.0], [0.0, 30.0]])
-    >>> detector.means_.tolist()
-    [3.0, 20.0]
-    >>> detector.score([[3.0, 0.0], [0.0, 3.0]]).round(4).tolist()
-    [0.0, 1.2021]
     """
 
     name = "standardised_max_logit"
@@ -148,20 +134,9 @@ class StandardisedMaxLogit(Detector):
 class MultiThreshold(Detector):
     """How far the log-odds of being wrong lie above the threshold of the predicted class.
 
-    ``fit`` sets, for each class, the threshold below which a share ``keep`` of the rows predicted as that class
-    lie; a class that is never predicted gets the threshold of all rows. The score is the log-odds less the
-    threshold, so 0 is the natural place to decide. The paper's numbers average one AUROC per predicted class
+    ``fit`` sets, for each class, the threshold below which a share ``keep`` of the rows predicted as that class lie; a
+    class that is never predicted gets that of all rows. The paper's numbers average one AUROC per predicted class
     (:func:`normscale.evaluate_per_class`), within which the thresholds make no difference.
-
-    Examples
-    --------
-    >>> detector = MultiThreshold(keep=0.5).fit([[2.0, 0.0], [4.0, 0.0], [0.0, 9.0]])
-    >>> detector.thresholds_.round(12).tolist()
-    [-4.0, -9.0]
-    >>> detector.score([[3.0, 0.0], [0.0, 3.0]]).round(12).tolist()
-    [1.0, 6.0]
-    >>> detector.predict([[5.0, 0.0], [0.0, 5.0]]).tolist()
-    [False, True]
     """
 
     name = "multi_threshold"
@@ -235,12 +210,6 @@ def fit_weibull(tail: FloatArray) -> tuple[float, float, float]:
     With l = log(y / 10000), the shape c solves ``sum(e^(c l) l) / sum(e^(c l)) - 1 / c = mean(l)``, whose left side
     grows with c: bisection cannot miss it. Equal values have no largest likelihood; their shape is one under which
     the probability jumps from 0 to 1 within a billionth of them.
-
-    Examples
-    --------
-    >>> smallest, shape, log_scale = fit_weibull(np.array([1.0, 2.0, 4.0, 5.0]))
-    >>> smallest, round(shape, 1), round(float(np.exp(log_scale)), 6)
-    (1.0, 7291.4, 1.000278)
     """
     smallest = float(tail.min())
     logs = np.log1p((tail - smallest) / TRANSLATION)
@@ -282,14 +251,7 @@ class OpenMax(Detector):
 
     and all other logits stay. The probability of the unknown class is that of v_0 in the softmax of (v_0, v); the score
     is its log-odds, v_0 - log sum exp(v), which ranks the same and never saturates. A class without correctly predicted
-    training rows is far from everything, F_k = 1. The paper's code and OpenOOD's measure Euclidean distances, or mix
-    them with cosines; here they are Euclidean. No OoD data chooses a parameter here.
-
-    Examples
-    --------
-    >>> train = ModelOutputs([[9, 0], [8, 1], [9, 1], [8, 0], [0, 9], [1, 8], [0, 7], [1, 9]], labels=[0] * 4 + [1] * 4)
-    >>> OpenMax().fit(train).score(np.array([[8.4, 0.4], [30.0, 30.0]])).round(2).tolist()
-    [-8.2, 30.0]
+    training rows is far from everything, F_k = 1. Distances are Euclidean; no OoD data chooses a parameter.
     """
 
     name = "openmax"

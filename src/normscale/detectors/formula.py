@@ -43,7 +43,7 @@ class OodPosition(NamedTuple):
 
 
 class LogitFormula(NamedTuple):
-    """``weight * kind((z - shift) * factor)`` with ``kind`` as in :mod:`normscale._kernels.kinds`.
+    """``weight * kind((z - shift) * factor)`` with ``kind`` as in :mod:`normscale._kernels`.
 
     ``shift`` and ``factor`` have the shape (C,), or (1,) where all are the same.
     """
@@ -102,13 +102,7 @@ Formula = LogitFormula | FeatureFormula | BoundaryFormula | RectifiedFormula | S
 
 
 def arrays_of(formula: Formula) -> set[str]:
-    """Which of logits and features a formula reads.
-
-    Examples
-    --------
-    >>> arrays_of(plain_formula("max"))
-    {'logits'}
-    """
+    """Which of logits and features a formula reads."""
     if isinstance(formula, SumFormula):
         by_class = formula.class_offset.size > 1 or formula.ood_position is not None
         return set().union({LOGITS} if by_class else (), *(arrays_of(term) for _, term in formula.terms))
@@ -128,6 +122,17 @@ class MomentFormula(NamedTuple):
     weight: float
     state: BlockState
     """The moments as they are now."""
+
+
+def with_logit_terms(formula: Formula | None, change: Callable[[LogitFormula], LogitFormula]) -> Formula | None:
+    """A formula with every term on logits changed; None where other terms are in it."""
+    if isinstance(formula, LogitFormula):
+        return change(formula)
+    if not isinstance(formula, SumFormula):
+        return None
+    terms = [(weight, with_logit_terms(term, change)) for weight, term in formula.terms]
+    known = tuple((weight, term) for weight, term in terms if term is not None)
+    return formula._replace(terms=known) if len(known) == len(terms) else None
 
 
 def plain_formula(kind: str, temperature: float = 1.0, weight: float = 1.0) -> LogitFormula:

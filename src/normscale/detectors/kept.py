@@ -149,7 +149,7 @@ class Kept(ABC):
         """The running statistics that a new stream begins with, by what ``fit`` learned."""
         return None
 
-    def _calmed(self, state: Any) -> Any:
+    def _weighted_for_threshold(self, state: Any) -> Any:
         """The same, with training counting for so much that one threshold serves a stream's first row and its last."""
         return state
 
@@ -167,7 +167,7 @@ class Kept(ABC):
     def start(self) -> Any:
         """The state of a new stream: a record of arrays. Once a threshold is set, training counts for more in it."""
         self._require_fitted()
-        return self._start() if self.threshold_ is None else self._calmed(self._start())
+        return self._start() if self.threshold_ is None else self._weighted_for_threshold(self._start())
 
     def _require_fitted(self) -> None:
         if not self._is_fitted:

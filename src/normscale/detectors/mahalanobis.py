@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale import _validate
-from normscale._kernels.members import members_of_each
+from normscale._kernels import members_of_each
 from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.base import About, Detector, join
 from normscale.detectors.formula import FeatureFormula, NearestMean
@@ -99,14 +99,7 @@ class ClassSums:
 
 
 def class_totals(rows: FloatArray, classes: IntArray) -> tuple[IntArray, FloatArray, FloatArray]:
-    """The classes that occur, in order, how many rows (n, d) each has, and the sums of these.
-
-    Examples
-    --------
-    >>> found, counts, sums = class_totals(np.array([[1.0], [5.0], [2.0]]), np.array([900_000, 3, 900_000]))
-    >>> found.tolist(), counts.tolist(), sums.tolist()
-    ([3, 900000], [1.0, 2.0], [[5.0], [3.0]])
-    """
+    """The classes that occur, in order, how many rows (n, d) each has, and the sums of these."""
     members = dict(members_of_each(classes))
     sums = np.empty((len(members), rows.shape[1]))
     for total, own in zip(sums, members.values(), strict=True):
@@ -196,11 +189,6 @@ def logistic_weights(features: ArrayLike, positive: ArrayLike, *, ridge: float =
     Minimises sum_i log(1 + exp(-t_i (b + w^T x_i))) + ridge / 2 |w|^2 on standardised features by Newton's method (with
     halved steps where a full one would not help), and gives the weights back for the features as they are. A feature
     that does not vary gets weight 0.
-
-    Examples
-    --------
-    >>> logistic_weights([[0.0, 5.0], [1.0, 5.0], [2.0, 5.0], [3.0, 5.0]], [0, 1, 0, 1]).round(4).tolist()
-    [0.4055, 0.0]
     """
     rows: FloatArray = np.asarray(features, dtype=np.float64)
     target = _validate.as_outcomes(positive, "positive", length=len(rows))
@@ -260,13 +248,14 @@ class Mahalanobis(Detector):
         'Attacks"',
         cost="two matrix products with each layer",
         parameters={
-            "layers": "names of the arrays in which distances are measured; features is the penultimate layer",
+            "layers": "names of the arrays in which distances are measured; by default features, the penultimate layer",
             "shrinkage": "of the covariance towards the identity, 0 to 1, or oas",
             "weights": "how several layers become one score: uniform, attacks, or numbers",
             "classes": "of training rows: labels or predicted",
         },
     )
     reads_in_fit: tuple[str, ...] = (LABELS,)
+    usual_layers: ClassVar[tuple[str, ...]] = (FEATURES,)
 
     class Fitted(NamedTuple):
         layer_weights: FloatArray
@@ -277,12 +266,12 @@ class Mahalanobis(Detector):
 
     def __init__(
         self,
-        layers: str | Sequence[str] = (FEATURES,),
+        layers: str | Sequence[str] | None = None,
         shrinkage: float | str = "oas",
         weights: str | ArrayLike = "uniform",
         classes: str = "labels",
     ) -> None:
-        self.layers = layer_names(layers)
+        self.layers = layer_names(self.usual_layers if layers is None else layers)
         self.shrinkage = checked_shrinkage(shrinkage)
         if isinstance(weights, str):
             self.weights: str | tuple[float, ...] = _validate.one_of(weights, "weights", ("uniform", "attacks"))
@@ -302,7 +291,7 @@ class Mahalanobis(Detector):
             super()._fit(chunks)
             return
         train = join(chunks)
-        self._learn(self._finish(self._told_by([train], 0)[0], 0))
+        self._learn(self._finish(self._sum_of_parts([train], 0)[0], 0))
         clean, attacked = self._all_distances(train), self._all_distances(train, ATTACKED)
         both = np.concatenate([clean, attacked])
         weights = logistic_weights(both, np.arange(len(both)) >= len(clean), ridge=1.0)
@@ -358,20 +347,12 @@ class Mahalanobis(Detector):
 class MahalanobisLayers(Mahalanobis):
     """The same over the stages of the networks in :mod:`normscale.bench.train`, as its authors use it.
 
-    A class of its own so that it has a name in comparisons; every parameter is :class:`Mahalanobis`'.
+    A class of its own so that it has a name in comparisons; layers are by default all stages.
     """
 
     name = "mahalanobis_layers"
     about = About("Mahalanobis, all layers")
-
-    def __init__(
-        self,
-        layers: str | Sequence[str] = ("stem", "stage1", "stage2", "stage3", FEATURES),
-        shrinkage: float | str = "oas",
-        weights: str | ArrayLike = "uniform",
-        classes: str = "labels",
-    ) -> None:
-        super().__init__(layers, shrinkage, weights, classes)
+    usual_layers = ("stem", "stage1", "stage2", "stage3", FEATURES)
 
 
 @register
@@ -382,19 +363,8 @@ class RelativeMahalanobis(Detector):
 
     with the class means mu_k, the covariance S within the classes, and mean mu_0 and covariance S_0 of all rows.
 
-    S_0 is S and the covariance between the class means. In coordinates in which S is the identity and S_0 is diagonal,
-    the two distances are the same number in every direction in which the class means do not differ. So only the other
-    directions, fewer than there are classes, are ever computed: there
-
-        score = min_k |y - m_k|^2 - sum_j y_j^2 / s_j
-
-    With one class every score is 0, as the formula says.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(features=[[-5.0], [-3.0], [3.0], [5.0]], labels=[0, 0, 1, 1])
-    >>> RelativeMahalanobis(shrinkage=0.0).fit(train).score(np.array([[4.0], [0.0]])).round(3).tolist()
-    [-0.941, 16.0]
+    In coordinates in which S is the identity and S_0 is diagonal, both distances are the same in every direction in
+    which the class means do not differ. So only the other directions, fewer than there are classes, are computed.
     """
 
     name = "relative_mahalanobis"

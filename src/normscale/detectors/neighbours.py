@@ -24,8 +24,8 @@ from normscale.state import Numbers
 
 Value = Callable[[FloatArray, FloatArray], FloatArray]
 """Of queries and vectors, row by row."""
-_PRODUCTS = 1 << 21
-"""Products held at once: 8 MB in float32."""
+_PRODUCTS = 1 << 20
+"""Products held at once: 4 MB in float32."""
 _LEAST_QUERIES = 64
 """Queries whose products are held at once also where the bank is so large that these are more."""
 _PAIRS = 1024
@@ -231,12 +231,6 @@ class NNGuide(KNN):
         score = -E(z) * mean over the k largest of E(z_i) f' f_i / (|f| |f_i|),    E(z) = log sum exp(z)
 
     The search is exact. A row of zeros has no direction; every similarity to it is 0.
-
-    Examples
-    --------
-    >>> train = ModelOutputs([[3.0, -99.0], [-99.0, 2.0]], features=[[4.0, 0.0], [0.0, 2.0]])
-    >>> NNGuide(k=1).fit(train).score(ModelOutputs([[5.0, -99.0]], features=[[7.0, 0.0]])).tolist()
-    [-15.0]
     """
 
     name = "nnguide"

@@ -11,10 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from normscale import _validate
 from normscale._kernels import KINDS, BlockState, active, backend, combine, native, stream_row, stream_scores
-from normscale._validate import FloatArray, IntArray
+from normscale._validate import FloatArray, IntArray, Rows
 from normscale.detectors.base import About, Detector
 from normscale.detectors.formula import LogitFormula, MomentFormula, offered_formula
 from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import block_rows
 from normscale.detectors.step import Score, Step
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments, declared_moments
@@ -39,10 +40,6 @@ class NormScaling(Step):
     one row of training, the first rows of any stream look strange. For probabilities, fit the temperature with
     :func:`normscale.fit_temperature` on ``scale(validation_logits)``.
 
-    The update printed in the paper divides all that came before by t + 1 at every row and so forgets it; the default is
-    the running mean that is meant. ``update="as_printed"`` is there to be seen failing: it needs ``prior_weight=1``,
-    depends on the order of the rows, and cannot be merged.
-
     Examples
     --------
     >>> train = [[4.0, 0.0], [0.0, 8.0], [2.0, 4.0]]
@@ -63,7 +60,6 @@ class NormScaling(Step):
             "score": "the detector that scores the scaled logits",
             "prior_weight": "how many streamed rows training counts as, 1 in the paper; inf: the statistics never move",
             "temperature": "divides the scaled logits",
-            "update": "running_mean, or as_printed: the paper's equations as they stand, which forget training",
         },
     )
     default_score = "msp"
@@ -85,25 +81,19 @@ class NormScaling(Step):
 
     state_: State
 
-    def __init__(
-        self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0, update: str = "running_mean"
-    ) -> None:
+    def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
         self._score_by(score)
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self._learns = not math.isinf(self.prior_weight)
         self._runs = self._learns or self.scorer._runs
         self.temperature = _validate.positive(temperature, "temperature")
-        self.update = _validate.one_of(update, "update", ("running_mean", "as_printed"))
-        self._as_printed = update == "as_printed"
-        if self._as_printed and self.prior_weight != 1.0:
-            raise InvalidInput(f"update='as_printed' has a prior_weight of 1; got {self.prior_weight:g}.")
         # A score that is one formula on logits is computed without ever holding the scaled logits.
         plain = None if self.scorer._needs_fit else offered_formula(self.scorer)
         self._fused: tuple[str, float, float] | None = None
         if isinstance(plain, LogitFormula) and plain.is_plain:
             self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
         self._fused_stream: tuple[int, float, float] | None = None
-        if self._fused is not None and self._learns and not self._as_printed:
+        if self._fused is not None and self._learns:
             self._fused_stream = KINDS[self._fused[0]], 1.0 / self._fused[1], self._fused[2]
         own = type(self)._step is NormScaling._step and type(self)._prepare is NormScaling._prepare
         self._fused_row = self._fused_stream if own else None  # a subclass may stream in a way of its own
@@ -131,19 +121,19 @@ class NormScaling(Step):
         moments = self.training_.reweighted(self.prior_weight).state if self._learns else self.training_.state
         return self.State(moments.weight, moments, self.scorer._start() if self.scorer._runs else None)
 
-    def _calmed(self, state: State) -> State:
+    def _weighted_for_threshold(self, state: State) -> State:
         rows = max(_LEAST_TRAINING_WEIGHT, _TRAINING_WEIGHT_PER_CLASS * state.moments.mean.size)
-        if state.training < rows and self._learns and not self._as_printed:
+        if state.training < rows and self._learns:
             more = self.training_.reweighted(rows - state.training).state
             state = state._replace(training=rows, moments=combine(more, state.moments))
-        return state if state.scorer is None else state._replace(scorer=self.scorer._calmed(state.scorer))
+        return (
+            state if state.scorer is None else state._replace(scorer=self.scorer._weighted_for_threshold(state.scorer))
+        )
 
-    def _blank(self) -> State:
+    def _empty_state(self) -> State:
         return self.State(0.0, RunningMoments(self.training_.mean.size).state)
 
     def merge(self, first: State, second: State) -> State:
-        if self._as_printed:
-            Detector.merge(self, first, second)  # refuses
         if self.scorer._runs:
             self.scorer.merge(first.scorer, second.scorer)  # refuses
         rows = second.moments
@@ -152,7 +142,7 @@ class NormScaling(Step):
         return first._replace(moments=combine(first.moments, rows))
 
     def _moments(self, state: State) -> BlockState | None:
-        return None if self._fused is None or not self._learns or self._as_printed else state.moments
+        return state.moments if self._fused_stream else None
 
     def _of_moments(self, moments: BlockState) -> State:
         return self.State(0.0, moments)
@@ -171,8 +161,11 @@ class NormScaling(Step):
     def _score_at(self, state: State, outputs: ModelOutputs, threads: int) -> FloatArray:
         moments = RunningMoments.wrap(state.moments)
         if self._fused is None:
-            scaled = norm_scale(outputs.logits, moments, self.temperature)
-            return self.scorer._score_at(state.scorer, ModelOutputs._trusted({LOGITS: scaled}), threads)
+            scores = np.empty(len(outputs))
+            for where in self._blocks(outputs.logits):
+                scaled = norm_scale(outputs.logits[where], moments, self.temperature)
+                scores[where] = self.scorer._score_at(state.scorer, ModelOutputs._trusted({LOGITS: scaled}), threads)
+            return scores
         kind, temperature, weight = self._fused
         scores = norm_scaled_scores(outputs.logits, moments, kind, temperature, threads)
         return scores if weight == 1.0 else weight * scores
@@ -189,17 +182,22 @@ class NormScaling(Step):
             if after is None:
                 raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
             return scores if weight == 1.0 else weight * scores, self.State(state.training, after)
-        moments = RunningMoments.wrap(state.moments)
-        if self._as_printed:
-            scaled, printed = printed_update(rows, state.moments)
-            scaled, moments = scaled / self.temperature, RunningMoments.wrap(printed)
-        else:
-            scaled = (norm_scale_stream if self._learns else norm_scale)(rows, moments, self.temperature)
-        inner = self.scorer._prepare(ModelOutputs._trusted({LOGITS: scaled}), threads)
-        scores, scorer = self.scorer._step(state.scorer, inner, threads)
-        if self._learns and not self._as_printed:
-            moments.update(rows)
+        moments, scorer, scores = RunningMoments.wrap(state.moments), state.scorer, np.empty(len(rows))
+        for where in self._blocks(rows):
+            scaled = (norm_scale_stream if self._learns else norm_scale)(rows[where], moments, self.temperature)
+            inner = self.scorer._prepare(ModelOutputs._trusted({LOGITS: scaled}), threads)
+            scores[where], scorer = self.scorer._step(scorer, inner, threads)
+            if self._learns:
+                moments.update(rows[where])
         return scores, self.State(state.training, moments.state, scorer)
+
+    def _blocks(self, rows: Rows) -> list[slice]:
+        """Where blocks of rows are, so that scaled logits take little memory; one where the scorer's state may move.
+
+        Such a state may be changed in place, and must not be where a later row is refused.
+        """
+        size = max(1, len(rows)) if self.scorer._runs else block_rows(4 * rows.shape[1])
+        return [slice(a, a + size) for a in range(0, len(rows), size)]
 
     def _step_table(
         self, table: FloatArray, places: IntArray, edges: IntArray, prepared: ModelOutputs, threads: int
@@ -237,9 +235,7 @@ class NormScaling(Step):
         return LogitFormula(kind, moments.mean, scale_factor(moments, temperature), weight)
 
     def _moment_formula(self) -> MomentFormula | None:
-        if self._fused is None or self._as_printed:
-            return None
-        return MomentFormula(*self._fused, self.running_.state)
+        return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
 
     @property
     def n_streamed_(self) -> int:
@@ -251,22 +247,3 @@ class NormScaling(Step):
         """The scaled logits (n, C) under the current statistics; for calibration and for looking at them."""
         self._require_fitted()
         return norm_scale(logits, self.running_, self.temperature)
-
-
-def printed_update(rows: FloatArray, moments: BlockState) -> tuple[FloatArray, BlockState]:
-    """Scale rows by equations 4 to 7 of the paper as printed; the moments after the last row.
-
-    ``mu_t = (mu_{t-1} + z_t) / (t + 1)`` and ``var_t = (var_{t-1} + (z_t - mu_t)^2) / (t + 1)``. The weight of the
-    moments is t + 1. A logit whose standard deviation is 0 becomes 0.
-    """
-    if not _validate.finite_row_mask(rows).all():
-        raise _validate.invalid_row_error(rows, LOGITS, can_skip=True)
-    weight, mean, variance = moments.weight, moments.mean, moments.m2 / moments.weight
-    scaled = np.zeros(rows.shape)
-    for row, out in zip(rows.astype(np.float64), scaled, strict=True):
-        weight += 1.0
-        mean = (mean + row) / weight
-        away = row - mean
-        variance = (variance + away * away) / weight
-        np.divide(away, np.sqrt(variance), out=out, where=variance > 0.0)
-    return scaled, BlockState(weight, mean, weight * variance)

@@ -37,11 +37,6 @@ def merged(first: Any, second: Any) -> Any:
 
     Numbers and arrays add up, tuples, lists and dicts part by part, sets are united, what has a method ``merge`` is
     merged by it, and of nothing and something the latter counts. Last layers must be the same.
-
-    Examples
-    --------
-    >>> merged((1, {"a": 2.0}), (3, {"b": 1.0}))
-    (4, {'a': 2.0, 'b': 1.0})
     """
     if first is None or second is None:
         return second if first is None else first
@@ -89,16 +84,6 @@ class PartialFit:
     """The fit of a detector whose training rows are in several places; it is left as it is until all is done.
 
     One that must see all rows at once (:meth:`Detector._why_all_rows`) is refused.
-
-    Examples
-    --------
-    >>> from normscale import NormScaling
-    >>> fit = PartialFit(NormScaling())
-    >>> halves = [fit.partial([ModelOutputs(rows)]) for rows in ([[4.0, 0.0], [0.0, 8.0]], [[2.0, 4.0]])]
-    >>> fit.finish(merged(*halves))
-    True
-    >>> fit.detector.score([[4.0, 0.0]]).round(4).tolist()
-    [-2.4495]
     """
 
     def __init__(self, detector: Detector) -> None:
@@ -117,7 +102,7 @@ class PartialFit:
         """What these rows tell; nothing changes, so that any process may ask for any part of them, also twice."""
         learner = copy.copy(self._learner)
         learner._baseline = None
-        own, n_rows = learner._told_by(learner._checked(chunks, counted=self._turn > 0), self._turn)
+        own, n_rows = learner._sum_of_parts(learner._checked(chunks, counted=self._turn > 0), self._turn)
         return Partial(n_rows, learner._widths or {}, learner._baseline, own)
 
     def finish(self, total: Partial) -> bool:
@@ -327,12 +312,6 @@ def content_keys(rows: ModelOutputs, arrays: tuple[str, ...]) -> NDArray[np.uint
 
     It looks random. Numbers count in single precision: what a step makes of the same rows differs in the last digits of
     double precision where it was fitted on them in other parts.
-
-    Examples
-    --------
-    >>> keys = content_keys(ModelOutputs([[1.0, 2.0], [2.0, 1.0], [1.0, 2.5]]), ("logits",))
-    >>> bool(keys[0] == keys[1]), bool(keys[0] == keys[2])
-    (True, False)
     """
     keys = np.zeros(len(rows), np.uint64)
     for name in arrays:

@@ -44,17 +44,7 @@ DetectorClass = TypeVar("DetectorClass", bound="type[Detector]")
 
 
 def register(cls: DetectorClass) -> DetectorClass:
-    """Make a detector class known under its ``name``.
-
-    Examples
-    --------
-    >>> from normscale.detectors.base import Detector
-    >>> class Nearest(Detector):
-    ...     name = "nearest_example"
-    >>> register(Nearest) is Nearest, "nearest_example" in list_detectors()
-    (True, True)
-    >>> _ = unregister("nearest_example")
-    """
+    """Make a detector class known under its ``name``."""
     known = _classes.get(cls.name)
     if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise InvalidInput(

@@ -70,13 +70,7 @@ def origin_of(head: Head) -> FloatArray:
 
 
 def usual_dimensions(rank: int) -> int:
-    """The size of the principal space that the authors of ViM use, by the number of features that vary.
-
-    Examples
-    --------
-    >>> [usual_dimensions(n) for n in (2048, 768, 512, 64, 1)]
-    [1000, 512, 256, 32, 0]
-    """
+    """The size of the principal space that the authors of ViM use, by the number of features that vary."""
     return 1000 if rank >= 2048 else 512 if rank >= 768 else rank // 2
 
 
@@ -122,12 +116,6 @@ class Residual(Detector):
     with N the directions of the smallest eigenvalues of the training features' second moment around o, where the last
     layer (W, b) gives no logits. The principal space has the dimensions of the authors' code: 1000 from 2048 features
     on, 512 from 768 on, otherwise half; only features that vary independently are counted. No data chooses it.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(features=[[9.0, 1.0], [8.0, -1.0]], head=(np.eye(2), np.zeros(2)))
-    >>> Residual().fit(train).score(np.array([[5.0, 0.0], [0.0, 5.0]])).round(2).tolist()
-    [0.03, 5.0]
     """
 
     name = "residual"
@@ -168,13 +156,6 @@ class ViM(Residual):
     with N and o as in :class:`Residual` and the means over the training rows. Logits and last layer are taken less
     their means over the classes: softmax cannot see what is added to all logits of a row, and on some networks it is
     larger for OoD inputs. The authors take them as they are.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(np.eye(2), features=[[9.0, 1.0], [8.0, -1.0]], head=(np.eye(2), np.zeros(2)))
-    >>> detector = ViM().fit(train)
-    >>> detector.score(ModelOutputs(np.zeros((2, 2)), features=[[5.0, 0.0], [0.0, 5.0]])).round(2).tolist()
-    [-0.68, 1.82]
     """
 
     name = "vim"
@@ -216,16 +197,8 @@ class NECO(Detector):
 
         score = -|P x| / |x| * max_j z_j
 
-    A feature that does not vary in training is left out. Features that are all average have no direction: their share
-    is 0. The authors choose the number of components on OoD data; here it is that of the classes less one, the
-    dimensions that collapsed features span.
-
-    Examples
-    --------
-    >>> features = np.array([[3.0, 0.1], [-3.0, 0.1], [2.0, -0.1], [-2.0, -0.1]])
-    >>> detector = NECO().fit(ModelOutputs(np.c_[features[:, 0], -features[:, 0]], features=features))
-    >>> detector.score(ModelOutputs([[3.0, -3.0]], features=[[0.0, 0.0]])).tolist()
-    [-0.0]
+    A feature that does not vary in training is left out; the share of all-average features is 0. The authors choose
+    the number of components on OoD data; collapsed features span as many as there are classes, less one.
     """
 
     name = "neco"

@@ -27,11 +27,6 @@ def float_blocks(rows: Rows, name: str, width: int = 0, *, fitting: bool = False
 
     ``name`` is what the rows are called in the error, ``width`` how many numbers per row the caller makes of a block
     where that is more than d, ``fitting`` whether they are training rows, which cannot be skipped.
-
-    Examples
-    --------
-    >>> [(where.stop, block.tolist()) for where, block in float_blocks(np.eye(2, dtype=np.float16), "features")]
-    [(2, [[1.0, 0.0], [0.0, 1.0]])]
     """
     size = block_rows(max(width, rows.shape[1]))
     for start in range(0, rows.shape[0], size):
@@ -74,13 +69,7 @@ def block_rows(width: int) -> int:
 
 
 def lengths(block: FloatArray) -> FloatArray:
-    """The Euclidean length of every row; tiny numbers do not underflow, huge ones do not overflow.
-
-    Examples
-    --------
-    >>> lengths(np.array([[3e-200, 4e-200], [0.0, 0.0]])).tolist()
-    [5e-200, 0.0]
-    """
+    """The Euclidean length of every row; tiny numbers do not underflow, huge ones do not overflow."""
     squares: FloatArray = np.einsum("ij,ij->i", block, block)
     found: FloatArray = np.sqrt(squares)
     unsafe = np.flatnonzero((squares < 1e-280) | ~np.isfinite(squares))
@@ -98,13 +87,7 @@ def unit_rows(block: FloatArray) -> FloatArray:
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
-    """Log-probabilities (n, C) of logits (n, C), which are overwritten.
-
-    Examples
-    --------
-    >>> log_softmax(np.array([[0.0, 0.0]])).round(4).tolist()
-    [[-0.6931, -0.6931]]
-    """
+    """Log-probabilities (n, C) of logits (n, C), which are overwritten."""
     logits -= logits.max(axis=1, keepdims=True)
     logits -= np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return logits

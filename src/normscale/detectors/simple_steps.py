@@ -11,7 +11,7 @@ from normscale import _kernels, _validate
 from normscale._validate import BoolArray, IntArray
 from normscale.detectors.base import About, Detector
 from normscale.detectors.baseline import TrainingBaseline
-from normscale.detectors.formula import FeatureFormula, Formula, LogitFormula, SumFormula
+from normscale.detectors.formula import FeatureFormula, Formula, LogitFormula, SumFormula, with_logit_terms
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
 from normscale.detectors.step import Score, Step, replaced
@@ -54,26 +54,10 @@ class Centred(Step):
         rows = _kernels.less_row_means(outputs.logits)
         if not np.isfinite(rows).all():
             raise _validate.invalid_row_error(outputs.logits, LOGITS, can_skip=True)
-        found = replaced(outputs, LOGITS, rows)
-        return (
-            found
-            if outputs.head is None
-            else ModelOutputs._trusted(
-                {name: found.array(name) for name in found.names}, found.labels, outputs.head.centred()
-            )
-        )
+        return replaced(outputs, LOGITS, rows, head=outputs.head and outputs.head.centred())
 
     def _formula(self) -> Formula | None:
-        return _centred_formula(self._scorer_formula())
-
-
-def _centred_formula(inner: Formula | None) -> Formula | None:
-    if isinstance(inner, LogitFormula):
-        return inner._replace(centred=True)
-    if not isinstance(inner, SumFormula):
-        return None
-    terms = tuple((weight, found) for weight, term in inner.terms if (found := _centred_formula(term)) is not None)
-    return inner._replace(terms=terms) if len(terms) == len(inner.terms) else None
+        return with_logit_terms(self._scorer_formula(), lambda term: term._replace(centred=True))
 
 
 @register
@@ -85,12 +69,6 @@ class Tempered(Step):
     A high temperature makes MSP, entropy and their like look at all logits instead of the largest two. The temperature
     is ODIN's, without ODIN's change of the inputs; nothing is learned, and no OoD data chooses it here.
     ``temperature_scaling`` fits one on labelled rows instead.
-
-    Examples
-    --------
-    >>> detector = Tempered("max_logit", temperature=4.0)
-    >>> detector.name, detector.score([[2.0, 0.0], [0.5, 0.0]]).tolist()
-    ('tempered+max_logit', [-0.5, -0.125])
     """
 
     name = "tempered"
@@ -116,17 +94,10 @@ class Tempered(Step):
         return replaced(outputs, LOGITS, logits)
 
     def _formula(self) -> Formula | None:
-        inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
-        if isinstance(inner, LogitFormula):
-            return self._tempered(inner)
-        if not isinstance(inner, SumFormula) or inner.ood_position is not None:
+        inner, t = self._scorer_formula(), self.temperature
+        if isinstance(inner, SumFormula) and inner.ood_position is not None:
             return None
-        terms = [(weight, self._tempered(term)) for weight, term in inner.terms if isinstance(term, LogitFormula)]
-        return inner._replace(terms=tuple(terms)) if len(terms) == len(inner.terms) else None
-
-    def _tempered(self, formula: LogitFormula) -> LogitFormula:
-        t = self.temperature
-        return formula._replace(shift=formula.shift * t, factor=formula.factor / t)
+        return with_logit_terms(inner, lambda term: term._replace(shift=term.shift * t, factor=term.factor / t))
 
 
 @register
@@ -135,13 +106,6 @@ class Unit(Step):
 
     Networks give OoD inputs shorter features than others, which lie near every class mean: a distance then takes them
     for familiar. Directions alone do not. A row of zeros stays one. ``unit+mahalanobis`` is Mahalanobis++.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(features=[[2.0, 0.1], [3.0, -0.1], [0.1, 5.0], [-0.1, 1.0]], labels=[0, 0, 1, 1])
-    >>> near, short = Unit().fit(train).score(np.array([[9.0, 0.0], [0.1, 0.1]]))
-    >>> bool(near < short)
-    True
     """
 
     name = "unit"
@@ -172,16 +136,16 @@ class Unit(Step):
 
 
 _FAIR_SHARE = 0.2
-"""Of 1 / C of the training rows: what a class must be predicted as to be shown, where there are no labels."""
+"""Of 1 / C of the training rows: what a class must be predicted as to be present, where there are no labels."""
 _ENOUGH_ROWS = 10.0
-"""Training rows for each class that is shown, on average, below which a class may be missing by chance."""
+"""Training rows for each class that is present, on average, below which a class may be missing by chance."""
 _LESS = 0.9
 """The logits of missing classes are left out where their standard deviations are below this part of the others'."""
 _LEFT_OUT = 1e6
 """Taken off a logit that is left out, where a formula must keep its column."""
 
 
-def shown_classes(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
+def classes_in_training(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
     """(C,) which classes the training rows show: by the labels that occur, or by predictions where none is known."""
     predicted = baseline.predicted
     known = [label for label in labels if label >= 0]
@@ -190,22 +154,22 @@ def shown_classes(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
     return predicted >= max(1.0, _FAIR_SHARE * predicted.sum() / predicted.size)
 
 
-class Missing(NamedTuple):
+class MissingClasses(NamedTuple):
     """What the training rows say about classes that they do not show."""
 
     rows_per_class: float
-    """Training rows for each class that is shown, on average."""
+    """Training rows for each class that is present, on average."""
     deviations: tuple[float, float]
     """Median standard deviation of the logits of the missing classes, and of the others."""
 
     @classmethod
-    def of(cls, baseline: TrainingBaseline, shown: BoolArray) -> Missing | None:
-        """By which classes (C,) are shown; None where all are, or fewer than two."""
-        n = int(np.count_nonzero(shown))
-        if n in (0, 1, shown.size):
+    def of(cls, baseline: TrainingBaseline, present: BoolArray) -> MissingClasses | None:
+        """By which classes (C,) are present; None where all are, or fewer than two."""
+        n = int(np.count_nonzero(present))
+        if n in (0, 1, present.size):
             return None
         std = baseline.moments.std
-        return cls(baseline.moments.weight / n, (float(np.median(std[~shown])), float(np.median(std[shown]))))
+        return cls(baseline.moments.weight / n, (float(np.median(std[~present])), float(np.median(std[present]))))
 
     @property
     def by_chance(self) -> bool:
@@ -222,14 +186,13 @@ class Missing(NamedTuple):
 class PresentClasses(Step):
     """The logits of the classes that are present in the training rows, scored by another detector.
 
-    A classifier may know more classes than the rows at hand show. The logits of the missing classes vary less on these
-    rows than the others do, so that norm-scaling divides them by too little and takes what OoD inputs do to them for
-    certainty. They are left out where the rows are enough to say that a class is missing (ten rows or more for each
-    class that is shown, on average), and where these logits do vary less (the median of their standard deviations is
-    below .9 of the others'). Else nothing changes: a class that is missing by chance may come, and its logit counts.
+    A classifier may know more classes than the rows at hand. The logits of the missing ones vary less on these rows, so
+    that norm-scaling divides them by too little and takes what OoD inputs do to them for certainty. They are left out
+    where there are ten rows or more for each present class, and where the median of their standard deviations is below
+    .9 of the others'. Else a class may be missing by chance, and its logit counts.
 
-    A class is shown when a training row has its label; without labels, when it is predicted at least a fifth as often
-    as it would be if all classes were equally frequent, because mistakes are predicted, too.
+    A class is present when a training row has its label; without labels, when it is predicted at least a fifth as often
+    as it would be if all classes were equally frequent.
 
     Examples
     --------
@@ -276,9 +239,9 @@ class PresentClasses(Step):
 
     def _finish(self, total: set[int], turn: int) -> Fitted:
         assert self._baseline is not None  # fit reads logits
-        shown = shown_classes(self._baseline, total)
-        missing = Missing.of(self._baseline, shown)
-        kept = np.flatnonzero(shown if missing is not None and missing.left_out else np.ones_like(shown))
+        present = classes_in_training(self._baseline, total)
+        missing = MissingClasses.of(self._baseline, present)
+        kept = np.flatnonzero(present if missing is not None and missing.left_out else np.ones_like(present))
         if self._in_parts and self.scorer._needs_fit:
             scorer = self.scorer._learner()
             scorer._widths, scorer._baseline = {LOGITS: kept.size}, self._baseline.of_classes(kept)

@@ -28,8 +28,7 @@ Score = str | Mapping[str, Any] | Detector
 class Wrapper(Detector):
     """Base class of detectors with the parameter ``score``; a subclass calls :meth:`_score_by` in its constructor.
 
-    They are detectors like any other: fitted, saved, loaded, served and named on the command line, where ``a+b`` is the
-    wrapper ``a`` around the scorer ``b``, which may be a wrapper again.
+    On the command line ``a+b`` is the wrapper ``a`` around the scorer ``b``, which may be a wrapper again.
     """
 
     default_score: ClassVar[str]
@@ -176,8 +175,8 @@ class Step(Wrapper):
     def _start(self) -> Any:
         return self.scorer._start()
 
-    def _calmed(self, state: Any) -> Any:
-        return self.scorer._calmed(state)
+    def _weighted_for_threshold(self, state: Any) -> Any:
+        return self.scorer._weighted_for_threshold(state)
 
     def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         return self.scorer._prepare(self._transform(outputs, threads), threads)
@@ -188,8 +187,8 @@ class Step(Wrapper):
     def merge(self, first: Any, second: Any) -> Any:
         return self.scorer.merge(first, second)
 
-    def _blank(self) -> Any:
-        return self.scorer._blank()
+    def _empty_state(self) -> Any:
+        return self.scorer._empty_state()
 
     def _read_state(self, arrays: Mapping[str, NDArray[Any]], name: str = "state") -> Any:
         return self.scorer._read_state(arrays, name)
@@ -203,10 +202,10 @@ class Step(Wrapper):
         return offered_formula(scorer)
 
 
-def replaced(outputs: ModelOutputs, name: str, rows: NDArray[Any]) -> ModelOutputs:
-    """Outputs with other rows in the place of one array."""
+def replaced(outputs: ModelOutputs, name: str, rows: NDArray[Any], head: Head | None = None) -> ModelOutputs:
+    """Outputs with other rows in the place of one array, and another head where one is given."""
     arrays = {one: outputs.array(one) for one in outputs.names}
-    return ModelOutputs._trusted(arrays | {name: rows}, outputs.labels, outputs.head)
+    return ModelOutputs._trusted(arrays | {name: rows}, outputs.labels, head or outputs.head)
 
 
 DECLARED_HEAD = {"weight": Numbers("classes", FEATURES), "bias": Numbers("classes")}
@@ -233,16 +232,16 @@ class HeadStep(Step):
     def _logits(self, *blocks: FloatArray) -> FloatArray:
         """The new logits (n, C) of finite rows of :attr:`own_reads`, features (n, d) first; they may be overwritten."""
 
-    def _told_features(self, rows: ModelOutputs) -> Any:
+    def _feature_totals(self, rows: ModelOutputs) -> Any:
         """What the features of some rows tell, besides the head."""
         Step._partial(self, rows, 0)  # looks for rows that are not finite
 
-    def _learned(self, head: Head, told: Any) -> Any:
+    def _learned(self, head: Head, totals: Any) -> Any:
         """The record :attr:`fitted_`, by the head and what the features of all rows tell."""
         return self.Fitted(head)
 
     def _partial(self, rows: ModelOutputs, turn: int) -> tuple[Head | None, Any]:
-        return rows.head, self._told_features(rows)
+        return rows.head, self._feature_totals(rows)
 
     def _finish(self, total: Any, turn: int) -> Any:
         return self._learned(*total)

@@ -28,7 +28,7 @@ _BORROWED = 5.0
 PROFILES = {
     **dict.fromkeys(ClassProfiles._fields, Numbers(LOGITS)),
     **dict.fromkeys(("mean", "inverse_deviation"), Numbers(LOGITS, LOGITS)),
-    "likeness_weights": Numbers(2),
+    "similarity_weights": Numbers(2),
 }
 """What the parts of profiles in a record must be."""
 _LARGEST_EXPONENT = 600.0
@@ -92,11 +92,11 @@ def finished_profiles(
     median, count_scale, top_odds, top_scale = _levels(confidence, sample)
     weights = np.array([1.0, 1.0 / sample.spread_within(distance)])
     weights /= sample.spread_within(confidence - weights[1] * distance)
-    likeness_median, likeness_scale, _, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
+    similarity_median, similarity_scale, _, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
     return profiles._replace(
-        likeness_weights=weights,
-        likeness_median=likeness_median,
-        likeness_scale=likeness_scale,
+        similarity_weights=weights,
+        similarity_median=similarity_median,
+        similarity_scale=similarity_scale,
         median=median,
         count_scale=count_scale,
         top_odds=top_odds,
@@ -122,7 +122,7 @@ _RECENT = 5.0
 """The memory of the whole stream, in memories of a class."""
 _LONG = 20.0
 """The memory that tells a shift of everything from a burst of OoD, in memories of a class."""
-_RECOUNT_PRIOR = 20.0
+_COUNT_PRIOR = 20.0
 """How many rows of the threshold step count as much as the training's word on how ID rows count."""
 
 
@@ -139,13 +139,6 @@ class StreamState(NamedTuple):
     """(C,) of the recent rows predicted as each class, how many look in-distribution; at most 1."""
     overall_id_share: float
     """Of all recent rows; at most 1."""
-    ood_weight: FloatArray
-    """(C,) how many OoD rows the next two rest on."""
-    ood_mean: FloatArray
-    """(C, C) row c: mean logits, less the mean of their row, of the OoD rows predicted c; the training mean where there
-    are none."""
-    ood_variance: FloatArray
-    """(C, C) row c: their variance; the training variance where there are none."""
     covariate_shift: float
     """0: the most confident rows are as confident as in training, whatever else is in the stream. Towards 1: not even
     they are, so the in-distribution inputs themselves have changed, or next to none are left."""
@@ -200,7 +193,7 @@ class StreamAware(Wrapper):
     class Fitted(NamedTuple):
         scale: CommonScale
         profiles: Annotated[ClassProfiles, PROFILES]
-        recounted: Annotated[FloatArray, Numbers(3, above=0.0)]
+        count_factors: Annotated[FloatArray, Numbers(3, above=0.0)]
         """What counts are multiplied by since a threshold was set."""
 
     fitted_: Fitted
@@ -312,25 +305,25 @@ class StreamAware(Wrapper):
         """
         self._require_fitted()
         learner = copy.copy(self)
-        learner._recount(learner._read(outputs))
+        learner._learn_count_factors(learner._read(outputs))
         super(StreamAware, learner).set_threshold(outputs, keep, **options)
         with self._lock:
             self.fitted_, self.threshold_ = learner.fitted_, learner.threshold_
         return self
 
-    def _recount(self, outputs: ModelOutputs) -> None:
+    def _learn_count_factors(self, outputs: ModelOutputs) -> None:
         """Let in-distribution rows count 1 on average; the last call is what holds."""
         if not len(outputs):
             return
         rows = self._scored(outputs, 1)
         predicted = outputs.predicted
-        profiles, before = self.fitted_.profiles, self.fitted_.recounted
-        alike = reference.likeness(rows, predicted, profiles)
+        profiles, before = self.fitted_.profiles, self.fitted_.count_factors
+        alike = reference.similarity(rows, predicted, profiles)
         counts = np.column_stack(reference.soft_counts(rows, alike, predicted, profiles)) / before
-        recounted = (_RECOUNT_PRIOR + len(counts)) / (_RECOUNT_PRIOR + counts.sum(axis=0))
-        factors = zip(("likeness_scale", "count_scale", "top_scale"), recounted / before, strict=True)
+        count_factors = (_COUNT_PRIOR + len(counts)) / (_COUNT_PRIOR + counts.sum(axis=0))
+        factors = zip(("similarity_scale", "count_scale", "top_scale"), count_factors / before, strict=True)
         profiles = profiles._replace(**{name: getattr(profiles, name) * factor for name, factor in factors})
-        self._learn(self.fitted_._replace(profiles=profiles, recounted=recounted))
+        self._learn(self.fitted_._replace(profiles=profiles, count_factors=count_factors))
 
     def _formula(self) -> SumFormula | None:
         """As the stream has left it; see :mod:`normscale._kernels.mixture_reference`."""
@@ -379,8 +372,6 @@ class StreamAware(Wrapper):
         self._require_fitted()
         profiles, mixture, settings = self.fitted_.profiles, self._current(), self._mixture_settings
         totals, recent = mixture.totals, max(float(mixture.recent.sum()), float(mixture.totals[kernel.GROWN]))
-        has_ood = (mixture.ood_weight > 0.0)[:, None]
-        mean, deviation = profiles.mean, 1.0 / profiles.inverse_deviation
         overall = (totals[kernel.RECENT_ID] + settings.prior) / (totals[kernel.RECENT] + settings.prior)
         return StreamState(
             rows=self.n_streamed_,
@@ -388,9 +379,6 @@ class StreamAware(Wrapper):
             training_share=profiles.share.copy(),
             id_share=self._id_shares(),
             overall_id_share=min(1.0, float(overall) / settings.tolerance),
-            ood_weight=mixture.ood_weight.copy(),
-            ood_mean=mean + np.where(has_ood, mixture.ood_mean, 0.0) * deviation,
-            ood_variance=np.where(has_ood, mixture.ood_variance, 1.0) * deviation**2,
             covariate_shift=reference.covariate_shift(totals),
             trust=reference.trust_in_stream(totals),
         )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from normscale._kernels.kinds import TINY_VARIANCE
+from normscale._kernels import TINY_VARIANCE
 from normscale.detectors.formula import (
     REACH,
     BoundaryFormula,

@@ -14,7 +14,7 @@ from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_l
 from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.partial_fit import Partial, PartialFit, merged
 from normscale.detectors.registry import DEFAULT, as_detector
-from normscale.detectors.simple_steps import Missing, shown_classes
+from normscale.detectors.simple_steps import MissingClasses, classes_in_training
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks.shared_rows import RowSketch
 from normscale.jobs.pieces import Layout, Piece, Skipped
@@ -247,8 +247,8 @@ class _Seen:
         """Classes that no row shows: by labels where there are any, else by predictions."""
         if model._baseline is None or not self.n_rows or not model._needs_fit:
             return
-        shown = shown_classes(model._baseline, self.labels)
-        missing = Missing.of(model._baseline, shown)
+        shown = classes_in_training(model._baseline, self.labels)
+        missing = MissingClasses.of(model._baseline, shown)
         if missing is None:
             return
         by = "labels" if self.labels else "predicted classes"

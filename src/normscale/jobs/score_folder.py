@@ -120,7 +120,7 @@ def _score_missing(
 def _states_merge(detector: Detector) -> bool:
     """Whether pieces can be streamed side by side: two of its streams have a common state."""
     try:
-        detector.merge(detector.start(), detector._blank())
+        detector.merge(detector.start(), detector._empty_state())
     except InvalidInput:
         return False
     return True
@@ -147,7 +147,7 @@ def _piece_state(job: ScoreJob, piece: Piece) -> tuple[dict[str, NDArray[Any]], 
     folder, name = JobFolder(job.output), f"{STATES}/{piece.number:06d}.safetensors"
     if (stored := folder.read(name)) is not None:
         return load(stored), 0
-    state, rows = job.detector._blank(), job.rows(piece)
+    state, rows = job.detector._empty_state(), job.rows(piece)
     try:
         for chunk in rows:
             state = job.detector.step(state, chunk)[1]

@@ -1,8 +1,8 @@
-"""Features or logits are scaled by how much of the features' sum lies in the largest: ASH, SCALE, AdaSCALE, LTS."""
+"""Steps between the features and the last layer: ReAct, VRA, DICE, OptFS, ASH, SCALE, AdaSCALE, LTS."""
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,42 +10,239 @@ from numpy.typing import ArrayLike
 from normscale import _validate
 from normscale._validate import BoolArray, FloatArray
 from normscale.detectors.base import About
+from normscale.detectors.formula import LogitFormula, RectifiedFormula, SumFormula, arrays_of
 from normscale.detectors.partial_fit import Gathered
 from normscale.detectors.registry import register
-from normscale.detectors.row_blocks import blocks_of
-from normscale.detectors.step import DECLARED_HEAD, HeadStep, Score, Step, percentile_of, replaced
+from normscale.detectors.row_blocks import blocks_of, float_blocks
+from normscale.detectors.step import DECLARED_HEAD, HeadStep, PercentileStep, Score, Step, percentile_of, replaced
 from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, LOGITS, PERTURBED_FEATURES, Head, ModelOutputs
 from normscale.state import Numbers
+
+_SCORE = "the detector that scores the new logits; the paper uses Energy"
+_TAIL = 1e-3
+"""Share of the training activations on either side that has no bin."""
+
+
+@register
+class ReAct(PercentileStep):
+    """Rectified activations: logits of ``min(features, limit)``, scored by another detector.
+
+    The limit is a percentile of all training activations together; no OoD data chooses it.
+
+    Examples
+    --------
+    >>> train = ModelOutputs(features=np.arange(10.0).reshape(5, 2), head=(np.eye(2), np.zeros(2)))
+    >>> detector = ReAct("max_logit", percentile=50.0).fit(train)
+    >>> detector.name, detector.limit_, detector.score(np.array([[9.0, 1.0], [2.0, 1.0]])).tolist()
+    ('react+max_logit', 4.5, [-4.5, -2.0])
+    """
+
+    name = "react"
+    about = About(
+        "ReAct",
+        'Sun, Guo & Li 2021: "ReAct: Out-of-distribution Detection With Rectified Activations"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "percentile": "of the training activations, 0 to 100; what lies above is cut off. The paper's is 90",
+        },
+    )
+
+    class Fitted(NamedTuple):
+        head: Annotated[Head, DECLARED_HEAD]
+        limit: float
+
+    fitted_: Fitted
+
+    def __init__(self, score: Score = "energy", percentile: float = 90.0) -> None:
+        self._score_by(score)
+        self.percentile = percentile_of(percentile)
+
+    def _learned(self, head: Head, totals: FloatArray) -> Fitted:
+        return self.Fitted(head, float(np.percentile(totals, self.percentile)))
+
+    def _logits(self, *blocks: FloatArray) -> FloatArray:
+        return self.fitted_.head.logits(np.minimum(blocks[0], self.fitted_.limit))
+
+    def _formula(self) -> RectifiedFormula | None:
+        inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
+        if not isinstance(inner, (LogitFormula, SumFormula)) or arrays_of(inner) != {LOGITS}:
+            return None
+        weight, bias = (part.astype(np.float64) for part in self.fitted_.head)
+        return RectifiedFormula(self.fitted_.limit, weight, bias, inner)
+
+
+@register
+class VRA(PercentileStep):
+    """Variational rectified activations: logits of features between two limits, scored by another detector.
+
+    Features below the lower limit become 0, those above the upper one become it. Both are percentiles of all training
+    activations together:
+
+        f -> 0 where f < lower,    min(f, upper) elsewhere
+
+    The default percentiles are ours to vary: check them against the paper before you compare with its figures.
+    """
+
+    name = "vra"
+    about = About(
+        "VRA",
+        'Xu et al. 2023: "VRA: Variational Rectified Activation for Out-of-distribution Detection"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "lower": "percentile of the training activations; what lies below becomes 0",
+            "upper": "percentile of the training activations; what lies above is cut off",
+        },
+    )
+
+    class Fitted(NamedTuple):
+        head: Annotated[Head, DECLARED_HEAD]
+        lower: float
+        upper: float
+
+        def check(self) -> None:
+            if self.lower > self.upper:
+                raise InvalidInput("lower must not lie above upper.")
+
+    fitted_: Fitted
+
+    def __init__(self, score: Score = "energy", lower: float = 60.0, upper: float = 95.0) -> None:
+        self._score_by(score)
+        self.lower, self.upper = percentile_of(lower), percentile_of(upper)
+        if self.lower >= self.upper:
+            raise InvalidInput(f"lower must be below upper; got {lower!r} and {upper!r}.")
+
+    def _learned(self, head: Head, totals: FloatArray) -> Fitted:
+        return self.Fitted(head, *np.percentile(totals, [self.lower, self.upper]).tolist())
+
+    def _logits(self, *blocks: FloatArray) -> FloatArray:
+        head, lower, upper = self.fitted_
+        return head.logits(np.where(blocks[0] < lower, 0.0, np.minimum(blocks[0], upper)))
+
+
+@register
+class DICE(HeadStep):
+    """Logits by the most contributing weights of the last layer alone, scored by another detector.
+
+    The contribution of a weight is its product with the mean of its feature over the training rows; weights whose
+    contribution is not above a percentile of all contributions become 0:
+
+        logits = (W * [W * mean f > limit]) f + b
+
+    The percentile is the authors' for CIFAR, chosen there on noise; no OoD data chooses it here.
+    """
+
+    name = "dice"
+    about = About(
+        "DICE",
+        'Sun & Li 2022: "DICE: Leveraging Sparsification for Out-of-Distribution Detection"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": _SCORE,
+            "percentile": "of the weights' contributions in training; weights up to it become 0. The authors take 90 "
+            "for CIFAR and 70 for ImageNet",
+        },
+    )
+
+    class Fitted(NamedTuple):
+        head: Annotated[Head, DECLARED_HEAD]
+        sparse_head: Annotated[Head, DECLARED_HEAD]
+
+    fitted_: Fitted
+
+    def __init__(self, score: Score = "energy", percentile: float = 90.0) -> None:
+        self._score_by(score)
+        self.percentile = percentile_of(percentile)
+
+    def _feature_totals(self, rows: ModelOutputs) -> tuple[FloatArray, int]:
+        """The sum of the features, and how many rows it is of."""
+        return sum(block.sum(axis=0) for _, block in float_blocks(rows.features, FEATURES)), len(rows)
+
+    def _learned(self, head: Head, totals: Any) -> Fitted:
+        weight = head.weight.astype(np.float64)
+        contributions = weight * (totals[0] / totals[1])
+        weight[contributions <= np.percentile(contributions, self.percentile)] = 0.0
+        return self.Fitted(head, Head(weight, head.bias.astype(np.float64)))
+
+    def _logits(self, *blocks: FloatArray) -> FloatArray:
+        return self.fitted_.sparse_head.logits(blocks[0])
+
+
+@register
+class OptFS(PercentileStep):
+    """Optimal feature shaping: logits of features times a weight for their size, scored by another detector.
+
+    The range of the training activations, less a thousandth on either side, is cut into bins of equal width. The
+    weight of a bin is the mean over the training rows of what their features in it add to the predicted logit,
+
+        weight_b ~ mean sum_{i: f_i in b} w_ci f_i
+
+    scaled to a mean square of 1 over the bins. Features outside of all bins become 0. Nothing is chosen on OoD data.
+    """
+
+    name = "optfs"
+    about = About(
+        "OptFS",
+        'Zhao et al. 2024: "Towards Optimal Feature-Shaping Methods for Out-of-Distribution Detection"',
+        cost="the last layer, and the score",
+        parameters={
+            "score": "the detector that scores the new logits; the paper takes the new logit of the predicted class",
+            "bins": "how many sizes of features have a weight of their own",
+        },
+    )
+    default_score = "max_logit"
+
+    class Fitted(NamedTuple):
+        head: Annotated[Head, DECLARED_HEAD]
+        low: float
+        """The smallest number with a bin."""
+        width: Annotated[float, Numbers(above=0.0)]
+        """Of a bin."""
+        weights: Annotated[FloatArray, Numbers("bins")]
+
+    fitted_: Fitted
+
+    def __init__(self, score: Score = "max_logit", bins: int = 100) -> None:
+        self._score_by(score)
+        self.bins = _validate.at_least(bins, "bins", 2)
+
+    def _learned(self, head: Head, totals: FloatArray) -> Fitted:
+        low, high = np.quantile(totals, [_TAIL, 1.0 - _TAIL]).tolist()
+        width = (high - low) / self.bins if high > low else 1.0
+        weight, sums = head.weight.astype(np.float64), np.zeros(self.bins + 1)
+        for _, block in float_blocks(totals, FEATURES, head.n_classes, fitting=True):
+            added = weight[head.logits(block).argmax(axis=1)] * block
+            sums += np.bincount(self._bin(block, low, width).ravel(), added.ravel(), self.bins + 1)
+        size = float(np.sqrt(np.square(sums[:-1]).mean()))
+        return self.Fitted(head, low, width, sums[:-1] / size if size > 0.0 else np.ones(self.bins))
+
+    def _bin(self, features: FloatArray, low: float, width: float) -> FloatArray:
+        """The bin of every feature; ``bins`` where it has none."""
+        place = np.floor((features - low) / width)
+        return np.where((place >= 0) & (place < self.bins), place, self.bins).astype(np.intp)
+
+    def _logits(self, *blocks: FloatArray) -> FloatArray:
+        head, low, width, weights = self.fitted_
+        return head.logits(blocks[0] * np.append(weights, 0.0)[self._bin(blocks[0], low, width)])
+
 
 PUBLISHED = {"p": 60.0, "b": 65.0, "s": 90.0}
 """The paper's percentile for each variant of ASH, on ImageNet."""
 _SIZE_TOP, _SHIFT_TOP = 95.0, 99.0
 """Percentiles of a row's features above which AdaSCALE counts their perturbed size, and their shift."""
-_SCORE = "the detector that scores the new logits; the paper uses Energy"
 _LARGEST_EXPONENT = 500.0
 """exp of it times any feature is still finite."""
 
 
 def n_kept(n_features: int, percentile: float) -> int:
-    """How many of a row's features lie above a percentile of them; at least one.
-
-    Examples
-    --------
-    >>> n_kept(512, 90.0), n_kept(4, 99.0)
-    (51, 1)
-    """
+    """How many of a row's features lie above a percentile of them; at least one."""
     return max(1, n_features - round(n_features * percentile / 100.0))
 
 
 def largest(features: FloatArray, k: int) -> BoolArray:
-    """Which numbers of every row are its k largest, the first of equals; (n, d).
-
-    Examples
-    --------
-    >>> largest(np.array([[3.0, 1.0, 2.0, 2.0]]), 2).tolist()
-    [[True, False, True, False]]
-    """
+    """Which numbers of every row are its k largest, the first of equals; (n, d)."""
     n_less = features.shape[1] - k
     limit = np.partition(features, n_less, axis=1)[:, n_less, None]
     chosen: BoolArray = features >= limit
@@ -90,16 +287,8 @@ class ASH(HeadStep):
         b (binarise):  sum f / k
         s (scale):     f * exp(sum f / sum kept f)
 
-    Of equal features the first stay. Nothing is learned but the last layer; the percentiles are the paper's, chosen
-    there on ImageNet, and no OoD data chooses them here. Features are shaped where the authors' code does it, behind
-    the average over space.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(features=np.ones((2, 4)), head=(np.eye(2, 4), np.zeros(2)))
-    >>> detector = ASH("max_logit", variant="b", percentile=50.0).fit(train)
-    >>> detector.name, detector.score(np.array([[4.0, 1.0, 2.0, 1.0]])).tolist()
-    ('ash+max_logit', [-4.0])
+    Of equal features the first stay. Nothing is learned but the last layer; the percentiles are the paper's for
+    ImageNet. Features are shaped behind the average over space, as in the authors' code.
     """
 
     name = "ash"
@@ -141,13 +330,6 @@ class SCALE(HeadStep):
         logits = exp(sum f / sum largest f) * (W f) + b
 
     Nothing is learned but the last layer; the percentile is the paper's, and no OoD data chooses it here.
-
-    Examples
-    --------
-    >>> train = ModelOutputs(features=np.ones((2, 4)), head=(np.eye(2, 4), np.zeros(2)))
-    >>> detector = SCALE("max_logit", percentile=75.0).fit(train)
-    >>> detector.name, detector.score(np.array([[4.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])).round(2).tolist()
-    ('scale+max_logit', [-10.87, -54.6])
     """
 
     name = "scale"
@@ -182,13 +364,6 @@ class AdaSCALE(HeadStep):
     is larger for OoD inputs. The share of validation rows with a larger q leads from ``low`` to ``high``, the
     percentile above which features are the row's largest. Negative features count as 0 in both sums. The authors choose
     ``low`` and ``high`` on OoD data; these are their defaults.
-
-    Examples
-    --------
-    >>> rows = np.abs(np.random.default_rng(0).normal(size=(50, 8)))
-    >>> outputs = ModelOutputs(features=rows, perturbed_features=rows + 0.1, head=(np.eye(3, 8), np.zeros(3)))
-    >>> AdaSCALE().fit(outputs).score(outputs[:2]).shape
-    (2,)
     """
 
     name = "adascale"
@@ -223,11 +398,11 @@ class AdaSCALE(HeadStep):
             raise InvalidInput(f"low must not lie above high; got {low!r} and {high!r}.")
         self.shift_weight = _validate.positive(shift_weight, "shift_weight")
 
-    def _told_features(self, rows: ModelOutputs) -> Gathered:
+    def _feature_totals(self, rows: ModelOutputs) -> Gathered:
         return Gathered([self._shift(*own) for _, *own in blocks_of(rows, self.own_reads, fitting=True)])
 
-    def _learned(self, head: Head, told: Gathered) -> Fitted:
-        return self.Fitted(head, np.sort(np.concatenate(told.parts)))
+    def _learned(self, head: Head, totals: Gathered) -> Fitted:
+        return self.Fitted(head, np.sort(np.concatenate(totals.parts)))
 
     def _shift(self, features: FloatArray, moved: FloatArray) -> FloatArray:
         """The q of every row."""
@@ -254,14 +429,8 @@ class LTS(Step):
 
         logits = (sum f / sum largest f)^2 * z
 
-    It needs neither training rows nor the last layer. Features are meant to be positive, as behind a ReLU; a negative
-    sum counts as 0. The percentile was not checked against the authors' code.
-
-    Examples
-    --------
-    >>> rows = ModelOutputs([[2.0, 0.0], [2.0, 0.0]], features=[[4.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    >>> LTS("max_logit").score(rows).tolist()
-    [-2.0, -32.0]
+    It needs no training rows and no last layer. A negative sum counts as 0. The percentile was not checked against the
+    authors' code.
     """
 
     name = "lts"
