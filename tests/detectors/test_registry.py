@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from our_detectors import OUR_DETECTORS
 
 VARIANTS: dict[str, Callable[[], ns.Detector]] = {
     **{name: (lambda name=name: ns.make_detector(name)) for name in OUR_DETECTORS},  # type: ignore[misc]
+    "weiper": lambda: ns.WeiPer(repeats=10),
     "norm_scaling max_logit": lambda: ns.NormScaling(score="max_logit"),
     "norm_scaling multi_threshold": lambda: ns.NormScaling(score=ns.MultiThreshold(keep=0.9)),
     "norm_scaling robust": lambda: ns.make_detector("norm_scaling+robust_norm_scaling"),
@@ -36,15 +38,13 @@ VARIANTS: dict[str, Callable[[], ns.Detector]] = {
 
 
 @pytest.mark.parametrize(  # tests/kernels compares numba's kernels and numpy's at every width
-    ("kernels", "n_classes"), [("numba", 2), ("numba", 5), ("numba", 60), ("numpy", 5)], indirect=["kernels"]
+    ("kernels", "n_classes"), [("numba", 2), ("numba", 20), ("numpy", 5)], indirect=["kernels"]
 )
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_conformance(kernels: _kernels.Backend, variant: str, n_classes: int) -> None:
-    if (variant, n_classes) == ("openmax", 60):
-        pytest.skip("the suite has seven training rows for each of 60 classes: too few to have tails")
     checks = sorted(CHECKS)
-    if (variant, n_classes) == ("dart", 60):
-        checks.remove("scores_ood_higher")  # two prototypes for 60 classes say little before a stream moves them
+    if variant in ("dart", "openmax") and n_classes == 20:
+        checks.remove("scores_ood_higher")  # two prototypes for 20 classes, tails of twenty rows: they say little
     assert check_detector(VARIANTS[variant], n_classes=n_classes, checks=checks) == checks
 
 
@@ -186,9 +186,10 @@ def test_the_suite_raises_also_without_asserts() -> None:
         "    name = 'upside'\n"
         "    def _score(self, outputs, threads):\n"
         "        return -super()._score(outputs, threads)\n"
-        "check_detector(Upside)\n"
+        "check_detector(Upside, checks=['scores_ood_higher'])\n"
     )
-    result = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
+    quick = {**os.environ, "NORMSCALE_KERNELS": "numpy"}
+    result = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, env=quick, timeout=600)
     assert result.returncode != 0
     assert "BrokenPromise: upside scores ood higher: no" in result.stderr
 

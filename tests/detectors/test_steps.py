@@ -122,7 +122,7 @@ def test_rows_from_several_threads_are_all_counted() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert detector.n_streamed_ == 4 * 250 * 200
 
 
@@ -187,5 +187,5 @@ def test_scores_while_another_thread_streams_are_of_one_moment() -> None:
     thread.start()
     found = {float(detector.score(row)[0]) for _ in range(3000)}
     stop.set()
-    thread.join()
+    thread.join(60)
     assert found <= possible

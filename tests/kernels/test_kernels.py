@@ -248,4 +248,4 @@ np.testing.assert_allclose(first[1].m2, then[1].m2, rtol=1e-12)
 assert _kernels.load_in_background() is None
 """
     environment = {key: value for key, value in os.environ.items() if key != "NORMSCALE_KERNELS"}
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=environment)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=environment, timeout=600)
