@@ -180,7 +180,7 @@ def test_a_single_row_of_any_dtype_streams(kernels: _kernels.Backend, train: Any
 
 
 def test_another_score_never_holds_the_scaled_logits_of_all_rows() -> None:
-    rows = np.random.default_rng(0).normal(size=(16_000, 50))
+    rows = np.random.default_rng(0).normal(size=(30_000, 50))
     detector = ns.make_detector("norm_scaling+entropy").fit(rows)
     for use in (detector.stream, detector.score):
         use(rows[:10])
