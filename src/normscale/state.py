@@ -84,17 +84,13 @@ def unpack_state(data: bytes, kind: Kind = DETECTOR) -> tuple[dict[str, Any], di
 
 def load_header(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> dict[str, Any]:
     """Read the header alone; the arrays stay on disk."""
-    return _load(path, kind, with_arrays=False)[0]
+    return load_state(path, kind, with_arrays=False)[0]
 
 
-def load_state(path: str | os.PathLike[str], kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read back what :func:`save_state` wrote; a damaged, foreign or newer file is a :class:`FileFormatError`."""
-    return _load(path, kind, with_arrays=True)
-
-
-def _load(
-    path: str | os.PathLike[str], kind: Kind, *, with_arrays: bool
+def load_state(
+    path: str | os.PathLike[str], kind: Kind = DETECTOR, *, with_arrays: bool = True
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read back what :func:`save_state` wrote; a damaged, foreign or newer file is a :class:`FileFormatError`."""
     from safetensors import SafetensorError, safe_open
 
     name = os.fspath(path)

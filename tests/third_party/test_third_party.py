@@ -119,22 +119,10 @@ def test_a_pipe_and_a_server(environment: dict[str, str], files: dict[str, Path]
 
 def test_a_benchmark_and_its_report(environment: dict[str, str], tmp_path: Path) -> None:
     need("torch", "PIL", "matplotlib")
-    small = [
-        "--seeds",
-        "1",
-        "--epochs",
-        "1",
-        "--width",
-        "4",
-        "--ood",
-        "uniform",
-        "--ood",
-        "fashion",
-        "--no-stress",
-        "--no-report",
-    ]
+    size, chosen = ["--seeds", "1", "--epochs", "1", "--width", "4"], ["--ood", "uniform", "--ood", "fashion"]
     methods = [item for name in (*THEIRS, "energy", "react+energy") for item in ("-m", name)]
-    command(environment, "bench", "--preset", "digits", "-o", str(tmp_path), *small, *methods)
+    without = ["--no-stress", "--no-report"]
+    command(environment, "bench", "--preset", "digits", "-o", str(tmp_path), *size, *chosen, *without, *methods)
     results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     aurocs = {row["method"] for row in results if row["metric"] == "auroc"}
     assert aurocs == {*THEIRS, "energy", "react+energy"}

@@ -14,7 +14,7 @@ import numpy as np
 from normscale._kernels import mixture as mix
 from normscale._kernels.compiled import first_largest, row_mean
 from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings, RowGroups
-from normscale._kernels.mixture_reference import id_share
+from normscale._kernels.mixture_reference import covariate_shift, id_share, trust_in_stream
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
 Array = Any
@@ -38,20 +38,8 @@ def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count:
 
 
 _id_share = compiled({**EXACT, **INLINE})(id_share)
-
-
-@compiled({**EXACT, **INLINE})
-def _trust_in_stream(totals: Array) -> float:
-    """w: how much what the stream taught counts."""
-    id_count = totals[mix.LONG_ID] + mix.FEW
-    enough = mix.HARDLY_ANY * totals[mix.LONG] + mix.FEW
-    if totals[mix.LONG_TOP] + mix.FEW >= (1.0 - mix.TRUSTED) * id_count and id_count >= enough:
-        return 1.0  # nearly always, and without a division
-    intact = min(1.0, (totals[mix.LONG_TOP] + mix.FEW) / id_count)
-    present = min(1.0, id_count / enough)
-    slope = 1.0 / (mix.DISTRUSTED - mix.TRUSTED)
-    trust: float = min(1.0, max(0.0, (mix.DISTRUSTED - 1.0 + intact * present) * slope))
-    return trust
+_covariate_shift = compiled({**EXACT, **INLINE})(covariate_shift)
+_trust_in_stream = compiled({**EXACT, **INLINE})(trust_in_stream)
 
 
 @compiled({**REDUCE, **INLINE})
@@ -152,7 +140,9 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
         learned = evidence
         if share < 1.0:
             learned -= np.log(share)
-        out[i] = _trust_in_stream(totals) * learned - confidence[i] + 0.0 * shift  # NaN where the row is not finite
+        out[i] = (
+            _trust_in_stream(_covariate_shift(totals)) * learned - confidence[i] + 0.0 * shift
+        )  # NaN where the row is not finite
 
         lead = alike - evidence
         grown = exp_nonpositive(-abs(lead))
@@ -184,7 +174,7 @@ def stream_groups(
 def score(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: Array) -> None:
     """Score rows with the state as it is into ``out`` (b,)."""
     n, n_logits = rows.logits.shape
-    trust = _trust_in_stream(state.totals)
+    trust = _trust_in_stream(_covariate_shift(state.totals))
     x = np.empty(profiles.mean.shape[1])
     log_shares = np.empty(n_logits)
     for c in range(n_logits):

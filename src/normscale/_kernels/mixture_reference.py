@@ -87,9 +87,9 @@ def covariate_shift(totals: FloatArray) -> float:
     return 1.0 - intact * present
 
 
-def trust_in_stream(totals: FloatArray) -> float:
+def trust_in_stream(shift: float) -> float:
     """w: 1 below the first bound of the covariate shift, 0 above the second, and a line between."""
-    return min(1.0, max(0.0, (mix.DISTRUSTED - covariate_shift(totals)) / (mix.DISTRUSTED - mix.TRUSTED)))
+    return min(1.0, max(0.0, (mix.DISTRUSTED - shift) / (mix.DISTRUSTED - mix.TRUSTED)))
 
 
 def coordinates(logits: NDArray[Any]) -> FloatArray:
@@ -147,7 +147,7 @@ def stream(
             share = id_share(c, profiles, settings, state)
             x = in_deviations(places[i], c, profiles)
             evidence = float(position(x[None], c, settings, state)[0])
-            out[i] = trust_in_stream(totals) * (evidence - math.log(share)) - confidence
+            out[i] = trust_in_stream(covariate_shift(totals)) * (evidence - math.log(share)) - confidence
 
             odds = share / (1.0 - share + mix.LEAST_OOD) * math.exp(min(max(t - evidence, -600.0), 600.0))
             responsibility = 1.0 / (1.0 + odds)
@@ -174,7 +174,7 @@ def score(
 ) -> None:
     """Score rows with the state as it is into ``out`` (b,)."""
     predicted = rows.logits.argmax(axis=1)
-    trust = trust_in_stream(state.totals)
+    trust = trust_in_stream(covariate_shift(state.totals))
     with np.errstate(all="ignore"):
         for c, members in members_of_each(predicted):
             x = in_deviations(coordinates(rows.logits[members]), c, profiles)

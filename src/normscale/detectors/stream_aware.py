@@ -336,7 +336,7 @@ class StreamAware(Wrapper):
             return None
         mixture, settings = self._current(), self._mixture_settings
         scale, profiles = self.fitted_.scale, self.fitted_.profiles
-        trusted, spread = reference.trust_in_stream(mixture.totals), scale.spread
+        trusted, spread = reference.trust_in_stream(reference.covariate_shift(mixture.totals)), scale.spread
         position = None
         if mixture.ood_weight.any():
             trust = mixture.ood_weight / (mixture.ood_weight + settings.prior)
@@ -380,5 +380,5 @@ class StreamAware(Wrapper):
             id_share=self._id_shares(),
             overall_id_share=min(1.0, float(overall) / settings.tolerance),
             covariate_shift=reference.covariate_shift(totals),
-            trust=reference.trust_in_stream(totals),
+            trust=reference.trust_in_stream(reference.covariate_shift(totals)),
         )
