@@ -146,11 +146,18 @@ def tutorial() -> dict[str, Figure]:
     found = {}
     for example in doctest.DocTestParser().get_examples(page):
         exec(compile(example.source, "tutorial.md", "single"), left)
-    for name, known, strange in (
-        ("tutorial-digits", "digits 0 to 7, held out", "digits 8 and 9"),
-        ("tutorial-text", "sport, weather, cooking", "computers"),
+    of_text = left["reader"].decision_function
+    for name, detector, inputs, known, strange in (
+        (
+            "tutorial-digits",
+            left["network_detector"],
+            (left["test"], left["unseen"]),
+            "digits 0 to 7",
+            "digits 8 and 9",
+        ),
+        ("tutorial-text", left["detector"], map(of_text, (left["new"], left["other"])), "known topics", "computers"),
     ):
-        detector, inside, outside = left["scores"][name]
+        inside, outside = map(detector.score, inputs)
         figure, axes = plt.subplots(figsize=(7.5, 3.2), layout="constrained")
         bins = np.linspace(*np.quantile(np.concatenate([inside, outside]), [0.0, 0.995]), 45)
         axes.hist(inside, bins, color=COLOURS[0], alpha=0.7, label=known)
