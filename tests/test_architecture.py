@@ -90,8 +90,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.paper",
         "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
-        "guard.server",
-        "jobs", "metrics", "outputs", "rows",
+        "guard.server", "jobs", "metrics", "outputs", "rows", "sample",
     },
     "__main__": {"cli"},
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -161,31 +162,11 @@ def test_doctor_finds_nothing_wrong_here() -> None:
     assert "compiled kernels were not checked: NORMSCALE_KERNELS=numpy" in result.stdout
 
 
-def test_doctor_notices_wrong_kernels() -> None:
-    need("numba")
-    code = (
-        "from normscale._kernels import reference\n"
-        "true = reference.stream_scores\n"
-        "def wrong(*a):\n    done = true(*a)\n    a[-1][:] += 1e-6\n    return done\n"
-        "from normscale import _kernels\n"
-        "import types\n"
-        "fake = types.ModuleType('fake'); fake.stream_scores = wrong; fake.frozen_scores = reference.frozen_scores\n"
-        "fake.absorb, fake.stream_row = reference.absorb, reference.stream_row\n"
-        "fake.predicted, fake.less_row_means = reference.predicted, reference.less_row_means\n"
-        "_kernels._kernels = fake\n"
-        "from normscale.cli import app; app(['doctor'])"
-    )
-    result = python(code)
-    assert result.returncode == 1
-    assert "FAIL" in result.stdout
-    assert "please report" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     (
         (("fit", "nowhere.npz", "-o", "g.safetensors"), 1, "no such file: nowhere.npz"),
-        (("fit", "sample:train", "-o", "g.pkl"), 1, "a detector file ends in .safetensors; got 'g.pkl'"),
+        (("fit", "sample:train", "-o", "g.pkl"), 1, "must end in .safetensors; got 'g.pkl'"),
         (("fit", "sample:train", "-o", "no/such/folder/g.safetensors"), 1, "no/such/folder"),
         (("fit", "sample:tarin", "-o", "g.safetensors"), 1, "it has sample:train"),
         (("fit", "sample:train", "-o", "g.safetensors", "-d", "energi"), 1, "Did you mean 'energy'?"),
@@ -219,7 +200,7 @@ def test_mistakes_are_answered_with_a_sentence(
 def test_every_command_has_help_with_an_example(command: str) -> None:
     result = normscale(command, "--help")
     assert result.returncode == 0
-    assert f"normscale {command}" in " ".join(result.stdout.split("Example:")[1].split())
+    assert f"normscale {command}" in " ".join(re.split("Examples?:", result.stdout)[1].split())
 
 
 def test_version() -> None:

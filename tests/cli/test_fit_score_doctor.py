@@ -48,7 +48,7 @@ def test_saving_needs_a_stream(tmp_path: Path) -> None:
     assert "Energy(temperature=1.0) has none" in refused.stderr
     refused = run("score", path, "sample:test", "--stream", "--save", tmp_path / "copy.npz")
     assert refused.returncode == 1
-    assert "ends in .safetensors" in refused.stderr
+    assert "must end in .safetensors" in refused.stderr
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["detector.safetensors", "still.safetensors"]
 
 
@@ -161,18 +161,14 @@ def test_doctor_looks_at_every_kernel() -> None:
     result = doctor("")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "ok   compiled kernels equal numpy's" in result.stdout
-    assert "ok   compiled mixture kernels equal numpy's" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("module", "function", "sentence"),
     (
-        ("mixture_compiled", "stream", "compiled mixture kernels"),
-        ("mixture_compiled", "score", "compiled mixture kernels"),
-        ("compiled", "stream_scores", "compiled kernels"),
+        ("mixture_compiled", "stream", "compiled kernels"),
         ("compiled", "frozen_scores", "compiled kernels"),
         ("reference", "stream_scores", "numpy kernels"),
-        ("reference", "frozen_scores", "numpy kernels"),
     ),
 )
 def test_doctor_notices_a_kernel_that_is_wrong(module: str, function: str, sentence: str) -> None:

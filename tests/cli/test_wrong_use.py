@@ -12,8 +12,7 @@ from typer.testing import CliRunner, Result
 
 import normscale as ns
 from guard.server.models import linear_model
-from normscale.cli import COMMANDS, app
-from normscale.cli._sentences import as_options
+from normscale.cli import COMMANDS, app, as_options
 
 SAMPLE = ns.load_sample()
 LABELS: Any = SAMPLE.train.labels
@@ -344,8 +343,8 @@ def test_a_table_in_the_place_of_a_detector_and_the_other_way_round(tmp_path: Pa
     table = tmp_path / "train.npz"
     np.savez(table, logits=SAMPLE.train.logits)
     text = said(run("score", table, table))
-    assert f"'{table}' is a table, and a detector is expected here" in text
-    assert "normscale score DETECTOR TABLE" in text
+    assert f"'{table}' is a table of outputs, and a detector is expected here" in text
+    assert "`normscale fit` saved" in text
     text = said(run("score", fitted, fitted))
     assert f"{fitted} is a detector (" in text
     assert "and a table of outputs is expected here" in text
@@ -369,3 +368,21 @@ def test_advice_is_in_the_words_of_the_command_line(tmp_path: Path) -> None:
         assert "needs" in text
         assert "ModelOutputs" not in text
         assert "give a table with" in text
+
+
+@pytest.mark.parametrize("table", ["sample:test", "table.csv", "folder", "not_there.npz"])
+def test_detector_and_table_in_the_wrong_order(tmp_path: Path, fitted: Path, table: str) -> None:
+    (tmp_path / "folder").mkdir()
+    csv(tmp_path / "table.csv", SAMPLE.test)
+    place = table if table.startswith("sample:") else tmp_path / table
+    result = run("score", place, fitted)
+    assert result.exit_code == 1
+    assert f"The two look swapped; try: normscale score {fitted} {place}" in said(result)
+
+
+@pytest.mark.parametrize("command", [("score",), ("watch",), ("eval", "--id", "sample:test", "--ood", "x", "--saved")])
+def test_a_table_in_the_place_of_a_detector(command: tuple[str, ...]) -> None:
+    result = run(*command, "sample:test")
+    assert result.exit_code == 1
+    assert "'sample:test' is a table of outputs, and a detector is expected here" in said(result)
+    assert "-o sample:test" not in said(result)

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from normscale.errors import NumericalWarning
-from normscale.input_checks.logits import (
-    Squashed,
+from normscale.input_checks import (
+    ProbabilityForm,
+    RowSketch,
+    detect_probabilities,
     log_of_probabilities,
     odd_column,
-    percentages,
     permuted_labels,
-    squashed,
 )
-from normscale.input_checks.shared_rows import RowSketch
 from normscale.rows.columns import class_order, in_class_order
 
 
@@ -28,47 +27,50 @@ def softmax(logits: Any) -> Any:
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def kind_of(rows: Any) -> Squashed | None:
-    found = squashed(rows)
-    return None if found is None else found.kind
+def form_of(rows: Any) -> ProbabilityForm | None:
+    found = detect_probabilities(rows)
+    return None if found is None else found.form
 
 
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(2, 40), st.sampled_from([0.5, 3.0, 20.0, 200.0]))
 def test_a_softmax_is_noticed_and_logits_are_not(seed: int, n: int, classes: int, scale: float) -> None:
     logits = scale * np.random.default_rng(seed).normal(size=(n, classes))
     for dtype in (np.float32, np.float64):
-        assert kind_of(softmax(logits).astype(dtype)) is Squashed.PROBABILITIES
+        assert form_of(softmax(logits).astype(dtype)) is ProbabilityForm.PROBABILITIES
     if n >= 3:
-        assert kind_of(softmax(logits).astype(np.float16)) is Squashed.PROBABILITIES
-        assert kind_of(np.round(softmax(logits), 3)) is Squashed.PROBABILITIES
+        assert form_of(softmax(logits).astype(np.float16)) is ProbabilityForm.PROBABILITIES
+        assert form_of(np.round(softmax(logits), 3)) is ProbabilityForm.PROBABILITIES
     with np.errstate(divide="ignore"):
-        assert kind_of(np.log(softmax(logits))) is Squashed.LOG_PROBABILITIES
+        assert form_of(np.log(softmax(logits))) is ProbabilityForm.LOG_PROBABILITIES
     if n >= 20:
-        assert kind_of(logits) is None
+        assert form_of(logits) is None
 
 
 def test_what_is_nearly_a_softmax() -> None:
     rng = np.random.default_rng(0)
-    assert kind_of(1 / (1 + np.exp(-rng.normal(size=(30, 5))))) is Squashed.SIGMOIDS
-    assert kind_of(1 / (1 + np.exp(-rng.normal(size=(5, 5))))) is None  # too few to be sure
-    assert kind_of(np.array([[0.4, 0.605], [0.3, 0.695]])) is None
-    assert kind_of(np.empty((0, 3))) is None
+    assert form_of(1 / (1 + np.exp(-rng.normal(size=(30, 5))))) is ProbabilityForm.SIGMOIDS
+    assert form_of(1 / (1 + np.exp(-rng.normal(size=(5, 5))))) is None  # too few to be sure
+    assert form_of(np.array([[0.4, 0.605], [0.3, 0.695]])) is None
+    assert form_of(np.empty((0, 3))) is None
     rows = softmax(rng.normal(size=(50, 4)))
     rows[7] = np.nan
-    assert kind_of(rows) is Squashed.PROBABILITIES
-    assert kind_of(np.full((3, 2), np.nan)) is None
+    assert form_of(rows) is ProbabilityForm.PROBABILITIES
+    assert form_of(np.full((3, 2), np.nan)) is None
 
 
 def test_percentages() -> None:
+    def is_percentages(values: Any) -> bool:
+        return form_of(values) is ProbabilityForm.PERCENTAGES
+
     rng = np.random.default_rng(0)
     rows = 100.0 * softmax(3.0 * rng.normal(size=(40, 6)))
-    assert percentages(rows)
-    assert percentages(np.round(rows, 1))
-    assert percentages(np.round(rows).astype(np.int64)[:, :2] * 0 + 50)
-    assert not percentages(rows / 100.0)
-    assert not percentages(rows - 1.0)
-    assert not percentages(rng.uniform(0.0, 30.0, (40, 6)))
-    assert not percentages(np.empty((0, 3)))
+    assert is_percentages(rows)
+    assert is_percentages(np.round(rows, 1))
+    assert is_percentages(np.round(rows).astype(np.int64)[:, :2] * 0 + 50)
+    assert not is_percentages(rows / 100.0)
+    assert not is_percentages(rows - 1.0)
+    assert not is_percentages(rng.uniform(0.0, 30.0, (40, 6)))
+    assert not is_percentages(np.empty((0, 3)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

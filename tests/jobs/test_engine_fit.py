@@ -229,7 +229,7 @@ def test_progress_tells_rows_and_time_left(tmp_path: Path, local: Engine) -> Non
     jobs.fit(tmp_path / "in", "norm_scaling", engine=local, piece_rows=100, tick=seen.append)
     assert [progress.pieces for progress in seen] == list(range(1, 13))
     assert seen[-1].rows == 1151
-    assert seen[-1].done_bytes == seen[-1].n_bytes
+    assert seen[-1].share == 1.0
     assert seen[0].n_pieces == 12
     assert seen[0].rows_per_second > 0
 

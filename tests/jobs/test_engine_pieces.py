@@ -13,9 +13,8 @@ import pytest
 
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
-from normscale.jobs.pieces import Layout, Piece
 from normscale.jobs.running import PIECE_ROWS, merged_in_order
-from normscale.jobs.sources import RowSource
+from normscale.jobs.sources import Layout, Piece, RowSource
 from normscale.rows import find_files
 
 

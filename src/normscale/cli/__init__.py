@@ -16,7 +16,6 @@ from typer.main import get_command as built
 
 from normscale._kernels import announce_compilation
 from normscale._version import __version__
-from normscale.cli._sentences import as_options
 from normscale.detectors.registry import add_plugins
 from normscale.errors import NormscaleError, NumericalWarning
 
@@ -54,6 +53,49 @@ PANELS = {
 """Headings of the help, and the options below them in every command that has several of these."""
 
 
+_ARGUMENT = re.compile(r"\b([a-z]+(?:_[a-z]+)*)=(True|'[^']*'|\"[^\"]*\")")
+_ADVICE = (
+    (r"\bpass ModelOutputs\(\.\.\., head=\(weight, bias\)\)", "give a table with head_weight and head_bias"),
+    (r"\bpass ModelOutputs\((?:\.\.\., |logits, )?(\w+)=\.\.\.\)", r"give a table with \1"),
+    (r"\bPass ModelOutputs\((\w+)=\.\.\.\)", r"Give a table with \1"),
+    (r"call set_threshold\(.*?\) first, or set threshold_ = Threshold\(value\)", "fit it with --threshold-on TABLE"),
+    (r"call fit\(outputs\) or load_detector\(path\) first", "`normscale fit` makes one that is"),
+    (r"\bns\.list_detectors\(\) names", "`normscale detectors` lists"),
+    (r" normscale\.extraction\.extract does so by itself\.", ""),
+)
+"""Advice that the library writes for Python, and the words of the command line."""
+
+
+def say(text: str) -> None:
+    """Print a line on standard error."""
+    typer.echo(text, err=True)
+
+
+def example_lines(*commands: str) -> str:
+    """Commands as the end of a help page, a line each."""
+    return "\n\n".join(["Examples:" if len(commands) > 1 else "Example:", *(f"[bold]{one}[/bold]" for one in commands)])
+
+
+def as_options(sentence: str) -> str:
+    """Advice that is written for Python, as one types it on the command line.
+
+    Examples
+    --------
+    >>> as_options('Drop the row or pass on_invalid="skip".')
+    'Drop the row or pass --on-invalid skip.'
+    >>> as_options("knn reads features; got outputs with logits. Pass ModelOutputs(features=...).")
+    'knn reads features; got outputs with logits. Give a table with features.'
+    """
+    for python, words in _ADVICE:
+        sentence = re.sub(python, words, sentence)
+    return _ARGUMENT.sub(_option, sentence)
+
+
+def _option(found: re.Match[str]) -> str:
+    value = "" if found[2] == "True" else f" {found[2][1:-1]}"
+    return f"--{found[1].replace('_', '-')}{value}"
+
+
 class LazyGroup(TyperGroup):
     """Builds a command on its first use."""
 
@@ -85,7 +127,7 @@ def _build(name: str) -> Any:
         command = built(found)
     else:
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        alone.command(name, epilog=module.EXAMPLE)(found)
+        alone.command(name, epilog=example_lines(*module.EXAMPLES))(found)
         command = built(alone)
     for each in (command, *getattr(command, "commands", {}).values()):
         _tidy(each.params)
@@ -94,45 +136,59 @@ def _build(name: str) -> Any:
 
 
 def _tidy(parameters: list[Any]) -> None:
-    """Put options below headings where there are many, and show types as a reader needs them."""
+    """Put options below headings where there are many; show types and defaults within one line."""
     names = {parameter.name for parameter in parameters}
     panels = {panel: names & set(options.split()) for panel, options in PANELS.items()}
     for parameter in parameters:
         if len(parameters) > 8 and parameter.param_type_name == "option":
             panel = next((one for one, own in panels.items() if parameter.name in own and len(own) > 1), None)
             parameter.rich_help_panel = parameter.rich_help_panel or panel
+        if parameter.show_default and not parameter.required and (default := _default(parameter)):
+            parameter.help = f"{parameter.help} ({default})"
+        parameter.show_default = False
         if hasattr(parameter, "display_type"):  # other versions of typer name types otherwise
             parameter.display_type = _plain_type(parameter.display_type)
 
 
+def _default(parameter: Any) -> str:
+    """The default as it is typed; nothing where there is none."""
+    value = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    if isinstance(value, bool):
+        names = parameter.opts if value else parameter.secondary_opts
+        return names[0].removeprefix("--") if parameter.secondary_opts else ""
+    return "" if value in (None, (), []) else str(value)
+
+
 def _plain_type(display_type: Callable[..., object]) -> Callable[..., str]:
     """Show ``<str>...`` for what may be repeated, and neither bounds nor the type of a flag."""
-    tidy = ((r"<list\[(.*)\]>", r"<\1>..."), (r"<(int|float) range>.*", r"<\1>"), ("<bool>", ""))
+    patterns = ((r"<list\[(.*)\]>", r"<\1>..."), (r"<(int|float)( range)?>.*", r"<\1>"), ("<bool>", ""))
 
-    def shown(*words: Any, **options: Any) -> str:
+    def plain_type(*words: Any, **options: Any) -> str:
         text = str(display_type(*words, **options))
-        for pattern, plain in tidy:
+        for pattern, plain in patterns:
             text = re.sub(pattern, plain, text)
         return text
 
-    return shown
+    return plain_type
 
 
 app = typer.Typer(
     name="normscale",
     cls=LazyGroup,
     help="Tell, for every answer of a classifier, whether the input was one it was trained for.",
-    epilog="Tables of logits: .npz .npy .safetensors .parquet .csv .tsv .jsonl (text also .gz), - for a pipe, or "
-    "sample:NAME for the embedded sample. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.",
+    epilog="Tables: .npz .npy .safetensors .parquet .csv .tsv .jsonl (text also .gz), - for a pipe, or sample:NAME.\n\n"
+    "Defaults stand in parentheses. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.\n\n"
+    + example_lines("normscale fit sample:train -o detector.safetensors --threshold-on sample:validation"),
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(given: bool) -> None:
+    if given:
         typer.echo(f"normscale {__version__}")
         raise typer.Exit
 
@@ -140,9 +196,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
-    plugin: list[str] | None = typer.Option(  # noqa: B008
-        None, metavar="FILE.py", help="A Python file that registers detectors of your own; may be repeated."
-    ),
+    plugin: list[str] | None = typer.Option(None, metavar="FILE.py", help="Registers your own detectors."),  # noqa: B008
 ) -> None:
     """Take the options that come before a command."""
     if plugin:
@@ -159,22 +213,18 @@ def _say_warning(
 ) -> None:
     """Print a warning of ours as a sentence, without the line of code it came from."""
     text = warnings.formatwarning(message, category, filename, lineno, line)
-    typer.echo(
-        f"normscale: note: {as_options(str(message))}" if issubclass(category, NumericalWarning) else text, err=True
-    )
+    say(f"normscale: note: {as_options(str(message))}" if issubclass(category, NumericalWarning) else text)
 
 
 def main() -> None:
     """Run the command line; an error of ours becomes one sentence and exit code 1."""
     warnings.showwarning = _say_warning
-    announce_compilation(
-        lambda: typer.echo("compiling for this machine; this takes up to a minute, once ...", err=True)
-    )
+    announce_compilation(lambda: say("compiling for this machine; this takes up to a minute, once ..."))
     try:
         app(prog_name="normscale")
     except NormscaleError as error:
-        typer.echo(f"normscale: {as_options(str(error))}", err=True)
+        say(f"normscale: {as_options(str(error))}")
         sys.exit(1)
     except OSError as error:
-        typer.echo(f"normscale: {error.strerror or error}: {error.filename or ''}".rstrip(": "), err=True)
+        say(f"normscale: {error.strerror or error}: {error.filename or ''}".rstrip(": "))
         sys.exit(1)

@@ -1,22 +1,32 @@
-"""Options that several commands have, and what they print alike: notes, progress, rows that were skipped."""
+"""Options that several commands share, each declared once; notes, progress and tables that are printed alike."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from normscale import jobs
 from normscale._progress import bar
-from normscale.cli._sentences import as_options
+from normscale.cli import as_options, say
 from normscale.detectors.choosing import AUTO
 from normscale.detectors.registry import list_detectors
+from normscale.errors import InvalidInput
+from normscale.rows import check_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 _LISTED_FILES, _LISTED_ROWS = 20, 5
+_WIDE = 110
+"""Columns of tables that nobody sees in a terminal."""
+_Command = TypeVar("_Command", bound=Callable[..., None])
 
 
 class EngineName(StrEnum):
@@ -34,6 +44,14 @@ class OnInvalid(StrEnum):
     SKIP = "skip"
 
 
+class Format(StrEnum):
+    """How results are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+
+
 def complete_detector(incomplete: str) -> list[str]:
     """Names of detectors that begin as typed; behind a ``+`` those that may score."""
     before, plus, last = incomplete.rpartition("+")
@@ -41,51 +59,105 @@ def complete_detector(incomplete: str) -> list[str]:
     return [f"{before}{plus}{name}" for name in names if name.startswith(last)]
 
 
-DETECTOR_HELP = "knn, knn:k=20 or STEP+SCORE; `normscale detectors` lists all."
-EngineOption = Annotated[
-    EngineName | None,
-    typer.Option(
-        "--engine",
-        help="This process, processes or Ray.",
-        show_default="by the number of pieces",
-    ),
-]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="How many tasks at the same time.")]
-AddressOption = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Of the Ray cluster.", show_default="one is started here")
-]
-PieceRowsOption = Annotated[int | None, typer.Option(min=1, help="Rows of a piece.")]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Bound on rows in one place, such as 8GiB.",
-        show_default="half of the free",
-    ),
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print pieces, bytes and memory per worker, and stop.")]
+def detector_option(default: str | None = None) -> Any:
+    """``--detector``, with what is taken where it is not given."""
+    return typer.Option(
+        "--detector",
+        "-d",
+        metavar="DETECTOR",
+        autocompletion=complete_detector,
+        help="As knn, knn:k=20 or react+energy.",
+        show_default=default or False,
+    )
+
+
+NO_TABLES: list[str] = []
+IdOption = Annotated[list[str], typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs.")]
+OodOption = Annotated[list[str], typer.Option("--ood", metavar="[NAME=]TABLE", help="Outputs on OoD inputs.")]
+TrainOption = Annotated[list[str], typer.Option("--train", metavar="TABLE", help="Outputs on the training set.")]
+DetectorsOption = Annotated[list[str] | None, detector_option("all")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Of the order of shuffled streams.")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")]
 ProbabilitiesOption = Annotated[
-    bool,
-    typer.Option("--probabilities", help="The logits are probabilities: take their logarithm."),
+    bool, typer.Option("--probabilities", help="The logits are probabilities: take their logarithm.")
 ]
-OnInvalidOption = Annotated[OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or leave it out.")]
-OodOption = Annotated[
-    list[str],
-    typer.Option(
-        "--ood",
-        metavar="[NAME=]TABLE",
-        help="Outputs on OoD inputs: a file, folder or glob; repeatable.",
+OnInvalidOption = Annotated[OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or skip it.")]
+MemoryOption = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Most memory for rows, as 8GiB.", show_default="half of the free")
+]
+EngineOption = Annotated[
+    EngineName | None, typer.Option(help="Here, on processes or on Ray.", show_default="by the size")
+]
+WorkersOption = Annotated[int | None, typer.Option(min=1, help="Tasks at the same time.", show_default="all cores")]
+AddressOption = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Ray cluster that is running.")]
+PieceRowsOption = Annotated[int | None, typer.Option(min=1, help="Rows of a piece.", show_default="500000")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print pieces, bytes and memory, and stop.")]
+
+SharedOptions = Mapping[str, tuple[Any, Any]]
+"""Name -> type with what typer shows, and default."""
+JOB_OPTIONS: SharedOptions = {
+    "probabilities": (ProbabilitiesOption, False),
+    "on_invalid": (OnInvalidOption, OnInvalid.RAISE),
+    "memory": (MemoryOption, None),
+    "engine": (EngineOption, None),
+    "workers": (WorkersOption, None),
+    "address": (AddressOption, None),
+    "piece_rows": (PieceRowsOption, None),
+}
+"""What every job over tables takes: :class:`normscale.jobs.JobOptions`."""
+RESULT_OPTIONS: SharedOptions = {
+    "seed": (SeedOption, 0),
+    "format": (FormatOption, Format.TABLE),
+    "output": (
+        Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="The rows: .csv, .json or .jsonl.")],
+        None,
     ),
-]
+    "report": (Annotated[str | None, typer.Option(metavar="FOLDER", help="Write a page with figures.")], None),
+    "figures": (Annotated[bool, typer.Option(help="Draw figures.")], True),
+}
+"""What every comparison of detectors takes: the fields of :class:`normscale.cli.evaluate.ResultChoices`."""
+
+
+def takes(*groups: SharedOptions) -> Callable[[_Command], _Command]:
+    """Give a command further options, which it takes as ``**given``."""
+
+    def with_options(command: _Command) -> _Command:
+        own = inspect.signature(command, eval_str=True)
+        shared = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+            for options in groups
+            for name, (annotation, default) in options.items()
+        ]
+        parameters = [one for one in own.parameters.values() if one.kind != inspect.Parameter.VAR_KEYWORD] + shared
+        command.__annotations__ = {one.name: one.annotation for one in parameters}
+        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return command
+
+    return with_options
+
+
+@contextmanager
+def job_options(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What a job takes of :data:`JOB_OPTIONS`, with notes and a progress bar on the terminal."""
+    options = {name: value for name, value in given.items() if value is not None}
+    with _progress() as tick:
+        yield {**options, "say": note, "tick": tick}
+
+
+def check_detector_file(path: str) -> None:
+    """Raise before any work is done where a detector could not be saved."""
+    if not path.endswith(".safetensors"):
+        raise InvalidInput(f"the file to save a detector in must end in .safetensors; got {path!r}.")
+    check_folder(path)
 
 
 def note(text: str) -> None:
     """Tell the person at the terminal something that is no error."""
-    typer.echo(f"normscale: note: {as_options(text)}", err=True)
+    say(f"normscale: note: {as_options(text)}")
 
 
 @contextmanager
-def shown_progress() -> Iterator[Any]:
+def _progress() -> Iterator[Any]:
     """A tick that shows a bar with rows per second and the time left; None where nobody looks."""
     if not sys.stderr.isatty():
         yield None
@@ -93,18 +165,9 @@ def shown_progress() -> Iterator[Any]:
     with bar("starting", 1.0, unit="share") as line:
 
         def tick(progress: jobs.Progress) -> None:
-            share = progress.done_bytes / progress.n_bytes if progress.n_bytes else 1.0
-            line.at(share, f"{progress.doing}, {progress.rows_per_second:,.0f} rows/s")
+            line.at(progress.share, f"{progress.doing}, {progress.rows_per_second:,.0f} rows/s")
 
         yield tick
-
-
-def job_options(
-    engine: EngineName | None, workers: int | None, address: str | None, piece_rows: int | None
-) -> dict[str, Any]:
-    """What the functions of :mod:`normscale.jobs` take of these options; those that were not given are left out."""
-    given = {"engine": engine, "workers": workers, "address": address, "piece_rows": piece_rows}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def print_skipped(skipped: jobs.Skipped) -> None:
@@ -113,9 +176,29 @@ def print_skipped(skipped: jobs.Skipped) -> None:
     for path, row in skipped.rows:
         by_file.setdefault(path, []).append(row)
     if skipped.n:
-        typer.echo(f"{skipped.n} rows with NaN or infinity were skipped", err=True)
+        say(f"{skipped.n} rows with NaN or infinity were skipped")
     for path, rows in list(by_file.items())[:_LISTED_FILES]:
         more = ", ..." if len(rows) > _LISTED_ROWS else ""
-        typer.echo(f"  {path}: rows {', '.join(map(str, rows[:_LISTED_ROWS]))}{more}", err=True)
+        say(f"  {path}: rows {', '.join(map(str, rows[:_LISTED_ROWS]))}{more}")
     if len(by_file) > _LISTED_FILES:
-        typer.echo(f"  and in {len(by_file) - _LISTED_FILES} more files", err=True)
+        say(f"  and in {len(by_file) - _LISTED_FILES} more files")
+
+
+def console(width: int = _WIDE) -> Console:
+    """Standard output for tables: as wide as the terminal, or so wide where there is none."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False, emoji=False)
+
+
+def table(left: list[str], right: list[str], title: Any = None) -> Table:
+    """An empty table: columns of texts, then columns of numbers."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    made = Table(box=SIMPLE_HEAD, title=title)
+    for name in left:
+        made.add_column(name)
+    for name in right:
+        made.add_column(name, justify="right")
+    return made

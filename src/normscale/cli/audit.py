@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from itertools import groupby
@@ -16,14 +15,14 @@ from normscale._progress import bar
 from normscale._version import __version__
 from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Claim, audit, summary
 from normscale.bench.paper.claim import NOTHING
-from normscale.cli._options import note
+from normscale.cli._options import NO_TABLES, IdOption, OodOption, SeedOption, TrainOption, console, note
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 
-EXAMPLE = (
-    "Example: [bold]normscale audit --train sample:train --id sample:test --ood sample:unseen_digits "
-    "--ood noise=sample:uniform_noise[/bold]"
+EXAMPLES = (
+    "normscale audit",
+    "normscale audit --train sample:train --id sample:test --ood sample:unseen_digits --ood noise=sample:uniform_noise",
 )
 ON_THE_SAMPLE = "Measured on the embedded sample; give --train, --id, --ood for your network."
 _WIDEST = 110
@@ -38,22 +37,18 @@ class AuditFormat(StrEnum):
 
 
 def audit_claims(
-    train: Annotated[str | None, typer.Option(help="Outputs on the training set.")] = None,
-    id_table: Annotated[str | None, typer.Option("--id", help="Outputs on in-distribution test inputs.")] = None,
-    ood_tables: Annotated[
-        list[str] | None, typer.Option("--ood", help="Outputs on OoD inputs; NAME=PATH names the set.")
-    ] = None,
-    in_set: Annotated[
-        str | None,
-        typer.Option(help="The network's set, to compare with the paper: cifar10, ..."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Order of the shuffled streams.")] = 0,
-    format: Annotated[
-        AuditFormat, typer.Option("--format", "-f", help="How to print the claims; json has the numbers behind each.")
-    ] = AuditFormat.TABLE,
+    train: TrainOption = NO_TABLES,
+    id_tables: IdOption = NO_TABLES,
+    ood_tables: OodOption = NO_TABLES,
+    in_set: Annotated[str | None, typer.Option(metavar="NAME", help="The network's set, as in the paper.")] = None,
+    seed: SeedOption = 0,
+    format: Annotated[AuditFormat, typer.Option("--format", "-f", help="json has more numbers.")] = AuditFormat.TABLE,
 ) -> None:
-    """Recompute the paper's claims from its tables and on a network's outputs; by default the embedded sample's."""
-    outputs = _outputs(train, id_table, ood_tables)
+    """Recompute the paper's claims from its tables and on outputs.
+
+    Without tables of your own, the outputs of the embedded sample.
+    """
+    outputs = _outputs(train, id_tables, ood_tables)
     with bar("auditing", STEPS) as line:
         claims = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
     if format is AuditFormat.JSON:
@@ -65,14 +60,15 @@ def audit_claims(
 
 
 def _outputs(
-    train: str | None, id_table: str | None, ood_tables: Sequence[str] | None
+    train: list[str], id_tables: list[str], ood_tables: list[str]
 ) -> tuple[ModelOutputs, ModelOutputs, dict[str, ModelOutputs]] | tuple[()]:
     """The tables given, or nothing for the embedded sample."""
-    if train is None and id_table is None and not ood_tables:
+    given = (train, id_tables, ood_tables)
+    if not any(given):
         return ()
-    if train is None or id_table is None or not ood_tables:
+    if not all(given):
         raise InvalidInput("--train, --id and --ood go together; give all three, or none for the embedded sample.")
-    return jobs.read(train, say=note), jobs.read(id_table, say=note), jobs.read_named(ood_tables, say=note)
+    return jobs.read(train, say=note), jobs.read(id_tables, say=note), jobs.read_named(ood_tables, say=note)
 
 
 COLUMNS = ("claim", "paper", "recomputed", "ours", "verdict", "rule")
@@ -81,15 +77,12 @@ COLUMNS = ("claim", "paper", "recomputed", "ours", "verdict", "rule")
 
 def print_tables(claims: Sequence[Claim]) -> None:
     """A block for every claim, under its point."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        console.width = _WIDEST
+    out = console(int(os.environ.get("COLUMNS", _WIDEST)))
     for point, group in groupby(claims, key=lambda claim: claim.point):
-        console.print(Text(f"\n{point}. {POINTS[point]}", style="bold"))
+        out.print(Text(f"\n{point}. {POINTS[point]}", style="bold"))
         for claim in group:
             block = Table.grid(padding=(0, 1, 0, 0))
             block.add_column(width=10, justify="right", no_wrap=True)
@@ -99,5 +92,5 @@ def print_tables(claims: Sequence[Claim]) -> None:
                 if text != NOTHING:
                     style = _COLOURS.get(text, "dim") if column == "verdict" else ""
                     block.add_row(column, Text(text, style=style))
-            console.print(block)
-            console.print()
+            out.print(block)
+            out.print()

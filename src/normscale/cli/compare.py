@@ -14,87 +14,60 @@ from normscale.bench.experiments.comparison import ComparedTables, named_detecto
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.run_folder import OWN_SETS
-from normscale.cli._eval_printing import Format, check_output
-from normscale.cli._options import DETECTOR_HELP, complete_detector, note
-from normscale.cli.evaluate import compare_in_memory
-from normscale.cli.extract import MODEL_HELP, model_options, with_model_options
+from normscale.cli import say
+from normscale.cli._eval_printing import check_output
+from normscale.cli._options import NO_TABLES, RESULT_OPTIONS, DetectorsOption, note, takes
+from normscale.cli.evaluate import ResultChoices, compare_in_memory
+from normscale.cli.extract import MODEL_HELP, MODEL_OPTIONS, model_options
 from normscale.detectors.base import Setting
 from normscale.detectors.registry import make_detector
 from normscale.errors import InvalidInput
 from normscale.rows import check_folder
 
-EXAMPLE = (
-    "Example: [bold]normscale compare --model hf:google/vit-base-patch16-224 --train train/ --id val/ "
-    "--ood textures/ --ood inaturalist/ --report out --save best.safetensors[/bold]"
+EXAMPLES = (
+    "normscale compare --model hf:google/vit-base-patch16-224 --train train/ --id val/ --ood textures/ "
+    "--ood inaturalist/ --report out --save best.safetensors",
 )
 
 
-@with_model_options
+@takes(RESULT_OPTIONS, MODEL_OPTIONS)
 def compare(
     *,
     model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)],
-    id_data: Annotated[
-        str | None, typer.Option("--id", metavar="DATA", help="Test inputs of the kind the model was trained on.")
-    ] = None,
+    id_data: Annotated[str | None, typer.Option("--id", metavar="DATA", help="In-distribution test inputs.")] = None,
     ood_data: Annotated[
-        list[str] | None, typer.Option("--ood", metavar="[NAME=]DATA", help="OoD inputs; repeated, further sets.")
+        list[str], typer.Option("--ood", metavar="[NAME=]DATA", help="OoD inputs; may be repeated.")
+    ] = NO_TABLES,
+    train: Annotated[str | None, typer.Option(metavar="DATA", help="Training inputs, to fit detectors on.")] = None,
+    validation: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Held-out inputs, to set the saved threshold.")
     ] = None,
     benchmark: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="A benchmark's sets: imagenet1k, imagenet200, cifar10, cifar100."),
+        str | None, typer.Option(metavar="NAME", help="imagenet1k, imagenet200, cifar10 or cifar100.")
     ] = None,
-    data_root: Annotated[
-        str, typer.Option(metavar="FOLDER", help="With --benchmark: where its sets are; see `data benchmarks`.")
-    ] = "data",
-    train: Annotated[
-        str | None, typer.Option(metavar="DATA", help="What the model was trained on, to fit detectors on.")
-    ] = None,
-    validation: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Held-out inputs of training's kind; set the saved threshold.")
-    ] = None,
-    outputs: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Folder of the model's outputs; those there are kept.")
-    ] = "outputs",
-    detector: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            metavar="DETECTOR",
-            autocompletion=complete_detector,
-            help=DETECTOR_HELP,
-        ),
-    ] = None,
-    report: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write a page with tables, intervals and figures here.")
-    ] = None,
+    data_root: Annotated[str, typer.Option(metavar="FOLDER", help="Where the benchmark's sets are.")] = "data",
+    outputs: Annotated[str, typer.Option(metavar="FOLDER", help="Of the model's outputs; kept.")] = "outputs",
+    detector: DetectorsOption = None,
     save: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Save the detector with the best mean AUROC (.safetensors)."),
+        str | None, typer.Option(metavar="FILE", help="Save the detector with the best mean AUROC.")
     ] = None,
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="The rows as .csv, .json or .jsonl.")
-    ] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
-    figures: Annotated[bool, typer.Option(help="Draw figures for the report.")] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
     **given: Any,
 ) -> None:
-    """Run a model over its data, compare all detectors on the outputs, write a report, save the best.
+    """Run a model over its data and compare all detectors on its outputs.
 
-    Outputs are kept in a folder and made once. --benchmark takes the sets of OpenOOD v1.5 that are there. It adds means
-    over near and far sets, and a full-spectrum column where shifted in-distribution sets are there. The best detector
-    is chosen on the OoD sets given here, so their AUROC flatters it.
+    --benchmark takes the sets of OpenOOD v1.5 that are there, with means over near and far sets.
+
+    The best detector is chosen on the OoD sets given here, so their AUROC flatters it.
     """
     from normscale.extraction.to_tables import extract_to
 
-    if output is not None:
-        check_output(output)
+    results = ResultChoices(**{name: given.pop(name) for name in RESULT_OPTIONS})
+    check_output(results.output)
     if save is not None:
         check_folder(save)
     own = {"train": train, "validation": validation, "test": id_data}
     sets = {name: _Input(path, name) for name, path in own.items() if path is not None}
-    for item in ood_data or ():
+    for item in ood_data:
         name, path = jobs.input_named(item, [*sets, *OWN_SETS])
         sets[name] = _Input(path, "ood")
     if benchmark is not None:
@@ -111,7 +84,7 @@ def compare(
         more = {**options, "on_invalid": "skip"} if one.is_part else options
         is_ood = one.role in ("ood", "near", "far")
         done = extract_to(model, one.data, os.path.join(outputs, name), ood=is_ood, say=note, **more)
-        typer.echo(f"{name}: {done.n_rows} rows{'' if done.n_made else ', as they were'}", err=True)
+        say(f"{name}: {done.n_rows} rows{'' if done.n_made else ', as they were'}")
         tables[name] = done.path
 
     def of_role(*wanted: str) -> list[str]:
@@ -123,9 +96,8 @@ def compare(
         *([tables[name] for name in of_role(role)] for role in ("train", "validation", "shifted")),
     )
     chosen = named_detectors([], detector or [])
-    reading: dict[str, Any] = {"probabilities": False, "on_invalid": "raise", "say": note}
     groups = {role: of_role(role) for role in ("near", "far") if of_role(role)}
-    rows = compare_in_memory(compared, chosen, seed, format, output, report, figures, reading, groups)
+    rows = compare_in_memory(compared, chosen, results, {}, groups)
     if save is not None:
         _save_best(save, rows, tables, chosen)
 
@@ -172,8 +144,7 @@ def _save_best(path: str, rows: list[Measurement], tables: dict[str, str], chose
     on = "validation" if held_out is not None else "test"
     fitted.set_threshold(jobs.read(tables[on]), keep=0.95)
     fitted.save(path)
-    typer.echo(
+    say(
         f"saved {fitted.name} to {path}: mean AUROC {means[best]:.4f}; its threshold keeps 95 % of the {on} inputs. It "
-        "was chosen on these OoD sets, which flatters it.",
-        err=True,
+        "was chosen on these OoD sets, which flatters it."
     )

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli import example_lines
+
 app = typer.Typer(
     help="Data sets: list them, get them.",
     no_args_is_help=True,
@@ -14,16 +16,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Root = Annotated[str | None, typer.Option(help="Where data sets are; default $NORMSCALE_DATA or ~/.cache.")]
+Root = Annotated[
+    str | None,
+    typer.Option(metavar="FOLDER", help="Where data sets are.", show_default="$NORMSCALE_DATA, ~/.cache"),
+]
 
 
-@app.command("list", epilog="Example: [bold]normscale data list[/bold]")
+@app.command("list", epilog=example_lines("normscale data list"))
 def list_(root: Root = None) -> None:
-    """Show every data set known by name: pictures, size, licence, where it comes from, whether it is here."""
-    from rich.console import Console
+    """Show every data set known by name: pictures, size, licence, where it is."""
     from rich.table import Table
 
     from normscale.bench.data import is_here, list_sets
+    from normscale.cli._options import console
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in ("name", "pictures", "size", "download", "licence", "where", "here"):
@@ -41,20 +46,18 @@ def list_(root: Root = None) -> None:
             {"embedded": "in the package", "noise": "drawn"}.get(source.kind) or source.homepage,
             "yes" if is_here(source, root) else "no",
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(table)
-    console.print("Your own: npz:PATH (images, labels) and folder:PATH (class folders).", highlight=False)
+    out = console(200)
+    out.print(table)
+    out.print("Your own: npz:PATH (images, labels) and folder:PATH (class folders).")
 
 
-@app.command("get", epilog="Example: [bold]normscale data get cifar10 svhn[/bold]")
+@app.command("get", epilog=example_lines("normscale data get cifar10 svhn"))
 def get(
     names: Annotated[list[str], typer.Argument(help="Data sets of `normscale data list`.", metavar="NAME...")],
     split: Annotated[str | None, typer.Option(help="Only what this split needs: train or test.")] = None,
     root: Root = None,
 ) -> None:
-    """Fetch data sets, checked before use. Where that fails, it says which files to fetch by hand, and where to."""
+    """Fetch data sets and check them; or say which files to fetch by hand."""
     from normscale.bench.data import find_source
     from normscale.bench.data import get as fetch
 
@@ -71,20 +74,18 @@ def get(
             typer.echo(f"{name}: {pictures} pictures in {folder}")
 
 
-@app.command("benchmarks", epilog="Example: [bold]normscale data benchmarks imagenet1k --root data[/bold]")
+@app.command("benchmarks", epilog=example_lines("normscale data benchmarks imagenet1k --root data"))
 def benchmarks(
     names: Annotated[list[str] | None, typer.Argument(help="Which ones; default: all.", metavar="NAME...")] = None,
-    root: Annotated[str | None, typer.Option(help="Where the sets are; without it, nothing is looked for.")] = None,
+    root: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where to look for the sets.")] = None,
 ) -> None:
-    """Show the sets of the OpenOOD v1.5 benchmarks: pictures, what is there, and where it is to be had."""
-    from rich.console import Console
+    """Show the sets of the OpenOOD v1.5 benchmarks, and where to get them."""
     from rich.table import Table
 
     from normscale.bench.data.benchmarks import LISTS, SOURCE, FoundSet, find_benchmark, find_sets, list_benchmarks
+    from normscale.cli._options import console
 
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=160)
+    out = console(160)
     for benchmark in [find_benchmark(name) for name in names] if names else list_benchmarks():
         table = Table(box=None, header_style="bold", pad_edge=False, title=benchmark.title, title_justify="left")
         for column in ("set", "role", "pictures", "there", "where"):
@@ -94,9 +95,8 @@ def benchmarks(
             count = "not known" if one.set.images is None else str(one.set.images)
             state = "" if root is None else f"{one.n}, {one.state}" if one.data else one.state
             table.add_row(one.set.name, one.set.role, count, state, one.set.home)
-        console.print(table)
-    console.print(
+        out.print(table)
+    out.print(
         f"Lists ({LISTS}) and pictures as one folder: {SOURCE}, scripts/download. Without lists, a folder, .parquet or "
-        ".npz file below --root that has the set's name is taken whole.",
-        highlight=False,
+        ".npz file below --root that has the set's name is taken whole."
     )

@@ -11,16 +11,14 @@ if TYPE_CHECKING:
 
 _WIDE = 110
 """Columns of a terminal that has room for parameters too; a detector's card has them anyway."""
-EXAMPLE = "Examples: [bold]normscale detectors[/bold], or [bold]normscale detectors react+energy[/bold]"
+EXAMPLES = ("normscale detectors", "normscale detectors react+energy")
 
 
 def detectors(
-    name: Annotated[
-        str | None, typer.Argument(help="Show the card of this one.", show_default="a table of all")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the card of this one.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each detector.")] = False,
 ) -> None:
-    """List the detectors, those of other packages too, or show what one says about itself."""
+    """List all detectors, or show the card of one."""
     from normscale.detectors.card import card_of
     from normscale.detectors.registry import list_detectors
     from normscale.encoding.json_text import write_json
@@ -47,9 +45,9 @@ def _print_table(cards: list[DetectorCard]) -> None:
     for title, least in room.items():
         table.add_column(title, overflow="fold", min_width=least)  # no word of it is broken
     for card in cards:
-        kind = f"{card.name} (step)" if card.is_step else card.name
+        name = f"{card.name} (step)" if card.is_step else card.name
         defaults = ", ".join(f"{one.name}={_written(one.default)}" for one in card.parameters)
-        table.add_row(kind, card.paper, ", ".join(card.reads), *([defaults] if wide else []), card.cost)
+        table.add_row(name, card.paper, ", ".join(card.reads), *([defaults] if wide else []), card.cost)
     console.print(table)
     console.print(
         f"{len(cards)} detectors; `normscale detectors NAME` shows one. A step goes before another: STEP+SCORE."

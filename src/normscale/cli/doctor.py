@@ -6,17 +6,20 @@ import os
 import platform
 import sys
 from importlib import metadata, util
-from typing import Any
 
 import numpy as np
 import typer
 
 from normscale import _kernels
-from normscale._kernels import KINDS, mixture, mixture_reference, reference
+from normscale._kernels import reference
 from normscale._validate import FloatArray
 from normscale._version import __version__
+from normscale.cli import say
+from normscale.detectors.registry import DEFAULT, make_detector
+from normscale.errors import InvalidInput
+from normscale.sample import load_sample
 
-EXAMPLE = "Example: [bold]normscale doctor[/bold]"
+EXAMPLES = ("normscale doctor",)
 EXTRAS = {
     "fast": ("numba", "compiled kernels, several times faster than numpy"),
     "arrow": ("pyarrow", "Parquet tables and faster CSV"),
@@ -29,9 +32,9 @@ EXTRAS = {
 }
 BESIDE = {"ray": ("pyarrow", "aiohttp")}
 """What else an extra needs: Ray without these starts, and fails at work."""
+_PLAIN = "norm_scaling:prior_weight=1"
+"""The detector whose formula is written out below."""
 _MARKS = {True: "ok  ", False: "FAIL", None: "--  "}
-_WIDTHS = (2, 10, 100)
-_N = 300
 
 
 def doctor() -> None:
@@ -46,86 +49,69 @@ def doctor() -> None:
         if lacking := [other for other in BESIDE.get(extra, ()) if found and util.find_spec(other) is None]:
             state += f", but without {' and '.join(lacking)}: {advice}"
         typer.echo(f"  [{extra}] {purpose}: {state}")
-    checks = dict(self_checks())
+    checks = self_checks()
     for what, passed in checks.items():
         typer.echo(f"{_MARKS[passed]} {what}")
     if False in checks.values():
-        typer.echo("something computes wrong numbers here; please report this output", err=True)
+        say("something computes wrong numbers here; please report this output")
         sys.exit(1)
 
 
 def self_checks() -> dict[str, bool | None]:
     """Sentences that must be true here, and whether they are; None where there was nothing to compare."""
+    by_numpy = {name: _scores(name, reference) for name in (_PLAIN, DEFAULT)}
     checks: dict[str, bool | None] = {
-        "numpy kernels equal the formulas written out, row by row": all(map(_numpy_is_right, _WIDTHS))
+        "numpy kernels equal the formulas written out, row by row": _same(by_numpy[_PLAIN], _written_out())
     }
     if _kernels.backend() == "numpy":
         forced = os.environ.get("NORMSCALE_KERNELS") == "numpy"
         why = "NORMSCALE_KERNELS=numpy" if forced else "numba cannot be imported"
         checks[f"compiled kernels were not checked: {why}, so numpy's do the work"] = None
     else:
+        active = _kernels.active()
         checks["compiled kernels equal numpy's"] = all(
-            np.allclose(_scores(_kernels.active(), width), _scores(reference, width), rtol=1e-10, atol=1e-10)
-            for width in _WIDTHS
+            _same(_scores(name, active), by_numpy[name]) for name in by_numpy
         )
-        checks["compiled mixture kernels equal numpy's"] = all(map(_mixture_kernels_agree, _WIDTHS[:2]))
-    nan = np.full((1, 2), np.nan)
-    state = _kernels.stream_scores(nan, 1.0, np.zeros(2), np.ones(2), 0, 1.0, np.empty(1))
-    return {**checks, "a running state survives a row with NaN": state is None}
+    return {**checks, "a running state survives a row with NaN": _survives_nan()}
 
 
-def _rows(n_classes: int, n: int = _N) -> FloatArray:
-    rows: FloatArray = np.random.default_rng(n_classes).normal(3.0, 2.0, (n, n_classes))
-    return rows
+def _same(scores: FloatArray, others: FloatArray) -> bool:
+    return bool(np.allclose(scores, others, rtol=1e-9, atol=1e-9))
 
 
-def _scores(kernels: Any, n_classes: int) -> FloatArray:
-    """Frozen and streamed scores of every kind; shape (kinds, 2, rows)."""
-    rows, scores = _rows(n_classes), np.empty((len(KINDS), 2, _N))
-    for number, (frozen, streamed) in zip(KINDS.values(), scores, strict=True):
-        kernels.frozen_scores(rows, rows.mean(axis=0), 1.0 / rows.std(axis=0), number, frozen)
-        # training counts as one row at 0 with squared deviation 1 in every class
-        kernels.stream_scores(rows, 1.0, np.zeros(n_classes), np.ones(n_classes), number, 1.0, streamed)
+def _scores(name: str, kernels: _kernels.Backend) -> FloatArray:
+    """Frozen and streamed scores of the sample's test rows by some kernels; shape (2, rows)."""
+    sample, before = load_sample(), _kernels.active()
+    _kernels._kernels = kernels
+    try:
+        detector = make_detector(name).fit(sample.train)
+        return np.array([detector.score(sample.test), detector.stream(sample.test)])
+    finally:
+        _kernels._kernels = before
+
+
+def _written_out() -> FloatArray:
+    """Norm-scaling as the paper has it, with means and deviations that are taken anew for every row."""
+    sample = load_sample()
+    train, test = (one.logits.astype(np.float64) for one in (sample.train, sample.test))
+    mean, square = train.mean(axis=0), (train**2).mean(axis=0)
+    scores = np.empty((2, len(test)))
+    for i, row in enumerate(test):
+        seen = test[: i + 1]
+        running = (mean + seen.sum(axis=0)) / (i + 2), (square + (seen**2).sum(axis=0)) / (i + 2)
+        for setting, (shift, raw) in enumerate(((mean, square), running)):
+            scaled = (row - shift) / np.sqrt(raw - shift**2)
+            others = np.delete(scaled, scaled.argmax())
+            scores[setting, i] = np.log(np.exp(others - scaled.max()).sum())  # log-odds of all other classes
     return scores
 
 
-def _numpy_is_right(n_classes: int) -> bool:
-    """Compare with means and deviations that are taken anew for every row."""
-    rows = _rows(n_classes)
-    frozen = (rows - rows.mean(axis=0)) / rows.std(axis=0)
-    streamed = np.empty_like(rows)
-    for i, row in enumerate(rows):
-        seen = np.vstack([np.zeros(n_classes), rows[: i + 1]])
-        streamed[i] = (row - seen.mean(axis=0)) / np.sqrt(seen.var(axis=0) + 1.0 / len(seen))
-    expected = [[[_written_out(kind, row) for row in side] for side in (frozen, streamed)] for kind in KINDS]
-    return np.allclose(_scores(reference, n_classes), expected, rtol=1e-9, atol=1e-9)
-
-
-def _written_out(kind: str, scaled: FloatArray) -> float:
-    exponentials = np.exp(scaled - scaled.max())
-    if kind == "log_odds":
-        rest = np.delete(exponentials, scaled.argmax()).sum()
-        return float(np.log(rest))  # of all other classes against the largest, whose exponential is 1
-    return -float(scaled.max() + (np.log(exponentials.sum()) if kind == "log_sum_exp" else 0.0))
-
-
-def _mixture_kernels_agree(n_classes: int) -> bool:
-    from normscale.detectors.partial_fit import RowSample
-    from normscale.detectors.stream_aware import ClassMoments, finished_profiles
-    from normscale.outputs import ModelOutputs
-
-    decays = mixture.MixtureSettings(0.98, 0.995, 0.999, 5.0, 0.8)
-    train = _rows(n_classes) + 6.0 * np.eye(n_classes)[np.random.default_rng(n_classes).integers(0, n_classes, _N)]
-    logits = np.vstack([train[:100], _rows(n_classes, 100)])  # rows that belong, then rows that do not
-    stream = mixture.MixtureRows(logits, logits.max(axis=1) - 6.0)
-    known = ModelOutputs(train)
-    sample = RowSample.of(known, np.column_stack([train.max(axis=1) - 6.0, train.std(axis=1)]))
-    profiles = finished_profiles(ClassMoments.of(known).profiles(), sample, *sample.values.T)
-    state, other = (mixture.Mixture.empty(n_classes) for _ in range(2))
-    mine, theirs = np.empty((2, 200)), np.empty((2, 200))
-    taken_in = mixture.stream_mixture(stream, profiles, decays, state, mine[0])
-    mixture_reference.stream(stream, profiles, decays, other, theirs[0])
-    mixture.score_mixture(stream, profiles, decays, state, mine[1])
-    mixture_reference.score(stream, profiles, decays, other, theirs[1])
-    pairs = zip((mine, *state), (theirs, *other), strict=True)
-    return bool(taken_in) and all(np.allclose(a, b, rtol=1e-9, atol=1e-9) for a, b in pairs)
+def _survives_nan() -> bool:
+    sample = load_sample()
+    detector = make_detector(_PLAIN).fit(sample.train)
+    before = detector.score(sample.test)
+    try:
+        detector.stream(np.full((1, sample.train.n_classes), np.nan))
+    except InvalidInput:
+        return np.array_equal(before, detector.score(sample.test))
+    return False

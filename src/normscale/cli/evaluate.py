@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -22,148 +22,117 @@ from normscale.bench.experiments.comparison import (
 )
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.run_folder import OWN_SETS
-from normscale.cli._eval_printing import Format, check_output, print_means, print_rows, write_rows
+from normscale.cli import say
+from normscale.cli._eval_printing import check_output, print_means, print_rows, write_rows
 from normscale.cli._options import (
-    DETECTOR_HELP,
-    AddressOption,
-    EngineOption,
-    MemoryOption,
-    OnInvalid,
-    OnInvalidOption,
+    JOB_OPTIONS,
+    NO_TABLES,
+    RESULT_OPTIONS,
+    DetectorsOption,
+    Format,
+    IdOption,
     OodOption,
-    PieceRowsOption,
-    ProbabilitiesOption,
-    WorkersOption,
-    complete_detector,
+    TrainOption,
     job_options,
     note,
     print_skipped,
-    shown_progress,
+    takes,
 )
 from normscale.errors import InvalidInput, MissingExtra
 
-EXAMPLE = (
-    "Example: [bold]normscale eval --train sample:train --id sample:test --ood sample:unseen_digits "
-    "--ood sample:photo_patches --report out[/bold]"
+EXAMPLES = (
+    "normscale eval --train sample:train --id sample:test --ood sample:unseen_digits "
+    "--ood sample:photo_patches --report out",
+    "normscale eval --id sample:test --ood sample:uniform_noise -d msp -d energy -f csv",
 )
 
 
-def evaluate(
-    id_tables: Annotated[
-        list[str],
-        typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs; repeatable."),
-    ],
-    ood_tables: OodOption,
-    train: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TABLE", help="Outputs to fit detectors on; repeatable."),
-    ] = None,
-    validation: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TABLE", help="Labelled held-out outputs to fit on; repeatable."),
-    ] = None,
-    saved: Annotated[
-        list[str] | None, typer.Option(metavar="DETECTOR", help="A detector file to compare; repeatable.")
-    ] = None,
-    detector: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            metavar="DETECTOR",
-            autocompletion=complete_detector,
-            help=DETECTOR_HELP,
-            show_default="all that can run",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Order of the shuffled streams.")] = 0,
-    format: Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")] = Format.TABLE,
-    output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The rows as .csv, .json or .jsonl."),
-    ] = None,
-    report: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Write a page with tables, intervals and figures here."),
-    ] = None,
-    figures: Annotated[bool, typer.Option(help="Draw figures for the report.")] = True,
-    probabilities: ProbabilitiesOption = False,
-    on_invalid: OnInvalidOption = OnInvalid.RAISE,
-    memory: MemoryOption = None,
-    engine: EngineOption = None,
-    workers: WorkersOption = None,
-    address: AddressOption = None,
-    piece_rows: PieceRowsOption = None,
-) -> None:
-    """Compare detectors: AUROC, AUPR and FPR95 on every OoD set, with the positive class named.
+class ResultChoices(NamedTuple):
+    """What is made of a comparison: see :data:`RESULT_OPTIONS`."""
 
-    Rows are read into one place, within --memory, and every setting is measured. With --engine, --workers or
-    --piece-rows tables of any size are compared in pieces: the detectors named, as fitted, exactly.
+    seed: int
+    format: Format
+    output: str | None
+    report: str | None
+    figures: bool
+
+
+@takes(RESULT_OPTIONS, JOB_OPTIONS)
+def evaluate(
+    *,
+    id_tables: IdOption,
+    ood_tables: OodOption,
+    train: TrainOption = NO_TABLES,
+    validation: Annotated[list[str], typer.Option(metavar="TABLE", help="Labelled held-out outputs.")] = NO_TABLES,
+    saved: Annotated[list[str], typer.Option(metavar="FILE", help="A detector file to compare.")] = NO_TABLES,
+    detector: DetectorsOption = None,
+    **job: Any,
+) -> None:
+    """Compare detectors on every OoD set: AUROC, AUPR and FPR95.
+
+    Options for tables and detectors may be repeated.
+
+    With --engine, --workers or --piece-rows tables of any size are compared in pieces, by the detectors named.
     """
-    if output is not None:
-        check_output(output)
+    results = ResultChoices(**{name: job.pop(name) for name in RESULT_OPTIONS})
+    check_output(results.output)
     named: dict[str, str] = {}
     for item in ood_tables:
-        name, path = jobs.input_named(item, [*named, *(OWN_SETS if report is not None else ())])
+        name, path = jobs.input_named(item, [*named, *(OWN_SETS if results.report is not None else ())])
         named[name] = path
-    tables = ComparedTables(id_tables, named, train or [], validation or [])
-    detectors = named_detectors(saved or [], detector or [])
-    spread = job_options(engine, workers, address, piece_rows)
-    options: dict[str, Any] = {"probabilities": probabilities, "on_invalid": on_invalid, "memory": memory, "say": note}
-    if spread:
-        if report is not None:
-            raise InvalidInput(
-                "--report draws scores that are in memory; leave --engine, --workers and --piece-rows out."
-            )
-        rows = []
-        with shown_progress() as tick:
-            for row, skipped in compare_in_pieces(tables, detectors, seed=seed, tick=tick, **options, **spread):
-                rows.append(row)
-                print_skipped(skipped)
-        _show(rows, format, output)
+    tables = ComparedTables(id_tables, named, train, validation)
+    detectors = named_detectors(saved, detector or [])
+    if not any(job[name] for name in ("engine", "workers", "address", "piece_rows")):
+        compare_in_memory(
+            tables, detectors, results, {name: job[name] for name in ("probabilities", "on_invalid", "memory")}
+        )
         return
-    compare_in_memory(tables, detectors, seed, format, output, report, figures, options)
+    if results.report is not None:
+        raise InvalidInput("--report draws scores that are in memory; leave --engine, --workers and --piece-rows out.")
+    rows = []
+    with job_options(job) as options:
+        for row, skipped in compare_in_pieces(tables, detectors, seed=results.seed, **options):
+            rows.append(row)
+            print_skipped(skipped)
+    _show(rows, results)
 
 
 def compare_in_memory(
     tables: ComparedTables,
     detectors: dict[str, Any],
-    seed: int,
-    format: Format,
-    output: str | None,
-    report: str | None,
-    figures: bool,
-    options: dict[str, Any],
+    results: ResultChoices,
+    reading: dict[str, Any],
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Measurement]:
     """Compare in every setting, print, and write what was asked for; with ``groups`` of OoD sets, also their means."""
-    with bar("comparing", None) as line_of:
+    with bar("comparing", None) as line:
         found = compare_tables(
             tables,
             detectors,
-            seed=seed,
-            total=line_of.total,
-            advance=lambda n, what: line_of.advance(n, doing=what),
-            **options,
+            seed=results.seed,
+            total=line.total,
+            advance=lambda n, what: line.advance(n, doing=what),
+            say=note,
+            **reading,
         )
-    _show(found.rows, format, output, group_means(found.rows, groups or {}))
-    if report is not None:
-        _write_report(report, found, tables, figures)
+    _show(found.rows, results, group_means(found.rows, groups or {}))
+    if results.report is not None:
+        _write_report(results.report, found, tables, results.figures)
     return found.rows
 
 
-def _show(rows: list[Measurement], format: Format, output: str | None, means: Sequence[Measurement] = ()) -> None:
+def _show(rows: list[Measurement], results: ResultChoices, means: Sequence[Measurement] = ()) -> None:
     """Print the rows and the means, say what looks wrong about them, and write them to a file if one was named."""
-    print_rows(rows if format is Format.TABLE else [*rows, *means], format)
-    if means and format is Format.TABLE:
+    is_table = results.format is Format.TABLE
+    print_rows(rows if is_table else [*rows, *means], results.format)
+    if means and is_table:
         print_means(list(means))
-    for text in swapped_sides(rows):
+    reasons = [] if is_table else [row.skipped for row in rows if row.skipped]
+    for text in (*swapped_sides(rows), *dict.fromkeys(reasons)):
         note(text)
-    for reason in dict.fromkeys(row.skipped for row in rows if row.skipped and format is not Format.TABLE):
-        note(reason)
-    if output is not None:
-        write_rows([*rows, *means], output)
-        typer.echo(f"written: {output}", err=True)
+    if results.output is not None:
+        write_rows([*rows, *means], results.output)
+        say(f"written: {results.output}")
 
 
 def _write_report(folder: str, found: TableComparison, tables: ComparedTables, figures: bool) -> None:
@@ -186,4 +155,4 @@ def _write_report(folder: str, found: TableComparison, tables: ComparedTables, f
     except OSError as error:
         raise InvalidInput(f"--report cannot write to {folder!r}: {error}.") from error
     inside = [os.path.join(folder, name) for name in ("tables", *(["figures"] if figures else []))]
-    typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)
+    say(f"written: {page}, {' and '.join(inside)}")

@@ -2,80 +2,67 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import typer
 
-from normscale.cli._options import AddressOption, EngineOption, OnInvalid, note
+from normscale.cli import say
+from normscale.cli._options import AddressOption, EngineOption, OnInvalid, SharedOptions, note, takes
 from normscale.errors import InvalidInput
 
-EXAMPLE = "Example: [bold]normscale extract timm:vit_small_patch16_224 pictures/ -o outputs.parquet[/bold]"
-
-MODEL_HELP = "hf:NAME, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION."
-DATA_HELP = "A folder of pictures, .parquet, .npz or .txt files."
-_Command = TypeVar("_Command", bound=Callable[..., None])
-
+EXAMPLES = ("normscale extract timm:vit_small_patch16_224 pictures/ -o outputs.parquet",)
+MODEL_HELP = "Such as hf:NAME, timm:NAME, or a file."
 _TEXTS = {
-    "feature_layer": ("NAME", "The layer whose output are the features; default: found."),
-    "weights": ("FILE", "A state dictionary for the model, instead of fetching one."),
-    "classes": ("FILE", "The model's classes, a name in each line, to match folders with."),
-    "column": ("NAME", "The column of a .parquet file that holds the inputs."),
-    "label": ("NAME", "The column of a .parquet file that holds class numbers."),
-    "device": ("NAME", "Where to run, such as cuda; several with commas take turns."),
+    "feature_layer": ("NAME", "The layer of the features, if not found."),
+    "weights": ("FILE", "A state dictionary for the model."),
+    "classes": ("FILE", "The model's classes, a name in each line."),
+    "column": ("NAME", "Column of a .parquet file with the inputs."),
+    "label": ("NAME", "Column of a .parquet file with class numbers."),
+    "device": ("NAME", "Where to run, such as cuda; several with commas."),
     "size": ("N|HxW", "Preprocessing by hand: size of the input."),
-    "resize": ("N|HxW", "With --size: shorter side, or size, before the middle is cut out."),
+    "resize": ("N|HxW", "With --size: size before the middle is cut out."),
     "mean": ("R,G,B", "With --size: mean of the pixels, from 0 to 1."),
     "std": ("R,G,B", "With --size: standard deviation of the pixels."),
 }
-MODEL_OPTIONS: dict[str, tuple[Any, Any, Any]] = {
-    "layers": (list[str] | None, None, typer.Option(metavar="NAME", help="A further layer to keep; may be repeated.")),
-    **{name: (str | None, None, typer.Option(metavar=kind, help=text)) for name, (kind, text) in _TEXTS.items()},
-    "interpolation": (str, "bilinear", typer.Option(help="With --size: nearest, bilinear, bicubic or lanczos.")),
-    "batch_size": (int, 128, typer.Option(min=1, help="Inputs at a time.")),
-    "dtype": (
-        Literal["float32", "bfloat16", "float16"],
-        "float32",
-        typer.Option(help="What to run in; a lower one is compared with float32."),
+MODEL_OPTIONS: SharedOptions = {
+    "layers": (Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further layer to keep.")], None),
+    **{
+        name: (Annotated[str | None, typer.Option(metavar=metavar, help=text)], None)
+        for name, (metavar, text) in _TEXTS.items()
+    },
+    "interpolation": (
+        Annotated[str, typer.Option(help="nearest, bilinear, bicubic or lanczos.")],
+        "bilinear",
     ),
-    "keep": (Literal["float32", "float16"], "float32", typer.Option(help="What the tables are written in.")),
-    "workers": (int, 4, typer.Option(min=1, help="Threads that read pictures; with --engine, processes.")),
-    "on_invalid": (OnInvalid, "raise", typer.Option(help="A picture that cannot be read: stop, or leave it out.")),
+    "batch_size": (Annotated[int, typer.Option(min=1, help="Inputs at a time.")], 128),
+    "dtype": (Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="What to run in.")], "float32"),
+    "keep": (Annotated[Literal["float32", "float16"], typer.Option(help="What to write.")], "float32"),
+    "workers": (Annotated[int, typer.Option(min=1, help="Threads that read; with --engine, processes.")], 4),
+    "on_invalid": (
+        Annotated[OnInvalid, typer.Option(help="A picture that cannot be read: stop, or go on.")],
+        OnInvalid.RAISE,
+    ),
 }
-"""What the commands that run a model share: type, default, and what typer shows."""
+"""What the commands that run a model share."""
 
 
-def with_model_options(command: _Command) -> _Command:
-    """Give a command the options of :data:`MODEL_OPTIONS`, which it takes as ``**given``."""
-    own = inspect.signature(command, eval_str=True)
-    shared = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-        for name, (kind, default, option) in MODEL_OPTIONS.items()
-    ]
-    parameters = [*[one for one in own.parameters.values() if one.name != "given"], *shared]
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return command
-
-
-@with_model_options
+@takes(MODEL_OPTIONS)
 def extract_outputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
-    data: Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP)],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder of pictures, .parquet, .npz or .txt files.")],
     *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", help="A file (.parquet .npz .safetensors), or a folder for many rows.")
-    ],
-    ood: Annotated[bool, typer.Option("--ood", help="The inputs are OoD: their labels are not the model's.")] = False,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="PATH", help="A table, or a folder.")],
+    ood: Annotated[bool, typer.Option("--ood", help="The inputs are OoD.")] = False,
     features: Annotated[bool, typer.Option(help="Keep the penultimate layer.")] = True,
-    piece_rows: Annotated[int, typer.Option(min=1, help="Rows of a piece; a finished piece is not made again.")] = 8192,
+    piece_rows: Annotated[int, typer.Option(min=1, help="Rows of a piece.")] = 8192,
     engine: EngineOption = None,
     address: AddressOption = None,
     **given: Any,
 ) -> None:
-    """Run a model over pictures or texts: logits, features and head, for every detector.
+    """Run a model over pictures or texts: logits, features and head.
+
+    MODEL is hf:NAME, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION. OoD inputs have no labels of it.
 
     Begun again, it goes on where it stopped. The rows and their order are the same for any number of workers.
     """
@@ -85,7 +72,7 @@ def extract_outputs(
     if engine is not None:
         options |= {"engine": engine.value, "processes": given["workers"], "address": address}
     done = extract_to(model, data, output, say=note, **options)
-    typer.echo(f"{done.n_rows} rows in {done.path}", err=True)
+    say(f"{done.n_rows} rows in {done.path}")
 
 
 def model_options(

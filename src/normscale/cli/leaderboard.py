@@ -7,32 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
+from normscale.cli._options import DetectorsOption
 from normscale.errors import InvalidInput
 
-EXAMPLE = (
-    "Example: [bold]normscale bench[/bold], then [bold]normscale leaderboard runs/digits -o leaderboard[/bold], then "
-    "open leaderboard/leaderboard.html"
-)
+EXAMPLES = ("normscale leaderboard runs/digits -o leaderboard",)
 
 
 def leaderboard(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN", help="Runs of `normscale bench` with outputs; the first network of each."),
-    ],
-    output: Annotated[str, typer.Option("--output", "-o", help="The folder that the files go to.")] = "leaderboard",
-    detector: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector", "-d", metavar="DETECTOR", help="Measure this one, not all; may be repeated; also `default`."
-        ),
-    ] = None,
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders that `normscale bench` wrote.")],
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Of the page.")] = "leaderboard",
+    detector: DetectorsOption = None,
     rows: Annotated[
-        int | None, typer.Option(min=20, help="Most rows of an OoD set; five times as many of the test set.")
+        int | None, typer.Option(min=20, help="Most rows of an OoD set; a fifth of the test set's.")
     ] = None,
-    train_rows: Annotated[int | None, typer.Option(min=20, help="At most so many rows of the training set.")] = None,
+    train_rows: Annotated[int | None, typer.Option(min=20, help="Most rows of the training set.")] = None,
 ) -> None:
-    """Rank detectors: near, far and all OoD sets, as fitted and in five kinds of streams; a page, and tables.
+    """Rank detectors on the outputs of runs: a page, and tables.
+
+    The first network of each run is taken; -d default is the default detector.
 
     Numbers of a run are kept in OUTPUT/rows/. Started again, only what is missing is measured.
     """

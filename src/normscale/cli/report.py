@@ -7,34 +7,24 @@ from typing import Annotated, Any
 
 import typer
 
+from normscale.cli import say
 from normscale.errors import InvalidInput
 
-EXAMPLE = (
-    "Examples: [bold]normscale report runs/digits[/bold], then open runs/digits/report.html; [bold]normscale report "
-    "runs/cifar10-small runs/svhn-small -o joint[/bold]; networks of your own as seeds of one experiment: "
-    "[bold]normscale report first second third --as-seeds[/bold]"
+EXAMPLES = (
+    "normscale report runs/digits",
+    "normscale report runs/cifar10-small runs/svhn-small -o joint",
+    "normscale report first second third --as-seeds",
 )
 
 
 def report(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN",
-            help="Folders that `bench` or `eval --report` wrote, also unfinished.",
-        ),
-    ],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of `bench` or `eval --report`.")],
     output: Annotated[
         str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The page (.html) or its folder; default: in RUN, or joint.",
-        ),
+        typer.Option("--output", "-o", metavar="PATH", help="The page, or its folder.", show_default="in RUN"),
     ] = None,
     as_seeds: Annotated[
-        bool,
-        typer.Option("--as-seeds", help="Runs with one ID set are seeds of one experiment."),
+        bool, typer.Option("--as-seeds", help="Runs with one ID set are seeds of one experiment.")
     ] = False,
     figures: Annotated[bool, typer.Option(help="Draw figures (needs matplotlib).")] = True,
     pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,
@@ -42,7 +32,10 @@ def report(
         str | None, typer.Option(metavar="2,4,9", help="Predicted classes in the figures of logits.")
     ] = None,
 ) -> None:
-    """Write a report: one HTML file that needs no network, tables (.md .tex .csv) and figures (.png .svg)."""
+    """Write a report of one run or several: a page, tables and figures.
+
+    The page is one HTML file that needs no network.
+    """
     from normscale.bench.paper.additions import paper_additions
     from normscale.bench.report.writing import report as write
 
@@ -58,4 +51,4 @@ def report(
 def say_written(page: Path, *, figures: bool = True) -> None:
     """Say where the page, the tables and the figures are."""
     inside = [str(page.parent / name) for name in ("tables", *(["figures"] if figures else []))]
-    typer.echo(f"written: {page}, {' and '.join(inside)}", err=True)
+    say(f"written: {page}, {' and '.join(inside)}")

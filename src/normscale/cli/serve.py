@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from normscale.cli import say
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.guard.policy import Expect, OnDrift, Policy, StreamBy
 from normscale.guard.server.events import LogFormat
@@ -14,16 +15,12 @@ from normscale.guard.server.request import Bounds
 if TYPE_CHECKING:
     from normscale.guard.server.settings import ServerSettings
 
-EXAMPLE = "Example: [bold]normscale serve detector.safetensors[/bold], or [bold]normscale serve sample --demo[/bold]"
+EXAMPLES = ("normscale serve detector.safetensors", "normscale serve sample --demo")
 
 _POLICY, _BOUNDS = Policy(), Bounds()
 ON_DRIFT, EXPECT, STREAM_BY = OnDrift(_POLICY.on_drift), Expect(_POLICY.expect), StreamBy(_POLICY.stream_by)
-DETECTOR_HELP = "A detector file with a threshold"
-StoreOption = Annotated[
-    str | None,
-    typer.Option(help="A file, postgresql://... or :memory:; serve: beside the detector."),
-]
-ThresholdOption = Annotated[float | None, typer.Option(help="Flag scores above this, whatever the detector file says.")]
+StoreOption = Annotated[str | None, typer.Option(metavar="STORE", help="A file, postgresql://... or :memory:.")]
+ThresholdOption = Annotated[float | None, typer.Option(help="Flag scores above it.", show_default="the detector's")]
 
 
 def _drift(help: str) -> Any:
@@ -34,59 +31,52 @@ def _limit(help: str, **bounds: Any) -> Any:
     return typer.Option(help=help, rich_help_panel="Limits", **bounds)
 
 
-OnDriftOption = Annotated[OnDrift, _drift("On alarm: freeze the statistics, warn only, or ignore drift.")]
-ExpectOption = Annotated[Expect, _drift("Whether classes come as often as in training, or not.")]
+OnDriftOption = Annotated[OnDrift, _drift("What an alarm does.")]
+ExpectOption = Annotated[Expect, _drift("Do classes come as in training?")]
 
 
 def serve(
     detector: Annotated[
-        str,
-        typer.Argument(help=f"{DETECTOR_HELP}, `sample`, or guards.toml."),
+        str, typer.Argument(metavar="DETECTOR", help="A file with a threshold, `sample`, or guards.toml.")
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Any other address than loopback needs --tokens.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Any but loopback needs --tokens.")] = "127.0.0.1",
     store: StoreOption = None,
-    tokens: Annotated[str | None, typer.Option(help="The file that `normscale token` wrote: who may do what.")] = None,
-    model: Annotated[str | None, typer.Option(help="An ONNX classifier: clients send its inputs.")] = None,
-    logits: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The model's output that holds the logits, where several could.")
+    tokens: Annotated[str | None, typer.Option(metavar="FILE", help="Of `normscale token`: who may do what.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="FILE", help="An ONNX classifier: clients send its inputs.")
     ] = None,
+    logits: Annotated[str | None, typer.Option(metavar="NAME", help="The model's output with the logits.")] = None,
     threshold: ThresholdOption = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that share the work and the store.")] = 1,
     allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A further name of this server; needs --tokens; repeatable."),
+        list[str] | None, typer.Option(metavar="NAME", help="A further name of this server; repeatable.")
     ] = None,
     trusted_proxy: Annotated[
-        list[str] | None,
-        typer.Option(help="A proxy whose X-Forwarded-For is believed; repeatable."),
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Its X-Forwarded-For is believed; repeatable.")
     ] = None,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="Of one line for every alarm, freeze, decision and refusal.")
-    ] = LogFormat.TEXT,
-    webhook: Annotated[
-        str | None,
-        typer.Option(help="An http(s) address that gets a CloudEvent for every alarm."),
-    ] = None,
+    log_format: Annotated[LogFormat, typer.Option(help="Of a line for every alarm and decision.")] = LogFormat.TEXT,
+    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Gets a CloudEvent for every alarm.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
-    stream_by: Annotated[StreamBy, _drift("One stream of all rows, or one for every client and source.")] = STREAM_BY,
-    balance: Annotated[float, _drift("Share of rows predicted otherwise than in training.")] = _POLICY.balance,
-    shift: Annotated[float, _drift("Shift of a class's mean logit, in training deviations.")] = _POLICY.shift,
-    spread: Annotated[
-        float, _drift("Change of a class's spread: 0.6 is 1.6 times wider or narrower.")
-    ] = _POLICY.spread,
+    stream_by: Annotated[StreamBy, _drift("One stream, or one for every client and source.")] = STREAM_BY,
+    balance: Annotated[float, _drift("Share of rows in unexpected classes.")] = _POLICY.balance,
+    shift: Annotated[float, _drift("Shift of a mean logit, in standard deviations.")] = _POLICY.shift,
+    spread: Annotated[float, _drift("Change of a class's spread: 0.6 is 1.6 times.")] = _POLICY.spread,
     flagged: Annotated[float, _drift("Share of rows that are flagged.")] = _POLICY.flagged,
     window: Annotated[float, _drift("Recent rows that are watched; at least 500.")] = _POLICY.window,
-    calm: Annotated[float, _drift("Rows well below a limit that end its alarm; inf: never.")] = _POLICY.calm,
-    outlier: Annotated[float, _drift("Deviations beyond which a row is flagged and kept out.")] = _POLICY.outlier,
+    calm: Annotated[float, _drift("Calm rows that end an alarm; inf: never.")] = _POLICY.calm,
+    outlier: Annotated[float, _drift("Standard deviations of a row that is kept out.")] = _POLICY.outlier,
     max_rows: Annotated[int, _limit("Rows in one request.", min=1)] = _BOUNDS.max_rows,
     max_body: Annotated[int, _limit("Bytes in one request.", min=1)] = _BOUNDS.max_body,
     max_requests: Annotated[int, _limit("Requests at once.", min=1)] = _BOUNDS.max_requests,
     max_seconds: Annotated[float, _limit("For a body to arrive, and for its answer.", min=0.1)] = _BOUNDS.max_seconds,
 ) -> None:
-    """Serve a guard over HTTP: rows in, scores out, running statistics that survive a crash, and a page at /."""
+    """Serve a guard over HTTP: rows in, scores out, and a page at /.
+
+    Its running statistics survive a crash. Without --store they are kept beside the detector file.
+    """
     given = dict(locals())  # every option by its name, before anything else has one
     try:
         from normscale.guard.server import settings
@@ -151,16 +141,15 @@ def _start(settings: ServerSettings) -> None:
                 }
                 tell("guard", guard=name, address=address, **facts, mode=guard.mode, notes=notes)
             else:
-                typer.echo(
+                say(
                     f"{guard.detector!r} on {guard.n_classes} classes, threshold {state.threshold.value:.6g}\n"
                     f"store {guard.store.name}: {state.rows} rows in the statistics, {guard.mode}; "
                     f"on drift: {guard.policy.on_drift}\n"
-                    f"{address} is the page; POST {server}v2/models/{name}/infer takes {' and '.join(guard.widths)}.",
-                    err=True,
+                    f"{address} is the page; POST {server}v2/models/{name}/infer takes {' and '.join(guard.widths)}."
                 )
                 for note in notes:
-                    typer.echo(f"normscale: note: {note}", err=True)
+                    say(f"normscale: note: {note}")
             guard.store.close()
         if not as_json:
-            typer.echo("Ctrl-C stops.", err=True)
+            say("Ctrl-C stops.")
         run.serve(settings, listener)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,61 +14,54 @@ from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.stress import OWN_GRID, steps, stress_with_alarms
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
 from normscale.bench.paper.line_up import PREFERRED, STATICS, own_methods
-from normscale.cli._eval_printing import Format, print_rows
-from normscale.cli._options import OodOption, ProbabilitiesOption, complete_detector, note
+from normscale.cli import say
+from normscale.cli._eval_printing import print_rows
+from normscale.cli._options import (
+    NO_TABLES,
+    DetectorsOption,
+    Format,
+    FormatOption,
+    IdOption,
+    OodOption,
+    ProbabilitiesOption,
+    SeedOption,
+    TrainOption,
+    console,
+    note,
+)
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.rows import check_folder
 from normscale.rows.columns import shared_names
 
-EXAMPLE = (
-    "Example: [bold]normscale stress --train sample:train --id sample:test --ood sample:unseen_digits "
-    "--picture map.png[/bold]; without tables it runs on these."
+EXAMPLES = (
+    "normscale stress",
+    "normscale stress --train sample:train --id sample:test --ood sample:unseen_digits --picture map.png",
 )
 SAMPLE = (["sample:train"], ["sample:test"], ["sample:unseen_digits"])
 
 
 def command(
-    id_table: Annotated[
-        list[str] | None,
-        typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs; may be repeated."),
-    ] = None,
-    ood_tables: OodOption = [],  # noqa: B006 - never changed
-    train: Annotated[
-        list[str] | None, typer.Option(metavar="TABLE", help="Outputs on the training set; may be repeated.")
-    ] = None,
-    detector: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--detector",
-            "-d",
-            metavar="NAME",
-            autocompletion=complete_detector,
-            help="A detector file or name to measure, too; repeatable.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Draws rows, orders, and dominant or missing classes.")] = 0,
-    format: Annotated[
-        Format, typer.Option("--format", "-f", help="A summary with verdicts, or every row.")
-    ] = Format.TABLE,
-    output: Annotated[str | None, typer.Option("--output", "-o", help="Write every row to this .json file.")] = None,
-    picture: Annotated[str | None, typer.Option(help="Draw a map: .png, .svg or .pdf.")] = None,
+    id_tables: IdOption = NO_TABLES,
+    ood_tables: OodOption = NO_TABLES,
+    train: TrainOption = NO_TABLES,
+    detector: DetectorsOption = None,
+    seed: SeedOption = 0,
+    format: FormatOption = Format.TABLE,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Every row as .json.")] = None,
+    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw a map: .png, .svg or .pdf.")] = None,
     network: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="A network of `train` or `bench`, to corrupt its test pictures.",
-        ),
+        str | None, typer.Option(metavar="FOLDER", help="A trained network, to corrupt its test pictures.")
     ] = None,
     pictures: Annotated[
-        str, typer.Option(metavar="SOURCE", help="The network's test pictures, if they are not where it was trained.")
+        str, typer.Option(metavar="SOURCE", help="The network's test pictures, if they have moved.")
     ] = "",
     threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
     probabilities: ProbabilitiesOption = False,
 ) -> None:
-    """Measure running statistics on streams of many kinds (OoD share, order, class balance) and say what to use.
+    """Measure running statistics on streams of many kinds and say what to use.
 
-    Streams are drawn from all rows, so several files are read into one place, by this process.
+    Streams differ in the share of OoD rows, their order and the balance of classes. Without tables, the sample's.
     """
     written = [path for path in (output, picture) if path is not None]
     for path in written:
@@ -86,7 +78,7 @@ def command(
         name: load_detector(name) if name.endswith(".safetensors") else make_detector(name) for name in detector or []
     }
     names = shared_names((name, one.class_names) for name, one in detectors.items())
-    train_path, id_path, ood_paths = _tables(train, id_table, ood_tables)
+    train_path, id_path, ood_paths = _tables(train, id_tables, ood_tables)
     read = []
     for paths in (train_path, id_path):
         source = jobs.RowSource(paths, class_names=names, probabilities=probabilities)
@@ -120,31 +112,28 @@ def command(
     else:
         print_rows(result.rows, format)
     for path in written:
-        typer.echo(f"written: {path}", err=True)
+        say(f"written: {path}")
 
 
-def _tables(
-    train: list[str] | None, id_table: list[str] | None, ood: list[str]
-) -> tuple[list[str], list[str], list[str]]:
-    given = {"--train": train, "--id": id_table, "--ood": ood}
+def _tables(train: list[str], id_tables: list[str], ood: list[str]) -> tuple[list[str], list[str], list[str]]:
+    given = {"--train": train, "--id": id_tables, "--ood": ood}
     if not any(given.values()):
         options = " ".join(f"{name} {paths[0]}" for name, paths in zip(given, SAMPLE, strict=True))
-        typer.echo(f"no tables given: this is the sample ({options})", err=True)
+        say(f"no tables given: this is the sample ({options})")
         return SAMPLE
-    if not train or not id_table or not ood:
+    if not all(given.values()):
         missing = " and ".join(name for name, value in given.items() if not value)
         raise InvalidInput(f"{missing} missing: stress needs --train, --id and --ood, or none of them for the sample.")
-    return train, id_table, ood
+    return train, id_tables, ood
 
 
 def print_summary(result: StressResult) -> None:
     """A line with means, the worst stream and a verdict for each method."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    out = console()
     sets = result.ood_sets
-    console.print(f"[bold]{sets[0] if len(sets) == 1 else f'mean of {len(sets)} OoD sets'}[/bold]\n")
+    out.print(f"{sets[0] if len(sets) == 1 else f'mean of {len(sets)} OoD sets'}\n", style="bold")
     if result.means():
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         headings = ["method", "mean\nAUROC", "mean\nFPR95", "worst", "in the stream", "streams\nbelow"]
@@ -161,8 +150,8 @@ def print_summary(result: StressResult) -> None:
             alarms = "" if one.false_alarms is None else f"{100 * one.false_alarms:.1f} %"
             change = "" if one.change is None else f"{100 * one.change:+.0f}"
             table.add_row(one.method, *numbers, kind, f"{one.kinds_below}", alarms, change, one.verdict, style=style)
-        console.print(table)
-        console.print(
+        out.print(table)
+        out.print(
             f"\n{summaries[0].n_kinds} kinds of streams; OoD is positive. Worst, streams below: AUROC against the best "
             "method without running statistics in the same stream, and how often it is more than "
             f"{TOLERANCE:g} under it. False alarms: the largest share flagged of a stream without OoD; nominal is 5 %. "
@@ -170,6 +159,6 @@ def print_summary(result: StressResult) -> None:
             f"{RULE} --picture draws every stream, -f csv prints it."
         )
     for reason, number in result.skipped().items():
-        console.print(f"{number} streams could not be made: {reason}")
+        out.print(f"{number} streams could not be made: {reason}")
     for method, why in result.incomplete().items():
-        console.print(f"left out: {method}: {why}")
+        out.print(f"left out: {method}: {why}")

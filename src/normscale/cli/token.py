@@ -6,17 +6,18 @@ from typing import Annotated
 
 import typer
 
-EXAMPLE = "Example: [bold]normscale token camera-7 --role score --file tokens.jsonl[/bold]"
+EXAMPLES = ("normscale token camera-7 --role score --file tokens.jsonl",)
 
 
 def token(
-    name: Annotated[str, typer.Argument(help="Who will use it; shows up in logs and on the page.")],
-    role: Annotated[str, typer.Option(help="score (send rows), read (look) or admin (everything).")] = "score",
-    file: Annotated[
-        str, typer.Option("--file", "-f", help="The file of tokens; made for its owner alone when it is not there.")
-    ] = "tokens.jsonl",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it; shown in logs and on the page.")],
+    role: Annotated[str, typer.Option(help="score (send rows), read (look) or admin (all).")] = "score",
+    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="The file of tokens.")] = "tokens.jsonl",
 ) -> None:
-    """Make a token for `normscale serve --tokens FILE`. The secret is printed once; the file keeps its hash only."""
+    """Make a token for `normscale serve --tokens FILE`.
+
+    The secret is printed once; the file keeps its hash only, and is readable by its owner alone.
+    """
     from normscale.guard.server.tokens import add_token
 
     typer.echo(add_token(file, name, role))

@@ -6,29 +6,32 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli import say
 from normscale.errors import MissingExtra
 
-EXAMPLE = "Example: [bold]normscale train --data digits --width 16 --recipe fast --epochs 12 -o runs/digits[/bold]"
+EXAMPLES = ("normscale train --data digits --width 16 --recipe fast --epochs 12 -o runs/digits",)
 
 
 def train(
-    output: Annotated[str, typer.Option("--output", "-o", help="Folder of the run; a run that is there goes on.")],
-    data: Annotated[str, typer.Option(help="A name of `normscale data list`, npz:PATH or folder:PATH.")] = "digits",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FOLDER", help="Of the run; one that is there goes on.")
+    ],
+    data: Annotated[str, typer.Option(metavar="DATA", help="A known name, npz:PATH or folder:PATH.")] = "digits",
     network: Annotated[str, typer.Option(help="resnet18, resnet20 or wide_resnet40_2.")] = "resnet18",
-    width: Annotated[int, typer.Option(min=1, help="Channels of the first stage; the paper's ResNet-18 has 64.")] = 64,
+    width: Annotated[int, typer.Option(min=1, help="Channels of the first stage.")] = 64,
     recipe: Annotated[str, typer.Option(help="paper, or fast (far fewer epochs).")] = "paper",
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the recipe's own.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the weights, the split, the order and the augmentation.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, split, order and augmentation.")] = 0,
     ood: Annotated[
-        list[str] | None, typer.Option(help="Also write the outputs on this OoD set; may be repeated.")
+        list[str] | None, typer.Option(metavar="DATA", help="An OoD set whose outputs are written too; repeatable.")
     ] = None,
-    layers: Annotated[
-        str | None,
-        typer.Option(help="Also write these layers: all, or names with commas."),
-    ] = None,
+    layers: Annotated[str | None, typer.Option(metavar="A,B", help="Also write these layers, or all.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch in this process.")] = 1,
 ) -> None:
-    """Train a classifier; killed at any moment, the same command goes on and ends with the same weights."""
+    """Train a classifier and write its outputs.
+
+    Killed at any moment, the same command goes on and ends with the same weights.
+    """
     try:
         import torch
 
@@ -46,6 +49,6 @@ def train(
         seed=seed,
         ood=ood or (),
         layers=layers.split(",") if layers not in (None, "all") else layers,
-        say=lambda text: typer.echo(text, err=True),
+        say=say,
     )
-    typer.echo(f"network, outputs and result are in {result.folder}", err=True)
+    say(f"network, outputs and result are in {result.folder}")

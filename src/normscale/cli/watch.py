@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli import say
 from normscale.cli._options import OnInvalid
 from normscale.cli.serve import (
-    DETECTOR_HELP,
     EXPECT,
     ON_DRIFT,
     ExpectOption,
@@ -19,17 +19,17 @@ from normscale.cli.serve import (
 )
 from normscale.guard.policy import Policy
 
-EXAMPLE = "Example: [bold]my-classifier | normscale watch detector.safetensors | jq 'select(.is_ood)'[/bold]"
+EXAMPLES = ("my-classifier | normscale watch detector.safetensors | jq 'select(.is_ood)'",)
 
 
 def watch(
-    detector: Annotated[str, typer.Argument(help=f"{DETECTOR_HELP}.")],
+    detector: Annotated[str, typer.Argument(metavar="DETECTOR", help="A detector file with a threshold.")],
     store: StoreOption = None,
     threshold: ThresholdOption = None,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
     on_invalid: Annotated[
-        OnInvalid, typer.Option(help="A line that cannot be scored: stop, or say so and go on.")
+        OnInvalid, typer.Option(help="A line that cannot be scored: stop, or go on.")
     ] = OnInvalid.RAISE,
 ) -> None:
     """Score rows from a pipe as they come, one line each.
@@ -55,12 +55,9 @@ def watch(
             sys.stdin.buffer,
             sys.stdout.buffer,
             skip=on_invalid is OnInvalid.SKIP,
-            say=lambda sentence: typer.echo(f"normscale: {sentence}", err=True),
+            say=lambda sentence: say(f"normscale: {sentence}"),
         )
     is_static = guard.mode == Mode.STATIC
     counted = f"{guard.state.scored} rows scored so far" if is_static else f"{guard.state.rows} rows in the statistics"
-    typer.echo(
-        f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {counted}"
-        + (f"; {totals.skipped} lines skipped" if totals.skipped else ""),
-        err=True,
-    )
+    skipped = f"; {totals.skipped} lines skipped" if totals.skipped else ""
+    say(f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {counted}{skipped}")

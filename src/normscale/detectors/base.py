@@ -30,11 +30,11 @@ from normscale.detectors.reading import OutputsReader
 from normscale.detectors.row_blocks import row_slices
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, NotFitted, NumericalWarning
-from normscale.input_checks.logits import (
-    Squashed,
+from normscale.input_checks import (
+    ProbabilityForm,
     constant_on_log_probabilities,
-    sentence,
-    squashed,
+    detect_probabilities,
+    probabilities_message,
 )
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe, mask_of_finite_rows
 from normscale.state import copied
@@ -163,11 +163,11 @@ class Detector(OutputsReader):
             names = record.columns.get(LOGITS)
             names = None if names is None or names == tuple(map(str, range(len(names)))) else names
         some = record[:_LOOKED_AT]
-        found = squashed(some.logits) if LOGITS in self.reads and len(record) >= _FEWEST_TO_WARN else None
-        if found is not None and found.kind is Squashed.PROBABILITIES:
-            warnings.warn(sentence(found, "the training array"), NumericalWarning, stacklevel=2)
+        found = detect_probabilities(some.logits) if LOGITS in self.reads and len(record) >= _FEWEST_TO_WARN else None
+        if found is not None and found.form is ProbabilityForm.PROBABILITIES:
+            warnings.warn(probabilities_message(found, "the training array"), NumericalWarning, stacklevel=2)
         self._fit_chunks([record])
-        if found is not None and found.kind is Squashed.LOG_PROBABILITIES:
+        if found is not None and found.form is ProbabilityForm.LOG_PROBABILITIES:
             self._warn_of_constant_scores(some, self.score(some))
         if len(record) >= _FEWEST_TO_WARN and (why := why_nothing_is_learned(self) or why_little_is_learned(self)):
             warnings.warn(why, NumericalWarning, stacklevel=2)

@@ -29,7 +29,7 @@ from normscale.guard.policy import Expect, Policy, StreamBy
 from normscale.guard.request import Mode, Request, Verdict, required_widths
 from normscale.guard.stores import Entry, Event, Standing, Store, StoredStream, Transaction, open_store
 from normscale.guard.stores.store import owner_of
-from normscale.input_checks.logits import TOLERANCE, Squashed, sentence, squashed
+from normscale.input_checks import TOLERANCE, ProbabilityForm, detect_probabilities, probabilities_message
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 _FAR_AWAY = 30.0  # deviations from training, as far as rows are looked at for the highest score
@@ -99,7 +99,9 @@ class Guard:
             )
         self.drift = DriftMonitor(detector._baseline, self.policy, survives_unbalanced=survives)
         training = detector._baseline  # a mean of probabilities adds up to 1, too
-        self._fitted_on_probabilities = training is not None and squashed(training.moments.mean[None]) is not None
+        self._fitted_on_probabilities = (
+            training is not None and detect_probabilities(training.moments.mean[None]) is not None
+        )
         statistics = statistics_of(detector, {name: self.widths[name] for name in detector.reads}, self.policy)
         self.start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
         """The state of an empty store: what the detector file says."""
@@ -195,9 +197,9 @@ class Guard:
                 raise _validate.invalid_row_error(rows, name)
             # Most logits are told by their largest number.
             if name == LOGITS and largest <= 1.0 + TOLERANCE and not self._fitted_on_probabilities:
-                found_in = squashed(rows)
-                if found_in is not None and found_in.kind is Squashed.PROBABILITIES:
-                    raise InvalidInput(sentence(found_in, "the request"))
+                found_in = detect_probabilities(rows)
+                if found_in is not None and found_in.form is ProbabilityForm.PROBABILITIES:
+                    raise InvalidInput(probabilities_message(found_in, "the request"))
             arrays[name] = rows
         return ModelOutputs._trusted(arrays)
 

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from normscale.jobs.evaluating import Evaluated, evaluate
 from normscale.jobs.fitting import FitResult, fit
-from normscale.jobs.pieces import Skipped
 from normscale.jobs.running import ENGINES, PIECE_ROWS, EngineFailed, JobOptions, Progress, open_engine
 from normscale.jobs.scoring import ScoreResult, score
-from normscale.jobs.sources import RowSource, describe, input_named, read, read_named
+from normscale.jobs.sources import SAMPLE, RowSource, Skipped, describe, input_named, read, read_named
 
 __all__ = [
     "ENGINES",
     "PIECE_ROWS",
+    "SAMPLE",
     "EngineFailed",
     "Evaluated",
     "FitResult",

@@ -10,9 +10,9 @@ from normscale.detectors.base import Detector
 from normscale.detectors.choosing import AUTO
 from normscale.errors import InvalidInput
 from normscale.jobs.fitting import fit
-from normscale.jobs.pieces import Skipped
 from normscale.jobs.running import JobOptions, Paths, open_engine, with_defaults
 from normscale.jobs.scoring import gathered_scores
+from normscale.jobs.sources import Skipped
 from normscale.metrics.ranking import RankingResult
 from normscale.metrics.ranking import evaluate as evaluate_scores
 

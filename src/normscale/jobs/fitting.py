@@ -16,8 +16,7 @@ from normscale.detectors.partial_fit import Partial, PartialFit, merged
 from normscale.detectors.registry import DEFAULT, as_detector
 from normscale.detectors.simple_steps import MissingClasses, classes_in_training
 from normscale.errors import InvalidInput, MissingOutput
-from normscale.input_checks.shared_rows import RowSketch
-from normscale.jobs.pieces import Layout, Piece, Skipped
+from normscale.input_checks import RowSketch
 from normscale.jobs.running import (
     Engine,
     JobOptions,
@@ -30,7 +29,7 @@ from normscale.jobs.running import (
     say_all,
     with_defaults,
 )
-from normscale.jobs.sources import RowSource, read
+from normscale.jobs.sources import Layout, Piece, RowSource, Skipped, read
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
@@ -180,12 +179,9 @@ def _fit_pieces(
     while len(pieces) // (2 * step) >= _TASKS_PER_WORKER * engine.workers:
         step *= 2
     tasks = [pieces[i : i + step] for i in range(0, len(pieces), step)]
-    sizes = [sum(piece.n_bytes for piece in task) for task in tasks]
     while not learning.done:
         job = _FitJob(learning, source, names, on_invalid, seen.sketch is not None)
-        found = run(
-            engine, _fit_task, job, tasks, sizes, ProgressCounter(f"fitting {model.name}", len(tasks), sum(sizes), tick)
-        )
+        found = run(engine, _fit_task, job, tasks, ProgressCounter(f"fitting {model.name}", len(tasks), tick))
         learning.finish(merged_in_order([partial for partial, _, _ in found], merged))
     for _, _, own in found:
         seen.take_over(own)

@@ -19,9 +19,9 @@ from normscale.detectors.base import Detector
 from normscale.detectors.by_source import SourceStates
 from normscale.errors import InvalidInput
 from normscale.jobs.job_folder import STATES, JobFolder
-from normscale.jobs.pieces import Piece, PieceRows
 from normscale.jobs.running import Engine, ProgressCounter, Tick, run
 from normscale.jobs.scoring import ScoreJob
+from normscale.jobs.sources import Piece, PieceRows
 from normscale.outputs import ModelOutputs
 from normscale.rows.reader import Chunk
 from normscale.state import unpack_state
@@ -39,11 +39,10 @@ def stream_groups(job: ScoreJob, pieces: Sequence[Piece], engine: Engine, tick: 
     n_sets = min(n_groups, engine.workers)
     step = len(pieces) if job.order_by else -(-len(pieces) // _ROUNDS)
     rounds = [pieces[start : start + step] for start in range(0, len(pieces), step)]
-    n_bytes = sum(piece.n_bytes for piece in pieces)
-    counter = ProgressCounter("streaming", n_sets * len(rounds), n_sets * n_bytes, tick)
+    counter = ProgressCounter("streaming", n_sets * len(rounds), tick)
     for some in rounds:
         tasks = [(range(first, n_groups, n_sets), some) for first in range(n_sets)]
-        run(engine, _stream_task, job, tasks, [sum(piece.n_bytes for piece in some)] * n_sets, counter)
+        run(engine, _stream_task, job, tasks, counter)
     moved = _Group(job, 0).detector
     for number in range(1, n_groups):
         moved._sources.update(_Group(job, number).detector._sources)  # type: ignore[union-attr, arg-type]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from multiprocessing.connection import wait as wait_for_processes
 from typing import Any
 
 from normscale._processes import end_with_parent
@@ -20,6 +22,8 @@ RETRIES = 3
 """How often work is begun again whose process died."""
 _RUNS_THE_SCRIPT_AGAIN = 77
 """The exit code of a worker whose script has no ``if __name__ == "__main__"``."""
+_END_SECONDS = 30.0
+"""How long processes that have no task may take to end."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -107,9 +111,17 @@ class LocalEngine(Engine):
         return self._pool
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+        """End the processes; those that do not end by themselves are killed, so that nobody waits for them for ever."""
+        if self._pool is None:
+            return
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = None
+        running, deadline = list(self._processes), time.monotonic() + _END_SECONDS
+        while running and (left := deadline - time.monotonic()) > 0:
+            ended = wait_for_processes([process.sentinel for process in running], left)
+            running = [process for process in running if process.sentinel not in ended]
+        for process in running:
+            process.kill()
 
 
 def _begin() -> None:

@@ -30,12 +30,16 @@ class Progress(NamedTuple):
     """How far a job is."""
 
     doing: str
-    pieces: int
+    pieces: float
+    """Done so far, of ``n_pieces``; one that is under way may count in part."""
     n_pieces: int
     rows: int
-    done_bytes: int
-    n_bytes: int
     seconds: float
+
+    @property
+    def share(self) -> float:
+        """How much is done, from 0 to 1."""
+        return self.pieces / self.n_pieces if self.n_pieces else 1.0
 
     @property
     def rows_per_second(self) -> float:
@@ -49,19 +53,14 @@ Tick = Callable[[Progress], object]
 class ProgressCounter:
     """Adds up what is done and reports it."""
 
-    def __init__(self, doing: str, n_pieces: int, n_bytes: int, tick: Tick | None) -> None:
-        self._at = Progress(doing, 0, n_pieces, 0, 0, n_bytes, 0.0)
+    def __init__(self, doing: str, n_pieces: int, tick: Tick | None) -> None:
+        self._at = Progress(doing, 0, n_pieces, 0, 0.0)
         self._start, self._tick = time.monotonic(), tick
 
-    def add(self, pieces: int, rows: int, n_bytes: int) -> None:
-        """Count more pieces, rows and bytes."""
-        at = self._at
-        self._at = at._replace(
-            pieces=at.pieces + pieces,
-            rows=at.rows + rows,
-            done_bytes=at.done_bytes + n_bytes,
-            seconds=time.monotonic() - self._start,
-        )
+    def add(self, pieces: float, rows: int) -> None:
+        """Count more pieces and rows."""
+        at, seconds = self._at, time.monotonic() - self._start
+        self._at = at._replace(pieces=at.pieces + pieces, rows=at.rows + rows, seconds=seconds)
         if self._tick is not None:
             self._tick(self._at)
 
@@ -197,14 +196,12 @@ def _start(engine: str, workers: int | None, address: str | None) -> Engine:
     return ThisProcess()
 
 
-def run(
-    engine: Engine, work: Work, shared: Any, tasks: Sequence[Any], sizes: Sequence[int], counter: ProgressCounter
-) -> list[Any]:
-    """The results of all tasks in their order; ``sizes`` are their bytes, for the progress."""
+def run(engine: Engine, work: Work, shared: Any, tasks: Sequence[Any], counter: ProgressCounter) -> list[Any]:
+    """The results of all tasks in their order."""
     results: dict[int, Any] = {}
     for place, (result, n_rows) in engine.map(work, shared, tasks):
         results[place] = result
-        counter.add(1, n_rows, sizes[place])
+        counter.add(1, n_rows)
     return [results[place] for place in range(len(tasks))]
 
 

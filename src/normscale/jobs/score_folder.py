@@ -26,9 +26,9 @@ from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput
 from normscale.jobs.group_streams import stored_scores, stream_groups
 from normscale.jobs.job_folder import STATES, JobFolder
-from normscale.jobs.pieces import LISTED, Piece, Skipped
 from normscale.jobs.running import Engine, EngineFailed, JobOptions, ProgressCounter, Tick, open_engine, run
 from normscale.jobs.scoring import ScoreJob, ScoreResult
+from normscale.jobs.sources import LISTED, Piece, Skipped
 from normscale.outputs import ModelOutputs
 from normscale.rows import need_arrow
 from normscale.rows.files import source_of
@@ -104,15 +104,9 @@ def _score_missing(
         moved.state_ = starts[-1]
     elif job.stream:
         moved = stream_groups(job, pieces, engine, tick)
-    tasks, sizes = [(piece, starts[piece.number]) for piece in missing], [piece.n_bytes for piece in missing]
-    reports = run(
-        engine,
-        _score_piece,
-        job._replace(order_by=""),
-        tasks,
-        sizes,
-        ProgressCounter("scoring", len(tasks), sum(sizes), tick),
-    )
+    tasks = [(piece, starts[piece.number]) for piece in missing]
+    counter = ProgressCounter("scoring", len(tasks), tick)
+    reports = run(engine, _score_piece, job._replace(order_by=""), tasks, counter)
     done.update((piece.number, report) for piece, report in zip(missing, reports, strict=True))
     return moved
 
@@ -128,11 +122,8 @@ def _states_merge(detector: Detector) -> bool:
 
 def _start_states(job: ScoreJob, pieces: Sequence[Piece], engine: Engine, tick: Tick | None) -> list[Any]:
     """The state before every piece, and after the last: that of training and of the pieces before, in order."""
-    sizes = [piece.n_bytes for piece in pieces]
     before = [copied(job.detector._current())]
-    for arrays in run(
-        engine, _piece_state, job, pieces, sizes, ProgressCounter("running statistics", len(pieces), sum(sizes), tick)
-    ):
+    for arrays in run(engine, _piece_state, job, pieces, ProgressCounter("running statistics", len(pieces), tick)):
         before.append(job.detector.merge(before[-1], job.detector._read_state(arrays, "")))
     if not all(np.isfinite(array).all() for array in record_arrays(before[-1]).values()):
         raise InvalidInput("the rows are too large for running statistics in float64. Rescale them.")
@@ -192,7 +183,7 @@ def part_name(piece: Piece) -> str:
     Examples
     --------
     >>> from normscale.rows import SourceFile
-    >>> from normscale.jobs.pieces import Span
+    >>> from normscale.jobs.sources import Span
     >>> part_name(Piece(12, (Span(SourceFile("/in/day=1/a.parquet", 1, 1)),)))
     'day=1/part-000012.parquet'
     """

@@ -15,9 +15,8 @@ from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.jobs.pieces import MemoryBound, Piece, PieceRows, Skipped
 from normscale.jobs.running import Engine, JobOptions, Paths, ProgressCounter, Tick, run, say_all, with_defaults
-from normscale.jobs.sources import RowSource
+from normscale.jobs.sources import MemoryBound, Piece, PieceRows, RowSource, Skipped
 from normscale.outputs import LOGITS, predicted_where_finite
 from normscale.rows import CHUNK_ELEMENTS, SCORE_COLUMNS, TEXT, is_remote, open_score_writer
 from normscale.rows.reader import Chunk, Columns
@@ -252,14 +251,14 @@ def is_folder(output: str) -> bool:
 def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult:
     detector = copy.copy(job.detector) if job.stream else job.detector
     rows, source = job.rows(None), job.source
-    counter = ProgressCounter("scoring", 1, source.n_bytes, tick)
+    counter = ProgressCounter("scoring", 1, tick)
     n_flagged = 0
     with open_score_writer(output, job.columns) as writer:
         for columns in job.scored(rows, detector.stream if job.stream else detector.score):
             writer.append(**columns)
             n_flagged += int(columns["is_ood"].sum()) if job.limit is not None else 0
-            share = len(columns["score"]) / source.n_rows if source.n_rows else 0.0
-            counter.add(0, len(columns["score"]), int(share * source.n_bytes))
+            n_rows = len(columns["score"])
+            counter.add(n_rows / source.n_rows if source.n_rows else 0.0, n_rows)
     return ScoreResult(output, writer.n_rows, n_flagged if job.limit is not None else None, rows.skipped, detector)
 
 
@@ -268,10 +267,8 @@ def gathered_scores(paths: Paths, detector: Detector, engine: Engine, given: Job
     source = source_for(paths, detector, given)
     say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
     pieces = source.file_pieces(given["piece_rows"])
-    job, sizes = ScoreJob(detector, source, given["on_invalid"]), [piece.n_bytes for piece in pieces]
-    found = run(
-        engine, _piece_scores, job, pieces, sizes, ProgressCounter("scoring", len(pieces), sum(sizes), given["tick"])
-    )
+    job = ScoreJob(detector, source, given["on_invalid"])
+    found = run(engine, _piece_scores, job, pieces, ProgressCounter("scoring", len(pieces), given["tick"]))
     scores: FloatArray = np.concatenate([own for own, _ in found])
     if not scores.size:
         raise InvalidInput(f"{source.path} holds no finite score; both sides need some.")

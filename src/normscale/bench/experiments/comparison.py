@@ -24,7 +24,7 @@ from normscale.detectors.base import Detector, OutputsLike, Setting
 from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput
-from normscale.input_checks.shared_rows import RowSketch
+from normscale.input_checks import RowSketch
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs, as_outputs, is_dataframe
 from normscale.rows.columns import shared_names
 

@@ -15,7 +15,7 @@ from normscale.errors import InvalidInput
 from normscale.export.onnx.attaching import NEXT, STATE, read_state
 from normscale.export.onnx.files import read_model, require, with_outputs
 from normscale.export.onnx.tensors import GraphTensor, find
-from normscale.input_checks.logits import Squashed, squashed
+from normscale.input_checks import ProbabilityForm, detect_probabilities
 from normscale.outputs import LOGITS
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ def try_out(session: Any, known: Mapping[str, NDArray[Any]] | None = None) -> di
 
 def refuse_probabilities(rows: NDArray[Any], name: str, outcome: str = "") -> None:
     """Raise where logits are probabilities: a model may make them in a way that no look at its nodes tells."""
-    found = squashed(rows) if rows.ndim == 2 else None
-    if found is not None and found.kind is not Squashed.SIGMOIDS:
+    found = detect_probabilities(rows) if rows.ndim == 2 else None
+    if found is not None and found.form is not ProbabilityForm.SIGMOIDS:
         raise InvalidInput(
-            f"the tensor {name!r} holds {found.kind}, not logits: on random inputs {found.sign}. {outcome}"
+            f"the tensor {name!r} holds {found.form}, not logits: on random inputs {found.evidence}. {outcome}"
             f"Pass logits=NAME (--logits NAME) with the tensor before the softmax; or logits={name!r}, if the "
             "detector was fitted on such numbers."
         )

@@ -1,4 +1,6 @@
-"""What is wrong with logits: probabilities in their place, labels among the columns, labels in another order.
+"""What is wrong with outputs: probabilities for logits, labels among them or in another order, rows of another table.
+
+The checks look at rows alone and answer with a sentence; the caller refuses the rows, or says it.
 
 A softmax forgets how large the logits were: all that is left of z is z - log sum exp z. Scores that live on the size
 (energy, the largest logit, norm-scaling) are then made of what the softmax left over.
@@ -11,6 +13,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale._validate import FloatArray, IntArray, Rows, finite_row_mask
 from normscale.errors import InvalidInput
@@ -26,39 +29,42 @@ _LOOKED_AT = 1 << 20
 """Numbers that are looked at: what went through a softmax shows in every row."""
 _SPREAD = 1e-5
 """Rounding of a log-softmax in float32 leaves about 1e-7; scores that differ by less tell rows apart by rounding."""
-_OPTION = "probabilities=True"
 _FEWEST_FOR_COLUMNS = 20
 """Rows below which whole numbers may be chance."""
-_FEWEST_LABELLED, _SHOWN_CLASSES = 50, 3
+_FEWEST_LABELLED, _LISTED_CLASSES = 50, 3
+_KEPT, _BLOCK = 1 << 14, 1 << 20
+_FEWEST_SHARED = 10
+"""Rows that must be comparable before a share is named."""
 
 
-class Squashed(StrEnum):
+class ProbabilityForm(StrEnum):
     """What became of the logits."""
 
     PROBABILITIES = "probabilities"
     LOG_PROBABILITIES = "log-probabilities"
+    PERCENTAGES = "percentages"
     SIGMOIDS = "sigmoids"
 
 
-class SquashedRows(NamedTuple):
-    """What rows look like, and the sign of it in words."""
+class DetectedProbabilities(NamedTuple):
+    """What rows given as logits are, and how it shows, in words."""
 
-    kind: Squashed
-    sign: str
+    form: ProbabilityForm
+    evidence: str
 
 
-def squashed(logits: Rows) -> SquashedRows | None:
+def detect_probabilities(logits: Rows) -> DetectedProbabilities | None:
     """Tell whether rows given as logits went through a softmax, its logarithm or a sigmoid; None if not.
 
     Rows with NaN or infinity are left out; log-probabilities may be -infinity.
 
     Examples
     --------
-    >>> squashed(np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).kind.value
+    >>> detect_probabilities(np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).form.value
     'probabilities'
-    >>> squashed(np.log([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).kind.value
+    >>> detect_probabilities(np.log([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).form.value
     'log-probabilities'
-    >>> squashed(np.array([[2.0, -1.0], [0.3, 0.4], [5.0, 1.0]])) is None
+    >>> detect_probabilities(np.array([[2.0, -1.0], [0.3, 0.4], [5.0, 1.0]])) is None
     True
     """
     rows = _some_rows(logits)
@@ -66,31 +72,23 @@ def squashed(logits: Rows) -> SquashedRows | None:
         return None
     tolerance = TOLERANCE if len(rows) >= _FEW else _EXACT
     low, high = float(rows.min()), float(rows.max())
+
+    def all_near(values: FloatArray, total: float) -> bool:
+        return bool((np.abs(values.sum(axis=1) - total) <= tolerance * total).all())
+
     if low >= -tolerance and high <= 1.0 + tolerance:
-        if (np.abs(rows.sum(axis=1) - 1.0) <= tolerance).all():
-            return SquashedRows(Squashed.PROBABILITIES, "every row adds up to 1 and no number is below 0")
+        if all_near(rows, 1.0):
+            evidence = "every row adds up to 1 and no number is below 0"
+            return DetectedProbabilities(ProbabilityForm.PROBABILITIES, evidence)
         if low >= 0.0 and high <= 1.0 and len(rows) >= _MANY:
-            return SquashedRows(Squashed.SIGMOIDS, "every number lies between 0 and 1")
-    if high <= tolerance and (np.abs(np.exp(rows).sum(axis=1) - 1.0) <= tolerance).all():
-        return SquashedRows(
-            Squashed.LOG_PROBABILITIES, "no number is above 0 and the exponentials of every row add up to 1"
-        )
+            return DetectedProbabilities(ProbabilityForm.SIGMOIDS, "every number lies between 0 and 1")
+    if low >= 0.0 and all_near(rows, 100.0):
+        evidence = "every row adds up to 100 and no number is below 0"
+        return DetectedProbabilities(ProbabilityForm.PERCENTAGES, evidence)
+    if high <= tolerance and all_near(np.exp(rows), 1.0):
+        evidence = "no number is above 0 and the exponentials of every row add up to 1"
+        return DetectedProbabilities(ProbabilityForm.LOG_PROBABILITIES, evidence)
     return None
-
-
-def percentages(logits: Rows) -> bool:
-    """Whether rows are probabilities in per cent: no number below 0, and every row adds up to 100.
-
-    Examples
-    --------
-    >>> percentages(np.array([[90.0, 10.0], [20.0, 80.0], [50.0, 50.0]])), percentages(np.array([[99.0, 2.0]]))
-    (True, False)
-    """
-    rows = _some_rows(logits)
-    if not len(rows) or float(rows.min()) < 0.0:
-        return False
-    tolerance = TOLERANCE if len(rows) >= _FEW else _EXACT
-    return bool((np.abs(rows.sum(axis=1) - 100.0) <= 100.0 * tolerance).all())
 
 
 def _some_rows(logits: Rows) -> FloatArray:
@@ -101,24 +99,23 @@ def _some_rows(logits: Rows) -> FloatArray:
     return rows if (rows <= 0.0).all() else rows[finite_row_mask(rows)]
 
 
-def sentence(found: SquashedRows, source: str, *, option: str = "") -> str:
-    """Say what was found in ``source`` and how to get logits.
-
-    ``option`` says how to have probabilities taken as they are; it is empty where that cannot be had.
-    """
+def probabilities_message(found: DetectedProbabilities, source: str, option: str = "") -> str:
+    """What to tell who gave such rows; ``option``, where there is one, takes the logarithm of probabilities."""
     way = (
         "Give the last layer's outputs before the softmax: model(x) without softmax in PyTorch, "
         "activation=None on the last layer in Keras, decision_function in scikit-learn, output.logits in transformers."
     )
-    if found.kind is Squashed.PROBABILITIES:
-        text = f"{source} holds probabilities, not logits ({found.sign}). {way}"
-        return f"{text} If there is nothing else, {option} takes their logarithm." if option else text
-    if found.kind is Squashed.LOG_PROBABILITIES:
+    holds = f"{source} holds {found.form}, not logits ({found.evidence})."
+    if found.form is ProbabilityForm.PROBABILITIES:
+        return f"{holds} {way}" + (f" If there is nothing else, {option} takes their logarithm." if option else "")
+    if found.form is ProbabilityForm.PERCENTAGES:
+        return f"{holds} {way}" + (f" If there is nothing else, divide by 100 and pass {option}." if option else "")
+    if found.form is ProbabilityForm.LOG_PROBABILITIES:
         return (
-            f"{source} holds log-probabilities ({found.sign}): how large the logits were is lost, so energy is the "
+            f"{source} holds log-probabilities ({found.evidence}): how large the logits were is lost, so energy is the "
             f"same for every row and only detectors that compare classes can work. {way}"
         )
-    return f"{source} may hold outputs of a sigmoid, not logits ({found.sign}). {way}"
+    return f"{source} may hold outputs of a sigmoid, not logits ({found.evidence}). {way}"
 
 
 def log_of_probabilities(rows: Rows, source: str) -> FloatArray:
@@ -159,11 +156,11 @@ def constant_on_log_probabilities(name: str, scores: FloatArray, logits: Rows) -
     >>> constant_on_log_probabilities("msp", np.array([0.1, 0.2, 0.5]), rows) is None
     True
     """
-    found = None if np.ptp(scores) > _SPREAD else squashed(logits)
-    if found is None or found.kind is not Squashed.LOG_PROBABILITIES:
+    found = None if np.ptp(scores) > _SPREAD else detect_probabilities(logits)
+    if found is None or found.form is not ProbabilityForm.LOG_PROBABILITIES:
         return None
     return (
-        f"{name} gives every row of log-probabilities the same score but for rounding ({found.sign}), so it cannot "
+        f"{name} gives every row of log-probabilities the same score but for rounding ({found.evidence}), so it cannot "
         "tell rows apart. Take a detector that compares classes, such as msp, or logits from before the softmax."
     )
 
@@ -184,7 +181,12 @@ def look_at_first_rows(
     """
     if LOGITS not in rows.names:
         return []
-    notes = _look_at_values(rows.logits, path) if reads_logits and not probabilities else []
+    notes = []
+    found = detect_probabilities(rows.logits) if reads_logits and not probabilities else None
+    if found is not None:
+        notes.append(probabilities_message(found, path, option="probabilities=True"))
+        if found.form in (ProbabilityForm.PROBABILITIES, ProbabilityForm.PERCENTAGES):
+            raise InvalidInput(notes[0])
     odd = odd_column(rows.logits, class_names)
     if odd is not None:
         raise InvalidInput(
@@ -194,21 +196,6 @@ def look_at_first_rows(
         wrong = permuted_labels(rows.labels, rows.predicted, rows.n_classes)
         notes += [] if wrong is None else [f"{path}: {wrong}"]
     return notes
-
-
-def _look_at_values(logits: Rows, path: str) -> list[str]:
-    found = squashed(logits)
-    if found is not None:
-        text = sentence(found, path, option=_OPTION)
-        if found.kind is Squashed.PROBABILITIES:
-            raise InvalidInput(text)
-        return [text]
-    if percentages(logits):
-        raise InvalidInput(
-            f"{path} holds percentages, not logits (every row adds up to 100 and no number is below 0). Give the "
-            f"outputs before the softmax; if there are none, divide by 100 and pass {_OPTION}."
-        )
-    return []
 
 
 def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
@@ -237,13 +224,13 @@ def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
         values = np.asarray(logits[:, column], dtype=np.float64)
         if not np.isfinite(values).all() or (values != np.floor(values)).any():
             continue
-        shown = f"column {column}" + (f" ({names[column]!r})" if names is not None else "")
+        name = f"column {column}" + (f" ({names[column]!r})" if names is not None else "")
         if (np.diff(values) == 1.0).all():
-            return f"{shown} counts the rows from {values[0]:g} to {values[-1]:g}, so it looks like a row number"
+            return f"{name} counts the rows from {values[0]:g} to {values[-1]:g}, so it looks like a row number"
         low, high = values.min(), values.max()
         if low >= -1.0 and low < high <= n_columns - 1 and np.unique(values[:1000]).size > 1:
             return (
-                f"{shown} holds nothing but the whole numbers {low:g} to {high:g}, and the others do not, so it looks "
+                f"{name} holds nothing but the whole numbers {low:g} to {high:g}, and the others do not, so it looks "
                 "like the label"
             )
     return None
@@ -279,10 +266,10 @@ def permuted_labels(labels: IntArray, predicted: IntArray, n_classes: int) -> st
     one_to_one = len({column for _, column in best.values()}) > 0.8 * len(best)
     if one_to_one and len(best) > 1 and renumbered > 0.5 and right < 0.5 * renumbered:
         moved = [f"label {label} is column {column}" for label, (_, column) in best.items() if label != column]
-        shown = ", ".join(moved[:_SHOWN_CLASSES]) + (", ..." if len(moved) > _SHOWN_CLASSES else "")
+        listed = ", ".join(moved[:_LISTED_CLASSES]) + (", ..." if len(moved) > _LISTED_CLASSES else "")
         return (
             f"the label is the predicted class in {100 * right:.1f} % of the rows, and would be in "
-            f"{100 * renumbered:.1f} % if the classes were numbered otherwise ({shown}). Labels count the columns of "
+            f"{100 * renumbered:.1f} % if the classes were numbered otherwise ({listed}). Labels count the columns of "
             "the logits from 0; number them in that order."
         )
     if len(best) > 1 and right < 0.5 and right < _largest_by_chance(labels, predicted):
@@ -298,3 +285,72 @@ def _largest_by_chance(labels: IntArray, predicted: IntArray) -> float:
     shares = [np.bincount(side, minlength=int(max(labels.max(), predicted.max())) + 1) for side in (labels, predicted)]
     chance = float(shares[0] @ shares[1]) / labels.size**2
     return chance + 3.0 * float(np.sqrt(chance * (1.0 - chance) / labels.size))
+
+
+class RowSketch:
+    """Whether two tables have rows in common, in bounded memory.
+
+    Every row has a number, made of its bits, that is as good as random. A sketch keeps the smallest of these numbers
+    (the "k minimum values" of Bar-Yossef et al., 2002): another table's rows whose numbers are as small must be among
+    them if they are in the first table.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> train, test = RowSketch(), RowSketch()
+    >>> rows = rng.normal(size=(1000, 5))
+    >>> train.take_in(rows)
+    >>> test.take_in(np.r_[rows[:300], rng.normal(size=(100, 5))])
+    >>> train.share_of(test)
+    0.75
+    """
+
+    def __init__(self) -> None:
+        self._smallest: NDArray[np.uint64] = np.empty(0, np.uint64)
+        self._is_whole = True
+
+    @classmethod
+    def of(cls, outputs: ModelOutputs) -> RowSketch:
+        """A sketch of the first array of outputs."""
+        sketch = cls()
+        sketch.take_in(outputs.array(outputs.names[0]))
+        return sketch
+
+    def take_in(self, rows: Rows) -> None:
+        """Note some rows; float32 rows and their copy in float64 are the same rows."""
+        step = max(1, _BLOCK // rows.shape[1])
+        for start in range(0, rows.shape[0], step):
+            self._note(_numbers(rows[start : start + step]), True)
+
+    def merge(self, other: RowSketch) -> None:
+        """Note the rows that another sketch has noted."""
+        self._note(other._smallest, other._is_whole)
+
+    def _note(self, numbers: NDArray[np.uint64], are_all: bool) -> None:
+        found = np.unique(np.concatenate([self._smallest, numbers]))
+        self._is_whole = self._is_whole and are_all and found.size <= _KEPT
+        self._smallest = found[:_KEPT]
+
+    def share_of(self, other: RowSketch) -> float | None:
+        """The share of another table's rows that are also in this one; None where too few can be compared."""
+        numbers = other._smallest
+        for sketch in (self, other):
+            if not sketch._is_whole:
+                numbers = numbers[numbers <= sketch._smallest[-1]]
+        if numbers.size < _FEWEST_SHARED:
+            return None
+        return float(np.isin(numbers, self._smallest, assume_unique=True).mean())
+
+
+def _numbers(rows: Rows) -> NDArray[np.uint64]:
+    """A number for every row, made of its bits in float64; equal rows have equal numbers."""
+    values = np.ascontiguousarray(rows, dtype=np.float64) + 0.0  # -0 becomes 0
+    odd = np.random.default_rng(0).integers(0, 1 << 63, rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    mixed = values.view(np.uint64)
+    mixed ^= mixed >> np.uint64(32)
+    mixed *= odd
+    mixed ^= mixed >> np.uint64(29)
+    total: NDArray[np.uint64] = mixed.sum(axis=1, dtype=np.uint64)
+    total *= np.uint64(0x9E3779B97F4A7C15)
+    total ^= total >> np.uint64(32)
+    return total
