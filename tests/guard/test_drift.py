@@ -15,7 +15,6 @@ from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy
 from normscale.guard.drift import DriftMonitor, RecentRows, Seen
 from normscale.guard.guard import Clock
-from normscale.guard.judge import block_moments
 from normscale.moments import RunningMoments
 
 
@@ -192,7 +191,9 @@ def test_readings_equal_their_definitions() -> None:
         block = random.normal(1.0, 2.0, (n, 8))
         counts = np.bincount(block.argmax(axis=1), minlength=8)
         alone = int((block[:, 0] > 2.0).sum())
-        monitor = monitor.after(Seen(n, alone, alone, counts, block_moments(block)), policy.window)
+        monitor = monitor.after(
+            Seen(n, alone, alone, counts, RunningMoments(block.shape[1]).update(block).state), policy.window
+        )
         lately = lately * math.exp(-n / 250.0) + alone / n * 250.0 * (1.0 - math.exp(-n / 250.0))
         share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
         weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])

@@ -26,6 +26,7 @@ from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
 from normscale.guard.server.view import View
 from normscale.guard.stores.sqlite import SqliteStore
+from normscale.state import record_arrays
 
 
 def seen(on: Guard) -> dict[str, Any]:
@@ -95,8 +96,8 @@ def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: py
         killed = guard(tmp_path / "b", IGNORE, made)  # opened anew each time, never closed in order
         one, other = send(never_killed, rows[i : i + 10]), send(killed, rows[i : i + 10])
         assert one.scores.tolist() == other.scores.tolist()
-    for key, array in never_killed.state.statistics.tensors().items():
-        assert array.tolist() == killed.state.statistics.tensors()[key].tolist(), key
+    for key, array in record_arrays(never_killed.state.statistics.state).items():
+        assert array.tolist() == record_arrays(killed.state.statistics.state)[key].tolist(), key
     assert killed.state.rows == 300
     assert killed.state.recent.predicted.tolist() == never_killed.state.recent.predicted.tolist()
     with open_store(tmp_path / "b") as store, store.transaction() as transaction:
@@ -129,8 +130,8 @@ def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
         if i in (0, 26, 27, 28):
             sleeper.refresh()  # once after a long sleep, then within what the log still has
     sleeper.refresh()
-    for key, array in worker.state.statistics.tensors().items():
-        assert array.tolist() == sleeper.state.statistics.tensors()[key].tolist(), key
+    for key, array in record_arrays(worker.state.statistics.state).items():
+        assert array.tolist() == record_arrays(sleeper.state.statistics.state)[key].tolist(), key
 
 
 def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
@@ -329,7 +330,7 @@ def test_a_bad_request_is_refused_by_itself(n: int, bad: float, sentence: str) -
 def test_large_numbers_that_have_moments_are_taken() -> None:
     on = guard(policy=IGNORE)
     assert send(on, np.full((3, 8), 9e99)).taken_in == 3
-    assert np.isfinite(on.state.statistics.tensors()["moments.m2"]).all()
+    assert np.isfinite(record_arrays(on.state.statistics.state)["moments.m2"]).all()
 
 
 def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:
@@ -353,6 +354,7 @@ def test_a_guard_fitted_by_other_kernels_is_the_same_guard() -> None:
             capture_output=True,
             text=True,
             check=True,
+            timeout=120,
         ).stdout
         for kernels in ("numpy", "numba")
     ]

@@ -155,10 +155,10 @@ def test_nobody_waits_twice_for_a_store_that_another_process_holds() -> None:
         broken.process = held
         commit = GroupCommit(broken)
         rows = ns.ModelOutputs(digits(2))
-        asked = [commit.submit(Request(rows)), commit.run(lambda guards: held()), commit.run(lambda guards: held())]
+        asked = [commit.run(Request(rows)), commit.run(lambda guards: held()), commit.run(lambda guards: held())]
         found = await asyncio.gather(*asked, return_exceptions=True)
         broken.process = lambda requests: [1] * len(requests)
-        found.append(await commit.submit(Request(rows)))  # and it goes on
+        found.append(await commit.run(Request(rows)))  # and it goes on
         commit.stop()
         return found
 

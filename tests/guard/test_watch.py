@@ -71,7 +71,7 @@ def test_the_command_answers_each_line_before_the_next_comes(tmp_path: Path) -> 
             process.stdin.write(json.dumps(row).encode() + b"\n")
             process.stdin.flush()
             assert "score" in json.loads(process.stdout.readline())
-        _, errors = process.communicate()
+        _, errors = process.communicate(timeout=60)
         assert process.returncode == 0
         assert f"{3 * round_} rows in the statistics" in errors.decode()
 
@@ -82,7 +82,7 @@ def test_the_command_counts_all_rows_of_a_detector_without_statistics(tmp_path: 
     rows = np.vstack([digits(6), 1e4 * np.ones((1, 8))])  # the last one is far out
     text = "".join(json.dumps(row) + "\n" for row in rows.tolist())
     command = [sys.executable, "-m", "normscale", "watch", str(path), "--store", str(tmp_path / "store.sqlite")]
-    done = subprocess.run(command, input=text, capture_output=True, text=True)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120)
     assert "of 7 rows are out-of-distribution; 7 rows scored so far" in done.stderr
 
 

@@ -21,12 +21,11 @@ from normscale._validate import Rows
 from normscale.detectors.base import Detector
 from normscale.detectors.threshold import Threshold
 from normscale.encoding.json_text import write_json
-from normscale.errors import InvalidInput, MissingOutput, StoreUnavailable
+from normscale.errors import InvalidInput, MissingOutput, NotFitted, StoreUnavailable
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
 from normscale.guard.guard_state import Frozen, GuardState, Stream, pack, statistics_of, unpack
-from normscale.guard.judge import Judge, Ruling
+from normscale.guard.judge import Judge, Mode, Ruling, Verdict
 from normscale.guard.policy import Expect, Policy, StreamBy
-from normscale.guard.request import Mode, Request, Verdict, required_widths
 from normscale.guard.stores import Entry, Event, Standing, Store, StoredStream, Transaction, open_store
 from normscale.guard.stores.store import owner_of
 from normscale.input_checks import TOLERANCE, ProbabilityForm, detect_probabilities, probabilities_message
@@ -57,6 +56,19 @@ class Clock:
     def catch_up(self, at: float) -> None:
         """Go on from ``at`` if that is later: another process on the same store has a clock ahead of this one."""
         self._offset += max(0.0, at - self.now())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """Rows of one client, to be taken in together."""
+
+    outputs: ModelOutputs
+    """At least one row; :meth:`Guard.acceptable` says what else."""
+    client: str = "local"
+    key: str | None = None
+    """A retry with the same key is answered as the first time, and counted once."""
+    digest: bytes = b""
+    """Of what the client sent: the same key with other rows is an error."""
 
 
 class Guard:
@@ -448,6 +460,31 @@ def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
     all_rows, rows = ruling.verdict, slice(start, start + len(request.outputs))
     arrays = {name: getattr(all_rows, name)[rows] for name in ("scores", "is_ood", "predicted")}
     return dataclasses.replace(all_rows, **arrays, taken_in=int(np.count_nonzero(ruling.taken[rows])))
+
+
+def required_widths(detector: Detector) -> dict[str, int]:
+    """Columns of every array that a guard needs of this detector, logits first, or what the detector lacks."""
+    n_classes = detector._n_classes
+    if n_classes is None:
+        if detector._widths is not None:
+            raise InvalidInput(
+                f"{detector.name} was fitted without logits, and a guard needs them for the predicted classes; fit it "
+                f"again with ModelOutputs(logits, {', '.join(f'{name}=...' for name in detector.reads)})."
+            )
+        raise NotFitted(f"{detector.name} is not fitted, so the number of classes is not known; fit it first.")
+    if detector._runs and not detector._holds_threshold_in_stream:
+        raise InvalidInput(
+            f"{detector.name} cannot stand guard: its running statistics move in-distribution rows past the threshold, "
+            "so that every stream would look like an attack. Use robust_norm_scaling, or another detector."
+        )
+    if detector.threshold_ is None:
+        raise NotFitted(
+            f"{detector.name} has no threshold, so the guard could not say yes or no; fit it with "
+            "--threshold-on VALIDATION, or give a --threshold."
+        )
+    if not np.isfinite(detector.threshold_.value):
+        raise InvalidInput(f"threshold must be finite; got {detector.threshold_.value!r}.")
+    return {LOGITS: n_classes, **(detector._widths or {})}
 
 
 def fingerprint(detector: Detector) -> str:

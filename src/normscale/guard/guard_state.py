@@ -24,12 +24,10 @@ from normscale.guard.drift import RecentRows
 from normscale.guard.policy import Policy
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
-from normscale.state import Kind, copied, pack_state, record_arrays, unpack_state
+from normscale.state import Kind, copied, pack_state, record_arrays, record_of, unpack_state
 
 STORED = Kind("normscale_guard", "state of a guard", "", "restore the store from a copy, or start with a new one.")
-_STATISTICS, _RECENT = "statistics.", "recent."
-
-Tensors = dict[str, NDArray[Any]]
+_STATISTICS, _RECENT = "statistics", "recent"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,15 +92,9 @@ class Statistics:
         moments = self.detector._moments(self.state) if self.running else None
         return None if moments is None else RunningMoments.wrap(moments)
 
-    def tensors(self) -> Tensors:
-        """What the store keeps."""
-        return record_arrays(self.state) if self.running else {}
-
-    def restored(self, tensors: Tensors) -> Statistics:
-        """Read them back; where training counted as fewer rows then, it gets the rest."""
-        if not self.running:
-            return self
-        state = self.detector._read_state(tensors, "")
+    def restored(self, tensors: Mapping[str, NDArray[Any]]) -> Statistics:
+        """Read what the store kept; where training counted as fewer rows then, it gets the rest."""
+        state = self.detector._read_state(tensors, _STATISTICS)
         missing = 0.0 if math.isinf(self.prior) else self.prior - self.block_state(state).weight
         if missing > 0.0:
             training = RunningMoments.wrap(self.block_state()).reweighted(missing)
@@ -203,26 +195,19 @@ Kept = TypeVar("Kept", GuardState, Stream)
 
 def pack(state: GuardState | Stream, *, with_statistics: bool = True) -> bytes:
     """Write a state as bytes."""
-    plain, recent = state._asdict(), state.recent._asdict()
-    statistics = plain.pop("statistics")
-    arrays = {name: value for name, value in recent.items() if isinstance(value, np.ndarray)}
-    plain["recent"] = {name: value for name, value in recent.items() if name not in arrays}
-    tensors = {_RECENT + name: array for name, array in arrays.items()}
-    if with_statistics:
-        tensors |= {_STATISTICS + name: array for name, array in statistics.tensors().items()}
+    plain = state._asdict()
+    statistics, tensors = plain.pop("statistics"), record_arrays(plain.pop("recent"), _RECENT)
+    if with_statistics and statistics.running:
+        tensors |= record_arrays(statistics.state, _STATISTICS)
     return pack_state(plain, tensors, STORED)
 
 
 def unpack(start: Kept, data: bytes) -> Kept:
     """Read a state from bytes; ``start`` is that of an empty store."""
     parts, tensors = unpack_state(data, STORED)
-
-    def arrays(prefix: str) -> Tensors:
-        return {name.removeprefix(prefix): one for name, one in tensors.items() if name.startswith(prefix)}
-
     try:
-        fields = {name: parts[name] for name in start._fields if name != "statistics"}
-        fields["recent"] = RecentRows(**(parts["recent"] | arrays(_RECENT)))
+        fields = {name: parts[name] for name in start._fields if name not in (_STATISTICS, _RECENT)}
+        fields[_RECENT] = record_of(RecentRows, tensors, _RECENT)
         fields["alarms"] = _alarms(parts["alarms"])
         if parts["frozen"] is not None:
             since, because, by_person, alarms = parts["frozen"]
@@ -231,8 +216,8 @@ def unpack(start: Kept, data: bytes) -> Kept:
             value, per_class, *rest = fields["threshold"]
             stored = Threshold(value, None if per_class is None else tuple(per_class), *rest)
             fields["threshold"] = stored if fields["threshold_decided"] else start.threshold
-        statistics = arrays(_STATISTICS)
-        fields["statistics"] = start.statistics.restored(statistics) if statistics else start.statistics
+        if any(name.startswith(_STATISTICS) for name in tensors):
+            fields[_STATISTICS] = start.statistics.restored(tensors)
         return start._replace(**fields)
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"the state of the guard is damaged ({error!r}); {STORED.when_damaged}") from error

@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from normscale import _kernels, _validate
-from normscale._kernels import BlockState
-from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+from normscale import _kernels
+from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows, Seen
 from normscale.guard.guard_state import Alarm, GuardState, Statistics, Stream
 from normscale.guard.policy import OnDrift
-from normscale.guard.request import Mode, Verdict
 from normscale.guard.stores.store import Event
 from normscale.outputs import LOGITS, ModelOutputs
+from normscale.state import Kind, pack_state, unpack_state
 
+_STORED = Kind("normscale_verdict", "verdict", "", "it is of no use any more.")
+_FACTS = ("mode", "taken_in", "alarms", "rows")
+_ARRAYS = ("scores", "is_ood", "predicted")
 _LOOK_EVERY = 50  # rows that are taken in between two looks at what has become of the training rows
 _FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
 """Training rows that may be flagged before their share counts, and how many of a class there must be."""
@@ -36,6 +39,47 @@ SHOWN = np.dtype([("score", "<f4"), ("predicted", "<i4"), ("row", "<i4"), ("flag
 """What the log keeps of a row: ``sampled`` says whether it was chosen without regard to whether it was flagged."""
 _MOST_SHOWN, _MOST_FLAGGED_SHOWN = 48, 8  # rows of a block that the log keeps, and how many flagged ones besides
 _LARGEST_SINGLE = 3e38
+
+
+class Mode(StrEnum):
+    """By which statistics rows are scored."""
+
+    RUNNING = "running"
+    FROZEN = "frozen"
+    """The detector file's, while nothing is taken in."""
+    STATIC = "static"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one request, row by row in its order."""
+
+    scores: FloatArray
+    """(n,) higher = more out-of-distribution."""
+    is_ood: BoolArray
+    predicted: IntArray
+    """(n,) the class with the largest logit."""
+    mode: str
+    taken_in: int
+    """How many of the rows are in the running statistics now; the others were kept out."""
+    alarms: tuple[str, ...] = ()
+    rows: int = 0
+    """How many rows are in the statistics after this request's group of requests."""
+    repeated: bool = False
+    """Whether this was the answer to an earlier request with the same key."""
+
+    def pack(self) -> bytes:
+        """Write it as bytes, for a retry of the same request."""
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        return pack_state({name: getattr(self, name) for name in _FACTS}, arrays, _STORED)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Verdict:
+        """Read the verdict of an earlier request, marked as repeated."""
+        header, tensors = unpack_state(data, _STORED)
+        fields: dict[str, Any] = {name: header[name] for name in _FACTS} | tensors
+        fields |= {"is_ood": tensors["is_ood"].astype(np.bool_, copy=False), "alarms": tuple(header["alarms"])}
+        return cls(**fields, repeated=True)
 
 
 class Block(NamedTuple):
@@ -56,14 +100,6 @@ class Block(NamedTuple):
             distances = np.zeros(len(outputs))
         far, outliers = distances > drift.far, distances > drift.policy.outlier
         return cls(outputs, _kernels.predicted(outputs.logits), far, outliers)
-
-
-def block_moments(logits: Rows) -> BlockState:
-    """Moments of some rows of logits that were checked."""
-    state = _kernels.absorb(logits, 0.0, *np.zeros((2, logits.shape[1])))
-    if state is None:
-        raise _validate.invalid_row_error(logits, "logits")
-    return state
 
 
 LogLine = tuple[Event, dict[str, Any], dict[str, Any]]
@@ -103,6 +139,7 @@ class Judge:
         self._trusting = drift.policy.trusting
         self.class_names = class_names
         self.mode = Mode.RUNNING if start.statistics.running else Mode.STATIC
+        self._may_freeze = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
         kept = {} if drift.baseline is None else drift.baseline.kept
         self._has_moments = start.statistics.moments is not None
         self._reference: Block | None = None
@@ -155,7 +192,7 @@ class Judge:
         readings = () if self._trusting else self.readings(state._replace(recent=recent), scored.statistics)
         state, more = self._watched(state, readings, len(outputs))
         log += more
-        if state.frozen is None and self._freezes(readings):
+        if state.frozen is None and self._may_freeze and any(reading.freezing for reading in readings):
             because = " ".join(alarm.text for alarm in state.alarms)
             log.append((Event.FREEZE, {"because": because}, {}))
             state = state.froze(because, state.alarms, self.start)
@@ -203,10 +240,6 @@ class Judge:
             return "drift is not acted on any more"
         return None if state.alarms else "the stream is calm again"
 
-    def _freezes(self, readings: tuple[Reading, ...]) -> bool:
-        acts = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
-        return acts and any(reading.freezing for reading in readings)
-
     def _alarms(self, state: GuardState, readings: tuple[Reading, ...], rows: int) -> Iterator[Alarm]:
         """The alarms that stand after some rows: new ones, and earlier ones that have not been calm for long."""
         earlier = {alarm.name: alarm for alarm in state.alarms}
@@ -246,7 +279,7 @@ class Judge:
         alone = int(np.count_nonzero(scored.stream_only)) if state.frozen is None else None
         predicted = np.bincount(block.predicted[may], minlength=state.recent.mean.size)
         logits = block.outputs.logits if may.all() else block.outputs.logits[may]
-        moments = block_moments(logits) if len(logits) else None
+        moments = _kernels.absorb(logits, 0.0, *np.zeros((2, logits.shape[1]))) if len(logits) else None
         return Seen(may.size, int(np.count_nonzero(scored.flags)), alone, predicted, moments)
 
     def _with_reference(self, state: GuardState, recent: RecentRows, statistics: Statistics) -> RecentRows:

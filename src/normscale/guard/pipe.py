@@ -10,8 +10,7 @@ import numpy as np
 from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.npy_header import MAGIC
 from normscale.errors import FileFormatError, InvalidInput
-from normscale.guard.guard import Guard
-from normscale.guard.request import Request
+from normscale.guard.guard import Guard, Request
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.rows.streams import LineTooLong, Pipe, whole_lines
 

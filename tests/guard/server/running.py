@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -17,6 +16,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pytest
 import typer
+
+from guard.server.warm_start import start_program
 
 PATIENCE = 60.0
 IDLE = 2.0
@@ -104,7 +105,7 @@ class Client:
         response = other.getresponse()
         assert response.status == 200, response.status
         while not (line := response.readline()).startswith(b"data: "):
-            pass
+            assert line, "the live stream ended"  # or its end would be read for ever
         other.close()
         return json.loads(line.removeprefix(b"data: "))
 
@@ -133,18 +134,16 @@ class Server:
         kernels: str = "numpy",
         wait: bool = True,
     ) -> None:
-        command = [sys.executable, "-m", "normscale", "serve", str(guard), *options]
+        words = ["serve", str(guard), *options]
         if "--port" not in options:
-            command += ["--port", "0"]
+            words += ["--port", "0"]
         variables = {name: value for name, value in os.environ.items() if name != "NORMSCALE_TOKEN"}
-        variables |= {"NORMSCALE_KERNELS": kernels, "OMP_NUM_THREADS": "1", **(environment or {})}
+        variables |= {"NORMSCALE_KERNELS": kernels, **(environment or {})}
         self._log = log
         began = time.monotonic()
-        with log.open("ab") as file:
-            self._begin = file.tell()
-            self.process = subprocess.Popen(
-                command, env=variables, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        self._begin = log.stat().st_size if log.exists() else 0
+        log.touch()
+        self.process = start_program(words, variables, log)
         self.host, self.port = "", 0
         self.seconds = 0.0
         self._clients: list[Client] = []
@@ -177,7 +176,8 @@ class Server:
             client.close()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        self.process.kill()
+        self.process.wait(PATIENCE)
 
     def open_files(self) -> int:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))

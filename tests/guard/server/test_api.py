@@ -286,7 +286,7 @@ def test_the_demo_goes_on_when_the_disk_has_room_again(monkeypatch: pytest.Monke
     class Flaky:
         asked = 0
 
-        async def submit(self, request: Any) -> None:
+        async def run(self, request: Any) -> None:
             self.asked += 1
             if self.asked == 1:
                 raise StoreUnavailable("no room", full=True)

@@ -158,11 +158,11 @@ def test_many_threads_with_more_requests_than_allowed_at_once(server: Server) ->
         statuses.extend(client.score(np.tile(ROW, (50, 1)), binary=True).status for _ in range(3))
         client.close()
 
-    threads = [threading.Thread(target=send) for _ in range(40)]
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(40)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(60)
     assert len(statuses) == 120
     assert set(statuses) <= {200, 503}
     assert state(server)[0] == rows + 50 * statuses.count(200)

@@ -49,7 +49,7 @@ class WallClock:
         """How far ahead such a process is."""
         command = [sys.executable, "-c", "import time; print(time.time())"]
         told = subprocess.run(
-            command, env={**os.environ, **self.environment}, capture_output=True, text=True, check=True
+            command, env={**os.environ, **self.environment}, capture_output=True, text=True, check=True, timeout=120
         )
         return float(told.stdout) - time.time()
 

@@ -142,12 +142,16 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     if mounted.returncode:
         pytest.skip(f"no disk can be mounted here: {mounted.stderr.strip()}")
     yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
+    subprocess.run(["umount", "--lazy", folder], check=True, timeout=120)
 
 
 def test_a_full_disk_is_said_nothing_is_taken_in_and_room_is_enough_to_go_on(
@@ -351,7 +355,7 @@ def test_a_worker_that_is_killed_is_replaced_and_all_of_them_end_with_their_pare
         assert time.monotonic() < deadline, "nobody came in its place"
         time.sleep(0.05)
     server.process.kill()
-    server.process.wait()
+    server.process.wait(60)
     while any(Path(f"/proc/{worker}").exists() for worker in left) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not any(Path(f"/proc/{worker}").exists() for worker in left)

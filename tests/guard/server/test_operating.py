@@ -555,7 +555,7 @@ def test_a_freeze_does_not_wait_behind_alarms(monkeypatch: pytest.MonkeyPatch) -
     sent: list[str] = []
 
     def refuse(_: Webhook, message: Any) -> str:
-        sent.append(message.event)
+        sent.append(message.type)
         return "status 500"
 
     monkeypatch.setattr(Webhook, "_post", refuse)
@@ -575,7 +575,7 @@ def test_a_webhook_that_hangs_costs_a_bounded_queue(
     release, sent = threading.Event(), list[Any]()
 
     def hang(_: Webhook, message: Any) -> None:
-        sent.append(message.event)
+        sent.append(message.type)
         release.wait(30)
 
     monkeypatch.setattr(Webhook, "_post", hang)

@@ -7,8 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ import pytest
 
 import normscale as ns
 from guard.server.running import INFER, tensors
+from guard.server.warm_start import start_program
 from normscale._validate import FloatArray
 from normscale.guard.server.tokens import add_token
 
@@ -45,11 +44,11 @@ class Server:
         self.log = log
         self.token = ""
         self.rows, self.scores = np.empty((0, 0)), np.empty(0)
-        command = [sys.executable, "-m", "normscale", "serve", str(guard), "--port", str(port), *options]
+        words = ["serve", str(guard), "--port", str(port), *options]
         environment = {name: value for name, value in os.environ.items() if name != "NORMSCALE_TOKEN"}
         environment["NORMSCALE_KERNELS"] = "numpy"  # starts at once
-        with log.open("wb") as file:
-            self.process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        log.write_bytes(b"")
+        self.process = start_program(words, environment, log)
         self.address = self._wait()
         self.port = int(self.address.rpartition(":")[2])
 
@@ -70,7 +69,7 @@ class Server:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(60)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         headers = {"Content-Type": "application/json"}

@@ -109,7 +109,7 @@ def test_who_waits_for_the_lock_sees_what_was_committed_meanwhile_whatever_the_i
             seen.append(transaction.text("word"))
 
     with open_store(strict) as store, open_store(strict) as other:
-        waiting = threading.Thread(target=look)
+        waiting = threading.Thread(target=look, daemon=True)
         with store.transaction() as transaction:
             waiting.start()
             time.sleep(0.3)

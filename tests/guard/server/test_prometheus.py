@@ -50,7 +50,7 @@ class Prometheus:
         }
         (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
         checked = ["promtool", "check", "config", str(folder / "prometheus.yml")]
-        subprocess.run(checked, check=True, capture_output=True)
+        subprocess.run(checked, check=True, capture_output=True, timeout=120)
         command = ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
         command.append(f"--web.listen-address=127.0.0.1:{self.port}")
         self.log = (folder / "prometheus.log").open("wb")
@@ -66,7 +66,7 @@ class Prometheus:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait()
+        self.process.wait(60)
         self.log.close()
 
 
@@ -116,7 +116,7 @@ def test_what_the_dashboard_and_the_alerts_ask_for_is_there(scraped: tuple[Clien
     assert eventually(lambda: "resultType" in prometheus.ask("query", query="up"))  # it is ready
     metrics = client.ask("GET", "/metrics").body.decode()
     checked = subprocess.run(
-        ["promtool", "check", "metrics"], input=metrics, text=True, capture_output=True, check=False
+        ["promtool", "check", "metrics"], input=metrics, text=True, capture_output=True, check=False, timeout=120
     )
     said = [line for line in (checked.stdout + checked.stderr).splitlines() if "normscale" in line]
     assert said == [], said
@@ -140,4 +140,4 @@ def test_what_the_dashboard_and_the_alerts_ask_for_is_there(scraped: tuple[Clien
 
 
 def test_the_rules_are_ones_that_prometheus_takes() -> None:
-    subprocess.run(["promtool", "check", "rules", str(ALERTS)], check=True, capture_output=True)
+    subprocess.run(["promtool", "check", "rules", str(ALERTS)], check=True, capture_output=True, timeout=120)

@@ -283,10 +283,11 @@ def test_a_connection_that_asks_nothing(hasty: int, drip: bytes) -> None:
             while drip and client.send_while_open(drip, 1):
                 time.sleep(0.02)
 
-        thread = threading.Thread(target=drips)
+        thread = threading.Thread(target=drips, daemon=True)
         thread.start()
         assert client.is_closed()
-    thread.join()
+    thread.join(15)
+    assert not thread.is_alive()
 
 
 def test_empty_lines_do_not_keep_a_used_connection_open() -> None:

@@ -236,4 +236,4 @@ def test_the_command_needs_no_extra() -> None:
         "import sys; sys.modules.update(dict.fromkeys(('msgspec', 'uvicorn', 'pyarrow'))); "
         "import normscale.cli.token, normscale.guard.server.tokens"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

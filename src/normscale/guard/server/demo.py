@@ -43,6 +43,6 @@ async def play(commit: GroupCommit, count: Callable[[Verdict, float], None]) -> 
     for rows in scenes():
         began = time.perf_counter()
         with suppress(StoreUnavailable):  # a disk that is full may have room again
-            verdict = await commit.submit(Request(ModelOutputs(rows), client="demo"))
+            verdict = await commit.run(Request(ModelOutputs(rows), client="demo"))
             count(verdict, time.perf_counter() - began)
         await asyncio.sleep(_PAUSE)

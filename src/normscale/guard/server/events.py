@@ -141,24 +141,13 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 class CloudEvent(NamedTuple):
-    """One message, of CloudEvents 1.0."""
+    """One message, of CloudEvents 1.0; attributes that are the same in all of them are left out."""
 
-    event: str
+    type: str
     source: str
     time: str
     data: dict[str, Any]
     id: str
-
-    @property
-    def is_urgent(self) -> bool:
-        """A freeze, a thaw or a decision does not wait behind alarms."""
-        return self.event != Event.ALARM
-
-    def headers(self) -> dict[str, str]:
-        """Its attributes as they are sent."""
-        attributes = {"specversion": "1.0", "id": self.id, "source": self.source, "time": self.time}
-        attributes["type"] = f"normscale.guard.{self.event}"
-        return {f"ce-{name}": value for name, value in attributes.items()} | {"Content-Type": "application/json"}
 
 
 class Webhook:
@@ -185,11 +174,12 @@ class Webhook:
         """Queue a message; returns at once."""
         if self._url is None:
             return
-        if not message.is_urgent and self._waiting.qsize() >= _MOST_WAITING:
+        can_wait = message.type == Event.ALARM  # a freeze, a thaw or a decision does not wait behind alarms
+        if can_wait and self._waiting.qsize() >= _MOST_WAITING:
             self._dropped(f"{_MOST_WAITING} others are waiting", message)
             return
-        self._waiting.put((not message.is_urgent, next(self._numbers), 0, message))
-        if message.is_urgent:
+        self._waiting.put((can_wait, next(self._numbers), 0, message))
+        if not can_wait:
             self._hurry.set()
 
     def stop(self, seconds: float) -> None:
@@ -220,7 +210,9 @@ class Webhook:
 
     def _post(self, message: CloudEvent) -> str | None:
         assert self._url is not None
-        headers = {**message.headers(), "User-Agent": "normscale"}
+        headers = {"ce-specversion": "1.0", "ce-type": f"normscale.guard.{message.type}", "ce-id": message.id}
+        headers |= {"ce-source": message.source, "ce-time": message.time}
+        headers |= {"Content-Type": "application/json", "User-Agent": "normscale"}
         request = urllib.request.Request(self._url, write_json(message.data).encode(), headers)
         try:
             with self._opener.open(request, timeout=_SECONDS):
@@ -232,7 +224,7 @@ class Webhook:
 
     def _dropped(self, trouble: str, *lost: CloudEvent) -> None:
         host = urlsplit(self._url or "").hostname  # the path may hold a secret
-        for event, count in Counter(one.event for one in lost).items():
+        for event, count in Counter(one.type for one in lost).items():
             more = {"count": count} if count > 1 else {}
             tell("webhook", level=logging.ERROR, host=host, because=trouble, dropped=event, **more)
 

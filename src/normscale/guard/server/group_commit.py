@@ -11,10 +11,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from normscale.errors import FileFormatError, NormscaleError, StoreHeld, StoreUnavailable
-from normscale.guard import Guard, Request, Verdict
+from normscale.guard import Guard, Request
 
 GROUP_NUMBERS = 1 << 22  # numbers in one group, which bounds its memory; a request is never divided
 
@@ -23,7 +23,6 @@ _TURN, _SHORT_TURN = 0.0005, 0.00002
 Python's five milliseconds, and hardly at all within a group of many rows, which goes back and forth a lot."""
 _MANY_ROWS = 4096
 
-Result = TypeVar("Result")
 Job: TypeAlias = Callable[[Guard], Any]
 Work: TypeAlias = tuple[Request | Job, asyncio.Future[Any]]
 
@@ -47,17 +46,8 @@ class GroupCommit:
         """Whether requests are being answered."""
         return self._thread.is_alive() and not self._stopping
 
-    async def submit(self, request: Request) -> Verdict:
-        """Answer a request; its rows are on disk when this returns."""
-        verdict: Verdict = await self._put(request)
-        return verdict
-
-    async def run(self, job: Callable[[Guard], Result]) -> Result:
-        """Run something on the guards, between two groups."""
-        result: Result = await self._put(job)
-        return result
-
-    def _put(self, work: Request | Job) -> asyncio.Future[Any]:
+    def run(self, work: Request | Job) -> asyncio.Future[Any]:
+        """Answer a request, whose rows are then on disk, or do something with the guard between two groups."""
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._changed:
             if self._stopping:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -44,7 +43,6 @@ RESPONSE = "org.kubeflow.serving.inference.response"
 _LONGEST_KEY, _LONGEST_SOURCE = 128, 64
 _READY_FIRST = 0.3  # seconds until the compiled kernels are loaded: answering that the server is ready comes first
 _LIVE_SECONDS, _KEEP_ALIVE_SECONDS = 1.0, 10.0
-_WATCH_SECONDS = 5.0
 _STATE_SECONDS = 1.0  # how long metrics wait for the store; then they are those of before
 _READY_SECONDS = 10.0
 _READY_AGAIN = 1.0  # seconds for which the store, once written to, is taken for writable: strangers may ask
@@ -67,7 +65,7 @@ class Handlers:
         self.settings = server.guards[name]
         self.instruments = instruments
         self.tokens = Tokens(self.settings.tokens)
-        self._tasks: list[asyncio.Task[None]] = []
+        self._demo: asyncio.Task[None] | None = None
         self._written = -_READY_AGAIN
 
     async def start(self, webhook: Webhook) -> None:
@@ -87,16 +85,15 @@ class Handlers:
         self.view.feed(guard.log())
         guard.listeners += [self.watcher.report, lambda others, own: self.view.feed(others + own)]
         self.commit = GroupCommit(guard)
-        self._tasks.append(asyncio.create_task(self._watch()))
         if self.server.demo:
             from normscale.guard.server.demo import play
 
-            self._tasks.append(asyncio.create_task(play(self.commit, self.count)))
+            self._demo = asyncio.create_task(play(self.commit, self.count))
 
     async def stop(self) -> None:
         """Answer what waits, and let go of the store."""
-        for task in self._tasks:
-            task.cancel()
+        if self._demo is not None:
+            self._demo.cancel()
         if await asyncio.to_thread(self.commit.stop, _STOP_SECONDS):
             self.guard.store.close()  # else the thread ends with the process; nothing that it holds was acknowledged
 
@@ -104,13 +101,6 @@ class Handlers:
         """What answers a route: the method of its name here or, for a decision, that of the guard."""
         own: Handler | None = getattr(self, route.handler, None)
         return partial(self._decide, route) if own is None else own
-
-    async def _watch(self) -> None:
-        """Look at the store every few seconds, so that its troubles are logged also while nobody asks."""
-        while True:
-            await asyncio.sleep(_WATCH_SECONDS)
-            with suppress(StoreUnavailable, FileFormatError):
-                await self._writable_state()
 
     def identify(self, request: HttpRequest, role: str) -> None:
         """Find out whose request it is, and whether they may; before its body is read."""
@@ -150,7 +140,7 @@ class Handlers:
         key, digest = asked.text("idempotency_key", _LONGEST_KEY), b""
         if key is not None:  # all that the client asked for, not only its rows
             digest = hashlib.sha256(f"{header}\n".encode() + request.body).digest()
-        client = self._client(request.client, asked.text("client", _LONGEST_SOURCE))
+        client = _named(request.client, asked.text("client", _LONGEST_SOURCE))
         return await self._answer(asked, GuardRequest(outputs, client, key, digest), began, own)
 
     async def take_event(self, request: HttpRequest) -> Reply:
@@ -165,12 +155,12 @@ class Handlers:
         arrays = read_tensors(told.outputs, binary, self.arrays, self.server.bounds.max_rows, others_too=True)
         # Events are delivered at least once: of one id, source and body the rows count once.
         digest = hashlib.sha256(f"{source}\n{id}\n".encode() + request.body).digest()
-        client = self._client(request.client, request.header(b"ce-inferenceservicename"))
+        client = _named(request.client, request.header(b"ce-inferenceservicename"))
         rows = GuardRequest(_outputs(arrays), client, f"ce {digest.hex()}", digest)
         return await self._answer(InferRequest(inputs=[], id=id), rows, began, {})
 
     async def _answer(self, asked: InferRequest, rows: GuardRequest, began: float, own: dict[str, Any]) -> Reply:
-        verdict = await self.commit.submit(rows)
+        verdict: Verdict = await self.commit.run(rows)
         self.count(verdict, time.perf_counter() - began)
         names = self.guard.detector.class_names
         predicted: Any = verdict.predicted if names is None else [names[index] for index in verdict.predicted.tolist()]
@@ -186,10 +176,6 @@ class Handlers:
         threshold, names = self.guard.state.threshold, self.guard.detector.class_names
         of_rows = threshold.value if threshold.per_class is None else np.take(threshold.per_class, verdict.predicted)
         self.instruments.answered(self.name, verdict, verdict.scores - of_rows, names, seconds)
-
-    def _client(self, name: str, source: str | None) -> str:
-        """A client that sends rows of several sources may name them."""
-        return name if source is None else f"{name}/{shown(source)[:_LONGEST_SOURCE]}"
 
     async def state(self, _: HttpRequest) -> Reply:
         """``GET /v1/state``."""
@@ -224,21 +210,19 @@ class Handlers:
         """The state, and whether the store is up; as it was last known where it is not."""
         try:
             async with asyncio.timeout(_STATE_SECONDS):
-                return await self._writable_state(), True
+                return await self._refreshed(), True
         except (StoreUnavailable, FileFormatError, TimeoutError):
             return state_document(self.guard), False
 
     async def _refreshed(self, *, with_past: bool = False) -> dict[str, Any]:
+        """The state as it is in the store; what is wrong with the store is logged."""
+
         def refreshed(guard: Guard) -> dict[str, Any]:
             guard.refresh()
             return {**state_document(guard), **(self.view.document(guard.now) if with_past else {})}
 
-        return await self.commit.run(refreshed)
-
-    async def _writable_state(self) -> dict[str, Any]:
-        """The state, of a store that more can be written to; what is wrong with it is logged."""
         try:
-            state = await self._refreshed()
+            state: dict[str, Any] = await self.commit.run(refreshed)
         except (StoreUnavailable, FileFormatError) as error:
             self.watcher.store_trouble(str(error))
             raise
@@ -276,6 +260,11 @@ class Handlers:
 
         state: dict[str, Any] = await self.commit.run(decide)
         return Reply(encode_json({name: state[name] for name in _DECIDED}))
+
+
+def _named(client: str, source: str | None) -> str:
+    """A client that sends rows of several sources may name them."""
+    return client if source is None else f"{client}/{shown(source)[:_LONGEST_SOURCE]}"
 
 
 def _outputs(arrays: dict[str, NDArray[Any]]) -> ModelOutputs:

@@ -17,6 +17,10 @@ DESCRIPTION = (
     "the Open Inference Protocol. A row that was answered is on disk, and in the running statistics unless the answer "
     "says otherwise."
 )
+_HEADERS: dict[Any, tuple[str, ...]] = {
+    InferRequest: (HEADER,),
+    ModelResponse: ("ce-specversion", "ce-type", "ce-source", "ce-id"),
+}
 _SECURITY = {"bearer": {"type": "http", "scheme": "bearer", "description": "A token, where the server was given any."}}
 
 
@@ -119,26 +123,19 @@ def openapi_document(guards: Mapping[str, Iterable[Route]]) -> dict[str, Any]:
 def _operation(route: Route, reference: Mapping[Any, Any]) -> dict[str, Any]:
     error = {"description": ErrorAnswer.__doc__, "content": {JSON: {"schema": reference[ErrorAnswer]}}}
     good = {"schema": reference.get(route.answer, {"type": "object"} if route.content_type == JSON else {})}
-    done = {"description": "Done.", "content": {route.content_type: good}}
-    responses: dict[str, Any] = {"200": done, "default": error}
-    operation: dict[str, Any] = {"operationId": route.handler, "summary": route.summary, "responses": responses}
+    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    also = binary if route.body is InferRequest else {}
+    done = {"description": "Done.", "content": {route.content_type: good, **also}}
+    operation: dict[str, Any] = {"operationId": route.handler, "summary": route.summary}
+    operation["responses"] = {"2XX": done, "default": error}
+    operation["parameters"] = [
+        {"name": name, "in": "header", "required": route.body is ModelResponse, "schema": {"type": "string"}}
+        for name in _HEADERS.get(route.body, ())
+    ]
     if route.role:
         operation["security"] = [{}, {"bearer": []}]
     if route.body is not None:
-        content: dict[str, Any] = {JSON: {"schema": reference[route.body]}}
-        if route.example is not None:
-            content[JSON]["example"] = route.example
+        example = {} if route.example is None else {"example": route.example}
+        content = {JSON: {"schema": reference[route.body], **example}, **also}
         operation["requestBody"] = {"required": route.body not in (Nothing, Reason), "content": content}
-    if route.body is InferRequest:
-        binary = {"schema": {"type": "string", "format": "binary"}}
-        for place in (content, responses["200"]["content"]):
-            place["application/octet-stream"] = binary
-        text = "Of a body with binary tensors: how many bytes its JSON has."
-        schema = {"type": "integer", "minimum": 0}
-        operation["parameters"] = [{"name": HEADER, "in": "header", "description": text, "schema": schema}]
-    elif route.body is ModelResponse:
-        responses["202"] = {**responses["200"], "description": "Nothing in it is for the guard."}
-        header = {"in": "header", "required": True, "schema": {"type": "string", "minLength": 1}}
-        names = ("ce-specversion", "ce-type", "ce-source", "ce-id")
-        operation["parameters"] = [{"name": name, **header} for name in names]
     return operation

@@ -56,16 +56,11 @@ def check_settings(settings: ServerSettings) -> None:
 def bind(settings: ServerSettings) -> socket.socket:
     """Listen."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    if os.name == "posix":  # on Windows it would let two servers have one port
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((settings.host, settings.port))
+        listener = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
-        listener.close()
         raise InvalidInput(
-            f"cannot listen on {settings.host} port {settings.port} ({error.strerror}). Choose another --port; 0 takes "
-            "one that is free."
+            f"cannot listen: {error.strerror}. Choose another --port; 0 takes one that is free."
         ) from error
     listener.set_inheritable(True)
     return listener

@@ -18,7 +18,7 @@ from normscale.detectors.registry import DEFAULT, load_detector, make_detector
 from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard import Guard, Policy, open_guard
-from normscale.guard.request import required_widths
+from normscale.guard.guard import required_widths
 from normscale.guard.server.classifier import Classifier
 from normscale.guard.server.request import Bounds
 
