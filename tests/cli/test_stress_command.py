@@ -147,4 +147,4 @@ def test_mistakes_are_answered_with_a_sentence(folder: Path, arguments: tuple[st
 def test_help_has_an_example() -> None:
     run = normscale("stress", "--help")
     assert run.returncode == 0
-    assert "normscale stress" in " ".join(run.stdout.split("Example:")[1].split())
+    assert "normscale stress" in " ".join(run.stdout.split("Examples:")[1].split())

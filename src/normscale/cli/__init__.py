@@ -99,6 +99,14 @@ def _option(found: re.Match[str]) -> str:
 class LazyGroup(TyperGroup):
     """Builds a command on its first use."""
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The options before a command; the help of each fits one line."""
+        parameters: list[Any] = super().get_params(ctx)
+        for parameter in parameters:
+            if parameter.name == "show_completion":
+                parameter.help = "Show completion for the current shell."
+        return parameters
+
     def invoke(self, ctx: Any) -> Any:
         """Run a command; a reader of our pipe that has what it wanted is no error, as click takes it for."""
         try:
@@ -180,7 +188,6 @@ app = typer.Typer(
     "Defaults stand in parentheses. Exit codes: 0 done, 1 an error that is explained, 2 wrong usage.\n\n"
     + example_lines("normscale fit sample:train -o detector.safetensors --threshold-on sample:validation"),
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
