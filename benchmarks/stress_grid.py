@@ -17,7 +17,8 @@ MINUTE = 60.0
 def main() -> None:
     options = harness.arguments(__doc__, rows=1700, classes=214, shown=27, sets=8)
     import normscale as ns
-    from normscale.bench.experiments.stress import Grid, stress_with_alarms
+    from normscale.bench.experiments.streams import all_kinds
+    from normscale.bench.experiments.stress import stress
     from normscale.bench.paper.line_up import own_methods
 
     rng = np.random.default_rng(0)
@@ -31,10 +32,10 @@ def main() -> None:
     train, test = outputs(1.0, options.shown), outputs(1.0, options.shown)
     n_sets = 1 if options.quick else options.sets
     ood = {f"set {i}": outputs(0.4, options.classes).only("logits") for i in range(n_sets)}
-    once = Grid(shares=(0.5,), orders=("shuffled",), balances=("balanced",))
-    stress_with_alarms(own_methods(train), test, {"set 0": ood["set 0"]}, {}, grid=once)
+    once = all_kinds((0.5,), ("shuffled",), ("balanced",))
+    stress(test, {"set 0": ood["set 0"]}, own_methods(train), kinds=once, changed={})
     started = time.process_time()
-    stress_with_alarms(own_methods(train), test, ood, {})
+    stress(test, ood, own_methods(train), changed={})
     mine = time.process_time() - started
     minute = MINUTE * len(ood) / options.sets
     harness.report({"ours": mine, "peer": minute, "ratio": mine / minute}, "numpy")

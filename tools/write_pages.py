@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from normscale.bench.experiments.alarms import UNCHANGED
-from normscale.bench.experiments.leaderboard import AS_FITTED, DEFAULT, KINDS
-from normscale.bench.experiments.methods import title_of
+from normscale.bench.experiments.methods import DEFAULT, FROZEN_SUFFIX, title_of
+from normscale.bench.experiments.stress import KINDS
 from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.claims import claims_table
 from normscale.bench.paper.line_up import FROZEN, RUNNING
@@ -314,7 +314,7 @@ def ranking(statistics: str) -> list[tuple[str, list[float]]]:
     chosen = {
         method: [own[name] for name in networks]
         for method, own in in_streams().items()
-        if settings[method] == statistics and not method.endswith(AS_FITTED) and len(own) == len(networks)
+        if settings[method] == statistics and not method.endswith(FROZEN_SUFFIX) and len(own) == len(networks)
     }
     ranked = [(method, [fmean(numbers), *numbers]) for method, numbers in chosen.items()]
     return sorted(ranked, key=lambda one: -one[1][0])
@@ -335,7 +335,7 @@ def streams_table() -> str:
     """Detectors as fitted and streamed, over the same streams: the mean over five kinds, and over the networks."""
     made = []
     for method, streamed in ranking(Setting.STREAM.value):
-        own = in_streams()[method + AS_FITTED]
+        own = in_streams()[method + FROZEN_SUFFIX]
         fitted = [own[name] for name in networks_heads()[1:]]
         pairs = zip([fmean(fitted), *fitted], streamed, strict=True)
         made.append([*shown_and_typed(method), *(f"{a:.3f} -> {b:.3f}" for a, b in pairs)])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.bench.experiments import methods
-from normscale.bench.experiments.comparison import compare, compare_with
+from normscale.bench.experiments.comparison import compare, compare_each
 from normscale.bench.experiments.measuring import Measured
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
@@ -45,10 +45,8 @@ def test_rows_go_to_a_file(tmp_path: Path, suffix: str) -> None:
 
 
 def measured(ood: dict[str, ModelOutputs]) -> list[Measured]:
-    kept: list[Measured] = []
     detectors = [ns.MSP(), ns.NormScaling(), ns.MultiThreshold()]
-    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
-    return kept
+    return list(compare_each(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors))
 
 
 def test_a_report_on_anybodys_outputs(tmp_path: Path) -> None:
@@ -93,12 +91,13 @@ def test_a_benchmark_is_not_written_over(tmp_path: Path) -> None:
 
 
 def test_two_detectors_of_one_name_are_two_lines(tmp_path: Path) -> None:
-    kept: list[Measured] = []
     detectors = [ns.Energy(1.0), ns.Energy(5.0)]
-    rows = compare_with(SAMPLE.test, {"near": NEAR}, detectors=detectors, keep=kept.append)
+    kept = list(compare_each(SAMPLE.test, {"near": NEAR}, detectors=detectors))
     report_on(tmp_path, kept, SAMPLE.test, {"near": NEAR}, figures=False, resamples=20)
     lines = list(csv.DictReader((tmp_path / "tables" / "comparison.csv").read_text().splitlines()))
-    assert sorted(float(line["AUROC ↑"]) for line in lines) == pytest.approx(sorted(r.auroc for r in rows), abs=1e-4)
+    assert sorted(float(line["AUROC ↑"]) for line in lines) == pytest.approx(
+        sorted(one.record.auroc for one in kept), abs=1e-4
+    )
 
 
 def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,18 +113,20 @@ def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytes
     train, test, near = sides
     steps: list[tuple[int, str]] = []
     announced: list[int] = []
-    rows = compare_with(
-        test,
-        {"near": near},
-        train=train,
-        detectors=some(),
-        total=announced.append,
-        advance=lambda n, what: steps.append((n, what)),
+    measured = list(
+        compare_each(
+            test,
+            {"near": near},
+            train=train,
+            detectors=some(),
+            total=announced.append,
+            advance=lambda n, what: steps.append((n, what)),
+        )
     )
     assert steps[0] == (0, f"fitting msp ({ns.MSP.about.cost})")  # said before it begins
     assert [sum(n for n, _ in steps)] == announced
     assert max(n for n, _ in steps) <= 125
-    for found, wanted in zip((row.metrics for row in rows), expected, strict=True):
+    for found, wanted in zip((one.record.metrics for one in measured), expected, strict=True):
         assert found == pytest.approx(wanted, abs=1e-9)
     assert gather([]) is None
 

@@ -12,7 +12,7 @@ import pytest
 import normscale as ns
 from needed_extras import need
 from normscale.bench.experiments.alarms import changed_outputs
-from normscale.bench.experiments.stress import stress_with_alarms
+from normscale.bench.experiments.stress import stress
 from normscale.bench.experiments.stress_result import load_stress, summarise
 from normscale.bench.paper.line_up import PREFERRED, RUNNING, STATICS, own_methods
 from program import normscale
@@ -45,7 +45,7 @@ def test_one_run_prints_verdicts_saves_and_draws(folder: Path) -> None:
     odd = {"strange": TABLES["odd"]}
     changed = dict(changed_outputs(TABLES["test"], 3))
     methods, notes = own_methods(TABLES["train"]), {"preferred": PREFERRED, "n_train": 150}
-    expected = stress_with_alarms(methods, TABLES["test"], odd, changed, notes=notes, seed=3)
+    expected = stress(TABLES["test"], odd, methods, changed=changed, notes=notes, seed=3)
     saved = load_stress(folder / "rows.json")
     assert saved.settings == expected.settings
     assert [(r.method, r.stream, r.skipped) for r in saved.rows] == [

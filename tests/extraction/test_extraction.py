@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from normscale import InvalidInput, ModelOutputs
 from normscale.bench.data.batches import Batches
 from normscale.bench.data.image_set import ImageSet
-from normscale.bench.train import resnet20, wide_resnet40_2
+from normscale.bench.train import resnet18, resnet20
 from normscale.extraction import batch_reader, extract, extract_batches
 
 torch.set_num_threads(1)
@@ -121,7 +121,7 @@ def test_images_alone_have_no_labels() -> None:
     extract(model, locked)
 
 
-@pytest.mark.parametrize("make", (resnet20, wide_resnet40_2))
+@pytest.mark.parametrize("make", (resnet18, resnet20))
 def test_features_of_our_networks_are_the_penultimate_layer(make: Any) -> None:
     model = make(4, width=4)
     check(extract(model, (IMAGES, LABELS), batch_size=7), model, model.eval().features(IMAGES))
@@ -156,7 +156,7 @@ def rebuilds(outputs: ModelOutputs) -> None:
 
 
 def test_the_head_is_the_layer_that_makes_logits_of_features() -> None:
-    for model in (convolutional(), resnet20(4, width=4), wide_resnet40_2(4, width=4), WithHeads()):
+    for model in (convolutional(), resnet20(4, width=4), resnet18(4, width=4), WithHeads()):
         rebuilds(extract(model, (IMAGES, LABELS)))
     unbiased = nn.Sequential(nn.Flatten(), nn.Linear(192, 4, bias=False))
     outputs = extract(unbiased, IMAGES)

@@ -160,12 +160,13 @@ def test_eval_and_stress_read_several_files_as_one_table(
         return {}
 
     def keep(*arguments: Any, **options: Any) -> None:
-        seen.extend(arguments[1:3] if len(arguments) > 2 else (options["train"], *arguments))
+        seen.extend([options["train"]] if "train" in options else [])
+        seen.extend(arguments[:2])
         raise ns.InvalidInput("that is enough.")
 
     for command, function in {
-        "eval": "bench.experiments.comparison.compare_with",
-        "stress": "cli.stress.stress_with_alarms",
+        "eval": "bench.experiments.comparison.compare_each",
+        "stress": "cli.stress.stress",
     }.items():
         seen.clear()
         monkeypatch.setattr(f"normscale.{function}", keep)

@@ -141,7 +141,7 @@ def _write_report(folder: str, found: TableComparison, tables: ComparedTables, f
     try:
         page = report_on(
             folder,
-            found.measured,
+            [one for one in found.measured if not one.record.in_set],  # not those with shifted inputs
             found.id_test,
             found.ood_sets,
             train=found.train,

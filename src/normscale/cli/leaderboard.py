@@ -29,8 +29,8 @@ def leaderboard(
     Numbers of a run are kept in OUTPUT/rows/. Started again, only what is missing is measured.
     """
     from normscale._progress import bar
-    from normscale.bench.experiments.leaderboard import rank_run
     from normscale.bench.experiments.run_folder import RunFolder
+    from normscale.bench.experiments.stress import rank_run
     from normscale.bench.experiments.stress_result import load_stress
     from normscale.bench.paper.additions import openood
     from normscale.bench.paper.line_up import every_detector

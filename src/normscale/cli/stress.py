@@ -11,7 +11,7 @@ from normscale import jobs
 from normscale._progress import bar
 from normscale.bench.experiments.alarms import changed_outputs, changed_pictures
 from normscale.bench.experiments.methods import fit_on
-from normscale.bench.experiments.stress import OWN_GRID, steps, stress_with_alarms
+from normscale.bench.experiments.stress import GRID, steps, stress
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
 from normscale.bench.paper.line_up import PREFERRED, STATICS, own_methods
 from normscale.cli import say
@@ -92,12 +92,12 @@ def command(
     changed = (
         changed_outputs(id_test.only(*shared), seed) if network is None else changed_pictures(Path(network), pictures)
     )
-    with bar("streams", steps(OWN_GRID, len(ood_sets))) as line:
-        result = stress_with_alarms(
-            {**fitted, **own_methods(train_outputs)},
+    with bar("streams", steps(GRID, len(ood_sets))) as line:
+        result = stress(
             id_test,
             ood_sets,
-            dict(changed),
+            {**fitted, **own_methods(train_outputs)},
+            changed=dict(changed),
             notes={"preferred": PREFERRED, "n_train": len(train_outputs)},
             seed=seed,
             threads=threads,

@@ -17,7 +17,7 @@ def train(
         str, typer.Option("--output", "-o", metavar="FOLDER", help="Of the run; one that is there goes on.")
     ],
     data: Annotated[str, typer.Option(metavar="DATA", help="A known name, npz:PATH or folder:PATH.")] = "digits",
-    network: Annotated[str, typer.Option(help="resnet18, resnet20 or wide_resnet40_2.")] = "resnet18",
+    network: Annotated[str, typer.Option(help="resnet18 or resnet20.")] = "resnet18",
     width: Annotated[int, typer.Option(min=1, help="Channels of the first stage.")] = 64,
     recipe: Annotated[str, typer.Option(help="paper, or fast (far fewer epochs).")] = "paper",
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the recipe's own.")] = None,

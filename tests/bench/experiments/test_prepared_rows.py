@@ -40,8 +40,9 @@ def test_the_wrapped_detector_scores_every_row_once(monkeypatch: pytest.MonkeyPa
         return np.zeros(len(rows))
 
     monkeypatch.setattr(type(aware.scorer), "_score", count)
-    from normscale.bench.experiments.stress import Grid, stress
+    from normscale.bench.experiments.streams import all_kinds
+    from normscale.bench.experiments.stress import stress
 
     sets = {"near": sample.ood["unseen_digits"], "noise": sample.ood["uniform_noise"]}
-    stress(sample.test, sets, {"aware": aware}, grid=Grid(shares=(0.1, 0.5)))
+    stress(sample.test, sets, {"aware": aware}, kinds=all_kinds((0.1, 0.5)))
     assert sum(scored) == len(sample.test) + sum(map(len, sets.values()))

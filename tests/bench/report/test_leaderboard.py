@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.experiments.stress_rows import stress_row
-from normscale.bench.experiments.leaderboard import KINDS
+from normscale.bench.experiments.stress import KINDS
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.paper.additions import openood
 from normscale.bench.report.leaderboard import leaderboard

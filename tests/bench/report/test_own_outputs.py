@@ -11,8 +11,7 @@ import pytest
 import normscale as ns
 from bench.report.small_run import SETS, make_run
 from needed_extras import need
-from normscale.bench.experiments.comparison import compare_with
-from normscale.bench.experiments.measuring import Measured
+from normscale.bench.experiments.comparison import compare_each
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.report.own_outputs import report_on
@@ -28,8 +27,7 @@ SAMPLE = ns.load_sample()
 def written(folder: Path, *names: str) -> str:
     """The page about these OoD sets of the sample, without its style."""
     ood: dict[str, ModelOutputs] = {name: SAMPLE.ood[name] for name in names}
-    kept: list[Measured] = []
-    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.MSP(), ns.MultiThreshold()], keep=kept.append)
+    kept = list(compare_each(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.MSP(), ns.MultiThreshold()]))
     path = report_on(folder, kept, SAMPLE.test, ood, command="normscale eval ...", figures=False, resamples=20)
     return body(path)
 
@@ -88,8 +86,7 @@ def test_a_set_without_a_shared_class_is_not_called_unfinished(tmp_path: Path) -
     predicted = np.unique(SAMPLE.ood["uniform_noise"].predicted)
     test = SAMPLE.test[~np.isin(SAMPLE.test.predicted, predicted)]
     ood = {name: SAMPLE.ood[name] for name in ("unseen_digits", "uniform_noise")}
-    kept: list[Measured] = []
-    compare_with(test, ood, train=SAMPLE.train, detectors=[ns.MSP(), ns.MultiThreshold()], keep=kept.append)
+    kept = list(compare_each(test, ood, train=SAMPLE.train, detectors=[ns.MSP(), ns.MultiThreshold()]))
     assert [one.record.ood_set for one in kept if one.record.skipped] == ["uniform_noise"]
     page = body(report_on(tmp_path, kept, test, ood, figures=False, resamples=20))
     assert "finished" not in page.replace("Cells finished", "")
@@ -110,9 +107,8 @@ def test_nothing_is_said_of_a_network_that_nobody_knows(tmp_path: Path) -> None:
 
 def test_names_that_differ_in_a_space_are_two_methods(tmp_path: Path) -> None:
     ood = {name: SAMPLE.ood[name] for name in ("unseen_digits", "uniform_noise")}
-    kept: list[Measured] = []
     detectors = {"my det": ns.MSP(), "my_det": ns.MaxLogit()}
-    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors, keep=kept.append)
+    kept = list(compare_each(SAMPLE.test, ood, train=SAMPLE.train, detectors=detectors))
     report_on(tmp_path, kept, SAMPLE.test, ood, figures=False, resamples=20)
     given = {(one.record.method, one.record.ood_set): one.record.auroc for one in kept}
     shown = {(cell.method, cell.ood_set): cell.auroc for cell in RunFolder.open(tmp_path).cells()}
@@ -124,9 +120,8 @@ def test_names_that_differ_in_a_space_are_two_methods(tmp_path: Path) -> None:
 def test_a_refused_report_leaves_the_old_one(tmp_path: Path, name: str) -> None:
     written(tmp_path, "unseen_digits")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    kept: list[Measured] = []
     ood = {name: SAMPLE.ood["uniform_noise"]}
-    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.MSP()], keep=kept.append)
+    kept = list(compare_each(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.MSP()]))
     with pytest.raises(InvalidInput, match="OoD set"):
         report_on(tmp_path, kept, SAMPLE.test, ood, figures=False, resamples=20)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -143,9 +138,8 @@ def test_two_methods_in_one_file_are_refused(tmp_path: Path) -> None:
 def test_the_papers_figures_are_drawn_of_anybodys_outputs(tmp_path: Path) -> None:
     """Confidences, reliability and calibration errors; of norm-scaled logits too where training rows are known."""
     need("matplotlib")
-    kept: list[Measured] = []
     ood: dict[str, ModelOutputs] = {"noise": SAMPLE.ood["uniform_noise"]}
-    compare_with(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.Energy()], keep=kept.append)
+    kept = list(compare_each(SAMPLE.test, ood, train=SAMPLE.train, detectors=[ns.Energy()]))
     report_on(tmp_path / "with", kept, SAMPLE.test, ood, train=SAMPLE.train, resamples=20)
     report_on(tmp_path / "without", kept, SAMPLE.test, ood, resamples=20)
     page, plain = (body(tmp_path / name / "report.html") for name in ("with", "without"))

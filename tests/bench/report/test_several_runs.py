@@ -13,7 +13,6 @@ import pytest
 import normscale as ns
 from bench.report.doctored_run import doctored_run
 from bench.report.small_run import make_run
-from normscale.bench.experiments.measuring import Measured
 from normscale.bench.experiments.run_folder import RunFolder, read_results
 from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.published import paper_value
@@ -156,10 +155,9 @@ def own_network(folder: Path, shift: float) -> Path:
     """A stranger's network: outputs of their own, measured by `eval --report`."""
     test = ModelOutputs(SAMPLE.test.logits * shift, labels=SAMPLE.test.labels)
     ood = {name: ModelOutputs(SAMPLE.ood[name].logits) for name in ("unseen_digits", "uniform_noise")}
-    kept: list[Measured] = []
-    from normscale.bench.experiments.comparison import compare_with
+    from normscale.bench.experiments.comparison import compare_each
 
-    compare_with(test, ood, train=SAMPLE.train, detectors=["msp", "energy", "norm_scaling"], keep=kept.append)
+    kept = list(compare_each(test, ood, train=SAMPLE.train, detectors=["msp", "energy", "norm_scaling"]))
     report_on(folder, kept, test, ood, id_name="fashion", figures=False, resamples=20)
     return folder
 

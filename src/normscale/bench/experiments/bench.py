@@ -20,14 +20,15 @@ from normscale._progress import bar, silence
 from normscale._validate import at_least
 from normscale.bench.experiments.alarms import changed_pictures
 from normscale.bench.experiments.measuring import Measured, measure
-from normscale.bench.experiments.methods import Method, find_method, fit_on
+from normscale.bench.experiments.methods import Method, find_method, fit_on, why_failed
 from normscale.bench.experiments.network_outputs import Job, prepare, require_layers
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.stress import OWN_GRID, steps, stress_with_alarms
+from normscale.bench.experiments.stress import GRID, steps
+from normscale.bench.experiments.stress import stress as run_stress
 from normscale.bench.network_folder import TEST, TRAIN, VALIDATION
 from normscale.detectors.base import Detector
-from normscale.errors import InvalidInput, NormscaleError
+from normscale.errors import InvalidInput
 from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
 
 _reports: Any = None  # in a worker: where it says how far it is
@@ -108,15 +109,15 @@ def _stress_first_network(
     if run.stress.exists() or not sets:
         return
     train, test = (run.outputs(seed, name) for name in (TRAIN, TEST))
-    with bar("stress grid", steps(OWN_GRID, len(sets))) as line:
+    with bar("stress grid", steps(GRID, len(sets))) as line:
 
         def tick(what: str) -> None:
             line.advance(doing=f"stress grid, {what}")
 
         files = run.network(seed)
         changed = dict(changed_pictures(files.path, plan.data, root)) if files.network.exists() else {}
-        found = stress_with_alarms(fit(train), test, sets, changed, seed=seed, threads=threads, tick=tick)
-        found.save(run.stress)
+        methods = fit(train)
+        run_stress(test, sets, methods, changed=changed, seed=seed, threads=threads, tick=tick).save(run.stress)
 
 
 def prepare_all(jobs: Sequence[Job], workers: int, tick: Callable[[Job, float], None]) -> Iterator[Job]:
@@ -231,10 +232,8 @@ def _measured(
     try:
         fitted = method._replace(detector=fit_on(method.detector, read(TRAIN), read(VALIDATION)))
         found = list(measure([fitted], test, sets, in_set=run.plan.in_set, seed=seed, quiet=True))
-    except NormscaleError as error:
-        return [], str(error)
     except Exception as error:  # whatever a detector does must not take the others with it
-        return [], f"{type(error).__name__}: {error}"
+        return [], why_failed(error)
     return [
         one._replace(record=one.record._replace(parameters={**one.record.parameters, **chosen})) for one in found
     ], why

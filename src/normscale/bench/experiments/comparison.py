@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -16,12 +17,13 @@ from normscale.bench.experiments.methods import (
     default_methods,
     every_setting,
     fit_on,
+    make_for,
     title_under,
     uniquely_named,
 )
 from normscale.dataframes import read_dataframe
 from normscale.detectors.base import Detector, OutputsLike, Setting
-from normscale.detectors.choosing import AUTO, default_detector
+from normscale.detectors.choosing import AUTO
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput
 from normscale.input_checks import RowSketch
@@ -73,10 +75,11 @@ def compare(
     >>> [(row.method, round(row.auroc, 3)) for row in rows]
     [('msp', 0.882), ('energy', 0.886)]
     """
-    return compare_with(id_test, ood_sets, train, validation, detectors, seed, shifted=shifted)
+    measured = compare_each(id_test, ood_sets, train, validation, detectors, seed, shifted=shifted)
+    return [one.record for one in measured]
 
 
-def compare_with(
+def compare_each(
     id_test: OutputsLike,
     ood_sets: Mapping[str, OutputsLike],
     train: OutputsLike | None = None,
@@ -87,20 +90,18 @@ def compare_with(
     shifted: Sequence[OutputsLike] = (),
     total: Callable[[int], None] = lambda _: None,
     advance: Advance = lambda rows, what: None,
-    keep: Callable[[Measured], None] = lambda _: None,
-) -> list[Measurement]:
-    """:func:`compare`, and on the way say what begins, how many rows there are to score, and every record."""
-    asked_for = detectors is not None
-    chosen = _named(detectors or (), train)
-    names = shared_names((name, one.class_names) for name, one in chosen.items())
+) -> Iterator[Measured]:
+    """:func:`compare` with the scores behind each record; says how many rows there are to score, and what begins."""
+    given = [] if detectors is None else _with_names(detectors)
+    names = shared_names((one.name, one.class_names) for _, one in given if isinstance(one, Detector))
 
     def read(value: OutputsLike) -> ModelOutputs:
         """The columns of every DataFrame come in the order of the first names."""
         nonlocal names
         if not is_dataframe(value):
             return as_outputs(value)
-        outputs, found = read_dataframe(value, class_names=names)
-        names = names or found
+        outputs, own_names = read_dataframe(value, class_names=names)
+        names = names or own_names
         return outputs
 
     to_fit, held_out = (None if one is None else read(one) for one in (train, validation))
@@ -109,54 +110,37 @@ def compare_with(
     if shifted:
         sides[FULL_SPECTRUM] = ModelOutputs.concatenate([test, *map(read, shifted)])
     sets = {name: read(ood) for name, ood in ood_sets.items()}
-    if not asked_for:
-        chosen = _named(default_methods(to_fit, held_out, present=[test, *sets.values()]))
+    if detectors is None:
+        given = _with_names(default_methods(to_fit, held_out, present=[test, *sets.values()]))
+    made = [(name, one if isinstance(one, Detector) else make_for(one, to_fit)) for name, one in given]
+    chosen = uniquely_named((one.name if name in (None, AUTO) else name, one) for name, one in made)
     fitted: dict[str, Detector] = {}
-    failed: dict[str, tuple[Detector, str]] = {}
+    failed: dict[str, str] = {}
     for name, detector in chosen.items():
         advance(0, f"fitting {name} ({detector.about.cost})")
         try:
             fitted[name] = fit_on(detector, to_fit, held_out)
         except InvalidInput as error:
-            if asked_for:
+            if detectors is not None:
                 raise
-            failed[name] = (detector, str(error))
+            failed[name] = str(error)
     methods = [method for item in fitted.items() for method in every_setting(*item)]
     total(sum(rows_to_score(methods, len(side), [len(one) for one in sets.values()]) for side in sides.values()))
-    rows: list[Measurement] = []
     for in_set, side in sides.items():
         for one in measure(methods, side, sets, in_set=in_set, seed=seed, advance=advance):
-            record = one.record if one.record.setting == Setting.STREAM else one.record._replace(seed=None)
-            keep(Measured(record, one.scores))
-            rows.append(record)
-    return rows + [
-        Measurement.of(method, ood_set, in_set=in_set, n_id=len(side), n_ood=len(ood), skipped=why)
-        for in_set, side in sides.items()
-        for name, (detector, why) in failed.items()
-        for method in every_setting(name, detector)
-        for ood_set, ood in sets.items()
-    ]
+            streamed = one.record.setting == Setting.STREAM
+            yield one if streamed else one._replace(record=one.record._replace(seed=None))
+    for (in_set, side), (name, why), (ood_set, ood) in product(sides.items(), failed.items(), sets.items()):
+        for method in every_setting(name, chosen[name]):
+            sizes = {"n_id": len(side), "n_ood": len(ood)}
+            yield Measured(Measurement.of(method, ood_set, in_set=in_set, skipped=why, **sizes), None)
 
 
-def _named(detectors: Detectors | Detector | str, train: OutputsLike | None = None) -> dict[str, Detector]:
-    if isinstance(detectors, (str, Detector)):
-        detectors = [detectors]
-    names = list(detectors) if isinstance(detectors, Mapping) else None
-    given = detectors.values() if isinstance(detectors, Mapping) else detectors
-    made = [one if isinstance(one, Detector) else _made(one, train) for one in given]
-    return uniquely_named(zip(names or [one.name for one in made], made, strict=True))
-
-
-def _made(name: str, train: OutputsLike | None, say: Callable[[str], object] = lambda _: None) -> Detector:
-    """A detector as it is spelled; ``auto`` chooses one for the training outputs."""
-    if name != AUTO:
-        return make_detector(name)
-    if train is None:
-        raise InvalidInput("auto chooses a detector for the training outputs; pass train=...")
-    outputs = read_dataframe(train)[0] if is_dataframe(train) else as_outputs(train)
-    chosen = default_detector(outputs.names, head=outputs.head is not None)
-    say(f"auto: {chosen.name}, {chosen.about.reason}")
-    return chosen
+def _with_names(detectors: Detectors | Detector | str) -> list[tuple[str | None, Detector | str]]:
+    """Detectors, or how they are spelled, each with the name that was given for it."""
+    if isinstance(detectors, Mapping):
+        return list(detectors.items())
+    return [(None, one) for one in ([detectors] if isinstance(detectors, (str, Detector)) else detectors)]
 
 
 class ComparedTables(NamedTuple):
@@ -172,12 +156,15 @@ class ComparedTables(NamedTuple):
 class TableComparison(NamedTuple):
     """Detectors compared on tables."""
 
-    rows: list[Measurement]
     measured: list[Measured]
-    """Those of the test set alone, with the scores behind them."""
     id_test: ModelOutputs
     ood_sets: dict[str, ModelOutputs]
     train: ModelOutputs | None
+
+    @property
+    def rows(self) -> list[Measurement]:
+        """The records."""
+        return [one.record for one in self.measured]
 
 
 def named_detectors(saved: Sequence[str], asked: Sequence[str]) -> dict[str, Detector | str]:
@@ -187,10 +174,10 @@ def named_detectors(saved: Sequence[str], asked: Sequence[str]) -> dict[str, Det
     """
     loaded = [load_detector(path) for path in saved]
     made = [one if one == AUTO else make_detector(one) for one in asked]
-    times = Counter(_name(one) for one in (*loaded, *made))
+    times = Counter(AUTO if isinstance(one, str) else one.name for one in (*loaded, *made))
     stems = [os.path.splitext(os.path.basename(path))[0] for path in saved]
     named = [(stem if times[one.name] > 1 else one.name, one) for stem, one in zip(stems, loaded, strict=True)]
-    return uniquely_named([*named, *((_name(one), one) for one in made)])  # type: ignore[list-item, return-value]
+    return uniquely_named([*named, *((AUTO if isinstance(one, str) else one.name, one) for one in made)])
 
 
 def compare_tables(
@@ -225,52 +212,37 @@ def compare_tables(
         name: jobs.read(path, arrays, class_names=names, say=say, **options) for name, path in tables.ood.items()
     }
     train = read.get("train")
-    if AUTO in detectors.values() and train is None:
-        raise InvalidInput("-d auto chooses a detector for the rows of --train; give --train.")
-    made = [(name, one if isinstance(one, Detector) else _made(one, train, say)) for name, one in detectors.items()]
+    if AUTO in detectors.values():
+        chosen = make_for(AUTO, train)
+        say(f"auto: {chosen.name}, {chosen.about.reason}")
     for text in _shared_rows(tables, read["id"], train, ood_sets):
         say(text)
-    measured: list[Measured] = []
-    rows = compare_with(
+    measured = compare_each(
         read["id"],
         ood_sets,
         train=train,
         validation=read.get("validation"),
-        detectors=uniquely_named((one.name if name == AUTO else name, one) for name, one in made) or None,
+        detectors=detectors or None,
         seed=seed,
         shifted=[read["shifted"]] if "shifted" in read else [],
         total=total,
         advance=advance,
-        keep=lambda one: None if one.record.in_set else measured.append(one),
     )
-    return TableComparison(rows, measured, read["id"], ood_sets, train)
+    return TableComparison(list(measured), read["id"], ood_sets, train)
 
 
 def compare_in_pieces(
     tables: ComparedTables, detectors: Mapping[str, Detector | str], *, seed: int, **options: Any
 ) -> Iterator[tuple[Measurement, jobs.Skipped]]:
     """Compare as fitted on tables of any size; ``options`` are those of :func:`normscale.jobs.evaluate`."""
-    for one in jobs.evaluate(
-        tables.id_test,
-        tables.ood,
-        _require_detectors(detectors),
-        train=tables.train,
-        validation=tables.validation,
-        **options,
-    ):
-        method = Method(one.method, one.detector, Setting.FROZEN, title_under(one.method, one.detector))
-        sizes = {"n_id": one.result.n_id, "n_ood": one.result.n_ood}
-        yield (
-            Measurement.of(method, one.ood_set, one.result.metrics, **sizes, seconds=one.seconds, seed=seed),
-            one.skipped,
-        )
-
-
-def _require_detectors(detectors: Mapping[str, Detector | str]) -> dict[str, Detector | str]:
-    """Detectors that can be compared in pieces: at least one, and each of them named."""
     if not detectors:
         raise InvalidInput("in pieces, say which detectors to compare: --detector NAME or --saved FILE.")
-    return dict(detectors)
+    own = {"train": tables.train, "validation": tables.validation}
+    for one in jobs.evaluate(tables.id_test, tables.ood, dict(detectors), **own, **options):
+        method = Method(one.method, one.detector, Setting.FROZEN, title_under(one.method, one.detector))
+        sizes = {"n_id": one.result.n_id, "n_ood": one.result.n_ood}
+        row = Measurement.of(method, one.ood_set, one.result.metrics, **sizes, seconds=one.seconds, seed=seed)
+        yield row, one.skipped
 
 
 def group_means(rows: Sequence[Measurement], groups: Mapping[str, Sequence[str]]) -> list[Measurement]:
@@ -302,10 +274,6 @@ def swapped_sides(rows: Sequence[Measurement]) -> Iterator[str]:
                 f"{most} of {len(found)} detectors as fitted have an AUROC of {middle:.3f} or less on {name}, far "
                 "below 0.5: the inputs of --id look stranger than those of --ood. Are the two swapped?"
             )
-
-
-def _name(one: Detector | str) -> str:
-    return one if isinstance(one, str) else one.name
 
 
 def _shared_rows(

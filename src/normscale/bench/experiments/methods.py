@@ -5,14 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from normscale.detectors.base import Detector, Setting, settings_of
+from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.registry import BEFORE_PARAMETER, list_detectors, make_detector, read_spelling
-from normscale.errors import InvalidInput, UnknownDetector
+from normscale.errors import InvalidInput, NormscaleError, UnknownDetector
 from normscale.outputs import ModelOutputs
 
-_FROZEN_SUFFIX = "_frozen"
+FROZEN_SUFFIX = "_frozen"
+"""Ends the name of a method whose statistics could run and do not."""
+DEFAULT = "default"
+"""The name of the method that :func:`normscale.fit` chooses."""
+_T = TypeVar("_T")
 BLOCK_ELEMENTS = 1 << 22
 """Numbers that are fitted on, or scored, at once: outputs may be mapped from a file that is larger than memory."""
 
@@ -35,7 +40,7 @@ def find_method(name: str) -> Method:
     (<Setting.STREAM: 'stream'>, <Setting.FROZEN: 'frozen'>, <Setting.FROZEN: 'frozen'>)
     """
     typed, *pairs = name.split(BEFORE_PARAMETER)
-    base = typed.removesuffix(_FROZEN_SUFFIX)
+    base = typed.removesuffix(FROZEN_SUFFIX)
     spelled = BEFORE_PARAMETER.join([base, *pairs])
     detector = make_detector(spelled)
     parameters = [item for part in read_spelling(spelled) for item in part.parameters.items()]
@@ -54,6 +59,20 @@ def _shown(name: str, value: Any) -> str:
     return f"{name.replace('_', ' ')} {shown}"
 
 
+def make_for(name: str, train: ModelOutputs | None) -> Detector:
+    """Make a detector as it is spelled; ``auto`` and ``default`` are chosen for the training outputs."""
+    if name not in (AUTO, DEFAULT):
+        return make_detector(name)
+    if train is None:
+        raise InvalidInput(f"{name} chooses a detector for the training outputs; pass train=... (--train).")
+    return default_detector(train.names, head=train.head is not None)
+
+
+def why_failed(error: Exception) -> str:
+    """What to say of a method that failed, whatever the reason."""
+    return str(error) if isinstance(error, NormscaleError) else f"{type(error).__name__}: {error}"
+
+
 def main_setting(detector: Detector) -> Setting:
     """The setting that a detector is there for: running statistics run, a ranking per class is per class."""
     return next((one for one in (Setting.STREAM, Setting.PER_CLASS) if one in settings_of(detector)), Setting.FROZEN)
@@ -69,12 +88,12 @@ def title_under(name: str, detector: Detector) -> str:
     return detector.about.title if name == detector.name else name
 
 
-def uniquely_named(detectors: Iterable[tuple[str, Detector]]) -> dict[str, Detector]:
+def uniquely_named(detectors: Iterable[tuple[str, _T]]) -> dict[str, _T]:
     """Detectors by name, each as :func:`unique_name` has it."""
-    found: dict[str, Detector] = {}
+    named: dict[str, _T] = {}
     for name, detector in detectors:
-        found[unique_name(name, found)] = detector
-    return found
+        named[unique_name(name, named)] = detector
+    return named
 
 
 def unique_name(name: str, taken: Iterable[str], form: Callable[[str], str] = str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,13 @@ ENOUGH_OOD = 200
 """A stream with fewer OoD rows than that is drawn again until so many have been seen ..."""
 MOST_DRAWS = 50
 """... but no more often than that: a stream with one OoD row in a thousand would take most of the time."""
+
+
+def all_kinds(
+    shares: Sequence[float], orders: Sequence[str] = ORDERS, balances: Sequence[str] = BALANCES[:3]
+) -> list[StreamKind]:
+    """Every combination of shares of OoD rows, orders and class balances."""
+    return [StreamKind(share, order, balance) for share, balance, order in product(shares, balances, orders)]
 
 
 class Sizes(NamedTuple):
@@ -188,3 +196,13 @@ class Streams:
         starts = [*range(0, id_rows.size, BURST), *range(id_rows.size, rows.size, BURST)]
         bursts = np.split(rows, starts[1:])
         return np.concatenate([bursts[i] for i in rng.permutation(len(bursts))])
+
+
+def streams_of(kinds: Sequence[StreamKind], id_test: ModelOutputs, seed: int = 0) -> list[Streams]:
+    """Streams of these kinds; kinds that differ in their order alone share their rows."""
+    orders: dict[tuple[float, str], list[str]] = {}
+    for kind in kinds:
+        orders.setdefault((kind.share, kind.balance), []).append(kind.order)
+    classes = stream_classes(id_test)
+    balances = {kind.balance: ClassBalance(classes, kind.balance, seed) for kind in kinds}
+    return [Streams(len(id_test), share, balances[balance], own, seed) for (share, balance), own in orders.items()]

@@ -1,35 +1,47 @@
-"""The stress grid: detectors on streams of many kinds, to know when running statistics may be trusted.
+"""Detectors on streams of many kinds: the stress grid says which to use, the leaderboard ranks all of them.
 
 Every kind of stream (:mod:`normscale.bench.experiments.streams`) is a share of OoD rows, an order, and a class balance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from itertools import product
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from normscale.bench.experiments.alarms import false_alarms
+import numpy as np
+
+from normscale._provenance import environment
+from normscale.bench.experiments.alarms import Alarms, changed_outputs, changed_pictures, false_alarms
+from normscale.bench.experiments.measurement import Measurement, StreamKind
 from normscale.bench.experiments.measuring import measure
-from normscale.bench.experiments.methods import Method, main_setting, title_of
-from normscale.bench.experiments.streams import BALANCES, ORDERS, ClassBalance, Streams, stream_classes
+from normscale.bench.experiments.methods import (
+    DEFAULT,
+    FROZEN_SUFFIX,
+    Method,
+    fit_on,
+    main_setting,
+    make_for,
+    title_of,
+    why_failed,
+)
+from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.experiments.streams import Streams, all_kinds, streams_of
 from normscale.bench.experiments.stress_result import StressResult
+from normscale.bench.network_folder import OWN_SETS, TEST, TRAIN, VALIDATION
 from normscale.detectors.base import Detector, Setting
-from normscale.outputs import ModelOutputs
+from normscale.errors import InvalidInput, NormscaleError
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
-SHARES = (0.001, 0.01, 0.05, 0.10, 0.25, 0.50, 0.75)
-
-
-class Grid(NamedTuple):
-    """The kinds of streams: every combination."""
-
-    shares: tuple[float, ...] = SHARES
-    orders: tuple[str, ...] = ORDERS
-    balances: tuple[str, ...] = BALANCES[:3]
-
-
-OWN_GRID = Grid(shares=(0.01, 0.05, 0.10, 0.25, 0.50))
-"""Fewer shares: advice within a minute."""
+GRID = all_kinds(shares=(0.01, 0.05, 0.10, 0.25, 0.50))
+"""Kinds of streams that give advice within a minute."""
+KINDS = {
+    "50 % OoD": StreamKind(0.5, "shuffled", "balanced"),
+    "10 % OoD": StreamKind(0.1, "shuffled", "balanced"),
+    "2 % OoD": StreamKind(0.02, "shuffled", "balanced"),
+    "Bursts": StreamKind(0.1, "bursts", "balanced"),
+    "One class 80 %": StreamKind(0.1, "shuffled", "one class 80 %"),
+}
+"""The kinds of streams of the leaderboard by the title of their column; in the last two a tenth of the rows is OoD."""
 
 
 def stress(
@@ -37,37 +49,32 @@ def stress(
     ood_sets: Mapping[str, ModelOutputs],
     methods: Mapping[str, Detector],
     *,
-    grid: Grid = Grid(),  # noqa: B008 - a tuple
+    kinds: Sequence[StreamKind] = GRID,
+    changed: Mapping[str, ModelOutputs] | None = None,
     notes: Mapping[str, Any] | None = None,
     seed: int = 0,
     threads: int = 1,
     tick: Callable[[str], None] = lambda _: None,
 ) -> StressResult:
-    """Measure detectors on every kind of stream.
+    """Measure fitted detectors, by name, on every kind of stream; none of them is changed.
 
     There is a row for every OoD set, kind of stream and method. A stream that the sets have too few rows for has rows
-    without numbers and with the reason.
-
-    ``methods`` are fitted detectors by name; none of them is changed.
-    ``notes`` are kept in the result's settings. ``tick`` is called after each of the :func:`steps` of the grid.
+    without numbers and with the reason. With ``changed``, outputs on inputs that have changed, the false alarms of the
+    methods that run are counted too. ``notes`` are kept in the result's settings. ``tick`` is called after each of the
+    :func:`steps`.
 
     Examples
     --------
     >>> import normscale as ns
-    >>> from normscale.bench.experiments.measurement import StreamKind
     >>> sample = ns.load_sample()
     >>> result = stress(sample.test, {"noise": sample.ood["uniform_noise"]}, {"energy": ns.Energy()})
     >>> round(result.means()[StreamKind(0.5, "shuffled", "balanced")]["energy"].auroc, 2)
     0.89
     """
-    balances = {balance: ClassBalance(stream_classes(id_test), balance, seed) for balance in grid.balances}
-    streams = [
-        Streams(len(id_test), share, balances[balance], grid.orders, seed)
-        for share, balance in product(grid.shares, grid.balances)
-    ]
     named = [Method(name, one, main_setting(one), title_of(name)) for name, one in methods.items()]
-    found = measure(named, id_test, ood_sets, streams=streams, seed=seed, threads=threads, quiet=True, tick=tick)
-    rows = [one.record._replace(version="", commit=None) for one in found]  # the file says it once
+    streams = streams_of(kinds, id_test, seed)
+    measured = measure(named, id_test, ood_sets, streams=streams, seed=seed, threads=threads, quiet=True, tick=tick)
+    rows = [one.record._replace(version="", commit=None) for one in measured]  # the file says it once
     settings = {
         "seed": seed,
         "n_id": len(id_test),
@@ -75,25 +82,95 @@ def stress(
         "id_classes": "predicted" if id_test.labels is None else "labels",
         **(notes or {}),
     }
-    return StressResult(rows, settings)
+    running = {one.name: one.detector for one in named if one.setting is Setting.STREAM}
+    alarms = () if changed is None else tuple(false_alarms(running, id_test, changed, seed=seed))
+    return StressResult(rows, settings, alarms=alarms)
 
 
-def stress_with_alarms(
-    methods: Mapping[str, Detector],
-    id_test: ModelOutputs,
-    ood_sets: Mapping[str, ModelOutputs],
-    changed: Mapping[str, ModelOutputs],
-    **options: Any,
-) -> StressResult:
-    """:func:`stress` on ``OWN_GRID``, and the false alarms of the methods that run.
-
-    Streams without OoD rows are those of the test set, and of inputs that have ``changed``.
-    """
-    result = stress(id_test, ood_sets, methods, **{"grid": OWN_GRID, **options})
-    running = {name: one for name, one in methods.items() if main_setting(one) is Setting.STREAM}
-    return result._replace(alarms=false_alarms(running, id_test, changed, seed=options.get("seed", 0)))
-
-
-def steps(grid: Grid, n_sets: int) -> int:
+def steps(kinds: Sequence[StreamKind], n_sets: int) -> int:
     """How often ``tick`` will be called."""
-    return n_sets * len(grid.shares) * len(grid.balances)
+    return n_sets * len({(kind.share, kind.balance) for kind in kinds})
+
+
+def rank(
+    detectors: Sequence[str],
+    train: ModelOutputs,
+    validation: ModelOutputs | None,
+    test: ModelOutputs,
+    ood_sets: Mapping[str, ModelOutputs],
+    changed: Mapping[str, ModelOutputs] | None = None,
+    *,
+    tick: Callable[[str], None] = lambda _: None,
+) -> StressResult:
+    """Fit and measure detectors one after the other: on all rows, and in every one of ``KINDS``.
+
+    Rows of the result without a stream are of all rows of both sets. A detector that cannot be fitted or measured is
+    named in ``settings["left_out"]`` with the reason. ``tick`` is called with the name of a detector that is done. The
+    false alarms of the default are counted too, on inputs that have ``changed`` among others.
+    """
+    streams = [Streams(len(test)), *streams_of(list(KINDS.values()), test)]
+    rows: list[Measurement] = []
+    alarms: list[Alarms] = []
+    left_out: dict[str, str] = {}
+    for name in detectors:
+        try:
+            detector = fit_on(make_for(name, train), train, validation)
+            measured = list(measure(_methods(name, detector), test, ood_sets, streams=streams, quiet=True))
+            rows += [one.record._replace(version="", commit=None) for one in measured]
+            if name == DEFAULT:
+                alarms += false_alarms({name: detector}, test, changed or {})
+        except Exception as error:  # whatever a detector does must not take the others with it
+            left_out[name] = why_failed(error)
+        tick(name)
+    sizes = {"n_train": len(train), "n_id": len(test), "ood_sets": {one: len(ood) for one, ood in ood_sets.items()}}
+    return StressResult(rows, {**sizes, "left_out": left_out}, alarms=alarms)
+
+
+def _methods(name: str, detector: Detector) -> list[Method]:
+    """A detector in its main setting and, where its statistics run, as fitted too."""
+    setting, title = main_setting(detector), "Default" if name == DEFAULT else detector.about.title
+    own = [Method(name, detector, setting, title)]
+    return own + [Method(name + FROZEN_SUFFIX, detector, Setting.FROZEN, title)] * (setting is Setting.STREAM)
+
+
+def rank_run(
+    run: RunFolder,
+    detectors: Sequence[str],
+    *,
+    rows: int | None = None,
+    train_rows: int | None = None,
+    tick: Callable[[str], None] = lambda _: None,
+) -> StressResult:
+    """:func:`rank` detectors on the outputs of a run's first network.
+
+    ``rows`` bounds each OoD set, five times as many the test set, whose classes are drawn apart, and ``train_rows`` the
+    training set; they are drawn once, with seed 0. Inputs that have changed are corrupted test pictures where the
+    network and its pictures are at hand, otherwise scaled and noised outputs; ``settings["changed"]`` says which.
+    """
+    seed = run.plan.seeds[0]
+    names = [name for name in (*OWN_SETS, *run.plan.ood) if run.has_outputs(seed, name)]
+    most = {TRAIN: train_rows, TEST: None if rows is None else 5 * rows}
+    outputs = {name: _some_rows(run.outputs(seed, name), most.get(name, rows)) for name in names}
+    sets = {name: outputs[name] for name in run.plan.ood if name in outputs}
+    if TEST not in outputs or TRAIN not in outputs or not sets:
+        raise InvalidInput(
+            f"{run.path} has no outputs of a training set, a test set and an OoD set. "
+            "Run `normscale bench` on it: it extracts them."
+        )
+    train, test, files = outputs[TRAIN], outputs[TEST], run.network(seed)
+    try:
+        changed, how = dict(changed_pictures(files.path, run.plan.data)) if files.network.exists() else {}, "pictures"
+    except NormscaleError:  # the pictures are elsewhere
+        changed = {}
+    if not changed:
+        changed, how = dict(changed_outputs(test.only(*(set(test.names) & {LOGITS, FEATURES})))), "outputs"
+    result = rank(detectors, train, outputs.get(VALIDATION), test, sets, changed, tick=tick)
+    about = {"network": run.plan.name, "in_set": run.plan.in_set, "seed": seed, "made_by": environment()}
+    asked = {"detectors": list(detectors), "rows": rows, "train_rows": train_rows}
+    return result._replace(settings={**about, **result.settings, "changed": how, "asked": asked})
+
+
+def _some_rows(outputs: ModelOutputs, rows: int | None) -> ModelOutputs:
+    if rows is None or len(outputs) <= rows:
+        return outputs
+    return outputs[np.sort(np.random.default_rng(0).permutation(len(outputs))[:rows])]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
+from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from normscale._atomic import atomic_path
 from normscale._version import __version__
@@ -27,7 +28,6 @@ RULE = (
     f"it; {SAFE}, nowhere more than {TOLERANCE:g} below it; {DEPENDS}, above it in some streams and below in others. "
     f"{RECOMMENDED.capitalize()}: the safe method with the highest mean or, if none is safe, the best static one."
 )
-_T = TypeVar("_T")
 
 
 class StressNumbers(NamedTuple):
@@ -55,38 +55,15 @@ class StressResult(NamedTuple):
     alarms: Sequence[Alarms] = ()
     """Shares flagged of streams without OoD rows."""
 
-    def _each(self, of: Callable[[Measurement], _T]) -> list[_T]:
-        return list(dict.fromkeys(of(row) for row in self.rows))
-
     @property
     def ood_sets(self) -> list[str]:
         """Names of the OoD sets, in order."""
-        return self._each(lambda row: row.ood_set)
+        return list(dict.fromkeys(row.ood_set for row in self.rows))
 
     @property
     def methods(self) -> list[str]:
         """Names of the methods, in order."""
-        return self._each(lambda row: row.method)
-
-    @property
-    def kinds(self) -> list[StreamKind]:
-        """The kinds of streams, in order."""
-        return [kind for kind in self._each(lambda row: row.stream) if kind is not None]
-
-    @property
-    def shares(self) -> list[float]:
-        """The shares of OoD rows, in order."""
-        return list(dict.fromkeys(kind.share for kind in self.kinds))
-
-    @property
-    def orders(self) -> list[str]:
-        """The orders of the grid."""
-        return list(dict.fromkeys(kind.order for kind in self.kinds))
-
-    @property
-    def balances(self) -> list[str]:
-        """The class balances of the grid."""
-        return list(dict.fromkeys(kind.balance for kind in self.kinds))
+        return list(self.titles)
 
     @property
     def titles(self) -> dict[str, str]:
@@ -139,27 +116,22 @@ class StressResult(NamedTuple):
         return [one for one in self.alarms if one.method == best[0]] if best else []
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything as JSON, one row per line; :func:`load_stress` reads it back."""
-        head: dict[str, Any] = {"kind": KIND, "format": FORMAT, "version": self.version, "settings": self.settings}
-        head["alarms"] = self.alarms
-        lines = write_json({**head, "fields": Measurement._fields}, indent=1).removesuffix("\n}")
-        rows = ",\n  ".join(write_json(row) for row in self.rows)
-        with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            file.write(f'{lines},\n "rows": [\n  {rows}\n ]\n}}\n')
+        """Write everything as JSON; :func:`load_stress` reads it back."""
+        document = {"kind": KIND, "format": FORMAT, "fields": Measurement._fields, **self._asdict()}
+        with atomic_path(path) as temporary:
+            Path(temporary).write_text(write_json(document) + "\n", encoding="utf-8")
 
 
 def load_stress(path: str | os.PathLike[str]) -> StressResult:
     """Read what :meth:`StressResult.save` wrote."""
-    shown = os.fspath(path)
     try:
-        with open(path, encoding="utf-8") as file:
-            record = read_json(file.read())
+        record = read_json(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise FileFormatError(f"no such file: {shown}; `normscale stress -o {shown}` would make it.") from None
+        raise FileFormatError(f"no such file: {path}; `normscale stress -o {path}` would make it.") from None
     except ValueError as error:
-        raise FileFormatError(f"{shown} is not JSON ({error}); expected the rows of `normscale stress -o`.") from error
+        raise FileFormatError(f"{path} is not JSON ({error}); expected the rows of `normscale stress -o`.") from error
     if not isinstance(record, dict) or record.get("kind") != KIND:
-        raise FileFormatError(f"{shown} is JSON, but not the rows of a stress grid; `normscale stress -o` writes them.")
+        raise FileFormatError(f"{path} is JSON, but not the rows of a stress grid; `normscale stress -o` writes them.")
     try:
         if (record["format"], tuple(record.get("fields", ()))) != (FORMAT, Measurement._fields):
             raise ValueError(f"format {record['format']!r} of version {record['version']}, this is {__version__}")
@@ -167,7 +139,7 @@ def load_stress(path: str | os.PathLike[str]) -> StressResult:
         alarms = tuple(Alarms(*values) for values in record.get("alarms", ()))
         return StressResult(rows, dict(record["settings"]), record["version"], alarms)
     except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{shown} cannot be read by this version: {error}. Make it again.") from error
+        raise FileFormatError(f"{path} cannot be read by this version: {error}. Make it again.") from error
 
 
 class MethodSummary(NamedTuple):

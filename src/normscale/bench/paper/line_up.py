@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from normscale.bench.experiments.leaderboard import DEFAULT
+from normscale.bench.experiments.methods import DEFAULT
 from normscale.detectors.base import Detector
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import JOIN, list_detectors, make_detector

@@ -9,9 +9,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from normscale._atomic import atomic_path
-from normscale.bench.experiments.leaderboard import AS_FITTED, DEFAULT, KINDS
 from normscale.bench.experiments.measurement import StreamKind
-from normscale.bench.experiments.methods import title_of
+from normscale.bench.experiments.methods import DEFAULT, FROZEN_SUFFIX, title_of
+from normscale.bench.experiments.stress import KINDS
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.report.published import OodGroupReference, OodGroups
 from normscale.bench.report.rendering import render
@@ -42,7 +42,7 @@ class RankedNetwork(NamedTuple):
     @property
     def methods(self) -> list[str]:
         """The methods, without the as-fitted forms of those that run; those that could not be measured last."""
-        found = [name for name in self.result.methods if not name.endswith(AS_FITTED)]
+        found = [name for name in self.result.methods if not name.endswith(FROZEN_SUFFIX)]
         return [*found, *self.result.settings["left_out"]]
 
     def mean(self, method: str, kind: StreamKind | None, sets: Sequence[str] | None = None, of: str = "auroc") -> Value:
@@ -57,7 +57,7 @@ class RankedNetwork(NamedTuple):
 
     def fitted(self, method: str) -> str:
         """The method as fitted: it itself, or its form whose statistics do not run."""
-        frozen = method + AS_FITTED
+        frozen = method + FROZEN_SUFFIX
         return frozen if frozen in self.result.methods else method
 
     def in_streams(self, method: str, sets: Sequence[str] | None = None) -> Value:

@@ -1,7 +1,7 @@
 """Networks and their training; needs torch (``pip install 'normscale[torch]'``)."""
 
 from normscale.bench.train.network_file import NetworkInfo, load_network, save_network
-from normscale.bench.train.resnet import ResidualNetwork, resnet18, resnet20, wide_resnet40_2
+from normscale.bench.train.resnet import ResidualNetwork, resnet18, resnet20
 from normscale.bench.train.run import train_network
 from normscale.bench.train.training import RECIPES, EpochLog, Recipe, accuracy, train
 
@@ -18,5 +18,4 @@ __all__ = [
     "save_network",
     "train",
     "train_network",
-    "wide_resnet40_2",
 ]

@@ -1,9 +1,9 @@
-"""Residual networks in their form for small images: ResNet-18, ResNet-20 and WideResNet-40-2.
+"""Residual networks in their form for small images: ResNet-18 and ResNet-20.
 
 Every network has ``features(x)`` (the penultimate layer, (n, d)) and ``forward(x)`` (logits, (n, C)); ``stage_names``
 are its layers for detectors that read several. Images of any size work, since the last pooling is global.
 
-He et al., "Deep Residual Learning for Image Recognition", 2016. Zagoruyko & Komodakis, "Wide Residual Networks", 2016.
+He et al., "Deep Residual Learning for Image Recognition", 2016.
 """
 
 from __future__ import annotations
@@ -41,60 +41,26 @@ class BasicBlock(nn.Module):
         return activated
 
 
-class PreActivationBlock(nn.Module):
-    """The block of wide residual networks: normalisation and activation before each convolution."""
-
-    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
-        super().__init__()
-        self.bn1 = nn.BatchNorm2d(n_in)
-        self.conv1 = _convolution(n_in, n_out, stride)
-        self.bn2 = nn.BatchNorm2d(n_out)
-        self.conv2 = _convolution(n_out, n_out)
-        self.relu = nn.ReLU(inplace=True)
-        self.shortcut = None if n_in == n_out and stride == 1 else _convolution(n_in, n_out, stride, size=1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(x))
-        around = x if self.shortcut is None else self.shortcut(out)
-        out = self.conv1(out)
-        out = self.conv2(self.relu(self.bn2(out)))
-        total: Tensor = out + around
-        return total
-
-
 class ResidualNetwork(nn.Module):
     """A stem, some stages of residual blocks, global average pooling, and a linear classifier.
 
-    Use :func:`resnet18`, :func:`resnet20` or :func:`wide_resnet40_2`.
+    Use :func:`resnet18` or :func:`resnet20`.
     """
 
-    def __init__(
-        self,
-        block: type[BasicBlock] | type[PreActivationBlock],
-        widths: tuple[int, ...],
-        blocks_per_stage: int,
-        num_classes: int,
-        in_channels: int,
-        stem_width: int | None = None,
-    ) -> None:
+    def __init__(self, widths: tuple[int, ...], blocks_per_stage: int, num_classes: int, in_channels: int) -> None:
         super().__init__()
         _validate.at_least(widths[0], "width", 1)
         _validate.at_least(num_classes, "num_classes", 2)
         _validate.at_least(in_channels, "in_channels", 1)
-        pre_activation = block is PreActivationBlock
-        width = widths[0] if stem_width is None else stem_width
-        layers: list[nn.Module] = [_convolution(in_channels, width)]
-        if not pre_activation:
-            layers += [nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
-        self.stem = nn.Sequential(*layers)
+        width = widths[0]
+        self.stem = nn.Sequential(_convolution(in_channels, width), nn.BatchNorm2d(width), nn.ReLU(inplace=True))
         self.n_stages = len(widths)
         for i, out_width in enumerate(widths):
             blocks = []
             for j in range(blocks_per_stage):
-                blocks.append(block(width, out_width, stride=2 if i > 0 and j == 0 else 1))
+                blocks.append(BasicBlock(width, out_width, stride=2 if i > 0 and j == 0 else 1))
                 width = out_width
             setattr(self, f"stage{i + 1}", nn.Sequential(*blocks))
-        self.head = nn.Sequential(nn.BatchNorm2d(width), nn.ReLU(inplace=True)) if pre_activation else nn.Identity()
         self.classifier = nn.Linear(width, num_classes)
         self.n_features = width
         for module in self.modules():
@@ -110,7 +76,7 @@ class ResidualNetwork(nn.Module):
         """The penultimate layer; (n, n_features)."""
         for name in self.stage_names:
             x = getattr(self, name)(x)
-        pooled: Tensor = self.head(x).mean(dim=(2, 3))
+        pooled: Tensor = x.mean(dim=(2, 3))
         return pooled
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,18 +92,12 @@ def resnet18(num_classes: int, width: int = 64, in_channels: int = 3) -> Residua
     >>> sum(p.numel() for p in resnet18(10).parameters())
     11173962
     """
-    return ResidualNetwork(BasicBlock, (width, 2 * width, 4 * width, 8 * width), 2, num_classes, in_channels)
+    return ResidualNetwork((width, 2 * width, 4 * width, 8 * width), 2, num_classes, in_channels)
 
 
 def resnet20(num_classes: int, width: int = 16, in_channels: int = 3) -> ResidualNetwork:
     """ResNet-20 of the CIFAR experiments: three stages of three blocks, projections where the shape changes."""
-    return ResidualNetwork(BasicBlock, (width, 2 * width, 4 * width), 3, num_classes, in_channels)
+    return ResidualNetwork((width, 2 * width, 4 * width), 3, num_classes, in_channels)
 
 
-def wide_resnet40_2(num_classes: int, width: int = 16, in_channels: int = 3) -> ResidualNetwork:
-    """WideResNet-40-2: three stages of six pre-activation blocks, twice as wide as ResNet."""
-    widths = (2 * width, 4 * width, 8 * width)
-    return ResidualNetwork(PreActivationBlock, widths, 6, num_classes, in_channels, stem_width=width)
-
-
-NETWORKS = {"resnet18": resnet18, "resnet20": resnet20, "wide_resnet40_2": wide_resnet40_2}
+NETWORKS = {"resnet18": resnet18, "resnet20": resnet20}

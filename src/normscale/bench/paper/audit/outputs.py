@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
 from normscale.bench.experiments.scored_pair import require_one_network, score_shuffled
-from normscale.bench.experiments.stress import Grid, stress
+from normscale.bench.experiments.streams import all_kinds
+from normscale.bench.experiments.stress import stress
 from normscale.bench.paper.claim import NOTHING, SHARE_CLAIM, SIZE, Claim, Details
 from normscale.bench.paper.published import IN_SETS, paper_value
 from normscale.detectors.base import Detector
@@ -164,7 +165,8 @@ def check_shares(given: Given) -> list[Claim]:
         "frozen": NormScaling(prior_weight=math.inf).fit(given.train),
         "energy": Energy().fit(given.train),
     }
-    result = stress(given.test, given.ood, methods, grid=Grid(SHARES, ("shuffled",), ("balanced",)), seed=given.seed)
+    kinds = all_kinds(SHARES, ("shuffled",), ("balanced",))
+    result = stress(given.test, given.ood, methods, kinds=kinds, seed=given.seed)
     rows: dict[tuple[str, float], dict[str, Any]] = {}
     for row in result.rows:
         if row.stream is not None and not row.skipped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from normscale._atomic import atomic_path
 from normscale._validate import FloatArray
 from normscale.bench.experiments.measurement import StreamKind
-from normscale.bench.experiments.stress_result import StressResult
+from normscale.bench.experiments.stress_result import StressNumbers, StressResult
 from normscale.bench.report.figures.style import GROUND, INK, styled
 from normscale.errors import InvalidInput
 
@@ -34,12 +35,17 @@ def draw_stress(result: StressResult) -> Figure:
     pair = result.running_and_frozen()
     if pair is None:
         raise InvalidInput("the grid has no method with running statistics and its frozen form; there is no map of it.")
-    lines = [(balance, order) for balance in result.balances for order in result.orders]
-    own, other = (_table(result, name, lines) for name in pair)
+    means = result.means()
+    kinds = [row.stream for row in result.rows if row.stream is not None]
+    shares = list(dict.fromkeys(kind.share for kind in kinds))
+    orders = list(dict.fromkeys(kind.order for kind in kinds))
+    balances = list(dict.fromkeys(kind.balance for kind in kinds))
+    lines = [(balance, order) for balance in balances for order in orders]
+    own, other = (_table(means, name, lines, shares) for name in pair)
     difference = own - other
     depth = min(_DEEPEST, float(np.nanmax(np.abs(difference), initial=0.01)))
 
-    figure = Figure(figsize=(4.4 + 1.05 * len(result.shares), 1.7 + 0.33 * len(lines)), dpi=150, layout="constrained")
+    figure = Figure(figsize=(4.4 + 1.05 * len(shares), 1.7 + 0.33 * len(lines)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     _heat_map(left, difference, "RdBu", Normalize(-depth, depth), "+.3f")
@@ -47,13 +53,13 @@ def draw_stress(result: StressResult) -> Figure:
     left.set_title("AUROC of running minus frozen", fontsize=9)
     right.set_title("AUROC of running", fontsize=9)
     for axes in (left, right):
-        axes.set_xticks(range(len(result.shares)), [f"{100 * share:g} %" for share in result.shares])
+        axes.set_xticks(range(len(shares)), [f"{100 * share:g} %" for share in shares])
         axes.set_xlabel("share of OoD rows in the stream", fontsize=8)
-        for edge in range(len(result.orders), len(lines), len(result.orders)):
+        for edge in range(len(orders), len(lines), len(orders)):
             axes.axhline(edge - 0.5, color=GROUND, linewidth=4)
     left.set_yticks(range(len(lines)), [order for _, order in lines])
-    for number, balance in enumerate(result.balances):
-        centre = (number + 0.5) * len(result.orders) - 0.5
+    for number, balance in enumerate(balances):
+        centre = (number + 0.5) * len(orders) - 0.5
         left.annotate(
             balance, (0, centre), (-66, 0), ("axes fraction", "data"), "offset points", rotation=90,
             ha="center", va="center", fontweight="bold", fontsize=8, annotation_clip=False,
@@ -76,12 +82,16 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
         raise InvalidInput(f"a picture's name must end in {', '.join(SUFFIXES)}; got {os.fspath(path)!r}.")
 
 
-def _table(result: StressResult, method: str, lines: list[tuple[str, str]]) -> FloatArray:
+def _table(
+    means: Mapping[StreamKind, Mapping[str, StressNumbers]],
+    method: str,
+    lines: Sequence[tuple[str, str]],
+    shares: Sequence[float],
+) -> FloatArray:
     """AUROC by line and share; NaN where a cell was skipped."""
-    means = result.means()
-    table = np.full((len(lines), len(result.shares)), np.nan)
+    table = np.full((len(lines), len(shares)), np.nan)
     for i, (balance, order) in enumerate(lines):
-        for j, share in enumerate(result.shares):
+        for j, share in enumerate(shares):
             numbers = means.get(StreamKind(share, order, balance), {})
             if method in numbers:
                 table[i, j] = numbers[method].auroc

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.bench.experiments.leaderboard import AS_FITTED, KINDS, rank, rank_run
+from normscale.bench.experiments.methods import FROZEN_SUFFIX
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.experiments.stress import KINDS, rank, rank_run
 from normscale.bench.paper.line_up import every_detector
 from normscale.detectors.registry import unregister
 from normscale.errors import InvalidInput
@@ -37,7 +38,7 @@ def test_the_numbers_are_those_of_single_detectors() -> None:
     assert found["energy", None].auroc == pytest.approx(energy, abs=1e-12)
     frozen = ns.NormScaling().fit(SAMPLE.train)
     both = [frozen.score(side.only("logits")) for side in (SAMPLE.test, OOD["digits"])]
-    assert found[f"norm_scaling{AS_FITTED}", None].auroc == pytest.approx(ns.evaluate(*both).auroc, abs=1e-12)
+    assert found[f"norm_scaling{FROZEN_SUFFIX}", None].auroc == pytest.approx(ns.evaluate(*both).auroc, abs=1e-12)
     rows = ns.ModelOutputs.concatenate([SAMPLE.test, OOD["digits"]])
     order = np.random.default_rng(0).permutation(len(rows))
     default, scores = copy.copy(ns.fit(SAMPLE.train)), np.empty(len(rows))
