@@ -19,7 +19,7 @@ def main() -> None:
     import normscale as ns
     from normscale.bench.experiments.streams import all_kinds
     from normscale.bench.experiments.stress import stress
-    from normscale.bench.paper.line_up import own_methods
+    from normscale.bench.paper.presets import own_methods
 
     rng = np.random.default_rng(0)
 

@@ -80,16 +80,16 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "input_checks", "jobs", "metrics", "outputs", "rows", "state",
     },
     "bench.report": {
-        "_atomic", "_progress", "_validate", "_version", "bench.experiments", "detectors", "errors", "metrics",
-        "moments", "outputs", "rows", "scaling", "scores",
+        "_atomic", "_progress", "_validate", "_version", "bench.experiments", "bench.network_folder", "detectors",
+        "errors", "metrics", "moments", "outputs", "rows", "scaling", "scores",
     },
     "bench.paper": {
         "_validate", "bench.experiments", "bench.report", "detectors", "errors", "metrics", "outputs", "sample",
         "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.paper",
-        "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
+        "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.network_folder",
+        "bench.paper", "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
         "guard.server", "jobs", "metrics", "outputs", "rows", "sample",
     },
     "__main__": {"cli"},

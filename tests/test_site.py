@@ -15,6 +15,8 @@ import normscale as ns
 from normscale.detectors.registry import detector_class
 from test_docs import ROOT
 
+pytestmark = pytest.mark.xdist_group("site")  # it is built once
+
 
 class Page(HTMLParser):
     """Ids and links of a page, and its text."""
@@ -60,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site").resolve()
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--conf-dir", "docs"]
     command += ["--doctree-dir", str(folder / "doctrees"), ".", str(folder / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "site"
 

@@ -40,7 +40,7 @@ from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.stress_result import load_stress, summarise
 from normscale.bench.network_folder import OWN_SETS
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.line_up import STATICS
+from normscale.bench.paper.presets import STATICS
 from normscale.bench.report.figures.stress_map import save_stress_map
 from normscale.bench.report.runs import read_runs
 from normscale.rows import write_table

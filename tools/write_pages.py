@@ -27,7 +27,7 @@ from normscale.bench.experiments.methods import DEFAULT, FROZEN_SUFFIX, title_of
 from normscale.bench.experiments.stress import KINDS
 from normscale.bench.paper.additions import paper_additions
 from normscale.bench.paper.claims import claims_table
-from normscale.bench.paper.line_up import FROZEN, RUNNING
+from normscale.bench.paper.presets import FROZEN, RUNNING
 from normscale.bench.paper.published import IN_SETS
 from normscale.bench.report.rendering import markdown_text
 from normscale.bench.report.runs import ReportedRun, read_runs
@@ -138,7 +138,7 @@ def sizes_table() -> str:
     tables = {one.title: ood_set_table(one, "ood_sets") for one in reported()}
     first = next(iter(tables.values()))
     lines = [f"| In-distribution set | {' | '.join(column.title for column in first.columns[:5])} |", "|---" * 6 + "|"]
-    rows = [(title, *row[:5]) for title, table in tables.items() for row in table.shown()[0]]
+    rows = [(title, *row[:5]) for title, table in tables.items() for row in table.texts()[0]]
     lines += [f"| {' | '.join(row)} |" for row in rows if row[4] not in (NOTHING, row[2])]
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from needed_extras import need
 from normscale.bench.experiments.alarms import changed_outputs
 from normscale.bench.experiments.stress import stress
 from normscale.bench.experiments.stress_result import load_stress, summarise
-from normscale.bench.paper.line_up import PREFERRED, RUNNING, STATICS, own_methods
+from normscale.bench.paper.presets import PREFERRED, RUNNING, STATICS, own_methods
 from program import normscale
 
 

@@ -47,8 +47,7 @@ def bench(
     """
     from normscale.bench.experiments.bench import bench as run_bench
     from normscale.bench.experiments.plan import named_source
-    from normscale.bench.paper.line_up import own_methods
-    from normscale.bench.paper.presets import find_preset
+    from normscale.bench.paper.presets import find_preset, own_methods
 
     plan = find_preset(preset)
     plan = plan._replace(

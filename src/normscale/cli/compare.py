@@ -13,7 +13,7 @@ from normscale.bench.data.benchmarks import find_benchmark, find_sets
 from normscale.bench.experiments.comparison import ComparedTables, named_detectors
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import fit_on
-from normscale.bench.experiments.run_folder import OWN_SETS
+from normscale.bench.network_folder import OWN_SETS
 from normscale.cli import say
 from normscale.cli._eval_printing import check_output
 from normscale.cli._options import NO_TABLES, RESULT_OPTIONS, DetectorsOption, note, takes

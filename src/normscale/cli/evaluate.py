@@ -21,7 +21,7 @@ from normscale.bench.experiments.comparison import (
     swapped_sides,
 )
 from normscale.bench.experiments.measurement import Measurement
-from normscale.bench.experiments.run_folder import OWN_SETS
+from normscale.bench.network_folder import OWN_SETS
 from normscale.cli import say
 from normscale.cli._eval_printing import check_output, print_means, print_rows, write_rows
 from normscale.cli._options import (

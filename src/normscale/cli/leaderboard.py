@@ -33,7 +33,7 @@ def leaderboard(
     from normscale.bench.experiments.stress import rank_run
     from normscale.bench.experiments.stress_result import load_stress
     from normscale.bench.paper.additions import openood
-    from normscale.bench.paper.line_up import every_detector
+    from normscale.bench.paper.presets import every_detector
     from normscale.bench.report.leaderboard import leaderboard as write
     from normscale.cli.report import say_written
 

@@ -13,7 +13,7 @@ from normscale.bench.experiments.alarms import changed_outputs, changed_pictures
 from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.stress import GRID, steps, stress
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
-from normscale.bench.paper.line_up import PREFERRED, STATICS, own_methods
+from normscale.bench.paper.presets import PREFERRED, STATICS, own_methods
 from normscale.cli import say
 from normscale.cli._eval_printing import print_rows
 from normscale.cli._options import (

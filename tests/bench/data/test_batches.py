@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from bench.data.making import random_images
 from normscale.bench.data import ImageSet, load
 from normscale.bench.data.batches import Batches
 from normscale.errors import InvalidInput
+from program import python
 
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 
@@ -106,7 +105,7 @@ def test_the_same_in_another_process() -> None:
     )
     names: dict[str, Any] = {}
     exec(code, names)
-    other = subprocess.run([sys.executable, "-c", code + "print(digest())"], capture_output=True, text=True, check=True)
+    other = python(code + "print(digest())")
     assert other.stdout.strip() == names["digest"]()
 
 

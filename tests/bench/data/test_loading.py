@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from bench.data.making import picture
 from normscale.bench.data import list_sets, load, loading
 from normscale.errors import InvalidInput
+from program import python
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +56,8 @@ def test_names_and_splits_that_are_wrong() -> None:
 @pytest.mark.parametrize("use", ["", "; d.load('digits'); d.load('gaussian', like=d.load('digits')); d.list_sets()"])
 def test_data_needs_numpy_alone(use: str) -> None:
     code = f"import sys, normscale.bench.data as d{use}; print(*{{m.split('.')[0] for m in sys.modules}})"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = python(code).stdout.split()
+    assert "numpy" in loaded
     assert not {"torch", "torchvision", "PIL", "rich", "typer", "matplotlib", "scipy"} & set(loaded)
 
 
@@ -68,7 +68,7 @@ def test_without_pillow_pictures_ask_for_it(tmp_path: Path) -> None:
         f"try: d.from_folder({str(tmp_path)!r})\nexcept MissingExtra as error: print(error)"
     )
     (tmp_path / "a.png").write_bytes(picture(1, kind="PNG"))
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = python(code).stdout
     assert "pictures need Pillow; pip install 'normscale[torch]'" in said
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import pickle
 import re
-import subprocess
 import sys
 import types
 import zipfile
@@ -23,6 +22,7 @@ from needed_extras import need
 from normscale.bench.data import DownloadFailed, find_source, get, is_here, load, published_sets
 from normscale.bench.data.sources import SOURCES, Source
 from normscale.errors import FileFormatError, MissingExtra
+from program import python
 
 pytestmark = pytest.mark.usefixtures("torchvision")
 
@@ -325,7 +325,7 @@ def test_a_torchvision_that_is_missing_or_of_another_torch(tmp_path: Path, raise
         "from normscale.errors import MissingExtra\n"
         f"try: load('cifar10', root={str(tmp_path / 'data')!r})\nexcept MissingExtra as error: print(error)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    said = python(code).stdout
     assert re.search(says, said), said
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from normscale.bench.experiments.measurement import Measurement, StreamKind
-from normscale.bench.paper.line_up import FROZEN, RUNNING
+from normscale.bench.paper.presets import FROZEN, RUNNING
 
 TITLES = {
     RUNNING: "Norm-Scaling",

@@ -14,7 +14,7 @@ from normscale.bench.experiments.methods import FROZEN_SUFFIX
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.stress import KINDS, rank, rank_run
-from normscale.bench.paper.line_up import every_detector
+from normscale.bench.paper.presets import every_detector
 from normscale.detectors.registry import unregister
 from normscale.errors import InvalidInput
 from normscale.rows import write_table

@@ -16,7 +16,7 @@ from normscale.bench.experiments.measurement import Measurement, StreamKind
 from normscale.bench.experiments.streams import ClassBalance, Streams, all_kinds
 from normscale.bench.experiments.stress import GRID, steps, stress
 from normscale.bench.experiments.stress_result import StressResult, load_stress, summarise
-from normscale.bench.paper.line_up import FROZEN, RUNNING, STATICS, own_methods
+from normscale.bench.paper.presets import FROZEN, RUNNING, STATICS, own_methods
 from normscale.detectors.base import Detector
 from normscale.outputs import ModelOutputs
 

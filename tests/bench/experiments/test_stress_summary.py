@@ -19,7 +19,7 @@ from normscale.bench.experiments.stress_result import (
     StressResult,
     summarise,
 )
-from normscale.bench.paper.line_up import FROZEN, RUNNING
+from normscale.bench.paper.presets import FROZEN, RUNNING
 from normscale.errors import InvalidInput
 
 Auroc = float | Callable[[StreamKind], float]

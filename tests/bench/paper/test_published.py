@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 import normscale as ns
 from normscale.bench.data import list_sets
 from normscale.bench.paper import published as paper
+from program import python
 
 FOLDER = Path(paper.__file__).parent / "csv"
 EXPANDED = [row for row in paper.paper_rows() if row.table == paper.EXPANDED]
@@ -93,5 +92,5 @@ def test_reading_the_tables_needs_no_numpy_extras() -> None:
     code = "import sys; from normscale.bench.paper.published import paper_value; "
     code += "paper_value('svhn', 'lsun', 'msp', 'auroc'); "
     code += "print({'torch', 'matplotlib', 'numba', 'rich'} & set(sys.modules))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    result = python(code)
     assert result.stdout.strip() == "set()", result.stderr

@@ -8,14 +8,29 @@ from typing import Any
 
 import pytest
 
-from bench.report.small_run import make_run
+from bench.experiments.stress_rows import stress_row
+from bench.report.small_run import EVIL, TWO, make_run
 from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.experiments.stress_result import StressResult
+from normscale.bench.paper.additions import paper_additions
+from normscale.bench.paper.presets import FROZEN, RUNNING
+from normscale.bench.report.writing import report
 
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A finished run of three networks; read only."""
     return make_run(Path(tmp_path_factory.mktemp("runs")) / "finished", missing={"lsun": "no mirror answered"})
+
+
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    """A run of two networks with a stress grid and its whole report; read only."""
+    run = make_run(tmp_path_factory.mktemp("runs") / "run", seeds=(0, 1), sets=TWO, missing={"lsun": f"no {EVIL}"})
+    rows = [stress_row(name, auroc) for name, auroc in {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}.items()]
+    StressResult(rows).save(run.path / "stress.json")
+    assert report(run.path, additions=paper_additions(), resamples=40, pdf=True) == run.path / "report.html"
+    return run
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.measurement import Measurement, ScoredPair
 from normscale.bench.experiments.methods import find_method
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.metrics import METRICS
 
 Aurocs = Mapping[str, Mapping[str, tuple[float, ...]]]

@@ -12,10 +12,14 @@ from normscale import ModelOutputs, load_sample, write_table
 from normscale.bench.experiments.measuring import measure
 from normscale.bench.experiments.methods import find_method, fit_on
 from normscale.bench.experiments.plan import Plan
-from normscale.bench.experiments.run_folder import RunFolder, write_document
+from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.network_folder import write_document
 
 SETS = {"svhn": "unseen_digits", "textures": "photo_patches", "uniform": "uniform_noise", "own set": "gaussian_noise"}
 METHODS = ("msp", "multi_threshold", "energy", "norm_scaling", "norm_scaling_frozen")
+TWO = {name: SETS[name] for name in ("svhn", "own set")}
+EVIL = "<b>x</b> & 'q' $y"
+"""What a page must escape."""
 COMMAND = "normscale bench --preset cifar10 --seeds 3"
 
 

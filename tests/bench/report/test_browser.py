@@ -7,27 +7,17 @@ from typing import Any
 
 import pytest
 
-from bench.experiments.stress_rows import stress_row
-from bench.report.small_run import SETS, make_run
-from normscale.bench.experiments.stress_result import StressResult
+from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.line_up import FROZEN, RUNNING
 from normscale.bench.report.writing import report
 
 TABLE = "#table-expanded-4"
 """AUROC on every OoD set; the averages of four metrics come before."""
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    run = make_run(
-        Path(tmp_path_factory.mktemp("runs")) / "run",
-        seeds=(0, 1),
-        sets={name: SETS[name] for name in ("svhn", "own set")},
-    )
-    rows = [stress_row(name, auroc) for name, auroc in {RUNNING: 0.95, FROZEN: 0.8, "energy": 0.85}.items()]
-    StressResult(rows).save(run.path / "stress.json")
-    return report(run.path, additions=paper_additions(), resamples=40).resolve().as_uri()
+@pytest.fixture
+def address(written: RunFolder) -> str:
+    return (written.path / "report.html").resolve().as_uri()
 
 
 def column(page: Any, title: str) -> list[str]:

@@ -16,14 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
 from normscale import ModelOutputs, confidence, expected_calibration_error, load_sample
-from normscale.bench.experiments.scored_pair import ScoredPair
-from normscale.bench.report.figures.calibration import BINS, draw_ece, draw_reliability
-from normscale.bench.report.figures.curves import draw_precision_recall, draw_roc, draw_training, thinned
+from normscale.bench.experiments.measurement import ScoredPair
+from normscale.bench.report.figures.curves import BINS, draw_ece, draw_reliability, draw_roc, draw_training, thinned
 from normscale.bench.report.figures.histograms import (
+    density,
     draw_confidences,
     draw_densities,
     draw_scores,
-    gaussian_kde,
     three_classes,
 )
 from normscale.bench.report.figures.style import INK, inline_svg, looks, save_figure, styled
@@ -46,19 +45,19 @@ def steps(axes: Axes) -> list[Any]:
 
 
 def test_kde_is_the_sum_of_kernels() -> None:
-    values, at = [0.0, 1.0, 5.0], np.linspace(-3, 8, 23)
-    spread = min(np.std(values), (np.quantile(values, 0.75) - np.quantile(values, 0.25)) / 1.34)
+    values, at = np.array([0.0, 1.0, 5.0]), np.linspace(-3, 8, 23)
+    spread = min(np.std(values, ddof=1), (np.quantile(values, 0.75) - np.quantile(values, 0.25)) / 1.34)
     width = 0.9 * spread * 3**-0.2
     slow = [sum(np.exp(-0.5 * ((x - v) / width) ** 2) for v in values) / (3 * width * np.sqrt(2 * np.pi)) for x in at]
-    np.testing.assert_allclose(gaussian_kde(values, at), slow, rtol=1e-12)
+    np.testing.assert_allclose(density(values, at), slow, rtol=1e-12)
 
 
 def test_kde_over_many_values_and_over_a_constant() -> None:
     rng = np.random.default_rng(0)
     at = np.linspace(-4, 4, 81)
     normal = np.exp(-0.5 * at**2) / np.sqrt(2 * np.pi)
-    assert np.abs(gaussian_kde(rng.normal(size=20_000), at) - normal).max() < 0.02
-    spike = gaussian_kde([2.0] * 5, np.linspace(0, 4, 401))
+    assert np.abs(density(rng.normal(size=20_000), at) - normal).max() < 0.02
+    spike = density(np.full(5, 2.0), np.linspace(0, 4, 401))
     assert spike.argmax() == 200
 
 
@@ -72,15 +71,6 @@ def test_roc_lines_are_the_curve_best_first() -> None:
     assert first.get_color() == looks(PAIRS, "norm_scaling")["norm_scaling"].colour
     assert first.get_linewidth() > second.get_linewidth()
     np.testing.assert_array_equal(diagonal.get_xdata(), diagonal.get_ydata())
-
-
-def test_precision_recall_lines() -> None:
-    axes = only_axes(draw_precision_recall(PAIRS, "noise"))
-    lines = {str(line.get_label()): line for line in axes.lines}
-    line = lines["0.833 MSP"]
-    np.testing.assert_array_equal(line.get_xdata(), [0.5, 1, 1])
-    np.testing.assert_allclose(line.get_ydata(), [1, 2 / 3, 0.5])
-    assert list(axes.lines[-1].get_ydata()) == [0.5, 0.5]  # the share of OoD inputs
 
 
 def test_thinning_keeps_the_ends_and_the_shape() -> None:
@@ -119,7 +109,7 @@ def test_densities_of_the_lowest_the_middle_and_the_highest_class() -> None:
     axes = only_axes(draw_densities(test, ModelOutputs(np.eye(5)), "noise"))
     assert [line.get_label() for line in axes.lines] == ["class 1", "class 3", "class 0", "noise"]
     x, y = axes.lines[0].get_data()
-    np.testing.assert_allclose(y, gaussian_kde(logits[1::4, 1], x))
+    np.testing.assert_allclose(y, density(logits[1::4, 1], x))
     heights, edges, _ = steps(axes)[0].get_data()
     assert np.sum(heights * np.diff(edges)) == pytest.approx(1.0)
 
@@ -195,7 +185,6 @@ def test_tick_labels_do_not_collide(centre: float, spread: float) -> None:
         drawn = {
             "scores": draw_scores(pairs, "noise"),
             "roc": draw_roc(pairs, "noise"),
-            "recall": draw_precision_recall(pairs, "noise"),
             "density": draw_densities(ModelOutputs(logits), ModelOutputs(logits + spread), "noise"),
             "reliability": draw_reliability(logits, labels, (0.5, 1.0, 2.0, 4.0), "raw"),
         }

@@ -149,8 +149,6 @@ def test_the_papers_figures_are_drawn_of_anybodys_outputs(tmp_path: Path) -> Non
     assert drawn[0] - drawn[1] == {"reliability_scaled"}
     assert "without and with norm-scaling" in page
     assert "norm-scaling" not in plain.partition('id="calibration"')[2].partition("</section>")[0]
-    joint = report([tmp_path / "with", tmp_path / "without"], tmp_path / "joint", resamples=20)
-    assert "on every in-distribution set, one network of each" in body(joint)
     named = report(tmp_path / "with", tmp_path / "classes", classes=[2, 4], resamples=20)
     assert "--classes 2,4" in body(named)
     with pytest.raises(InvalidInput, match="is predicted as class 99"):

@@ -9,8 +9,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from bench.report.small_run import METHODS, SETS, make_run
+from normscale.bench.experiments.measurement import ScoredPair
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.bench.report.paired import (
     ALL_SETS,
     BETTER,

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from itertools import product
 from pathlib import Path
 
@@ -18,8 +16,9 @@ import normscale as ns
 from bench.experiments.stress_rows import stress_row
 from normscale.bench.experiments.measurement import StreamKind
 from normscale.bench.experiments.stress_result import StressResult
-from normscale.bench.paper.line_up import FROZEN, RUNNING
+from normscale.bench.paper.presets import FROZEN, RUNNING
 from normscale.bench.report.figures.stress_map import draw_stress, save_stress_map
+from program import python
 
 SHARES, ORDERS, BALANCES = (0.01, 0.5), ("shuffled", "OoD first"), ("balanced", "one class 80 %")
 
@@ -112,4 +111,4 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
 
 def test_drawing_touches_no_global_state() -> None:
     code = "import sys, normscale.bench.report.figures.stress_map; print('matplotlib.pyplot' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+    assert python(code).stdout == "False\n"

@@ -5,8 +5,7 @@
 """
 
 from normscale.bench.data.image_set import ImageSet, channel_moments
-from normscale.bench.data.loading import data_root, get, is_here, load
-from normscale.bench.data.own_data import from_folder, from_npz
+from normscale.bench.data.loading import data_root, from_folder, from_npz, get, is_here, load
 from normscale.bench.data.published_sets import DownloadFailed
 from normscale.bench.data.sources import Source, find_source, list_sets, short_name
 

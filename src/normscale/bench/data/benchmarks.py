@@ -64,13 +64,7 @@ class FoundSet(NamedTuple):
 
 
 def list_benchmarks() -> tuple[Benchmark, ...]:
-    """Every benchmark known by name.
-
-    Examples
-    --------
-    >>> [(one.name, len(one.sets)) for one in list_benchmarks()]
-    [('imagenet1k', 11), ('imagenet200', 11), ('cifar10', 9), ('cifar100', 9)]
-    """
+    """Every benchmark known by name."""
     table = read_json(Path(__file__).with_name("benchmarks.json").read_text(encoding="utf-8"))
     made = [{**one, "sets": tuple(BenchmarkSet(**item) for item in one["sets"])} for one in table]
     return tuple(Benchmark(**one) for one in made)
@@ -101,13 +95,13 @@ def _find_set(one: BenchmarkSet, root: str) -> FoundSet:
     listing, folder = os.path.join(root, LISTS, *one.list.split("/")), os.path.join(root, one.root)
     if os.path.isfile(listing) and os.path.isdir(folder):
         there, missing = listed_files(folder, listing)
-        found = FoundSet(one, f"{folder}@{listing}" if there else "", len(there), len(missing))
+        listed = FoundSet(one, f"{folder}@{listing}" if there else "", len(there), len(missing))
         notes = [f"{len(missing)} of {len(there) + len(missing)} pictures are missing"] if missing else []
         if one.digest and _digest(listing) != one.digest:
             notes.append("its list is not the published one")
         elif not one.digest:
             notes.append("its list could not be checked: no checksum is known")
-        return found._replace(state=", ".join(notes) or "whole")
+        return listed._replace(state=", ".join(notes) or "whole")
     for ending in _OTHERWISE:
         path = os.path.join(root, one.name + ending)
         if os.path.exists(path):

@@ -25,20 +25,12 @@ mean; grey levels that are added."""
 
 
 def corrupted(images: ImageSet, seed: int = 0) -> Iterator[tuple[str, ImageSet]]:
-    """The same pictures, corrupted in every way, by name, such as ``blur 2``.
-
-    Examples
-    --------
-    >>> grey = ImageSet("grey", np.full((1, 8, 8, 1), 100, np.uint8), [0])
-    >>> found = dict(corrupted(grey))
-    >>> len(found), int(found["brightness 1"].images[0, 0, 0, 0]), int(found["contrast 3"].images[0, 0, 0, 0])
-    (15, 125, 100)
-    """
-    for number, (kind, strengths) in enumerate(STRENGTHS.items()):
+    """The same pictures, corrupted in every way, by name, such as ``blur 2``."""
+    for number, (corruption, strengths) in enumerate(STRENGTHS.items()):
         for place, strength in enumerate(strengths, 1):
             rng = np.random.default_rng([seed, number, place])
-            made = np.stack([_KINDS[kind](one, strength, rng) for one in images.images])
-            yield f"{kind} {place}", replace(images, images=made)
+            made = np.stack([_KINDS[corruption](one, strength, rng) for one in images.images])
+            yield f"{corruption} {place}", replace(images, images=made)
 
 
 def _clipped(values: NDArray[Any]) -> Picture:

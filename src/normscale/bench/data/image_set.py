@@ -59,11 +59,11 @@ class ImageSet:
                 f"images of {self.name!r} must have shape (n, height, width, channels) with 1 or 3 channels; "
                 f"got {images.shape}.{hint}"
             )
-        kind = np.float32 if self.normalised else np.uint8
-        if images.dtype != kind:
+        dtype = np.float32 if self.normalised else np.uint8
+        if images.dtype != dtype:
             hint = "" if self.normalised else " For values from 0 to 1: np.rint(images * 255).astype('uint8')."
             raise InvalidInput(
-                f"images of {self.name!r} must be {kind.__name__} with normalised={self.normalised}; "
+                f"images of {self.name!r} must be {dtype.__name__} with normalised={self.normalised}; "
                 f"got {images.dtype}.{hint}"
             )
         for field, numbers in {"mean": self.mean, "std": self.std}.items():
@@ -126,13 +126,7 @@ class ImageSet:
 
 
 def channel_moments(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and population standard deviation of each channel, in 0..1; exact, by counting.
-
-    Examples
-    --------
-    >>> channel_moments(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1))
-    ((0.5,), (0.5,))
-    """
+    """Mean and population standard deviation of each channel, in 0..1; exact, by counting."""
     values = np.arange(256) / 255
     means, stds = [], []
     for channel in range(images.shape[3]):

@@ -153,8 +153,8 @@ def _files(files: Sequence[tuple[str, int]], class_names: Sequence[str]) -> List
 
 def _in_folders(folder: Path) -> Listing:
     """Pictures in folders of classes, as torchvision lists them."""
-    found = torchvision_datasets().ImageFolder(folder)
-    return _files(found.samples, found.classes)
+    read = torchvision_datasets().ImageFolder(folder)
+    return _files(read.samples, read.classes)
 
 
 def _fetch(file: RemoteFile, folder: Path, unpacked: str) -> None:

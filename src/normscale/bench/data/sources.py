@@ -108,12 +108,6 @@ def find_source(name: str) -> Source:
 
 
 def short_name(source: str) -> str:
-    """What a data set is called in files and tables.
-
-    Examples
-    --------
-    >>> short_name("npz:packs/svhn_test.npz"), short_name("svhn")
-    ('svhn_test', 'svhn')
-    """
+    """What a data set is called in files and tables."""
     _, colon, path = source.partition(":")
     return Path(path).stem if colon else source

@@ -46,15 +46,7 @@ class Alarms(NamedTuple):
 
 
 def changed_outputs(test: ModelOutputs, seed: int = 0) -> Iterator[tuple[str, ModelOutputs]]:
-    """Outputs as they may look after a change of the inputs: every array scaled, or with noise added.
-
-    Examples
-    --------
-    >>> rows = ModelOutputs(np.array([[2.0, 0.0], [0.0, 4.0]]))
-    >>> found = dict(changed_outputs(rows))
-    >>> found["scaled 0.6"].logits.tolist(), len(found)
-    ([[1.2, 0.0], [0.0, 2.4]], 6)
-    """
+    """Outputs as they may look after a change of the inputs: every array scaled, or with noise added."""
     rows, rng = test[: MOST + SETTLED], np.random.default_rng(seed)
     for scale in SCALES:
         yield f"scaled {scale:g}", rows.replace(**{name: scale * rows.array(name) for name in rows.names})
@@ -99,7 +91,7 @@ def false_alarms(
     rng = np.random.default_rng(seed)
     streams = {name: test[rows] for name, rows in own.items() if len(rows)}
     streams |= {name: rows[rng.permutation(len(rows))] for name, rows in changed.items()}
-    found = []
+    alarms = []
     for method, fitted in detectors.items():
         detector = copy.copy(fitted).reset()
         detector._warns_of_far_rows = False
@@ -114,9 +106,9 @@ def false_alarms(
             streamed = detector.predict(read, scores=detector.stream(read))[counted]
             labelled = rows.labels is not None and (rows.labels >= 0).all()
             shares = float(frozen.mean()), float(streamed.mean())
-            found.append(Alarms(method, name, *shares, len(frozen), rows.accuracy if labelled else None))
+            alarms.append(Alarms(method, name, *shares, len(frozen), rows.accuracy if labelled else None))
         tick(method)
-    return found
+    return alarms
 
 
 def _id_streams(test: ModelOutputs, seed: int) -> tuple[IntArray, dict[str, IntArray]]:
@@ -124,8 +116,8 @@ def _id_streams(test: ModelOutputs, seed: int) -> tuple[IntArray, dict[str, IntA
     rng = np.random.default_rng(seed)
     held, rest = np.array_split(rng.permutation(len(test)), 2)
     classes = stream_classes(test)[rest]
-    found = {"balanced": rest, "class-sorted": rest[np.argsort(classes, kind="stable")]}
+    streams = {"balanced": rest, "class-sorted": rest[np.argsort(classes, kind="stable")]}
     for balance in UNCHANGED[2:]:
         drawn = ClassBalance(classes, balance, seed)
-        found[balance] = rest[drawn.draw(drawn.capacity, rng)]
-    return held, found
+        streams[balance] = rest[drawn.draw(drawn.capacity, rng)]
+    return held, streams

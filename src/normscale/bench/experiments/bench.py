@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import cache
@@ -26,12 +25,14 @@ from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.experiments.stress import GRID, steps
 from normscale.bench.experiments.stress import stress as run_stress
-from normscale.bench.network_folder import TEST, TRAIN, VALIDATION
+from normscale.bench.network_folder import TEST, TRAIN, VALIDATION, read_document
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput
 from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
 
-_reports: Any = None  # in a worker: where it says how far it is
+LOOK_SECONDS = 0.5
+"""How often the progress of other processes is read."""
+_done: Any = None  # in a worker: how much of each network has been done
 
 
 class Bench(NamedTuple):
@@ -83,7 +84,7 @@ def bench(
         with bar("preparing networks" if begun else "comparing", sum(costs.values()) or 1.0, unit="share") as line:
 
             def tick(job: Job, amount: float) -> None:
-                done[job.seed] = min(done[job.seed] + amount, costs[job.seed])
+                done[job.seed] = max(done[job.seed], min(amount, costs[job.seed]))
                 n_done = sum(done[seed] >= costs[seed] for seed in costs)
                 line.at(sum(done.values()), f"network {min(n_done + 1, len(costs))} of {len(costs)}")
 
@@ -123,33 +124,35 @@ def _stress_first_network(
 def prepare_all(jobs: Sequence[Job], workers: int, tick: Callable[[Job, float], None]) -> Iterator[Job]:
     """Prepare networks and yield each as it is done; with one worker, the work is done in this process.
 
-    ``tick`` is called with a job and how much more of it has been done. The first error of a job is raised after all
-    the others have been yielded: the other networks are worth having.
+    ``tick`` is called with a job and how much of it has been done. The first error of a job is raised after all the
+    others have been yielded: the other networks are worth having.
     """
     error: BaseException | None = None
     if workers == 1 or len(jobs) < 2:
         for job in jobs:
+            amounts: list[float] = []
+
+            def add(amount: float, job: Job = job, amounts: list[float] = amounts) -> None:
+                amounts.append(amount)
+                tick(job, sum(amounts))
+
             try:
-                prepare(job, lambda done, job=job: tick(job, done))  # type: ignore[misc]
+                prepare(job, add)
             except Exception as problem:
                 error = error or problem
             else:
                 yield job
     else:
         context = multiprocessing.get_context("spawn")
-        reports: Any = context.SimpleQueue()
-
-        def listen() -> None:
-            while (report := reports.get()) is not None:
-                tick(jobs[report[0]], report[1])
-
-        listener = threading.Thread(target=listen, daemon=True)
-        listener.start()
-        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (reports,))
+        shared = context.RawArray("d", len(jobs))
+        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (shared,))
         try:
             waiting: dict[Future[None], Job] = {pool.submit(_work, i, job): job for i, job in enumerate(jobs)}
             while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                finished = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED).done
+                for job, done in zip(jobs, shared, strict=True):
+                    tick(job, done)
+                for future in finished:
                     job = waiting.pop(future)
                     if future.exception() is None:
                         yield job
@@ -157,22 +160,25 @@ def prepare_all(jobs: Sequence[Job], workers: int, tick: Callable[[Job, float], 
                         error = error or future.exception()
         finally:
             pool.shutdown(cancel_futures=True)
-            reports.put(None)
-            listener.join()
     if error is not None:
         raise error
 
 
-def _start_worker(reports: Any) -> None:
+def _start_worker(shared: Any) -> None:
     """Set a worker up; it ends with its parent, also when that is killed."""
-    global _reports
-    _reports = reports
+    global _done
+    _done = shared
     silence()
     end_with_parent()
 
 
-def _work(index: int, job: Job) -> None:
-    prepare(job, lambda done: _reports.put((index, done)))
+def _work(number: int, job: Job) -> None:
+    """Prepare a network, and write down how much of it has been done."""
+
+    def add(amount: float) -> None:
+        _done[number] += amount
+
+    prepare(job, add)
 
 
 def compute_cells(
@@ -194,13 +200,13 @@ def compute_cells(
         return run.outputs(seed, name) if run.has_outputs(seed, name) else None
 
     there = [ood for ood in ood_sets if run.has_outputs(seed, ood)]
-    wanted = {method.name: [ood for ood in there if not run.has_cell(seed, ood, method.name)] for method in methods}
-    failed = {name: why for name, why in run.failures(seed).items() if name not in wanted}
+    missing = {method.name: [ood for ood in there if not run.has_cell(seed, ood, method.name)] for method in methods}
+    failed = {name: why for name, why in run.failures(seed).items() if name not in missing}
     n_new = 0
-    with bar(f"seed {seed}", sum(map(len, wanted.values())), quiet_seconds=1.0) as line:
+    with bar(f"seed {seed}", sum(map(len, missing.values())), quiet_seconds=1.0) as line:
         for method in methods:
-            found, why = _measured(run, seed, read, method, wanted[method.name])
-            for cell, scores in found:
+            measured, why = _measured(run, seed, read, method, missing[method.name])
+            for cell, scores in measured:
                 line.advance(doing=f"seed {seed}: {method.title} on {cell.ood_set}")
                 if cell.skipped or scores is None:
                     why = f"it has no numbers on {cell.ood_set}: {cell.skipped}"
@@ -227,13 +233,13 @@ def _measured(
     test, sets = read(TEST), {name: outputs for name in known if (outputs := read(name)) is not None}
     if test is None or not sets:
         return [], why
-    perturbed = PERTURBED_LOGITS in reads and "epsilon" in (extra := run.perturbation(seed))
+    perturbed = PERTURBED_LOGITS in reads and "epsilon" in (extra := read_document(run.network(seed).perturbation))
     chosen = {"epsilon": extra["epsilon"]} if perturbed else {}
     try:
         fitted = method._replace(detector=fit_on(method.detector, read(TRAIN), read(VALIDATION)))
-        found = list(measure([fitted], test, sets, in_set=run.plan.in_set, seed=seed, quiet=True))
+        measured = list(measure([fitted], test, sets, in_set=run.plan.in_set, seed=seed, quiet=True))
     except Exception as error:  # whatever a detector does must not take the others with it
         return [], why_failed(error)
     return [
-        one._replace(record=one.record._replace(parameters={**one.record.parameters, **chosen})) for one in found
+        one._replace(record=one.record._replace(parameters={**one.record.parameters, **chosen})) for one in measured
     ], why

@@ -132,7 +132,7 @@ def compare_each(
             yield one if streamed else one._replace(record=one.record._replace(seed=None))
     for (in_set, side), (name, why), (ood_set, ood) in product(sides.items(), failed.items(), sets.items()):
         for method in every_setting(name, chosen[name]):
-            sizes = {"n_id": len(side), "n_ood": len(ood)}
+            sizes: Any = {"n_id": len(side), "n_ood": len(ood)}
             yield Measured(Measurement.of(method, ood_set, in_set=in_set, skipped=why, **sizes), None)
 
 
@@ -197,8 +197,8 @@ def compare_tables(
     reads = [name for one in fixed.values() for name in one._arrays_in_fit]
     arrays = [*reads, *[FEATURES] * (len(fixed) < len(detectors))] if detectors else None
     read: dict[str, ModelOutputs] = {}
-    kinds = {"train": tables.train, "id": tables.id_test, "validation": tables.validation, "shifted": tables.shifted}
-    for kind, paths in kinds.items():
+    parts = {"train": tables.train, "id": tables.id_test, "validation": tables.validation, "shifted": tables.shifted}
+    for part, paths in parts.items():
         if paths:
             source = jobs.RowSource(
                 paths,
@@ -206,7 +206,7 @@ def compare_tables(
                 class_names=names,
                 probabilities=bool(options.get("probabilities")),
             )
-            read[kind] = jobs.read(source, check_labels=True, say=say, **options)
+            read[part] = jobs.read(source, check_labels=True, say=say, **options)
             names = names or source.layout.class_names
     ood_sets = {
         name: jobs.read(path, arrays, class_names=names, say=say, **options) for name, path in tables.ood.items()
@@ -237,7 +237,7 @@ def compare_in_pieces(
     """Compare as fitted on tables of any size; ``options`` are those of :func:`normscale.jobs.evaluate`."""
     if not detectors:
         raise InvalidInput("in pieces, say which detectors to compare: --detector NAME or --saved FILE.")
-    own = {"train": tables.train, "validation": tables.validation}
+    own: Any = {"train": tables.train, "validation": tables.validation}
     for one in jobs.evaluate(tables.id_test, tables.ood, dict(detectors), **own, **options):
         method = Method(one.method, one.detector, Setting.FROZEN, title_under(one.method, one.detector))
         sizes = {"n_id": one.result.n_id, "n_ood": one.result.n_ood}
@@ -249,11 +249,11 @@ def group_means(rows: Sequence[Measurement], groups: Mapping[str, Sequence[str]]
     """A row for the mean over each group of OoD sets, of each method and in-distribution side that has them all."""
     means: list[Measurement] = []
     for group, names in groups.items():
-        found: dict[tuple[str, str, str], list[Measurement]] = {}
+        by_method: dict[tuple[str, str, str], list[Measurement]] = {}
         for row in rows:
             if row.ood_set in names and not row.skipped:
-                found.setdefault((row.in_set, row.method, row.setting), []).append(row)
-        for some in found.values():
+                by_method.setdefault((row.in_set, row.method, row.setting), []).append(row)
+        for some in by_method.values():
             if len(some) == len(names):
                 mean = {metric: fmean(row.metrics[metric] for row in some) for metric in some[0].metrics}
                 n, seconds = sum(row.n_ood for row in some), sum(row.seconds for row in some)
@@ -267,11 +267,11 @@ def swapped_sides(rows: Sequence[Measurement]) -> Iterator[str]:
     frozen_rows = [row for row in rows if row.setting == Setting.FROZEN and not row.skipped and not row.in_set]
     for name in dict.fromkeys(row.ood_set for row in frozen_rows):
         frozen = [row for row in frozen_rows if row.ood_set == name]
-        found = sorted(row.auroc for row in frozen)
-        if found and (middle := found[len(found) // 2]) < SWAPPED:  # the upper median: of two, both must be low
-            most = sum(auroc <= middle for auroc in found)
+        aurocs = sorted(row.auroc for row in frozen)
+        if aurocs and (middle := aurocs[len(aurocs) // 2]) < SWAPPED:  # the upper median: of two, both must be low
+            most = sum(auroc <= middle for auroc in aurocs)
             yield (
-                f"{most} of {len(found)} detectors as fitted have an AUROC of {middle:.3f} or less on {name}, far "
+                f"{most} of {len(aurocs)} detectors as fitted have an AUROC of {middle:.3f} or less on {name}, far "
                 "below 0.5: the inputs of --id look stranger than those of --ood. Are the two swapped?"
             )
 

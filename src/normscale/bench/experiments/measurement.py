@@ -1,15 +1,22 @@
-"""The record that every comparison makes: one method on one OoD set, in one kind of stream."""
+"""What every comparison makes: scores of both sides, and one record of a method on an OoD set in a kind of stream."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from normscale import _validate
+from normscale._validate import FloatArray, IntArray, Rows
 from normscale._version import __version__
-from normscale.bench.experiments.methods import Method
+from normscale.bench.experiments.methods import Method, row_blocks
+from normscale.errors import InvalidInput, MissingOutput
 from normscale.metrics import METRICS
+from normscale.metrics.ranking import evaluate, evaluate_per_class
 from normscale.metrics.record import number_of
+from normscale.outputs import ModelOutputs
 
 
 class StreamKind(NamedTuple):
@@ -87,10 +94,59 @@ class Measurement(NamedTuple):
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Measurement:
         """Read back what :meth:`_asdict` gave, after it was JSON; a TypeError or ValueError for anything else."""
-        found = cls(**values)
-        return found._replace(
-            parameters=dict(found.parameters),
-            metrics={str(name): float(value) for name, value in dict(found.metrics).items()},
-            stream=None if found.stream is None else StreamKind(*found.stream),
-            classes=tuple(found.classes),
+        record = cls(**values)
+        return record._replace(
+            parameters=dict(record.parameters),
+            metrics={str(name): float(value) for name, value in dict(record.metrics).items()},
+            stream=None if record.stream is None else StreamKind(*record.stream),
+            classes=tuple(record.classes),
         )
+
+
+class ScoredPair(NamedTuple):
+    """Scores of both sides, in the order of the sets' rows, and the predicted classes where they matter."""
+
+    id_scores: FloatArray
+    ood_scores: FloatArray
+    id_predicted: IntArray | None = None
+    ood_predicted: IntArray | None = None
+
+    def metrics(self) -> dict[str, float]:
+        """Every metric: of one ranking or, with predicted classes, the mean over one per class."""
+        if self.id_predicted is None or self.ood_predicted is None:
+            return evaluate(self.id_scores, self.ood_scores).metrics
+        return evaluate_per_class(self.id_scores, self.id_predicted, self.ood_scores, self.ood_predicted).metrics
+
+
+def require_one_network(named: Mapping[str, ModelOutputs], reads: Iterable[str] = ("logits",)) -> None:
+    """Make sure that all outputs have rows, the same columns in the arrays that are read, and only finite numbers."""
+    first = next(iter(named))
+    for array in reads:
+        expected = None if named[first].get(array) is None else named[first].array(array).shape[1]
+        for name, outputs in named.items():
+            if outputs.get(array) is None:
+                raise MissingOutput(
+                    f"{name} has no {array}, which a detector reads; it has {', '.join(outputs.names)}."
+                )
+            rows = outputs.array(array)
+            _validate.require_rows(rows, f"{array} of {name}")
+            if rows.shape[1] != expected:
+                what = "classes" if array == "logits" else f"columns of {array}"
+                turned = name if rows.shape[0] == expected else first if len(named[first]) == rows.shape[1] else None
+                hint = f" Did rows and columns of {turned} change places? {array}.T turns them." if turned else ""
+                raise InvalidInput(
+                    f"{name} has {rows.shape[1]} {what} and {first} has {expected}; "
+                    f"all outputs must come from one network.{hint}"
+                )
+            for block in row_blocks(outputs, [array], len(rows)):  # rows may be mapped from a file
+                if not _validate.finite_row_mask(rows[block]).all():
+                    raise _validate.invalid_row_error(rows[block], f"{name}: {array}", first_row=block.start)
+
+
+def score_shuffled(id_rows: Rows, ood_rows: Rows, score: Callable[[Rows], FloatArray], seed: int) -> ScoredPair:
+    """Scores of both sides when they come in one shuffled stream."""
+    mixture = np.concatenate([id_rows, ood_rows])
+    order = np.random.default_rng(seed).permutation(len(mixture))
+    scores = np.empty(len(mixture))
+    scores[order] = score(mixture[order])
+    return ScoredPair(scores[: len(id_rows)], scores[len(id_rows) :])

@@ -20,9 +20,8 @@ import numpy as np
 from normscale import _validate
 from normscale._provenance import commit
 from normscale._validate import FloatArray, IntArray
-from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.measurement import Measurement, ScoredPair, require_one_network
 from normscale.bench.experiments.methods import Method, row_blocks
-from normscale.bench.experiments.scored_pair import ScoredPair, require_one_network
 from normscale.bench.experiments.streams import Streams
 from normscale.detectors.base import Detector, Setting
 from normscale.errors import InvalidInput
@@ -76,8 +75,8 @@ def measure(
     with ThreadPoolExecutor(_validate.at_least(threads, "threads", 1)) as pool:
         for name, ood in ood_sets.items():
             pair = _Pair(id_side, _Side(name, ood, methods, advance), methods, advance)
-            for group, found in zip(groups, pool.map(pair.measured, groups), strict=True):
-                for one in found:
+            for group, measured in zip(groups, pool.map(pair.measured, groups), strict=True):
+                for one in measured:
                     yield one._replace(record=one.record._replace(in_set=in_set, seed=seed))
                 tick(f"{name}: {group}" if str(group) else name)
 
@@ -100,10 +99,10 @@ def _prepared(detector: Detector, outputs: ModelOutputs) -> ModelOutputs:
     parts: dict[str, list[Any]] = {}
     for block in row_blocks(outputs, detector.reads, len(outputs)):
         rows = outputs[block]
-        found = detector._prepare(detector._read(rows), 1)
-        for name in found.names:
-            same = next((own for own in rows.names if rows.array(own) is found.array(name)), None)
-            parts.setdefault(name, []).append(found.array(name) if same is None else same)
+        prepared = detector._prepare(detector._read(rows), 1)
+        for name in prepared.names:
+            same = next((own for own in rows.names if rows.array(own) is prepared.array(name)), None)
+            parts.setdefault(name, []).append(prepared.array(name) if same is None else same)
     return ModelOutputs._trusted(
         {
             name: outputs.array(pieces[0]) if isinstance(pieces[0], str) else np.concatenate(pieces)
@@ -130,8 +129,8 @@ class _Side:
                 started = time.perf_counter()
                 self.scores[key] = np.empty(len(outputs))
                 for block in row_blocks(outputs, detector.reads, len(outputs)):
-                    self.scores[key][block] = found = detector.score(outputs[block])
-                    advance(len(found), doing)
+                    self.scores[key][block] = scores = detector.score(outputs[block])
+                    advance(len(scores), doing)
                 self.seconds[key] = time.perf_counter() - started
 
     @cached_property
@@ -174,10 +173,10 @@ class _Pair:
     def measured(self, group: Streams) -> list[Measured]:
         """The records of streams that have their rows in common, order by order."""
         sizes = group.sizes(len(self.outside.outputs))
-        found = {} if sizes.skipped else self._draw_and_score(group, sizes.draws)
+        sums = {} if sizes.skipped else self._draw_and_score(group, sizes.draws)
         made = []
         for order, (place, method) in product(group.orders, enumerate(self.methods)):
-            total = found.get((order if place in self.running else "", place), _Sum())
+            total = sums.get((order if place in self.running else "", place), _Sum())
             kind = group.kind(order)
             record = Measurement.of(
                 method,
@@ -197,7 +196,7 @@ class _Pair:
 
     def _draw_and_score(self, group: Streams, draws: int) -> dict[tuple[str, int], _Sum]:
         """Sums over the draws by order and place of the method; a method that does not run has the order ""."""
-        found: dict[tuple[str, int], _Sum] = {}
+        sums: dict[tuple[str, int], _Sum] = {}
         for draw in range(draws):
             id_rows, ood_rows = group.rows(len(self.outside.outputs), draw)
             for place, method in enumerate(self.methods):
@@ -208,14 +207,14 @@ class _Pair:
                         predicted = self.inside.predicted[id_rows], self.outside.predicted[ood_rows]
                         scored = ScoredPair(*scored[:2], *predicted)
                     seconds = self.inside.seconds[key] + self.outside.seconds[key]
-                    found.setdefault(("", place), _Sum(seconds)).add(scored, 0.0)
+                    sums.setdefault(("", place), _Sum(seconds)).add(scored, 0.0)
             for order in group.orders if self.running else ():
                 rows = group.arrange(id_rows, ood_rows, order, draw)
                 for place, detector in self.running.items():
                     scores, seconds = self._running_scores(detector, rows)
                     scored = ScoredPair(scores[id_rows], scores[self.n_id + ood_rows])
-                    found.setdefault((order, place), _Sum()).add(scored, seconds)
-        return found
+                    sums.setdefault((order, place), _Sum()).add(scored, seconds)
+        return sums
 
     def _running_scores(self, detector: Detector, stream: IntArray) -> tuple[FloatArray, float]:
         """Scores of a stream, in the order of the sets, and the seconds they took."""

@@ -44,7 +44,8 @@ def find_method(name: str) -> Method:
     spelled = BEFORE_PARAMETER.join([base, *pairs])
     detector = make_detector(spelled)
     parameters = [item for part in read_spelling(spelled) for item in part.parameters.items()]
-    title = ", ".join([detector.about.title, *(_shown(*item) for item in parameters)])
+    spelled_out = [f"{key.replace('_', ' ')} {parameter_text(value)}" for key, value in parameters]
+    title = ", ".join([detector.about.title, *spelled_out])
     if base == typed:
         return Method(name, detector, main_setting(detector), title)
     if main_setting(detector) == Setting.FROZEN:
@@ -52,11 +53,11 @@ def find_method(name: str) -> Method:
     return Method(name, detector, Setting.FROZEN, f"{title}, frozen")
 
 
-def _shown(name: str, value: Any) -> str:
-    """A parameter in a title: ``k 20``, ``layers stage1 + features``."""
-    values = value if isinstance(value, list) else [value]
-    shown = " + ".join(format(one, "g") if isinstance(one, (int, float)) else str(one) for one in values)
-    return f"{name.replace('_', ' ')} {shown}"
+def parameter_text(value: Any) -> str:
+    """The value of a parameter for people; those of a list are joined by a plus."""
+    if isinstance(value, (list, tuple)):
+        return " + ".join(map(parameter_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def make_for(name: str, train: ModelOutputs | None) -> Detector:
@@ -97,26 +98,14 @@ def uniquely_named(detectors: Iterable[tuple[str, _T]]) -> dict[str, _T]:
 
 
 def unique_name(name: str, taken: Iterable[str], form: Callable[[str], str] = str) -> str:
-    """The name, or where that is taken ``NAME (2)`` and so on; names of one form are the same.
-
-    Examples
-    --------
-    >>> unique_name("msp", ["msp", "msp (2)"]), unique_name("MSP", ["msp"], str.lower)
-    ('msp (3)', 'MSP (2)')
-    """
+    """The name, or where that is taken ``NAME (2)`` and so on; names of one form are the same."""
     forms = {form(one) for one in taken}
     numbered = (f"{name} ({number})" for number in count(2))
     return next(one for one in chain([name], numbered) if form(one) not in forms)
 
 
 def title_of(method: str) -> str:
-    """The name of a method for people; a name that no detector has stands for itself.
-
-    Examples
-    --------
-    >>> title_of("norm_scaling"), title_of("norm_scaling_frozen"), title_of("my_own")
-    ('Norm-Scaling', 'Norm-Scaling, frozen', 'my_own')
-    """
+    """The name of a method for people; a name that no detector has stands for itself."""
     try:
         return find_method(method).title
     except (UnknownDetector, InvalidInput):
@@ -144,15 +133,15 @@ def _training_set(
 
 def _what_lacks(detector: Detector, source: ModelOutputs | None) -> str:
     """What a training set lacks for a detector, in words; empty if nothing."""
-    kind = f"{'validation' if detector.about.fitted_on == 'validation' else 'training'} outputs"
+    outputs = f"{'validation' if detector.about.fitted_on == 'validation' else 'training'} outputs"
     if source is None:
-        return f"labelled {kind}" if detector._needs_labels else kind
+        return f"labelled {outputs}" if detector._needs_labels else outputs
     if absent := [name for name in detector._arrays_in_fit if name not in source.names]:
-        return f"{kind} with {' and '.join(absent)}"
+        return f"{outputs} with {' and '.join(absent)}"
     if detector._needs_labels and (source.labels is None or (source.labels < 0).any()):
-        return f"a label for every row of the {kind}"
+        return f"a label for every row of the {outputs}"
     if detector._needs_head and source.head is None:
-        return f"{kind} with the network's head"
+        return f"{outputs} with the network's head"
     return ""
 
 

@@ -15,7 +15,6 @@ from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
 from normscale.bench.network_folder import OWN_SETS, TRAIN, VALIDATION, read_document, write_document
 from normscale.detectors.base import Detector
-from normscale.errors import NormscaleError
 from normscale.outputs import ATTACKED, FEATURES, LOGITS, PERTURBED_FEATURES, PERTURBED_LOGITS
 from normscale.rows import write_table
 from normscale.rows.arrays import HEAD_WEIGHT
@@ -30,23 +29,15 @@ PER_SET = 0.2
 
 
 def arrays_read(detectors: list[Detector], name: str) -> tuple[str, ...]:
-    """The arrays that detectors read of ``train``, ``validation``, ``test`` or an OoD set, logits and features always.
-
-    Examples
-    --------
-    >>> from normscale.detectors.registry import make_detector
-    >>> detectors = [make_detector("odin"), make_detector("mahalanobis", layers="stage1,features")]
-    >>> arrays_read(detectors, "train"), arrays_read(detectors, "test")
-    (('logits', 'features', 'stage1'), ('logits', 'features', 'perturbed_logits', 'stage1'))
-    """
-    wanted = dict.fromkeys((LOGITS, FEATURES))
+    """Arrays that detectors read of ``train``, ``validation``, ``test`` or an OoD set; logits and features always."""
+    arrays = dict.fromkeys((LOGITS, FEATURES))
     for detector in detectors:
         if name not in (TRAIN, VALIDATION):
-            wanted |= dict.fromkeys(detector.reads)
+            arrays |= dict.fromkeys(detector.reads)
         elif detector._needs_fit and detector.about.fitted_on == name:
-            wanted |= dict.fromkeys(detector._arrays_in_fit)
-            wanted |= dict.fromkeys([HEAD_WEIGHT] * detector._needs_head)
-    return tuple(wanted)
+            arrays |= dict.fromkeys(detector._arrays_in_fit)
+            arrays |= dict.fromkeys([HEAD_WEIGHT] * detector._needs_head)
+    return tuple(arrays)
 
 
 def require_layers(plan: Plan) -> None:
@@ -102,8 +93,7 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
     """
     import torch
 
-    from normscale.bench.data import load
-    from normscale.bench.train.run import train_network
+    from normscale.bench.train.run import train_network, with_each_set
 
     torch.set_num_threads(job.threads)
     plan, files = job.plan, job.run.network(job.seed)
@@ -122,21 +112,13 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
             tick=tick,
         )
         files.make()
-        missing: dict[str, str] = {}
-        for name, images in zip(OWN_SETS, result.splits[:3], strict=True):
-            _write_outputs(job, result, name, lambda images=images: images)  # type: ignore[misc]
-            tick(PER_SET)
-        for name, source in plan.ood.items():
 
-            def read(source: str = source) -> ImageSet:
-                return load(source, "test", root=job.root, like=result.splits.test, seed=job.seed)
-
-            try:
-                _write_outputs(job, result, name, read)
-            except NormscaleError as error:
-                missing[name] = str(error)
+        def write(name: str, read: Callable[[], ImageSet]) -> None:
+            _write_outputs(job, result, name, read)
             tick(PER_SET)
-        others = {name: why for name, why in job.run.missing_of(job.seed).items() if name not in plan.ood}
+
+        missing = with_each_set(result, plan.ood, job.root, write)
+        others = {name: why for name, why in read_document(files.missing).items() if name not in plan.ood}
         write_document(files.missing, {**others, **missing})
 
 
@@ -145,16 +127,18 @@ def _write_outputs(job: Job, network: RunResult, name: str, read: Callable[[], I
     from normscale.bench.train.run import plain_batches
     from normscale.extraction import attacked_layers, extract, perturbed_features, perturbed_logits
 
-    wanted = job.arrays(name)
-    if job.run.has_outputs(job.seed, name, wanted):
+    arrays_needed = job.arrays(name)
+    if job.run.has_outputs(job.seed, name, arrays_needed):
         return
     outputs = job.run.outputs(job.seed, name) if job.run.has_outputs(job.seed, name) else None
     missing = [
-        one for one in wanted if outputs is None or (outputs.head if one == HEAD_WEIGHT else outputs.get(one)) is None
+        one
+        for one in arrays_needed
+        if outputs is None or (outputs.head if one == HEAD_WEIGHT else outputs.get(one)) is None
     ]
     model, std, batches = network.network, network.info.std, plain_batches(read(), network.info)
     if outputs is None or any(not _needs_gradient(one) for one in missing):
-        layers = [one for one in wanted if one not in _NO_LAYERS and not _needs_gradient(one)]
+        layers = [one for one in arrays_needed if one not in _NO_LAYERS and not _needs_gradient(one)]
         plain = extract(model, batches, layers=layers, ood=name not in OWN_SETS)
         arrays = {array: plain.array(array) for array in plain.names}
         outputs = plain if outputs is None else outputs.replace(head=plain.head, **arrays)
@@ -165,8 +149,8 @@ def _write_outputs(job: Job, network: RunResult, name: str, read: Callable[[], I
         outputs = outputs.replace(**{PERTURBED_FEATURES: perturbed_features(model, batches)})
     attacked = [one.removeprefix(ATTACKED) for one in missing if one.startswith(ATTACKED)]
     if attacked:
-        found = attacked_layers(model, batches, layers=[one for one in attacked if one != FEATURES], std=std)
-        outputs = outputs.replace(**{ATTACKED + one: found.array(ATTACKED + one) for one in attacked})
+        from_attacks = attacked_layers(model, batches, layers=[one for one in attacked if one != FEATURES], std=std)
+        outputs = outputs.replace(**{ATTACKED + one: from_attacks.array(ATTACKED + one) for one in attacked})
     write_table(job.run.network(job.seed).outputs(name), outputs)
 
 

@@ -26,13 +26,9 @@ from safetensors import SafetensorError, safe_open
 
 from normscale._atomic import atomic_path
 from normscale._provenance import environment
-from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.measurement import Measurement, ScoredPair
 from normscale.bench.experiments.plan import Plan
-from normscale.bench.experiments.scored_pair import ScoredPair
-from normscale.bench.network_folder import OWN_SETS as OWN_SETS
-from normscale.bench.network_folder import SUFFIX, NetworkFolder
-from normscale.bench.network_folder import read_document as read_document
-from normscale.bench.network_folder import write_document as write_document
+from normscale.bench.network_folder import OWN_SETS, SUFFIX, NetworkFolder, read_document, write_document
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.outputs import ModelOutputs
@@ -145,17 +141,10 @@ class RunFolder:
         """What training a network came to: its test accuracy, its log, its settings; empty while it is not there."""
         return read_document(self.network(seed).result)
 
-    def perturbation(self, seed: int) -> dict[str, Any]:
-        """By which step a network's images were perturbed; empty if they were not."""
-        return read_document(self.network(seed).perturbation)
-
     def missing(self) -> dict[str, str]:
         """OoD sets that could not be had, and why."""
-        return {name: why for seed in self.plan.seeds for name, why in self.missing_of(seed).items()}
-
-    def missing_of(self, seed: int) -> dict[str, str]:
-        """OoD sets that could not be had for one network, and why."""
-        return read_document(self.network(seed).missing)
+        every = (read_document(self.network(seed).missing) for seed in self.plan.seeds)
+        return {name: why for missing in every for name, why in missing.items()}
 
     def cell_path(self, seed: int, ood_set: str, method: str) -> Path:
         """Where a cell is, or will be."""
@@ -214,7 +203,9 @@ class RunFolder:
     def write_results(self) -> Path:
         """Write ``results.jsonl`` anew from the cells and the networks."""
         accuracies = [row for seed in self.plan.seeds for row in self._accuracy_rows(seed)]
-        _write_lines(self.results, [*accuracies, *(row for cell in self.cells() for row in cell.per_metric())])
+        rows = [*accuracies, *(row for cell in self.cells() for row in cell.per_metric())]
+        with atomic_path(self.results) as temporary, open(temporary, "w") as file:
+            file.writelines(write_json(row) + "\n" for row in rows)
         return self.results
 
     def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
@@ -263,13 +254,7 @@ def read_results(path: Path) -> Results:
 
 
 def file_form(method: str) -> str:
-    """A method as its cells' files are called: it may have parameters in its name.
-
-    Examples
-    --------
-    >>> file_form("mahalanobis:layers=stage1,features")
-    'mahalanobis_layers_stage1_features'
-    """
+    """A method as its cells' files are called: it may have parameters in its name."""
     return re.sub(r"[^\w.+-]", "_", method)
 
 
@@ -287,11 +272,6 @@ def check_names(plan: Plan) -> None:
     for method in plan.methods:
         if (other := files.setdefault(file_form(method), method)) != method:
             raise InvalidInput(f"the cells of {other!r} and {method!r} would be the same files; rename one of them.")
-
-
-def _write_lines(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    with atomic_path(path) as temporary, open(temporary, "w") as file:
-        file.writelines(write_json(row) + "\n" for row in rows)
 
 
 def array_names(path: Path) -> list[str]:

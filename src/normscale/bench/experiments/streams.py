@@ -80,9 +80,9 @@ class ClassBalance:
         present = np.sort(counts[counts > 0])
         median = int(present[(present.size - 1) // 2]) if present.size else 0
         common = np.flatnonzero((counts >= median) & (counts > 0))
-        wanted = {"balanced": 0, "two classes missing": 2}.get(balance, 1)
+        n_chosen = {"balanced": 0, "two classes missing": 2}.get(balance, 1)
         rng = np.random.default_rng([at_least(seed, "seed", 0), BALANCES.index(balance)])
-        drawn = rng.permutation(common)[:wanted]
+        drawn = rng.permutation(common)[:n_chosen]
         self.chosen: tuple[int, ...] = tuple(sorted(drawn.tolist()))
         self._dominant = balance == "one class 80 %" and bool(self.chosen)
         self._others = counts.copy()
@@ -121,14 +121,6 @@ class Streams:
 
     Without a share: one stream of all rows of both sets, shuffled. ``n_id`` is the length of the whole ID set: rows
     count through it and on through the OoD set.
-
-    Examples
-    --------
-    >>> balanced = ClassBalance(np.arange(1000) % 10, "balanced", seed=0)
-    >>> Streams(1000, 0.25, balanced).sizes(500)
-    Sizes(n_id=999, n_ood=333, draws=1, skipped='')
-    >>> Streams(5).arrange(np.array([3, 1]), np.array([0]), "OoD first")
-    array([5, 3, 1])
     """
 
     def __init__(

@@ -38,16 +38,7 @@ class StressNumbers(NamedTuple):
 
 
 class StressResult(NamedTuple):
-    """Rows of :func:`normscale.bench.experiments.stress.stress`, what they were made from, and by which version.
-
-    Examples
-    --------
-    >>> kind = StreamKind(0.5, "shuffled", "balanced")
-    >>> numbers = {"auroc": 0.9, "fpr95_out": 0.3}
-    >>> row = Measurement("noise", "msp", "msp", "MSP", "frozen", {}, numbers, 20, 20, 0, stream=kind)
-    >>> StressResult([row]).means()[kind]["msp"].auroc
-    0.9
-    """
+    """Rows of :func:`normscale.bench.experiments.stress.stress`, what they were made from, and by which version."""
 
     rows: list[Measurement]
     settings: dict[str, Any] = {}  # noqa: RUF012 - never changed
@@ -76,16 +67,16 @@ class StressResult(NamedTuple):
 
     def means(self) -> dict[StreamKind, dict[str, StressNumbers]]:
         """Means over the OoD sets, by kind of stream and method; kinds that were skipped on every set are left out."""
-        found: dict[StreamKind, dict[str, list[Measurement]]] = {}
+        measured: dict[StreamKind, dict[str, list[Measurement]]] = {}
         for row in self.rows:
             if row.stream is not None and not row.skipped:
-                found.setdefault(row.stream, {}).setdefault(row.method, []).append(row)
+                measured.setdefault(row.stream, {}).setdefault(row.method, []).append(row)
         return {
             kind: {
                 method: StressNumbers(fmean(row.auroc for row in rows), fmean(row.fpr95_out for row in rows))
                 for method, rows in methods.items()
             }
-            for kind, methods in found.items()
+            for kind, methods in measured.items()
         }
 
     def skipped(self) -> dict[str, int]:
@@ -172,17 +163,19 @@ def summarise(result: StressResult, statics: Sequence[str] | None = None) -> lis
     """
     result = result.without(result.incomplete())
     kinds, static = result.means(), result.in_setting(Setting.FROZEN)
-    wanted = static if statics is None else statics
-    known = [name for name in wanted if name in result.methods]
-    if not kinds or not known:
+    references = static if statics is None else statics
+    statics_measured = [name for name in references if name in result.methods]
+    if not kinds or not statics_measured:
         raise InvalidInput(
-            f"a summary needs a stream with numbers and one of the methods {', '.join(wanted) or 'that do not run'}; "
-            f"got {len(kinds)} kinds of streams of {', '.join(result.methods) or 'no method'}."
+            "a summary needs a stream with numbers and one of the methods "
+            f"{', '.join(references) or 'that do not run'}; got {len(kinds)} kinds of streams of "
+            f"{', '.join(result.methods) or 'no method'}."
         )
     summaries = []
     for method in result.methods:
         differences = {
-            kind: numbers[method].auroc - max(numbers[name].auroc for name in known) for kind, numbers in kinds.items()
+            kind: numbers[method].auroc - max(numbers[name].auroc for name in statics_measured)
+            for kind, numbers in kinds.items()
         }
         worst, best = min(differences.values()), max(differences.values())
         own = [one for one in result.alarms if one.method == method]

@@ -58,13 +58,7 @@ class Claim(NamedTuple):
 
 
 def summary(claims: Sequence[Claim]) -> str:
-    """One sentence: how many claims hold, differ, and cannot be checked.
-
-    Examples
-    --------
-    >>> summary([Claim(7, "a", verdict=HOLDS), Claim(7, "b", verdict=DIFFERS)])
-    'Of 2 claims checked, 1 holds and 1 differs.'
-    """
+    """One sentence: how many claims hold, differ, and cannot be checked."""
     count = Counter(one.verdict for one in claims)
     checked, more = len(claims) - count[UNCHECKED], count[UNCHECKED]
     text = f"Of {checked} claim{'s' * (checked != 1)} checked, {count[HOLDS]} hold{'s' * (count[HOLDS] == 1)} and "
@@ -73,13 +67,7 @@ def summary(claims: Sequence[Claim]) -> str:
 
 
 def percent(share: float, digits: int = 2, sign: str = "+") -> str:
-    """A share in percent, with its sign.
-
-    Examples
-    --------
-    >>> percent(0.0978), percent(float("inf"))
-    ('+9.78 %', 'infinitely more')
-    """
+    """A share in percent, with its sign."""
     return "infinitely more" if share == math.inf else f"{100 * share:{sign}.{digits}f} %"
 
 
@@ -89,13 +77,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def relative_change(ours: float, theirs: float) -> float:
-    """How much more ``ours`` is than ``theirs``, as a share of it; more than nothing is infinitely more.
-
-    Examples
-    --------
-    >>> relative_change(3.0, 2.0), relative_change(0.0, 0.0), relative_change(0.1, 0.0)
-    (0.5, 0.0, inf)
-    """
+    """How much more ``ours`` is than ``theirs``, as a share of it; more than nothing is infinitely more."""
     if theirs == 0:
         return math.inf if ours else 0.0
     return ours / theirs - 1.0
@@ -151,13 +133,13 @@ def in_order(what: str, means: Means, in_sets: Sequence[str]) -> tuple[str, Deta
     sets = [name for name in in_sets if what == "worse" or name != "svhn"]
     wrong: Details = []
     for column, in_set in product(COLUMNS, sets):
-        found = {method: means(in_set, method, column) for method in methods}
-        numbers = [-value if column == "FPR95" else value for value in found.values() if value is not None]
+        by_method = {method: means(in_set, method, column) for method in methods}
+        numbers = [-value if column == "FPR95" else value for value in by_method.values() if value is not None]
         if len(numbers) < len(methods):
             return None
         wrong_way = numbers[0] > numbers[1] if what == "worse" else not numbers[0] < numbers[1] < numbers[2]
         if wrong_way:
-            wrong.append({"in_set": in_set, "column": column, **found})
+            wrong.append({"in_set": in_set, "column": column, **by_method})
     names = [f"{row['column']} on {TITLES[row['in_set']]}" for row in wrong]
     text = f"{len(wrong)} of {len(COLUMNS) * len(sets)} cells {what}" + (f": {', '.join(names)}" if names else "")
     return text, wrong

@@ -28,8 +28,8 @@ NO_CLAIM = "no claim"
 
 def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
     """Every claim that runs on the paper's sets can check; None without such runs."""
-    found = check_claims(runs)
-    if not found:
+    claims = check_claims(runs)
+    if not claims:
         return None
     columns = [
         Column("The paper's claim"), Column("Paper"), Column("Its own tables"), Column("by its tables"),
@@ -37,7 +37,7 @@ def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
     ]  # fmt: skip
     on_tables = {claim.claim: claim.verdict for claim in audit_tables()}
     rows: list[Row] = []
-    for one in found:
+    for one in claims:
         known = on_tables.get(OVER_MSP.claim if one.claim.endswith("over plain MSP.") else one.claim, UNCHECKED)
         by_tables = NO_CLAIM if one.verdict == NO_CLAIM else known
         texts = one.claim, one.paper, one.recomputed, by_tables, one.ours, one.verdict
@@ -66,8 +66,8 @@ def check_claims(runs: Sequence[ReportedRun]) -> list[Claim]:
         return _mean([value(in_set, method, column) for in_set in sets])
 
     def printed(method: str, column: str) -> float | None:
-        found = [one.published(METRIC_OF[column], method) for one in sets.values()]
-        return _mean([None if one is None else one.mean for one in found])
+        values = [one.published(METRIC_OF[column], method) for one in sets.values()]
+        return _mean([None if one is None else one.mean for one in values])
 
     claims: list[Claim] = []
     for column, claimed in zip(COLUMNS, GAINS_OVER_RIVALS.values(), strict=True):
@@ -134,8 +134,8 @@ def _on_pictures(sets: Sequence[ReportedRun]) -> Claim:
         return _mean([one.board.average("auroc", method, pictures[one.title]).mean for one in sets])
 
     def there(method: str) -> float | None:
-        found = [one.reference.values.get((name, method, "auroc")) for one in sets for name in pictures[one.title]]
-        return _mean([None if printed is None else printed.mean for printed in found])
+        values = [one.reference.values.get((name, method, "auroc")) for one in sets for name in pictures[one.title]]
+        return _mean([None if printed is None else printed.mean for printed in values])
 
     theirs, ours = shared.gain_over(there, RIVALS, "AUROC"), shared.gain_over(here, HERE, "AUROC")
     name = "AUROC gain over previous methods on pictures alone, without noise."

@@ -18,19 +18,13 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from normscale._validate import one_of
+from normscale.bench.report.published import PublishedValue
 from normscale.metrics import METRICS
 
 AVERAGE = "average"
 """Stands for the set in a row that the paper prints as an average over sets."""
 EXPANDED, COMPARISON, THRESHOLDS = "expanded", "comparison", "norm_scaling_vs_thresholds"
 """The tables of the appendix, and the two of the main text."""
-
-
-class PaperValue(NamedTuple):
-    """A mean over five seeds, and the ± printed beside it."""
-
-    mean: float
-    std: float
 
 
 def _read(name: str) -> str:
@@ -50,7 +44,7 @@ OOD_SIZES: dict[str, int] = _TEXT["ood_sizes"]
 """Rows of each OoD set; noise has as many as the in-distribution test set."""
 TEST_SIZES: dict[str, int] = _TEXT["test_sizes"]
 """Rows of each in-distribution test set. CIFAR-10's is not printed: it is that of the data set."""
-ACCURACIES = {name: PaperValue(*both) for name, both in _TEXT["accuracies"].items()}
+ACCURACIES = {name: PublishedValue(*both) for name, both in _TEXT["accuracies"].items()}
 """Share of right answers of the ResNet-18 trained on each set."""
 GAINS_OVER_RIVALS: dict[str, float] = _TEXT["gains_over_rivals"]
 """Relative change "over previous state-of-the-art methods", as the abstract gives it."""
@@ -72,29 +66,23 @@ class PaperRow(NamedTuple):
 
 @cache
 def paper_rows() -> tuple[PaperRow, ...]:
-    """Every row of the expanded tables, then of the two of the main text, in the paper's order.
-
-    Examples
-    --------
-    >>> paper_rows()[0][1:]
-    ('cifar10', 'gaussian', 'msp', 'auroc', 0.6991, 0.2232)
-    """
-    found = []
+    """Every row of the expanded tables, then of the two of the main text, in the paper's order."""
+    rows = []
     for name in ("appendix_results.csv", "main_tables.csv"):
         for row in csv.DictReader(_read(name).splitlines()):
             method, ood_set = METHODS[row["method"]], SETS[row.get("ood_dataset", "Average")]
             names = row.get("table", EXPANDED), SETS[row["in_dataset"]], ood_set, method
             numbers = float(row["mean"]), float(row["std"])
-            found.append(PaperRow(*names, metric_name(method, row["metric"]), *numbers))
-    return tuple(found)
+            rows.append(PaperRow(*names, metric_name(method, row["metric"]), *numbers))
+    return tuple(rows)
 
 
 @cache
-def _index() -> dict[tuple[str, ...], PaperValue]:
-    return {row[1:5]: PaperValue(row.mean, row.std) for row in paper_rows() if row.table == EXPANDED}
+def _index() -> dict[tuple[str, ...], PublishedValue]:
+    return {row[1:5]: PublishedValue(row.mean, row.std) for row in paper_rows() if row.table == EXPANDED}
 
 
-def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PaperValue | None:
+def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PublishedValue | None:
     """What the paper has for one method on one pair of sets; None where it has nothing.
 
     The paper's norm-scaling is the one that streams; its multi-threshold is the mean over predicted classes. Sets have
@@ -103,7 +91,7 @@ def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PaperVal
     Examples
     --------
     >>> paper_value("cifar10", "svhn", "norm_scaling", "auroc")
-    PaperValue(mean=0.9522, std=0.012)
+    PublishedValue(mean=0.9522, std=0.012)
     >>> paper_value("cifar10", "svhn", "multi_threshold", "aupr_out") is None
     True
     """

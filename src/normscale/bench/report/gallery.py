@@ -10,16 +10,21 @@ from matplotlib.figure import Figure
 
 from normscale._validate import IntArray, Rows
 from normscale.bench.experiments.alarms import SETTLED
+from normscale.bench.experiments.measurement import ScoredPair, score_shuffled
 from normscale.bench.experiments.methods import title_of
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.scored_pair import ScoredPair, score_shuffled
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.report import tables
-from normscale.bench.report.figures.alarms import draw_alarms
-from normscale.bench.report.figures.calibration import BINS, TEMPERATURES, draw_ece, draw_reliability
-from normscale.bench.report.figures.curves import draw_precision_recall, draw_roc, draw_training
+from normscale.bench.report.figures.curves import (
+    BINS,
+    TEMPERATURES,
+    draw_ece,
+    draw_reliability,
+    draw_roc,
+    draw_training,
+)
+from normscale.bench.report.figures.dots import Ranked, draw_alarms, draw_ranking
 from normscale.bench.report.figures.histograms import draw_confidences, draw_densities, draw_scores
-from normscale.bench.report.figures.ranking import Ranked, draw_ranking
 from normscale.bench.report.figures.stress_map import draw_stress
 from normscale.bench.report.runs import ReportedRun
 from normscale.bench.report.scoreboard import Scoreboard
@@ -132,8 +137,6 @@ def _of_set(run: RunFolder, board: Scoreboard, name: str, slug: str, classes: Se
     if pairs:
         caption = f"ROC curves of {whose} on {name}{network}."
         yield Drawn(f"roc_{slug}", caption, draw_roc(pairs, name, board.subject), group)
-        caption = f"Precision and recall of {whose} on {name}, OoD positive{network}. Dotted: the share of OoD inputs."
-        yield Drawn(f"precision_recall_{slug}", caption, draw_precision_recall(pairs, name, board.subject), group)
         caption = f"Scores of {whose} on {name}, each on a scale of its own{network}."
         yield Drawn(f"scores_{slug}", caption, draw_scores(pairs, name), group)
     test, ood = _outputs(run, seed, "test"), _outputs(run, seed, name)
@@ -173,21 +176,21 @@ def _labelled(run: RunFolder, seed: int) -> tuple[dict[str, Rows], IntArray] | N
 
 def _ece_curves(run: RunFolder, seed: int) -> dict[str, EceCurve]:
     """Calibration error against temperature by kind of logits; empty without labels."""
-    found = _labelled(run, seed)
-    kinds, labels = ({}, ()) if found is None else found
+    labelled = _labelled(run, seed)
+    kinds, labels = ({}, ()) if labelled is None else labelled
     titles = {"raw": "temperature scaling", "norm-scaled": "norm-scaling"}
     return {titles[kind]: ece_curve(logits, labels, TEMPERATURES, BINS) for kind, logits in kinds.items()}
 
 
 def _calibration(run: RunFolder, seed: int) -> Iterator[Drawn]:
-    found, curves, network = _labelled(run, seed), _ece_curves(run, seed), _network(run, seed)
-    if found is None:
+    labelled, curves, network = _labelled(run, seed), _ece_curves(run, seed), _network(run, seed)
+    if labelled is None:
         return
     caption = f"Expected calibration error against temperature ({BINS} bins){network}."
     title = f"Calibration error against temperature, {run.plan.in_set}"
     yield Drawn("ece", caption, draw_ece({run.plan.in_set: curves}, title), "calibration")
-    for kind, logits in found[0].items():
+    for kind, logits in labelled[0].items():
         title = f"{kind.capitalize()} logits"
         caption = f"{title}: accuracy by softmax confidence at four temperatures; dashed: perfect{network}."
-        figure = draw_reliability(logits, found[1], _SHOWN_AT[kind], title)
+        figure = draw_reliability(logits, labelled[1], _SHOWN_AT[kind], title)
         yield Drawn("reliability" if kind == "raw" else "reliability_scaled", caption, figure, "calibration")

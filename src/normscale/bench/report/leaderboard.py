@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from normscale._atomic import atomic_path
 from normscale.bench.experiments.measurement import StreamKind
 from normscale.bench.experiments.methods import DEFAULT, FROZEN_SUFFIX, title_of
 from normscale.bench.experiments.stress import KINDS
 from normscale.bench.experiments.stress_result import StressResult
 from normscale.bench.report.published import OodGroupReference, OodGroups
-from normscale.bench.report.rendering import render
 from normscale.bench.report.runs import distinct_titles
 from normscale.bench.report.table import Column, ReportTable, Row, Value, table_of
-from normscale.bench.report.tables import SETTINGS, reads_of, slug
-from normscale.bench.report.writing import write_tables
+from normscale.bench.report.tables import by_setting, reads_of, slug
+from normscale.bench.report.writing import write_page
 from normscale.detectors.base import Setting
 
+STATIC = Setting.FROZEN.value
 NEAR, FAR = GROUPS = ("near", "far")
 CLOSE = 0.005
 """The default counts as level with the first if it is at most so much below it."""
@@ -42,18 +40,18 @@ class RankedNetwork(NamedTuple):
     @property
     def methods(self) -> list[str]:
         """The methods, without the as-fitted forms of those that run; those that could not be measured last."""
-        found = [name for name in self.result.methods if not name.endswith(FROZEN_SUFFIX)]
-        return [*found, *self.result.settings["left_out"]]
+        names = [name for name in self.result.methods if not name.endswith(FROZEN_SUFFIX)]
+        return [*names, *self.result.settings["left_out"]]
 
     def mean(self, method: str, kind: StreamKind | None, sets: Sequence[str] | None = None, of: str = "auroc") -> Value:
         """The mean of a metric over OoD sets; None where one is missing."""
-        wanted = self.result.ood_sets if sets is None else sets
-        found = {
+        ood_sets = self.result.ood_sets if sets is None else sets
+        values = {
             row.ood_set: row.metrics[of]
             for row in self.result.rows
-            if row.method == method and row.stream == kind and not row.skipped and row.ood_set in wanted
+            if row.method == method and row.stream == kind and not row.skipped and row.ood_set in ood_sets
         }
-        return fmean(found.values()) if found and len(found) == len(wanted) else None
+        return fmean(values.values()) if values and len(values) == len(ood_sets) else None
 
     def fitted(self, method: str) -> str:
         """The method as fitted: it itself, or its form whose statistics do not run."""
@@ -62,14 +60,13 @@ class RankedNetwork(NamedTuple):
 
     def in_streams(self, method: str, sets: Sequence[str] | None = None) -> Value:
         """Mean AUROC over all kinds of streams."""
-        found = [self.mean(method, kind, sets) for kind in KINDS.values()]
-        known = [value for value in found if isinstance(value, float)]
-        return fmean(known) if len(known) == len(found) else None
+        means = [self.mean(method, kind, sets) for kind in KINDS.values()]
+        known = [value for value in means if isinstance(value, float)]
+        return fmean(known) if len(known) == len(means) else None
 
     def setting(self, method: str) -> str:
         """How a method was measured."""
-        known = next((row.setting for row in self.result.rows if row.method == method), None)
-        return known or Setting.FROZEN.value
+        return next((row.setting for row in self.result.rows if row.method == method), STATIC)
 
     def title_of(self, method: str) -> str:
         """The method's name for people."""
@@ -89,43 +86,26 @@ def leaderboard(
     made = [_overview(ranked), _lead_table(ranked)] if len(ranked) > 1 else [_lead_table(ranked)]
     made += [network_table(one, reference) for one in ranked]
     made += [_alarms_table(ranked), _per_set_table(ranked)]
-    tables = {table.name: table for table in made}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_tables(folder / "tables", tables)
-    page = folder / "leaderboard.html"
-    text = render(
-        "page.html.j2",
-        title=f"Leaderboard of OoD detectors: {', '.join(titles)}",
-        runs=[],
-        tables={name: table for name, table in tables.items() if name != "per_set"},
-        pictures=[],
-        single=False,
+    return write_page(
+        folder / "leaderboard.html",
+        f"Leaderboard of OoD detectors: {', '.join(titles)}",
+        made,
+        command,
         leaderboard=True,
-        gaps={},
-        notes=[],
-        networks={},
         n_networks=len(ranked),
         n_sets=len({name for one in results for name in one.ood_sets}),
         n_methods=len({method for one in ranked for method in one.methods}),
         subjects={"Default"},
-        command=shlex.join(command),
     )
-    with atomic_path(page) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
-    return page
 
 
 def _sections(
     ranked: Sequence[RankedNetwork], row: Callable[[str], Row], rank: Callable[[str], Value]
 ) -> dict[str, list[Row]]:
-    """Rows of all methods by setting, the highest rank first."""
+    """Rows of all methods by setting, the highest rank first; one that could not be measured counts as static."""
     methods = dict.fromkeys(method for one in ranked for method in one.methods)
-    order = sorted(methods, key=lambda method: -float(rank(method) or -1.0))
-    sections: dict[str, list[Row]] = {}
-    for setting, heading in SETTINGS.items():
-        chosen = [name for name in order if any(one.setting(name) == setting for one in ranked if name in one.methods)]
-        sections |= {heading: [row(name) for name in chosen]} if chosen else {}
-    return sections
+    settings = {row.method: row.setting for one in ranked for row in one.result.rows}
+    return by_setting(methods, lambda name: settings.get(name, STATIC), row, lambda name: [rank(name)])
 
 
 def network_table(one: RankedNetwork, reference: OodGroupReference) -> ReportTable:

@@ -9,12 +9,12 @@ from statistics import fmean
 
 import numpy as np
 
-from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.measurement import Measurement, ScoredPair
 from normscale.bench.experiments.measuring import Measured
 from normscale.bench.experiments.methods import find_method, unique_name
 from normscale.bench.experiments.plan import Plan
-from normscale.bench.experiments.run_folder import RunFolder, check_names, file_form, write_document
-from normscale.bench.experiments.scored_pair import ScoredPair
+from normscale.bench.experiments.run_folder import RunFolder, check_names, file_form
+from normscale.bench.network_folder import write_document
 from normscale.bench.report.writing import report
 from normscale.detectors.base import Setting
 from normscale.detectors.registry import DEFAULT
@@ -57,21 +57,21 @@ def report_on(
     resamples : int, optional
         By default 1000, and fewer for more than some 100 000 rows.
     """
-    found = _uniquely_named(measured)
-    if not found:
+    cells = _uniquely_named(measured)
+    if not cells:
         raise InvalidInput("no method could be measured, so there is nothing to report.")
     aurocs: dict[str, list[float]] = {}
-    for record, _ in found:
+    for record, _ in cells:
         aurocs.setdefault(record.method, []).append(record.auroc)
     methods = tuple(sorted(aurocs, key=lambda name: -fmean(aurocs[name])))
     ood = {name: (sources or {}).get(name, name) for name in ood_sets}
     plan = Plan(PLAN, id_name, ood, "", recipe="", seeds=(0,), methods=methods, subject=DEFAULT, trained_on=id_name)
     run = _make_run(Path(folder), plan, command)
-    for record, scores in found:
+    for record, scores in cells:
         run.save_cell(record._replace(in_set=run.plan.in_set), scores)
     _keep_some_rows(run, {"test": id_test, **ood_sets} | ({} if train is None else {"train": train}))
     if resamples is None:
-        rows = max(len(id_test) + len(ood) for ood in ood_sets.values()) * len(found)
+        rows = max(len(id_test) + len(ood) for ood in ood_sets.values()) * len(cells)
         resamples = int(np.clip(WORK // rows, 100, 1000))
     return report(run.path, figures=figures, resamples=resamples)
 
@@ -79,16 +79,16 @@ def report_on(
 def _uniquely_named(measured: Sequence[Measured]) -> list[tuple[Measurement, ScoredPair]]:
     """The records that have numbers, under names that are unique in the run and as names of files."""
     called: dict[str, str] = {}
-    found: dict[tuple[str, str], tuple[Measurement, ScoredPair]] = {}
+    cells: dict[tuple[str, str], tuple[Measurement, ScoredPair]] = {}
     for record, scores in measured:
         if scores is None or record.skipped:
             continue
         given = _name_in_setting(record)
         if given not in called:
             called[given] = unique_name(given, called.values(), file_form)
-        name = unique_name(called[given], [one for one, ood_set in found if ood_set == record.ood_set])
-        found[name, record.ood_set] = record._replace(method=name, seed=0), scores
-    return list(found.values())
+        name = unique_name(called[given], [one for one, ood_set in cells if ood_set == record.ood_set])
+        cells[name, record.ood_set] = record._replace(method=name, seed=0), scores
+    return list(cells.values())
 
 
 def _name_in_setting(record: Measurement) -> str:

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from normscale._validate import FloatArray
-from normscale.bench.experiments.run_folder import RunFolder, read_document, write_document
-from normscale.bench.experiments.scored_pair import ScoredPair
+from normscale.bench.experiments.measurement import ScoredPair
+from normscale.bench.experiments.run_folder import RunFolder
+from normscale.bench.network_folder import read_document, write_document
 from normscale.bench.report.scoreboard import Scoreboard
 from normscale.errors import FileFormatError
 from normscale.metrics.paired import resampled_auroc
@@ -86,15 +87,15 @@ class Resampled(NamedTuple):
 
     def fits(self, board: Scoreboard) -> bool:
         """Whether this is of a board's cells, all of them."""
-        wanted = comparable(board)
+        pairs = comparable(board)
         return (
             self.subject == board.subject
-            and [(one.ood_set, one.rival) for one in self.comparisons] == list(wanted)
+            and [(one.ood_set, one.rival) for one in self.comparisons] == list(pairs)
             and all(
                 one.n_networks == len(pair.networks)
                 and math.isclose(one.auroc, fmean(pair.ours), abs_tol=_SAME)
                 and math.isclose(one.rival_auroc, fmean(pair.theirs), abs_tol=_SAME)
-                for one, pair in zip(self.comparisons, wanted.values(), strict=True)
+                for one, pair in zip(self.comparisons, pairs.values(), strict=True)
             )
         )
 
@@ -163,19 +164,19 @@ def comparable(board: Scoreboard) -> dict[tuple[str, str], Pair]:
     if subject is None:
         return {}
     rivals = [name for name in board.methods if name != subject]
-    wanted: dict[tuple[str, str], tuple[Sequence[str], Sequence[int]]] = {}
+    shared: dict[tuple[str, str], tuple[Sequence[str], Sequence[int]]] = {}
     if subject in block.methods and len(block.ood_sets) > 1:
-        wanted |= {(ALL_SETS, rival): (block.ood_sets, block.seeds) for rival in rivals if rival in block.methods}
+        shared |= {(ALL_SETS, rival): (block.ood_sets, block.seeds) for rival in rivals if rival in block.methods}
     for name in board.ood_sets:
         ours = board.seeds_of(subject, name)
         for rival in rivals:
             both = [network for network in ours if network in board.seeds_of(rival, name)]
-            wanted |= {(name, rival): ([name], both)} if both else {}
+            shared |= {(name, rival): ([name], both)} if both else {}
 
     def auroc(method: str, sets: Sequence[str], networks: Sequence[int]) -> tuple[float, ...]:
         return tuple(fmean(board.value("auroc", method, one, network) for one in sets) for network in networks)
 
     return {
         (name, rival): Pair(tuple(sets), tuple(networks), auroc(subject, sets, networks), auroc(rival, sets, networks))
-        for (name, rival), (sets, networks) in wanted.items()
+        for (name, rival), (sets, networks) in shared.items()
     }

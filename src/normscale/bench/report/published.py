@@ -74,8 +74,8 @@ class OodGroupReference(NamedTuple):
 
     def members(self, in_set: str, group: str, ood_sets: Sequence[str]) -> list[str]:
         """Those of the OoD sets that are in a group, ``near`` or ``far``."""
-        wanted = getattr(self.groups.get(in_set, OodGroups()), group)
-        return [name for name in ood_sets if self.same_set.get(name, name) in wanted]
+        names = getattr(self.groups.get(in_set, OodGroups()), group)
+        return [name for name in ood_sets if self.same_set.get(name, name) in names]
 
     def absent(self, in_set: str, group: str, ood_sets: Sequence[str]) -> list[str]:
         """Sets of a group that are not among the OoD sets."""

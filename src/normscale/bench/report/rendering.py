@@ -30,17 +30,14 @@ _CLASSES = {BETTER: "better", BETTER_NOT_ALL: "better", WORSE: "worse", WORSE_NO
 """How verdicts are coloured in a page."""
 
 
-def to_csv(table: ReportTable) -> str:
-    """Every row with its section, numbers in full; nothing where there is none.
+_NOTHING: dict[str, Any] = {
+    "runs": [], "pictures": [], "single": False, "leaderboard": False, "gaps": {}, "notes": [], "networks": {},
+}  # fmt: skip
+"""Parts that a page need not have."""
 
-    Examples
-    --------
-    >>> from normscale.bench.report.table import Column, Section
-    >>> print(to_csv(ReportTable("t", "T", [Column("Method"), Column("Ours", "value")], [Section("", [("MSP", 0.8)])])))
-    Method,Ours
-    MSP,0.8
-    <BLANKLINE>
-    """
+
+def to_csv(table: ReportTable) -> str:
+    """Every row with its section, numbers in full; nothing where there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     titled = len(table.sections) > 1
@@ -60,7 +57,7 @@ RENDERERS: dict[str, Callable[[ReportTable], str]] = {
 
 def render(template: str, **values: Any) -> str:
     """Fill a template of ``page/``; in HTML whatever comes from a run is escaped."""
-    return _templates().get_template(template).render(values)
+    return _templates().get_template(template).render({**_NOTHING, **values})
 
 
 @cache

@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from normscale.bench.experiments.measurement import Measurement
+from normscale.bench.experiments.measurement import Measurement, ScoredPair
 from normscale.bench.experiments.methods import title_of
 from normscale.bench.experiments.run_folder import RunFolder, read_results
-from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.bench.report.paired import Resampled, resample
 from normscale.bench.report.published import Additions, PublishedValue, Reference
 from normscale.bench.report.scoreboard import Average, Scoreboard
@@ -84,38 +83,38 @@ def read_runs(
     """
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")
-    kinds: dict[object, list[RunFolder]] = {}
+    experiments: dict[object, list[RunFolder]] = {}
     for run in map(RunFolder.open, folders):
-        kinds.setdefault(run.plan.in_set if as_seeds else run.path, []).append(run)
-    first = [kind[0] for kind in kinds.values()]
+        experiments.setdefault(run.plan.in_set if as_seeds else run.path, []).append(run)
+    first = [experiment[0] for experiment in experiments.values()]
     titles = distinct_titles(
         [additions.groups.set_titles.get(run.plan.in_set, run.plan.in_set) for run in first],
         [run.plan.name for run in first],
         [run.path.resolve().name for run in first],
         [os.fspath(run.path) for run in first],
     )
-    found = []
-    for kind, title in zip(kinds.values(), titles, strict=True):
-        read, has_scores = _read(kind, title, additions)
-        found.append(_with_resampled(read, len(kind) == 1, has_scores, resamples, tick))
-    return found
+    reported = []
+    for experiment, title in zip(experiments.values(), titles, strict=True):
+        read, has_scores = _read(experiment, title, additions)
+        reported.append(_with_resampled(read, len(experiment) == 1, has_scores, resamples, tick))
+    return reported
 
 
-def _read(kind: Sequence[RunFolder], title: str, additions: Additions) -> tuple[ReportedRun, bool]:
+def _read(runs: Sequence[RunFolder], title: str, additions: Additions) -> tuple[ReportedRun, bool]:
     """A run, and whether the scores behind its cells are there."""
-    first, has_scores = kind[0], True
+    first, has_scores = runs[0], True
     cells: list[Measurement] = []
     networks: dict[int, tuple[RunFolder, int]] = {}
     accuracies: dict[int, float] = {}
-    for run in kind:
-        found, right, with_scores = _cells_of(run)
+    for run in runs:
+        own_cells, own_accuracies, with_scores = _cells_of(run)
         has_scores = has_scores and with_scores
-        for seed in dict.fromkeys([*(cell.seed or 0 for cell in found), *right]):
-            new = seed if len(kind) == 1 else len(networks)
+        for seed in dict.fromkeys([*(cell.seed or 0 for cell in own_cells), *own_accuracies]):
+            new = seed if len(runs) == 1 else len(networks)
             networks[new] = run, seed
-            cells += [cell._replace(seed=new) for cell in found if (cell.seed or 0) == seed]
-            accuracies |= {new: right[seed]} if seed in right else {}
-    if len(kind) > 1:
+            cells += [cell._replace(seed=new) for cell in own_cells if (cell.seed or 0) == seed]
+            accuracies |= {new: own_accuracies[seed]} if seed in own_accuracies else {}
+    if len(runs) > 1:
         _require_same_rows(cells, title)
     board = Scoreboard(cells, first.plan.subject, trained=bool(first.plan.network))
     reference = additions.reference(first) or Reference()
@@ -159,42 +158,36 @@ def _require_same_rows(cells: Sequence[Measurement], title: str) -> None:
     sizes: dict[str, set[tuple[int, int]]] = {}
     for cell in cells:
         sizes.setdefault(cell.ood_set, set()).add((cell.n_id, cell.n_ood))
-    for name, found in sizes.items():
-        if len(found) > 1:
-            shown = " and ".join(f"{n_id} + {n_ood}" for n_id, n_ood in sorted(found))
+    for name, pairs in sizes.items():
+        if len(pairs) > 1:
+            texts = " and ".join(f"{n_id} + {n_ood}" for n_id, n_ood in sorted(pairs))
             raise InvalidInput(
-                f"the networks of {title} were measured on other rows of {name} ({shown}), so they are not seeds of "
+                f"the networks of {title} were measured on other rows of {name} ({texts}), so they are not seeds of "
                 "one experiment. Report them without --as-seeds."
             )
 
 
 def accuracies_of(run: RunFolder) -> dict[int, float]:
     """Test accuracy by seed: as training found it or, without a record of that, of the outputs on the test set."""
-    found = {}
+    accuracies = {}
     for seed in run.plan.seeds:
         value = run.training(seed).get("test_accuracy")
         if value is None and run.has_outputs(seed, "test", ["logits"]):
             outputs = run.outputs(seed, "test")
             value = outputs.accuracy if outputs.labels is not None and (outputs.labels >= 0).any() else None
         if value is not None:
-            found[seed] = float(value)
-    return found
+            accuracies[seed] = float(value)
+    return accuracies
 
 
 def distinct_titles(titles: Sequence[str], *further: Sequence[str]) -> list[str]:
-    """Titles, those that occur more than once with the first of further names that makes them distinct.
-
-    Examples
-    --------
-    >>> distinct_titles(["SVHN", "SVHN", "CIFAR-10"], ["small", "wide", "small"])
-    ['SVHN (small)', 'SVHN (wide)', 'CIFAR-10']
-    """
-    found = list(titles)
+    """Titles, those that occur more than once with the first of further names that makes them distinct."""
+    distinct = list(titles)
     for names in further:
-        often = Counter(found)
-        both = zip(found, titles, names, strict=True)
-        found = [one if often[one] == 1 else f"{title} ({name})" for one, title, name in both]
-    return found
+        often = Counter(distinct)
+        both = zip(distinct, titles, names, strict=True)
+        distinct = [one if often[one] == 1 else f"{title} ({name})" for one, title, name in both]
+    return distinct
 
 
 def n_unfinished(one: ReportedRun, ood_sets: Sequence[str]) -> int:
@@ -203,8 +196,8 @@ def n_unfinished(one: ReportedRun, ood_sets: Sequence[str]) -> int:
     if not plan.network:  # outputs of somebody's own were all measured when they were written
         return 0
     failed = {(method, seed) for seed in plan.seeds for method in one.run.failures(seed)}
-    wanted = [(method, seed) for method in plan.methods for seed in plan.seeds if (method, seed) not in failed]
-    return sum((method, name, seed) not in one.board.cells for method, seed in wanted for name in ood_sets)
+    planned = [(method, seed) for method in plan.methods for seed in plan.seeds if (method, seed) not in failed]
+    return sum((method, name, seed) not in one.board.cells for method, seed in planned for name in ood_sets)
 
 
 def not_measured(one: ReportedRun, ood_set: str) -> list[str]:
@@ -215,15 +208,15 @@ def not_measured(one: ReportedRun, ood_set: str) -> list[str]:
 def gaps(one: ReportedRun) -> list[str]:
     """What a run lacks, and why."""
     missing, board, plan, why = one.run.missing(), one.board, one.run.plan, one.run.every_failure()
-    found = [f"Missing: {name} ({reason})." for name, reason in missing.items() if name not in board.ood_sets]
-    wanted = [name for name in plan.ood if name in board.ood_sets or name not in missing]
-    if to_come := n_unfinished(one, wanted):
+    sentences = [f"Missing: {name} ({reason})." for name, reason in missing.items() if name not in board.ood_sets]
+    available = [name for name in plan.ood if name in board.ood_sets or name not in missing]
+    if to_come := n_unfinished(one, available):
         n_done = sum(key[0] in plan.methods for key in board.cells)
-        found.append(f"Not finished: {n_done} of {n_done + to_come} cells are there.")
-    lost = dict.fromkeys(method for name in wanted for method in not_measured(one, name) if method in why)
-    found += [f"Without {title_of(method)}: {why[method]}" for method in lost]
+        sentences.append(f"Not finished: {n_done} of {n_done + to_come} cells are there.")
+    lost = dict.fromkeys(method for name in available for method in not_measured(one, name) if method in why)
+    sentences += [f"Without {title_of(method)}: {why[method]}" for method in lost]
     if one.why_not_resampled:
-        found.append(f"No comparison row by row: {one.why_not_resampled}.")
+        sentences.append(f"No comparison row by row: {one.why_not_resampled}.")
     if len(board.seeds) == 1 and board.trained:
-        found.append("One network: nothing says how much another training would change the numbers.")
-    return found
+        sentences.append("One network: nothing says how much another training would change the numbers.")
+    return sentences

@@ -44,8 +44,8 @@ class Column(NamedTuple):
         """
         if value is None or isinstance(value, str):
             return NOTHING if value is None else value
-        shown = 100 * value if self.kind in ("percent", "points") else value
-        return _FORMS[self.kind].format(shown).replace("-", "−")
+        number = 100 * value if self.kind in ("percent", "points") else value
+        return _FORMS[self.kind].format(number).replace("-", "−")
 
 
 class Section(NamedTuple):
@@ -69,7 +69,7 @@ class ReportTable(NamedTuple):
     section_column: str = "metric"
     """What tells the sections apart, in a CSV file."""
 
-    def shown(self) -> list[list[list[str]]]:
+    def texts(self) -> list[list[list[str]]]:
         """The values of every section, row and column for people."""
         return [
             [[column.show(value) for column, value in zip(self.columns, row, strict=True)] for row in section.rows]
@@ -98,15 +98,15 @@ def table_of(
     """
     rows = [row for many in sections.values() for row in many]
     kept = [place for place in range(len(columns)) if not place or any(row[place] not in (None, "") for row in rows)]
-    shown = [columns[place] for place in kept]
+    kept_columns = [columns[place] for place in kept]
     made = []
     for heading, many in sections.items():
         left = [tuple(row[place] for place in kept) for row in many]
         best: set[tuple[int, int]] = set()
-        for j, column in enumerate(shown):
+        for j, column in enumerate(kept_columns):
             numbers = {(i, j): row[j] for i, row in enumerate(left) if isinstance(row[j], float)}
             if column.kind == "ranked" and len(numbers) > 1:  # the best of one is no news
-                wanted = (min if "↓" in f"{column.title}{heading}" else max)(numbers.values())  # type: ignore[type-var]
-                best |= {place for place, value in numbers.items() if value == wanted}
+                best_value = (min if "↓" in f"{column.title}{heading}" else max)(numbers.values())  # type: ignore[type-var]
+                best |= {place for place, value in numbers.items() if value == best_value}
         made.append(Section(heading, left, frozenset(best)))
-    return ReportTable(name, title, shown, made, list(notes), section_column)
+    return ReportTable(name, title, kept_columns, made, list(notes), section_column)

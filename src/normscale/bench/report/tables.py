@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
-from typing import Any
 
-from normscale.bench.experiments.methods import Method, find_method, title_of
+from normscale.bench.experiments.methods import Method, find_method, parameter_text, title_of
 from normscale.bench.experiments.stress_result import RULE, StressResult, summarise
 from normscale.bench.report.paired import ALL_SETS
 from normscale.bench.report.published import PublishedValue
@@ -49,13 +48,7 @@ MethodColumn = tuple[Column, Callable[[str], Value]]
 
 
 def metric_title(metric: str) -> str:
-    """A metric over a column, with the direction that is better.
-
-    Examples
-    --------
-    >>> metric_title("auroc"), metric_title("fpr95_out")
-    ('AUROC ↑', 'FPR95, OoD positive ↓')
-    """
+    """A metric over a column, with the direction that is better."""
     return f"{METRICS[metric].title} {'↑' if METRICS[metric].higher_is_better else '↓'}"
 
 
@@ -72,8 +65,8 @@ def first_of_each_set(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
 def setting_of(runs: Sequence[ReportedRun], method: str) -> str:
     """How a method was measured; of one without cells, how it would be."""
     known = next((one.board.settings[method] for one in runs if method in one.board.settings), None)
-    found = _found(method)
-    return known or (Setting.FROZEN.value if found is None else found.setting.value)
+    method_found = _found(method)
+    return known or (Setting.FROZEN.value if method_found is None else method_found.setting.value)
 
 
 def _found(method: str) -> Method | None:
@@ -88,13 +81,24 @@ def _by_setting(
 ) -> dict[str, list[Row]]:
     """Rows for every setting, highest rank first; what has none comes last."""
     methods = dict.fromkeys(method for one in runs for method in (*one.board.methods, *one.run.plan.methods))
-    by_rank = sorted(methods, key=lambda method: [(value is None, -float(value or 0.0)) for value in rank(method)])
-    sections: dict[str, list[Row]] = {}
-    for setting, heading in SETTINGS.items():
-        chosen = [method for method in by_rank if setting_of(runs, method) == setting]
-        if chosen:
-            sections[heading] = [tuple(value(method) for _, value in columns) for method in chosen]
-    return sections
+    return by_setting(
+        methods, lambda method: setting_of(runs, method), lambda method: [value(method) for _, value in columns], rank
+    )
+
+
+def by_setting(
+    methods: Iterable[str],
+    setting: Callable[[str], str],
+    row: Callable[[str], Iterable[Value]],
+    rank: Callable[[str], Sequence[Value]],
+) -> dict[str, list[Row]]:
+    """Rows of methods under the heading of their setting, highest rank first; what has none comes last."""
+    order = sorted(methods, key=lambda method: [(value is None, -float(value or 0.0)) for value in rank(method)])
+    sections = {
+        heading: [tuple(row(method)) for method in order if setting(method) == name]
+        for name, heading in SETTINGS.items()
+    }
+    return {heading: rows for heading, rows in sections.items() if rows}
 
 
 def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
@@ -141,11 +145,11 @@ def comparison_table(one: ReportedRun, name: str) -> ReportTable:
     made = table_of(
         name, "All methods, averaged over the OoD sets", [c for c, _ in columns], sections, (), "statistics"
     )
-    shown = {column.title for column in made.columns}
+    titles = {column.title for column in made.columns}
     seeds = f" and {count(len(block.seeds), 'seed')}" if board.trained else ""
     notes = [f"Averages over {count(len(block.ood_sets), 'OoD set')} ({', '.join(block.ood_sets)}){seeds}."]
-    notes += ["From, to: the 95 % interval of the AUROC from resampled rows."] if "from" in shown else []
-    notes += [f"{title}: {text}." for title, text in _SPREAD_NOTES.items() if title in shown]
+    notes += ["From, to: the 95 % interval of the AUROC from resampled rows."] if "from" in titles else []
+    notes += [f"{title}: {text}." for title, text in _SPREAD_NOTES.items() if title in titles]
     notes.append(APART)
     if lacking := [title_of(method) for method in board.methods if method not in block.methods]:
         notes.append(f"Without an average, because cells are missing: {', '.join(lacking)}.")
@@ -232,12 +236,12 @@ def _beside(mean: float, spread: float | None, printed: PublishedValue | None) -
 
 def better_than_table(one: ReportedRun, name: str) -> ReportTable | None:
     """The paired comparisons with a verdict for each; None if there are none."""
-    found = one.resampled
-    if found is None or not found.comparisons or one.subject is None:
+    resampled = one.resampled
+    if resampled is None or not resampled.comparisons or one.subject is None:
         return None
-    subject, several = title_of(one.subject), any(comparison.n_networks > 1 for comparison in found.comparisons)
+    subject, several = title_of(one.subject), any(comparison.n_networks > 1 for comparison in resampled.comparisons)
     sections: dict[str, list[Row]] = {}
-    for pair in found.comparisons:
+    for pair in resampled.comparisons:
         won = f"{pair.networks_won} of {pair.n_networks}" if several else None
         difference = round(pair.auroc, 4) - round(pair.rival_auroc, 4)
         row = (title_of(pair.rival), pair.auroc, pair.rival_auroc, difference, pair.low, pair.high, pair.wins, won)
@@ -248,8 +252,8 @@ def better_than_table(one: ReportedRun, name: str) -> ReportTable | None:
         Column("Networks won"), Column(f"{subject} is"),
     ]  # fmt: skip
     notes = [
-        f"AUROC. From, to: the {100 * found.level:g} % interval of the difference from {found.resamples:,} resamples "
-        "of the test rows, the same rows for both methods and all networks (paired bootstrap).",
+        f"AUROC. From, to: the {100 * resampled.level:g} % interval of the difference from {resampled.resamples:,} "
+        "resamples of the test rows, the same rows for both methods and all networks (paired bootstrap).",
         "Better, worse: the interval leaves 0 out" + (" and every network agrees." if several else "."),
         "Only rows are resampled: another training, or another order of the stream, is not part of the interval.",
         "Many comparisons are made at once: about one in twenty leaves 0 out by chance.",
@@ -312,8 +316,8 @@ def method_table(runs: Sequence[ReportedRun]) -> ReportTable:
     for method in dict.fromkeys(method for one in runs for method in one.board.methods):
         values: dict[str, dict[str, None]] = {}
         for name, value in (item for cell in cells if cell.method == method for item in cell.parameters.items()):
-            values.setdefault(name, {})[_shown(value)] = None
-        parameters = ", ".join(f"{name} {' or '.join(found)}" for name, found in values.items()) or "none"
+            values.setdefault(name, {})[parameter_text(value)] = None
+        parameters = ", ".join(f"{name} {' or '.join(texts)}" for name, texts in values.items()) or "none"
         rows.append(
             (title_of(method), SETTINGS[setting_of(runs, method)], reads_of(method), fitted_on(method), parameters)
         )
@@ -321,22 +325,8 @@ def method_table(runs: Sequence[ReportedRun]) -> ReportTable:
     return table_of("methods", "Methods", columns, {"": rows}, [NOT_ON_OOD])
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return " + ".join(map(_shown, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def fitted_on(method: str) -> str:
-    """What a method learns from before and while it scores; empty for a method that no detector has.
-
-    Examples
-    --------
-    >>> fitted_on("mahalanobis")
-    'labelled training outputs'
-    >>> fitted_on("norm_scaling")
-    'training outputs, then the rows of the test stream as they come, without labels'
-    """
+    """What a method learns from before and while it scores; empty for a method that no detector has."""
     found = _found(method)
     if found is None:
         return ""
@@ -404,22 +394,10 @@ def stress_table(result: StressResult) -> ReportTable:
 
 
 def count(number: int, noun: str) -> str:
-    """A number and its noun.
-
-    Examples
-    --------
-    >>> count(1, "seed"), count(3, "OoD set")
-    ('1 seed', '3 OoD sets')
-    """
+    """A number and its noun."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def slug(title: str) -> str:
-    """A title as part of a file's name.
-
-    Examples
-    --------
-    >>> slug("CIFAR-10 (wide)")
-    'cifar_10_wide'
-    """
+    """A title as part of a file's name."""
     return re.sub("[^a-z0-9]+", "_", title.lower()).strip("_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -84,18 +85,17 @@ def report(
     stress, notes = _stress(read[0].run) if single else (None, [])
     ends = [(one, "" if len(read) == 1 else f"_{make.slug(one.title)}") for one in read]
     tables = _tables(ends, additions, stress)
-    write_tables(page.parent / "tables", tables)
     pictures = _pictures(read, page.parent / "figures", stress, classes, pdf) if figures else []
     options = [*["--as-seeds"] * as_seeds, *(["--classes", ",".join(map(str, classes))] if classes else [])]
     command = ["normscale", "report", *map(str, folders), *options]
-    text = render(
-        "page.html.j2",
-        title=f"OoD detection on {', '.join(one.title for one in read)}",
+    return write_page(
+        page,
+        f"OoD detection on {', '.join(one.title for one in read)}",
+        tables,
+        command,
         runs=ends,
-        tables=tables,
         pictures=pictures,
         single=single,
-        leaderboard=False,
         gaps={one.title: gaps(one) for one in read},
         notes=notes,
         networks=dict.fromkeys(make.network_of(one) for one in read if one.run.plan.network),
@@ -103,11 +103,7 @@ def report(
         n_sets=len({name for one in read for name in one.board.ood_sets}),
         n_methods=len({method for one in read for method in one.board.methods}),
         subjects={title_of(one.subject) for one in read if one.subject is not None},
-        command=shlex.join(command),
     )
-    with atomic_path(page) as temporary:
-        Path(temporary).write_text(text, encoding="utf-8")
-    return page
 
 
 def _page_path(folders: Sequence[Folder], output: Folder | None) -> Path:
@@ -120,8 +116,8 @@ def _page_path(folders: Sequence[Folder], output: Folder | None) -> Path:
 
 def _tables(
     runs: Sequence[tuple[ReportedRun, str]], additions: Additions, stress: StressResult | None
-) -> dict[str, ReportTable]:
-    """Every table by the name of its files; of each run with the end of the name."""
+) -> list[ReportTable]:
+    """Every table; the name of one of a run ends as the run says."""
     every = [one for one, _ in runs]
     made: list[ReportTable | None] = [make.averages_table(every)] if len(runs) > 1 else []
     for one, end in runs:
@@ -135,16 +131,24 @@ def _tables(
     made += additions.tables(every)
     made += [None if stress is None else make.stress_table(stress)]
     made += [make.accuracy_table(every), make.method_table(every), make.run_table(every)]
-    return {table.name: table for table in made if table is not None and any(one.rows for one in table.sections)}
+    return [table for table in made if table is not None]
 
 
-def write_tables(folder: Path, tables: dict[str, ReportTable]) -> None:
-    """Write every table as .md, .tex and .csv."""
-    folder.mkdir(exist_ok=True)
-    for name, table in tables.items():
-        for suffix, renderer in RENDERERS.items():
-            with atomic_path(folder / f"{name}.{suffix}") as temporary:
-                Path(temporary).write_text(renderer(table), encoding="utf-8")
+def write_page(page: Path, title: str, made: Sequence[ReportTable], command: Sequence[str], **parts: Any) -> Path:
+    """Write a page, and beside it every table that has rows as .md, .tex and .csv.
+
+    ``parts`` are what the page's template shows besides.
+    """
+    tables = {table.name: table for table in made if any(section.rows for section in table.sections)}
+    folder = page.parent / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {page: render("page.html.j2", title=title, tables=tables, command=shlex.join(command), **parts)}
+    for (name, table), (suffix, renderer) in product(tables.items(), RENDERERS.items()):
+        texts[folder / f"{name}.{suffix}"] = renderer(table)
+    for path, text in texts.items():
+        with atomic_path(path) as temporary:
+            Path(temporary).write_text(text, encoding="utf-8")
+    return page
 
 
 def _stress(run: RunFolder) -> tuple[StressResult | None, list[str]]:

@@ -85,13 +85,7 @@ class ResidualNetwork(nn.Module):
 
 
 def resnet18(num_classes: int, width: int = 64, in_channels: int = 3) -> ResidualNetwork:
-    """ResNet-18 for 32 x 32 images: a 3 x 3 stem and no max-pooling.
-
-    Examples
-    --------
-    >>> sum(p.numel() for p in resnet18(10).parameters())
-    11173962
-    """
+    """ResNet-18 for 32 x 32 images: a 3 x 3 stem and no max-pooling."""
     return ResidualNetwork((width, 2 * width, 4 * width, 8 * width), 2, num_classes, in_channels)
 
 

@@ -7,7 +7,8 @@ outputs anew. ``network.safetensors`` and ``result.json`` from elsewhere count a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,13 +59,7 @@ class RunResult(NamedTuple):
 def load_splits(
     data: str, seed: int, image_size: tuple[int, int] | None = None, root: str | os.PathLike[str] | None = None
 ) -> Splits:
-    """Load a data set, in its own size or another, and draw the validation part by the seed; the paper's 90/10.
-
-    Examples
-    --------
-    >>> [len(part) for part in load_splits("digits", seed=0)[:3]]
-    [1167, 130, 500]
-    """
+    """Load a data set, in its own size or another, and draw the validation part by the seed; the paper's 90/10."""
     published = load(data, "train", root=root)
     images = published if image_size is None else published.in_size(*image_size)
     test = load(data, "test", root=root, like=images)
@@ -99,7 +94,7 @@ def train_network(
     data : str
         A name of :func:`normscale.bench.data.list_sets`, ``npz:PATH`` or ``folder:PATH``.
     network, width, recipe : str, int, str
-        ``resnet18``, ``resnet20`` or ``wide_resnet40_2``; channels of its first stage; ``paper`` or ``fast``.
+        ``resnet18`` or ``resnet20``; channels of its first stage; ``paper`` or ``fast``.
     image_size : (height, width), optional
         Make all pictures this size.
     ood, layers : names
@@ -157,22 +152,37 @@ def train_network(
         log = [EpochLog(**line) for line in result["log"]]
         tick(steps.epochs)
     say(f"test accuracy {info.test_accuracy:.2%}")
-    missing: dict[str, str] = {}
+    run = RunResult(os.fspath(folder), model, info, log, {}, splits)
     if outputs:
         files.make()
-        for name, images in zip(OWN_SETS, (training, validation, test), strict=True):
-            write_table(files.outputs(name), extract(model, plain_batches(images, info), layers=layers))
-        for name, source in sets.items():
-            try:
-                images = load(source, "test", root=root, like=test, seed=seed)
-            except NormscaleError as error:
-                missing[name] = str(error)
-                say(f"{name} could not be had: {error}")
-            else:
-                found = extract(model, plain_batches(images, info), layers=layers, ood=True)
-                write_table(files.outputs(name), found)
-    write_document(files.result, {**result, "missing": missing})
-    return RunResult(os.fspath(folder), model, info, log, missing, splits)
+
+        def write(name: str, read: Callable[[], ImageSet]) -> None:
+            extracted = extract(model, plain_batches(read(), info), layers=layers, ood=name not in OWN_SETS)
+            write_table(files.outputs(name), extracted)
+
+        run = run._replace(missing=with_each_set(run, sets, root, write))
+    for name, why in run.missing.items():
+        say(f"{name} could not be had: {why}")
+    write_document(files.result, {**result, "missing": run.missing})
+    return run
+
+
+def with_each_set(
+    run: RunResult,
+    ood: Mapping[str, str],
+    root: str | os.PathLike[str] | None,
+    write: Callable[[str, Callable[[], ImageSet]], None],
+) -> dict[str, str]:
+    """Call ``write`` with the name of every set and what reads it; returns OoD sets that could not be had, and why."""
+    splits, seed, missing = run.splits, run.info.seed or 0, {}
+    for name, images in zip(OWN_SETS, splits[:3], strict=True):
+        write(name, lambda images=images: images)  # type: ignore[misc]
+    for name, source in ood.items():
+        try:
+            write(name, partial(load, source, "test", root=root, like=splits.test, seed=seed))
+        except NormscaleError as error:
+            missing[name] = str(error)
+    return missing
 
 
 def _laid_out(model: ResidualNetwork, channels_last: bool) -> ResidualNetwork:
@@ -180,13 +190,7 @@ def _laid_out(model: ResidualNetwork, channels_last: bool) -> ResidualNetwork:
 
 
 def may_be_mirrored(data: str) -> bool:
-    """Whether a picture in the mirror is still of its class; a pack named after a known set is treated like that set.
-
-    Examples
-    --------
-    >>> [may_be_mirrored(data) for data in ("cifar10", "svhn", "npz:packs/svhn", "npz:my_animals.npz")]
-    [True, False, False, True]
-    """
+    """Whether a picture in the mirror is still of its class; a pack named after a known set is taken for that set."""
     try:
         return find_source(short_name(data)).flip
     except InvalidInput:
@@ -209,15 +213,15 @@ def _require_same_classes(train: ImageSet, test: ImageSet, data: str) -> None:
 
 
 def _by_short_name(sources: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    sources_by_name: dict[str, str] = {}
     for source in sources:
         name = short_name(source)
-        if name in OWN_SETS or found.setdefault(name, source) != source:
-            taken = "the network's own set" if name in OWN_SETS else found[name]
+        if name in OWN_SETS or sources_by_name.setdefault(name, source) != source:
+            taken = "the network's own set" if name in OWN_SETS else sources_by_name[name]
             raise InvalidInput(
                 f"the outputs of {source} would be called {name}, as those of {taken} are. Rename the file."
             )
-    return found
+    return sources_by_name
 
 
 def plain_batches(images: ImageSet, info: NetworkInfo) -> Batches:
@@ -231,15 +235,15 @@ def _finished(
     """The network that is there, if it is finished; one that was trained otherwise is refused."""
     if not (files.network.exists() and files.result.exists()):
         return None
-    network, found = load_network(files.network)
-    result, wanted = read_document(files.result), read_json(write_json(described))
-    changed = sorted(key for key in wanted if result.get(key) != wanted[key])
+    network, trained = load_network(files.network)
+    result, expected = read_document(files.result), read_json(write_json(described))
+    changed = sorted(key for key in expected if result.get(key) != expected[key])
     if not changed:
-        asked = info._replace(test_accuracy=found.test_accuracy)._asdict()
-        changed = [name for name, value in asked.items() if not _alike(getattr(found, name), value)]
+        asked = info._replace(test_accuracy=trained.test_accuracy)._asdict()
+        changed = [name for name, value in asked.items() if not _alike(getattr(trained, name), value)]
     if changed:
         raise other_settings(files.path, changed)
-    return network, found
+    return network, trained
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -37,5 +37,5 @@ def audit(
         train, test, ood_sets = sample.train, sample.test, sample.ood
     if train is None or test is None or ood_sets is None:
         raise InvalidInput("train, test and ood_sets go together; pass all three, or none for the embedded sample.")
-    found = audit_tables() + audit_outputs(train, test, ood_sets, in_set=in_set, seed=seed, tick=tick)
-    return sorted(found, key=lambda claim: claim.point)  # a stable sort: within a point, the tables first
+    claims = audit_tables() + audit_outputs(train, test, ood_sets, in_set=in_set, seed=seed, tick=tick)
+    return sorted(claims, key=lambda claim: claim.point)  # a stable sort: within a point, the tables first

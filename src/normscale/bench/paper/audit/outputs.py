@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray, Rows
-from normscale.bench.experiments.scored_pair import require_one_network, score_shuffled
+from normscale.bench.experiments.measurement import require_one_network, score_shuffled
 from normscale.bench.experiments.streams import all_kinds
 from normscale.bench.experiments.stress import stress
 from normscale.bench.paper.claim import NOTHING, SHARE_CLAIM, SIZE, Claim, Details
@@ -122,10 +122,10 @@ def check_update(given: Given) -> list[Claim]:
     rows = given.test.logits[np.random.default_rng(given.seed).permutation(len(given.test))]
     for one in (printed, running):
         one.stream(rows)
-    true, found = running.running_, printed.running_
+    true, as_printed = running.running_, printed.running_
     spread = np.where(true.std > 0.0, true.std, 1.0)
-    off, ratio = float(np.max(np.abs(found.mean - true.mean) / spread)), float(np.median(found.std / spread))
-    both = {"mean": (true.mean, found.mean), "deviation": (true.std, found.std)}
+    off, ratio = float(np.max(np.abs(as_printed.mean - true.mean) / spread)), float(np.median(as_printed.std / spread))
+    both = {"mean": (true.mean, as_printed.mean), "deviation": (true.std, as_printed.std)}
     statistics: Details = [
         {"class": j} | {f"{way}_{name}": round(float(one[j]), digits) for name, pair in both.items()
                         for way, one, digits in zip(("running", "printed"), pair, (4, 6), strict=True)}
@@ -186,13 +186,7 @@ def check_shares(given: Given) -> list[Claim]:
 
 
 def float32_msp(logits: Rows, factor: float = 1.0) -> NDArray[np.float32]:
-    """The maximum softmax probability as a network computes it, in float32; shape (n,).
-
-    Examples
-    --------
-    >>> float32_msp(np.array([[0.0, 0.0], [20.0, 0.0], [40.0, 0.0]])).tolist()
-    [0.5, 1.0, 1.0]
-    """
+    """The maximum softmax probability as a network computes it, in float32; shape (n,)."""
     rows = logits.astype(np.float32) * np.float32(factor)
     powers = np.exp(rows - rows.max(axis=1, keepdims=True))
     top: NDArray[np.float32] = (powers / powers.sum(axis=1, keepdims=True)).max(axis=1)

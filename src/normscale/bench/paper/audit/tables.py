@@ -5,38 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations, product
 from statistics import fmean, pstdev, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 from normscale.bench.paper import claim as claims
 from normscale.bench.paper import published as paper
-from normscale.bench.paper.claim import COLUMNS, NOTHING, OURS, RIVALS, ROUNDING, Claim, Details, listed, percent
+from normscale.bench.paper.claim import COLUMNS, OURS, RIVALS, ROUNDING, Claim, Details, listed, percent
 from normscale.bench.paper.published import AVERAGE, COMPARISON, EXPANDED, IN_SETS, THRESHOLDS, TITLES, PaperRow
+from normscale.bench.report.published import PublishedValue
 
 UNIT = 1e-4
 """The last printed digit."""
 RARE = 0.01
 """The share of OoD inputs that a deployed classifier may well see; more is an attack or a fault."""
 NO_READING = "no reading fits"
+Check = Callable[["Tables", Claim], Claim]
+"""From the tables and a claim to the claim with a verdict."""
 
 
 class Tables:
-    """The paper's tables, looked up by names, or doctored ones to try the audit on.
-
-    Examples
-    --------
-    >>> Tables(paper.paper_rows()).value("svhn", "lsun", "msp", "AUPR")
-    PaperValue(mean=0.5614, std=0.0133)
-    """
+    """The paper's tables, looked up by names, or doctored ones to try the audit on."""
 
     def __init__(self, rows: Iterable[PaperRow]) -> None:
         self.every = list(rows)
-        self._found = {row[:5]: paper.PaperValue(row.mean, row.std) for row in self.every}
+        self._found = {row[:5]: PublishedValue(row.mean, row.std) for row in self.every}
 
-    def value(self, in_set: str, ood_set: str, method: str, column: str, table: str = EXPANDED) -> paper.PaperValue:
+    def value(self, in_set: str, ood_set: str, method: str, column: str, table: str = EXPANDED) -> PublishedValue:
         """A cell."""
         return self._found[table, in_set, ood_set, method, paper.metric_name(method, column)]
 
-    def main(self, table: str, in_set: str, method: str, column: str) -> paper.PaperValue:
+    def main(self, table: str, in_set: str, method: str, column: str) -> PublishedValue:
         """A cell of the main text's tables."""
         return self.value(in_set, AVERAGE, method, column, table)
 
@@ -46,18 +43,9 @@ class Tables:
 
     def rows(self, in_set: str | None, method: str, column: str) -> list[PaperRow]:
         """The rows of single OoD sets for one in-distribution set, or for all of them."""
-        wanted = method, paper.metric_name(method, column)
+        names = method, paper.metric_name(method, column)
         single = [row for row in self.every if row.table == EXPANDED and row.ood_set != AVERAGE]
-        return [row for row in single if row[3:5] == wanted and in_set in (None, row.in_set)]
-
-
-class Found(NamedTuple):
-    """What a check came to."""
-
-    recomputed: str
-    holds: bool
-    details: Details
-    paper: str = NOTHING
+        return [row for row in single if row[3:5] == names and in_set in (None, row.in_set)]
 
 
 def audit_tables(rows: Iterable[PaperRow] | None = None) -> list[Claim]:
@@ -71,12 +59,7 @@ def audit_tables(rows: Iterable[PaperRow] | None = None) -> list[Claim]:
     [(2, 'differs'), (4, 'differs'), (5, 'differs')]
     """
     tables = Tables(paper.paper_rows() if rows is None else rows)
-    judged = []
-    for claim, check in _CHECKS:
-        found = check(tables)
-        text = claim.paper if found.paper == NOTHING else found.paper
-        judged.append(claim.judged(found.holds, paper=text, recomputed=found.recomputed, details=found.details))
-    return judged
+    return [check(tables, claim) for claim, check in _CHECKS]
 
 
 def agrees(printed: float, recomputed: float, units: float = 1.0) -> bool:
@@ -84,11 +67,6 @@ def agrees(printed: float, recomputed: float, units: float = 1.0) -> bool:
 
     A row is off by half a unit at most, so a mean of rows is too, and so is a population deviation; the printed number
     adds its own half.
-
-    Examples
-    --------
-    >>> agrees(0.3578, 0.3577), agrees(0.3578, 0.3467)
-    (True, False)
     """
     return abs(printed - recomputed) <= units * UNIT * (1 + 1e-6)
 
@@ -100,7 +78,7 @@ def may_be(claimed: float, ours: float, theirs: float) -> bool:
     return low - half <= claimed <= high + half
 
 
-def _shares(tables: Tables) -> Found:
+def _shares(tables: Tables, claim: Claim) -> Claim:
     """How many of the inputs of each test stream are OoD, from the sizes of the sets."""
     details: Details = []
     for in_set in IN_SETS:
@@ -110,10 +88,11 @@ def _shares(tables: Tables) -> Found:
             details.append({"in_set": in_set, "which": which, "ood_set": ood_set, "share": round(share, 4)})
     pairs = zip(details[::2], details[1::2], strict=True)
     each = [f"{TITLES[a['in_set']]} {100 * a['share']:.0f} to {100 * b['share']:.0f} %" for a, b in pairs]
-    return Found(f"OoD inputs: {', '.join(each)}", min(row["share"] for row in details) <= RARE, details)
+    holds = min(row["share"] for row in details) <= RARE
+    return claim.judged(holds, recomputed=f"OoD inputs: {', '.join(each)}", details=details)
 
 
-def _positive_class(tables: Tables) -> Found:
+def _positive_class(tables: Tables, claim: Claim) -> Claim:
     """Tell from set sizes and AUROC which class each method's AUPR column counts as positive.
 
     More OoD inputs raise the AUPR if OoD is positive and lower it if in-distribution is. And a ranking that is better
@@ -138,10 +117,10 @@ def _positive_class(tables: Tables) -> Found:
         details.append({"method": TITLES[method], **counts, "positive": positive})
     inside = [row["method"] for row in details if row["positive"] == "in-distribution"]
     text = f"in-distribution is positive for {listed(inside) or 'none'}, OoD for the others"
-    return Found(text, not inside, details)
+    return claim.judged(not inside, recomputed=text, details=details)
 
 
-def _spread_over_ood_sets(tables: Tables) -> Found:
+def _spread_over_ood_sets(tables: Tables, claim: Claim) -> Claim:
     """Which of two readings gives the ± of the averages over OoD sets, method by method."""
     details: Details = []
     for method in paper.METHODS.values():
@@ -163,10 +142,10 @@ def _spread_over_ood_sets(tables: Tables) -> Found:
         "neither throughout": [row["method"] for row in details if row["method"] not in (*by_sets, *by_seeds)],
     }
     text = "; ".join(f"{reading}: {listed(names)}" for reading, names in readings.items() if names)
-    return Found(text, len(by_seeds) == len(details), details)
+    return claim.judged(len(by_seeds) == len(details), recomputed=text, details=details)
 
 
-def _spread_over_in_sets(tables: Tables) -> Found:
+def _spread_over_in_sets(tables: Tables, claim: Claim) -> Claim:
     """Which reading gives the ± of the comparison's last row."""
     details: Details = []
     groups: dict[str, int] = {}
@@ -185,10 +164,10 @@ def _spread_over_in_sets(tables: Tables) -> Found:
         groups[reading] = groups.get(reading, 0) + 1
         details.append({"method": TITLES[method], "column": column, "printed": printed, "reading": reading})
     text = "; ".join(f"{reading}: {n} of {len(details)}" for reading, n in groups.items())
-    return Found(text, len(groups) == 1 and NO_READING not in groups, details)
+    return claim.judged(len(groups) == 1 and NO_READING not in groups, recomputed=text, details=details)
 
 
-def _averages_over_ood_sets(tables: Tables) -> Found:
+def _averages_over_ood_sets(tables: Tables, claim: Claim) -> Claim:
     wrong: Details = []
     cells = list(product(IN_SETS, paper.METHODS.values(), COLUMNS))
     exact = 0
@@ -200,10 +179,10 @@ def _averages_over_ood_sets(tables: Tables) -> Found:
             wrong.append(_mismatch(in_set, method, column, printed, mean))
     n, right = len(cells), len(cells) - len(wrong)
     text = f"{right} of {n} agree with their rows ({exact} to the last digit, {right - exact} within the rounding)"
-    return Found(text, not wrong, wrong, f"{n} averages")
+    return claim.judged(not wrong, paper=f"{n} averages", recomputed=text, details=wrong)
 
 
-def _averages_over_in_sets(tables: Tables) -> Found:
+def _averages_over_in_sets(tables: Tables, claim: Claim) -> Claim:
     """Sum each average over the four in-distribution sets again; look for one changed row where it fails."""
     wrong: Details = []
     text, cells = "", list(product((*RIVALS, OURS), COLUMNS))
@@ -215,7 +194,8 @@ def _averages_over_in_sets(tables: Tables) -> Found:
             text += f"; {TITLES[method]} {column} {printed.mean:.4f}, rows {fmean(four):.4f}"
             text += f" ({other} would explain both mean and ±)" if other else ""
     n = len(cells)
-    return Found(f"{n - len(wrong)} of {n} agree with their rows{text}", not wrong, wrong, f"{n} averages")
+    text = f"{n - len(wrong)} of {n} agree with their rows{text}"
+    return claim.judged(not wrong, paper=f"{n} averages", recomputed=text, details=wrong)
 
 
 def _mismatch(in_set: str, method: str, column: str, printed: float, recomputed: float) -> dict[str, Any]:
@@ -225,19 +205,19 @@ def _mismatch(in_set: str, method: str, column: str, printed: float, recomputed:
 
 def _one_other_row(four: list[float], mean: float, std: float) -> str:
     """Which one of four rows, were it another, gives the printed mean and the printed ± as a sample deviation."""
-    found = []
+    explanations = []
     for i, in_set in enumerate(IN_SETS):
         others = four[:i] + four[i + 1 :]
         needed = round(4 * mean - sum(others), 4)
         for steps in range(-2, 3):  # four half units of rounding in the sum
             rows = [*others, needed + steps * UNIT]
             if agrees(mean, fmean(rows), 0.5) and agrees(std, stdev(rows), 0.5):
-                found.append(f"{rows[-1]:.4f} instead of {four[i]:.4f} on {TITLES[in_set]}")
+                explanations.append(f"{rows[-1]:.4f} instead of {four[i]:.4f} on {TITLES[in_set]}")
                 break
-    return " or ".join(found)
+    return " or ".join(explanations)
 
 
-def _main_against_expanded(tables: Tables) -> Found:
+def _main_against_expanded(tables: Tables, claim: Claim) -> Claim:
     """Compare each number of the main text with the same number of the expanded tables."""
     wrong: Details = []
     main = [row for row in tables.every if row.table != EXPANDED and (EXPANDED, *row[1:5]) in tables._found]
@@ -251,14 +231,14 @@ def _main_against_expanded(tables: Tables) -> Found:
     n = len(main)
     there = "; ".join(f"{w['method']} {w['column']} on {TITLES[w['in_set']]}: {w['main']}" for w in wrong)
     text = f"{n - len(wrong)} of {n} cells are the same" + "".join(f"; there {w['expanded']}" for w in wrong)
-    return Found(text, not wrong, wrong, there or NOTHING)
+    return claim.judged(not wrong, paper=there or claim.paper, recomputed=text, details=wrong)
 
 
-def _over_rivals(column: str) -> Callable[[Tables], Found]:
+def _over_rivals(column: str) -> Check:
     """A gain of the abstract, against the best average among the rivals."""
     metric, claimed = list(paper.GAINS_OVER_RIVALS.items())[COLUMNS.index(column)]
 
-    def check(tables: Tables) -> Found:
+    def check(tables: Tables, claim: Claim) -> Claim:
         gain = claims.gain_over(lambda method: tables.main(COMPARISON, AVERAGE, method, column).mean, RIVALS, column)
         assert gain is not None
         change, rival = gain
@@ -273,7 +253,7 @@ def _over_rivals(column: str) -> Callable[[Tables], Found]:
             sources = listed(list(_other_sources(tables, column, claimed)))
             text += f"; {percent(claimed)} is {sources or 'given by no pair of its numbers'}"
         numbers = {"against_best_average": round(change, 6), "from_rows": round(summed, 6), "best_rival": rival}
-        return Found(text, holds, [{"metric": metric, "claimed": claimed, **numbers}])
+        return claim.judged(holds, recomputed=text, details=[{"metric": metric, "claimed": claimed, **numbers}])
 
     return check
 
@@ -289,7 +269,7 @@ def _other_sources(tables: Tables, column: str, claimed: float) -> Iterator[str]
             yield f"{whose} {ours:.4f} against {TITLES[rival]} {where}, {theirs:.4f}"
 
 
-def _over_msp(tables: Tables) -> Found:
+def _over_msp(tables: Tables, claim: Claim) -> Claim:
     """The gains over plain MSP: means of four ratios, beside the ratio of the averages."""
     details: Details = []
     for column, (metric, claimed) in zip(COLUMNS, paper.GAINS_OVER_MSP.items(), strict=True):
@@ -300,36 +280,39 @@ def _over_msp(tables: Tables) -> Found:
             "ratio_of_means": round(claims.relative_change(sum(ours), sum(msp)), 6),
         }
         details.append({"metric": metric, "claimed": claimed, **numbers})
-    shown = {key: " / ".join(percent(row[key], 1) for row in details) for key in list(details[0])[2:]}
-    text = f"mean of the four sets' ratios {shown['mean_of_ratios']}; ratio of the averages {shown['ratio_of_means']}"
-    return Found(text, all(round(row["mean_of_ratios"], 2) == row["claimed"] for row in details), details)
+    texts = {key: " / ".join(percent(row[key], 1) for row in details) for key in list(details[0])[2:]}
+    text = f"mean of the four sets' ratios {texts['mean_of_ratios']}; ratio of the averages {texts['ratio_of_means']}"
+    holds = all(round(row["mean_of_ratios"], 2) == row["claimed"] for row in details)
+    return claim.judged(holds, recomputed=text, details=details)
 
 
-def _in_order(what: str) -> Callable[[Tables], Found]:
-    def check(tables: Tables) -> Found:
-        found = claims.in_order(what, lambda *cell: tables.main(THRESHOLDS, *cell).mean, IN_SETS)
-        assert found is not None
-        text, wrong = found
-        return Found(text, [(row["in_set"], row["column"]) for row in wrong] == claims.EXCEPTIONS[what], wrong)
+def _in_order(what: str) -> Check:
+    def check(tables: Tables, claim: Claim) -> Claim:
+        order = claims.in_order(what, lambda *cell: tables.main(THRESHOLDS, *cell).mean, IN_SETS)
+        assert order is not None
+        text, wrong = order
+        holds = [(row["in_set"], row["column"]) for row in wrong] == claims.EXCEPTIONS[what]
+        return claim.judged(holds, recomputed=text, details=wrong)
 
     return check
 
 
-def _ood_lists(tables: Tables) -> Found:
+def _ood_lists(tables: Tables, claim: Claim) -> Claim:
     """Compare the OoD sets that the text lists with those that the expanded tables have."""
     details: Details = []
     texts = []
     for name in paper.LISTED_OOD_SETS:
-        wanted = [in_set for in_set in IN_SETS if in_set != name]
-        used = [s for s in wanted if name in {row.ood_set for row in tables.rows(s, OURS, "AUROC")}]
-        details.append({"ood_set": name, "listed_for": wanted, "used_for": used})
-        if used != wanted:
+        listed_for = [in_set for in_set in IN_SETS if in_set != name]
+        used = [s for s in listed_for if name in {row.ood_set for row in tables.rows(s, OURS, "AUROC")}]
+        details.append({"ood_set": name, "listed_for": listed_for, "used_for": used})
+        if used != listed_for:
             users = listed([TITLES[one] for one in used])
             texts.append(f"{TITLES[name]} {'only for ' + users if users else 'never'}")
-    return Found("; ".join(texts) or "every listed set is used", not texts, details)
+    text = "; ".join(texts) or "every listed set is used"
+    return claim.judged(not texts, recomputed=text, details=details)
 
 
-_CHECKS: list[tuple[Claim, Callable[[Tables], Found]]] = [
+_CHECKS: list[tuple[Claim, Check]] = [
     (Claim(2, "A shuffled mixture of both test sets is a reasonable picture of deployment.",
            rule=f"a stream with at most {100 * RARE:g} % OoD inputs"), _shares),
     (Claim(4, "One AUPR column for all methods (no positive class is named).",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
@@ -10,12 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.mlab import GaussianKDE
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import ArrayLike
 
-from normscale._validate import FloatArray, as_finite_vector
+from normscale._validate import FloatArray
+from normscale.bench.experiments.measurement import ScoredPair
 from normscale.bench.experiments.methods import title_of
-from normscale.bench.experiments.scored_pair import ScoredPair
 from normscale.bench.report.figures.style import CLASS_COLOURS, INSIDE, OUTSIDE, new_figure, one_axes
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
@@ -55,8 +54,8 @@ def draw_confidences(panels: Mapping[str, ScoredPair], ood_set: str) -> Figure:
     figure = new_figure(4.4, 0.8 + 1.4 * len(panels))
     grid = figure.subplots(len(panels), 1, sharex=True, squeeze=False)
     for axes, (title, pair) in zip(grid.flat, panels.items(), strict=True):
-        shown = ScoredPair(confidence(pair.id_scores), confidence(pair.ood_scores))
-        _both_sides(axes, shown, np.linspace(0.0, 1.0, 26), ood_set)
+        sure = ScoredPair(confidence(pair.id_scores), confidence(pair.ood_scores))
+        _both_sides(axes, sure, np.linspace(0.0, 1.0, 26), ood_set)
         axes.set_title(title)
         axes.set_ylabel("share of inputs")
     grid.flat[0].legend(loc="upper left")
@@ -89,7 +88,7 @@ def draw_densities(test: ModelOutputs, ood: ModelOutputs, ood_set: str, classes:
     for name, values, colour, line in groups:
         share = np.histogram(values, bins=edges)[0] / (len(values) * np.diff(edges))
         axes.stairs(share, edges, color=colour, alpha=0.45, linewidth=0.9)
-        axes.plot(at, gaussian_kde(values, at), color=colour, label=name, linewidth=1.6, linestyle=line)
+        axes.plot(at, density(values, at), color=colour, label=name, linewidth=1.6, linestyle=line)
     axes.set_xlabel("largest logit")
     axes.set_ylabel("density")
     axes.set_xlim(*ends)
@@ -106,27 +105,15 @@ def three_classes(test: ModelOutputs) -> list[int]:
     return list(dict.fromkeys([order[0], order[len(order) // 2], order[-1]])) if order else []
 
 
-def gaussian_kde(values: ArrayLike, at: ArrayLike) -> FloatArray:
+def density(values: FloatArray, at: FloatArray) -> FloatArray:
     """A Gaussian kernel density estimate with Silverman's bandwidth, ``0.9 min(std, iqr / 1.34) n^(-1/5)``.
 
-    A constant is drawn as a spike, a thousandth of the range of ``at`` wide.
-
-    References
-    ----------
-    Silverman, "Density estimation for statistics and data analysis", Chapman and Hall 1986, section 3.4.
-
-    Examples
-    --------
-    >>> at = np.linspace(-4, 4, 401)
-    >>> round(float(np.trapezoid(gaussian_kde([-1.0, 0.0, 1.0], at), at)), 3)
-    1.0
+    A constant is drawn as a spike. Silverman, "Density estimation for statistics and data analysis", 1986, section 3.4.
     """
-    sample, places = as_finite_vector(values, "values"), as_finite_vector(at, "at")
-    quarter, three_quarters = np.quantile(sample, [0.25, 0.75])
-    spreads = [spread for spread in (float(sample.std()), float(three_quarters - quarter) / 1.34) if spread > 0]
-    width = 0.9 * min(spreads) * sample.size**-0.2 if spreads else 1e-3 * (float(np.ptp(places)) or 1.0)
-    density = np.zeros(places.size)
-    for start in range(0, sample.size, 4096):
-        steps = (places[:, None] - sample[start : start + 4096]) / width
-        density += np.exp(-0.5 * steps * steps).sum(axis=1)
-    return density / (sample.size * width * math.sqrt(2 * math.pi))
+    quarter, three_quarters = np.quantile(values, [0.25, 0.75])
+    spread = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    if spread == 0.0:
+        values, spread = values[0] + 1e-3 * np.ptp(at) * np.array([-1.0, 1.0]), 1e-3 * float(np.ptp(at))
+    robust = min(spread, float(three_quarters - quarter) / 1.34 or spread)
+    estimate: FloatArray = GaussianKDE(values, 0.9 * robust * len(values) ** -0.2 / spread).evaluate(at)
+    return estimate

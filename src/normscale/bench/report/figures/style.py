@@ -98,24 +98,17 @@ class Look(NamedTuple):
 
 
 def looks(methods: Iterable[str], subject: str | None = None) -> dict[str, Look]:
-    """A look for every method: the subject's line is thick, a frozen form has the colour of the running one.
-
-    Examples
-    --------
-    >>> found = looks(["a", "b", "b_frozen"], subject="b")
-    >>> found["b"].width > found["a"].width, found["b_frozen"].colour == found["b"].colour
-    (True, True)
-    """
+    """A look for every method: the subject's line is thick, a frozen form has the colour of the running one."""
     names = list(methods)
     others = [one for one in dict.fromkeys(name.removesuffix("_frozen") for name in names) if one != subject]
-    found = {}
+    by_method = {}
     for name in names:
         base = name.removesuffix("_frozen")
         place = others.index(base) if base in others else 0
         colour = _SUBJECT_COLOUR if base == subject else _COLOURS[place % len(_COLOURS)]
         dashes = (1.0, 1.0) if base != name else () if base == subject else _DASHES[place % len(_DASHES)]
-        found[name] = Look(colour, dashes, 2.2 if name == subject else 1.3)
-    return found
+        by_method[name] = Look(colour, dashes, 2.2 if name == subject else 1.3)
+    return by_method
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

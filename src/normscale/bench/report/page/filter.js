@@ -16,7 +16,8 @@ function fill(select, values) {
 }
 
 fill(form.network, networks.map(title));
-fill(form.statistics, Array.from(document.querySelectorAll("section table.sortable"), caption));
+const ranked = sections.flatMap((section) => Array.from(section.querySelectorAll("table.sortable")));
+fill(form.statistics, ranked.map(caption));
 fill(form.reads, Array.from(reads.values()).sort());
 
 function show() {
