@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, settings
 from needed_extras import compiled_kernels, need, pytest_pycollect_makemodule
 from normscale import _kernels
 from normscale._kernels import reference
+from sharing import pytest_xdist_make_scheduler
 from tiers import pytest_collection_modifyitems, pytest_ignore_collect
 
-# hooks: modules that need an extra are skipped without it; what is slow is marked
+# hooks: modules that need an extra are skipped without it; what is slow is marked; what shares something stays together
 __all__ = ["pytest_collection_modifyitems", "pytest_ignore_collect", "pytest_pycollect_makemodule"]
+__all__ += ["pytest_xdist_make_scheduler"]
 
 # A virtual machine may announce AMX and not have it; torch's half-precision convolutions then end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

@@ -15,8 +15,6 @@ import normscale as ns
 from normscale.detectors.registry import detector_class
 from test_docs import ROOT
 
-pytestmark = pytest.mark.xdist_group("site")  # it is built once
-
 
 class Page(HTMLParser):
     """Ids and links of a page, and its text."""

@@ -6,7 +6,6 @@ import importlib.util
 import logging
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,13 +78,6 @@ def ray_engine(ray_cluster: Any) -> Iterator[Engine]:
     with open_engine("ray") as engine:
         assert engine.workers == 2
         yield engine
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process of the test run works on these, so that one cluster is started, not two beside each other."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("engines"))
 
 
 @pytest.fixture(params=["local", "ray"])
