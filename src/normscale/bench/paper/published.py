@@ -18,13 +18,19 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from normscale._validate import one_of
-from normscale.bench.report.published import PublishedValue
 from normscale.metrics import METRICS
 
 AVERAGE = "average"
 """Stands for the set in a row that the paper prints as an average over sets."""
 EXPANDED, COMPARISON, THRESHOLDS = "expanded", "comparison", "norm_scaling_vs_thresholds"
 """The tables of the appendix, and the two of the main text."""
+
+
+class PaperValue(NamedTuple):
+    """A mean over five seeds, and the ± printed beside it."""
+
+    mean: float
+    std: float
 
 
 def _read(name: str) -> str:
@@ -44,7 +50,7 @@ OOD_SIZES: dict[str, int] = _TEXT["ood_sizes"]
 """Rows of each OoD set; noise has as many as the in-distribution test set."""
 TEST_SIZES: dict[str, int] = _TEXT["test_sizes"]
 """Rows of each in-distribution test set. CIFAR-10's is not printed: it is that of the data set."""
-ACCURACIES = {name: PublishedValue(*both) for name, both in _TEXT["accuracies"].items()}
+ACCURACIES = {name: PaperValue(*both) for name, both in _TEXT["accuracies"].items()}
 """Share of right answers of the ResNet-18 trained on each set."""
 GAINS_OVER_RIVALS: dict[str, float] = _TEXT["gains_over_rivals"]
 """Relative change "over previous state-of-the-art methods", as the abstract gives it."""
@@ -78,11 +84,11 @@ def paper_rows() -> tuple[PaperRow, ...]:
 
 
 @cache
-def _index() -> dict[tuple[str, ...], PublishedValue]:
-    return {row[1:5]: PublishedValue(row.mean, row.std) for row in paper_rows() if row.table == EXPANDED}
+def _index() -> dict[tuple[str, ...], PaperValue]:
+    return {row[1:5]: PaperValue(row.mean, row.std) for row in paper_rows() if row.table == EXPANDED}
 
 
-def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PublishedValue | None:
+def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PaperValue | None:
     """What the paper has for one method on one pair of sets; None where it has nothing.
 
     The paper's norm-scaling is the one that streams; its multi-threshold is the mean over predicted classes. Sets have
@@ -91,7 +97,7 @@ def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> Publishe
     Examples
     --------
     >>> paper_value("cifar10", "svhn", "norm_scaling", "auroc")
-    PublishedValue(mean=0.9522, std=0.012)
+    PaperValue(mean=0.9522, std=0.012)
     >>> paper_value("cifar10", "svhn", "multi_threshold", "aupr_out") is None
     True
     """
