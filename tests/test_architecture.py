@@ -41,7 +41,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "scaling": {"_validate", "moments", "scores"},
     "metrics": {"_validate", "errors"},
     "detectors": {
-        "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs", "rows",
+        "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs",
         "scaling", "scores", "state",
     },
     "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors", "extraction"},

@@ -40,10 +40,6 @@ LABEL_NAMES = ("label", "labels")
 """Columns of a table that hold the labels."""
 
 
-_set = object.__setattr__
-"""How a frozen record is filled."""
-
-
 class Head(NamedTuple):
     """The last layer of a network, which makes logits of features: ``features @ weight.T + bias``."""
 
@@ -133,11 +129,9 @@ class ModelOutputs:
     ([3.0], True)
     """
 
-    __slots__ = ("_arrays", "_columns", "head", "labels")
+    __slots__ = ("_arrays", "head", "labels")
 
     _arrays: dict[str, Rows]
-    _columns: dict[str, tuple[str, ...]]
-    """Names of the columns of arrays that came as DataFrames; not set where none did."""
     labels: IntArray | None
     head: Head | None
 
@@ -151,13 +145,14 @@ class ModelOutputs:
     ) -> None:
         """Check that the names can be names, the shapes agree and the labels are classes."""
         checked: dict[str, Rows] = {}
-        columns: dict[str, tuple[str, ...]] = {}
         for name, value in {LOGITS: logits, FEATURES: features, **arrays}.items():
             if value is None:
                 continue
             if is_dataframe(value):
-                value, columns[name], own_labels = _read_frame(value, name)
-                labels = own_labels if labels is None else labels
+                raise InvalidInput(
+                    f"{name} is a DataFrame, whose columns are not matched by name here. Give it to a detector as it "
+                    "is, fit(frame) and score(frame), or pass its numbers: frame.to_numpy()."
+                )
             rows = as_rows(value, check_name(name), min_width=2 if name == LOGITS else 1)
             first = next(iter(checked), None)
             if first is not None and rows.shape[0] != checked[first].shape[0]:
@@ -180,26 +175,20 @@ class ModelOutputs:
                 )
         if labels is not None:
             labels = as_labels(labels, "labels", length=length, n_classes=n_classes)
-        self._fill(checked, labels, layer, columns)
+        self._fill(checked, labels, layer)
 
-    def _fill(self, arrays: dict[str, Rows], labels: Any, head: Any, columns: Any) -> None:
-        _set(self, "_arrays", arrays)
-        _set(self, "labels", labels)
-        _set(self, "head", head)
-        if columns:
-            _set(self, "_columns", columns)
+    def _fill(self, arrays: dict[str, Rows], labels: IntArray | None, head: Head | None) -> None:
+        """Set what a frozen record holds."""
+        for name, value in zip(self.__slots__, (arrays, head, labels), strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
     def _trusted(
-        cls,
-        arrays: dict[str, Rows],
-        labels: IntArray | None = None,
-        head: Head | None = None,
-        columns: dict[str, tuple[str, ...]] | None = None,
+        cls, arrays: dict[str, Rows], labels: IntArray | None = None, head: Head | None = None
     ) -> ModelOutputs:
         """A record of arrays that were checked before; selecting rows should not read every label again."""
         record = cls.__new__(cls)
-        record._fill(arrays, labels, head, columns)
+        record._fill(arrays, labels, head)
         return record
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -212,17 +201,12 @@ class ModelOutputs:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and send between processes; a frozen class with slots needs to say how."""
-        return ModelOutputs._trusted, (self._arrays, self.labels, self.head, self.columns)
+        return ModelOutputs._trusted, (self._arrays, self.labels, self.head)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the arrays."""
         return tuple(self._arrays)
-
-    @property
-    def columns(self) -> dict[str, tuple[str, ...]]:
-        """Names of the columns of the arrays that came as DataFrames, by the array's name."""
-        return getattr(self, "_columns", {})
 
     def array(self, name: str) -> Rows:
         """An array by name, or :class:`~normscale.errors.MissingOutput`."""
@@ -259,15 +243,13 @@ class ModelOutputs:
         >>> ModelOutputs([[1.0, 2.0]], labels=[1]).replace(labels=None, layer3=[[5.0]])
         ModelOutputs(n=1, logits=2, layer3=1)
         """
-        made = ModelOutputs(**{**self._arrays, "labels": self.labels, "head": self.head, **arrays})
-        kept = {name: names for name, names in self.columns.items() if name not in arrays}
-        return self._trusted(made._arrays, made.labels, made.head, {**kept, **made.columns}) if kept else made
+        return ModelOutputs(**{**self._arrays, "labels": self.labels, "head": self.head, **arrays})
 
     def only(self, *names: str) -> ModelOutputs:
         """The same inputs with these arrays alone, and with labels and head; itself where it has no others."""
         if names == self.names:
             return self
-        return self._trusted({name: self.array(name) for name in names}, self.labels, self.head, self.columns)
+        return self._trusted({name: self.array(name) for name in names}, self.labels, self.head)
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -299,7 +281,6 @@ class ModelOutputs:
             {name: array[rows] for name, array in self._arrays.items()},
             None if self.labels is None else self.labels[rows],
             self.head,
-            self.columns,
         )
 
     def __repr__(self) -> str:
@@ -361,7 +342,6 @@ class ModelOutputs:
             {name: np.concatenate([record.array(name) for record in records]) for name in first.names},
             labels,
             heads[0] if heads else None,
-            first.columns if all(record.columns == first.columns for record in records) else None,
         )
 
 
@@ -378,21 +358,6 @@ def is_dataframe(value: object) -> bool:
 def column_names(frame: Any) -> list[Any]:
     """The names of a DataFrame's columns; those of a pyarrow table stand elsewhere."""
     return list(getattr(frame, "column_names", frame.columns))
-
-
-def _read_frame(frame: Any, array: str) -> tuple[Rows, tuple[str, ...], Rows | None]:
-    """The numbers of an array that is given as a DataFrame, the names of their columns, and its labels."""
-    marks = {LOGITS: "logit_", FEATURES: "feature_"}
-    mark = marks.get(array, "")
-    found = {str(column): column for column in column_names(frame)}
-    labels = next((found.pop(name) for name in list(found) if name.lower() in LABEL_NAMES), None)
-    if mark and any(name.startswith(mark) for name in found):
-        found = {name.removeprefix(mark): column for name, column in found.items() if name.startswith(mark)}
-    rows = np.stack([np.asarray(frame[column]) for column in found.values()], axis=1)
-    if labels is None:
-        return rows, tuple(found), None
-    known = np.asarray(frame[labels])
-    return rows, tuple(found), np.where(np.isnan(known), -1, known) if known.dtype.kind == "f" else known
 
 
 def check_name(name: str) -> str:

@@ -14,7 +14,7 @@ from needed_extras import need
 from normscale import jobs
 from normscale.extraction import extract
 from normscale.extraction.to_tables import extract_to
-from program import normscale
+from program import normscale, normscale_here
 from small_network import NET
 
 need("pyarrow")
@@ -91,8 +91,8 @@ def test_one_parquet_file_says_which_picture_a_row_came_from(place: Path, tmp_pa
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.parquet", "pictures"]
     ns.Energy().fit(outputs).save(tmp_path / "energy.safetensors")
     words = ["score", "energy.safetensors", "out.parquet", "-o", "scores.csv", "--keep-columns", "path"]
-    scored = normscale(*words, cwd=tmp_path)
-    assert scored.returncode == 0, scored.stderr
+    scored = normscale_here(*words, cwd=tmp_path)
+    assert scored.exit_code == 0, scored.stderr
     assert "b/2.png" in (tmp_path / "scores.csv").read_text()
 
 
@@ -120,8 +120,8 @@ def test_half_precision_tables_and_what_is_wrong_leave_nothing_behind(place: Pat
 
 def test_processes_give_the_same_rows(place: Path, tmp_path: Path) -> None:
     words = ["extract", "net.py:net", "test.npz", "--piece-rows", 25, "--engine", "local", "--workers", 2, "-o"]
-    done = normscale(*words, tmp_path / "out", "--device", "cpu,cpu", cwd=place)
-    assert done.returncode == 0, done.stderr
+    done = normscale_here(*words, tmp_path / "out", "--device", "cpu,cpu", cwd=place)
+    assert done.exit_code == 0, done.stderr
     assert "60 rows in" in done.stderr
     assert "preprocessing: resized to 12 x 12" in done.stderr
     whole = extract(f"{place}/net.py:net", place / "test.npz", batch_size=25, say=lambda _: None)
@@ -152,11 +152,10 @@ def test_compare_goes_from_a_model_to_a_saved_detector(place: Path, tmp_path: Pa
         for name in ("msp", "knn")
     }
     assert best.name == max(means, key=lambda name: means[name])
-    again = normscale(*words, "-o", tmp_path / "rows.csv", cwd=place)
-    assert again.returncode == 0, again.stderr
+    again = normscale_here(*words, "-o", tmp_path / "rows.csv", cwd=place)
+    assert again.exit_code == 0, again.stderr
     assert "train: 120 rows, as they were" in again.stderr
-    refused = normscale(
+    refused = normscale_here(
         *words[:3], "--id", "test.npz", "--ood", "dark.npz", "--save", tmp_path / "x.safetensors", cwd=place
     )
-    assert refused.returncode == 1
-    assert "--save fits a detector; give --train" in refused.stderr
+    assert "--save fits a detector; give --train" in str(refused.exception)

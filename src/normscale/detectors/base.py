@@ -8,7 +8,7 @@ store parameters. What ``fit`` learns is a record, :attr:`Detector.fitted_`, and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
 
@@ -36,7 +36,7 @@ from normscale.input_checks import (
     detect_probabilities,
     probabilities_message,
 )
-from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe, mask_of_finite_rows
+from normscale.outputs import LOGITS, ModelOutputs, is_dataframe, mask_of_finite_rows
 from normscale.state import copied
 
 _LOOKED_AT, _FEWEST_TO_WARN = 1000, 20
@@ -156,12 +156,8 @@ class Detector(OutputsReader):
         """
         if isinstance(outputs, Iterator):
             return self._fit_chunks(outputs)
-        if is_dataframe(outputs):
-            record, names = read_dataframe(outputs, self.reads[0])
-        else:
-            record = as_outputs(outputs) if isinstance(outputs, Mapping) else self._as_outputs(outputs)
-            names = record.columns.get(LOGITS)
-            names = None if names is None or names == tuple(map(str, range(len(names)))) else names
+        is_frame = is_dataframe(outputs)
+        record, names = read_dataframe(outputs, self.reads[0]) if is_frame else (self._as_outputs(outputs), None)
         some = record[:_LOOKED_AT]
         found = detect_probabilities(some.logits) if LOGITS in self.reads and len(record) >= _FEWEST_TO_WARN else None
         if found is not None and found.form is ProbabilityForm.PROBABILITIES:

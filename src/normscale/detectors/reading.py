@@ -14,7 +14,6 @@ from normscale.detectors.baseline import TrainingBaseline
 from normscale.detectors.kept import Kept
 from normscale.errors import InvalidInput, NumericalWarning
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe
-from normscale.rows.columns import class_order, in_class_order
 
 OutputsLike = ModelOutputs | Mapping[str, ArrayLike] | ArrayLike
 
@@ -25,10 +24,7 @@ class OutputsReader(Kept):
     def _as_outputs(self, outputs: OutputsLike) -> ModelOutputs:
         """A record; a plain array is the one array that is read."""
         if isinstance(outputs, (ModelOutputs, Mapping)):
-            record = as_outputs(outputs)
-            named = record.columns.get(LOGITS)
-            order = None if named is None else class_order(self.class_names, named, "the DataFrame")
-            return record if order is None else in_class_order(record, order)
+            return as_outputs(outputs)
         if is_dataframe(outputs):
             return read_dataframe(outputs, self.reads[0], self.class_names)[0]
         if len(self.reads) > 1:

@@ -9,18 +9,9 @@ from normscale.extraction.models import open_model
 from normscale.extraction.preprocessing import Preprocessing, preprocessing
 
 if TYPE_CHECKING:
-    from normscale.extraction.perturbing import (
-        EpsilonChoice,
-        attacked_layers,
-        choose_epsilon,
-        perturbed_features,
-        perturbed_logits,
-    )
-
-_OF_TORCH = ("EpsilonChoice", "attacked_layers", "choose_epsilon", "perturbed_features", "perturbed_logits")
+    from normscale.extraction.perturbing import attacked_layers, choose_epsilon, perturbed_features, perturbed_logits
 
 __all__ = [
-    "EpsilonChoice",
     "Preprocessing",
     "attacked_layers",
     "choose_epsilon",
@@ -35,7 +26,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load what needs torch when it is asked for."""
-    if name not in _OF_TORCH:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         return getattr(import_module(f"{__name__}.perturbing"), name)

@@ -89,16 +89,21 @@ def open_items(path: str, *, column: str | None = None, label: str | None = None
 
 def _picture_folder(path: str) -> Items:
     """Picture files below a folder in the order of their names; a folder in it is a class."""
-    there = os.listdir(path)
-    classes = sorted(one for one in there if os.path.isdir(os.path.join(path, one)) and not one.startswith("."))
-    files = [_file(path, file, number) for number, name in enumerate(classes) for file in _pictures(path, name)]
-    if files and any(map(_is_picture, there)):
+    there = sorted(name for name in os.listdir(path) if not name.startswith("."))
+    classes = [name for name in there if os.path.isdir(os.path.join(path, name))]
+    files = [
+        Item(file, file, number, os.path.relpath(file, path).replace(os.sep, "/"))
+        for number, name in enumerate(classes)
+        for file in _pictures(os.path.join(path, name))
+    ]
+    loose = [
+        Item(os.path.join(path, name), os.path.join(path, name), None, name) for name in filter(_is_picture, there)
+    ]
+    if files and loose:
         raise InvalidInput(f"{path} holds both pictures and folders of pictures; are the folders its classes?")
-    names = tuple(classes) if files else None
-    files = files or [_file(path, file, None) for file in _pictures(path, "")]
-    if not files:
+    if not files and not loose:
         raise InvalidInput(f"{path} holds no pictures ({', '.join(PICTURE_SUFFIXES)}) and no .parquet files.")
-    return _of_files(path, files, names)
+    return _of_files(path, files or loose, tuple(classes) if files else None)
 
 
 def _of_files(path: str, files: list[Item], names: tuple[str, ...] | None = None) -> Items:
@@ -114,17 +119,16 @@ def listed_files(folder: str, listing: str) -> tuple[list[Item], list[str]]:
     there: list[Item] = []
     missing: list[str] = []
     with open(listing, encoding="utf-8") as file:
-        for line in map(str.strip, file):
-            name, _, number = line.rpartition(" ")
-            if not number.removeprefix("-").isdigit():
-                name, number = line, "-1"
-            picture = os.path.join(folder, name or line)
-            if not line:
-                continue
-            if os.path.isfile(picture):
-                there.append(Item(picture, picture, int(number), name))
-            else:
-                missing.append(name)
+        lines = list(filter(None, map(str.strip, file)))
+    for line in lines:
+        name, _, number = line.rpartition(" ")
+        if not name or not number.removeprefix("-").isdigit():
+            name, number = line, "-1"
+        picture = os.path.join(folder, name)
+        if os.path.isfile(picture):
+            there.append(Item(picture, picture, int(number), name))
+        else:
+            missing.append(name)
     return there, missing
 
 
@@ -139,10 +143,6 @@ def _listed_pictures(folder: str, listing: str, on_invalid: str) -> Items:
     return _of_files(listing, files)
 
 
-def _file(folder: str, file: str, label: int | None) -> Item:
-    return Item(file, file, label, os.path.relpath(file, folder).replace(os.sep, "/"))
-
-
 def _parquet_column(path: str, files: list[str], column: str | None, label: str | None) -> Items:
     """A column of pictures (bytes, or Hugging Face's ``{bytes, path}``) or texts in one Parquet file or several."""
     parquet = need_arrow("pyarrow.parquet", path)
@@ -152,8 +152,8 @@ def _parquet_column(path: str, files: list[str], column: str | None, label: str 
     except (OSError, arrow.ArrowException) as error:
         raise FileFormatError(f"{path} is not a readable Parquet file ({error}).") from error
     schema = opened[0].schema_arrow
-    kinds = {name: _content_kind(schema.field(name).type, arrow.types) for name in schema.names}
-    chosen = _chosen_column(path, {name: kind for name, kind in kinds.items() if kind}, column)
+    kinds = _input_columns(schema, arrow.types)
+    chosen = _chosen_column(path, kinds, column)
     texts = kinds[chosen] == "texts"
     whole = [name for name in schema.names if arrow.types.is_integer(schema.field(name).type)]
     label = label or next((name for name in _LABELS if name in whole), None)
@@ -163,11 +163,10 @@ def _parquet_column(path: str, files: list[str], column: str | None, label: str 
     n = sum(file.metadata.num_rows for file in opened)
 
     def item(row: int, content: Any, number: int | None = None) -> Item:
-        name = f"row {row}"
-        if isinstance(content, dict):
-            name, content = content.get("path") or name, content.get("bytes")
+        name = content.get("path") if isinstance(content, dict) else None
+        content = content.get("bytes") if isinstance(content, dict) else content
         content = content if content is not None else "" if texts else b""
-        return Item(f"row {row} of {path}" + (f" ({name})" if name != f"row {row}" else ""), content, number, name)
+        return Item(f"row {row} of {path}" + (f" ({name})" if name else ""), content, number, name or f"row {row}")
 
     def between(start: int, stop: int) -> Iterator[Item]:
         at = 0
@@ -197,8 +196,8 @@ def _pixel_arrays(path: str) -> Items:
         raise FileFormatError(f"{path} is not a readable .npz or .npy file ({error}).") from error
     images = arrays.get("images", next(iter(arrays.values())) if len(arrays) == 1 else None)
     if images is None or images.ndim not in (3, 4) or images.dtype != np.uint8:
-        shown = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
-        raise InvalidInput(f"{path} must hold images, uint8 (n, height, width, channels); it holds {shown}.")
+        there = ", ".join(f"{name} {array.dtype} {array.shape}" for name, array in arrays.items())
+        raise InvalidInput(f"{path} must hold images, uint8 (n, height, width, channels); it holds {there}.")
     labels = arrays.get("labels")
 
     def between(start: int, stop: int) -> Iterator[Item]:
@@ -300,18 +299,23 @@ def _labels(items: Iterable[Item]) -> NDArray[np.int64] | None:
     return np.array([-1 if label is None else label for label in labels], dtype=np.int64)
 
 
-def _content_kind(kind: Any, types: Any) -> str | None:
-    is_struct = types.is_struct(kind) and any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
-    if is_struct or types.is_binary(kind) or types.is_large_binary(kind):
-        return "pictures"
-    return "texts" if types.is_string(kind) or types.is_large_string(kind) else None
+def _input_columns(schema: Any, types: Any) -> dict[str, str]:
+    """The columns that may hold inputs, and whether these are pictures or texts."""
+    kinds = {}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        is_struct = types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if is_struct or types.is_binary(kind) or types.is_large_binary(kind):
+            kinds[name] = "pictures"
+        elif types.is_string(kind) or types.is_large_string(kind):
+            kinds[name] = "texts"
+    return kinds
 
 
-def _chosen_column(path: str, kinds: dict[str, str], wanted: str | None) -> str:
-    if wanted is not None:
-        if wanted not in kinds:
-            raise InvalidInput(f"{path} has no column {wanted!r} of pictures or texts; such are {', '.join(kinds)}.")
-        return wanted
+def _chosen_column(path: str, kinds: dict[str, str], column: str | None) -> str:
+    if column is not None:
+        if column not in kinds:
+            raise InvalidInput(f"{path} has no column {column!r} of pictures or texts; such are {', '.join(kinds)}.")
+        return column
     pictures = [name for name, kind in kinds.items() if kind == "pictures"]
     likely = [name for name in pictures if name in _PICTURES] or pictures or list(kinds)
     if len(likely) != 1:
@@ -320,10 +324,10 @@ def _chosen_column(path: str, kinds: dict[str, str], wanted: str | None) -> str:
     return likely[0]
 
 
-def _pictures(root: str, below: str) -> list[str]:
+def _pictures(folder: str) -> list[str]:
     """Picture files anywhere below a folder, in a fixed order; links to folders are not followed."""
     found = []
-    for parent, folders, files in os.walk(os.path.join(root, below)):
+    for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [os.path.join(parent, name) for name in sorted(files) if _is_picture(name)]
     return found

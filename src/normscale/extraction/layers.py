@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normscale.errors import InvalidInput
-from normscale.extraction.evaluation import logits_of
-from normscale.outputs import Head, array_name
+from normscale.outputs import LOGITS, Head, array_name
 
 Layers: TypeAlias = "str | Sequence[str] | None"
 """Which layers to read besides logits and features: none, ``"all"`` (the network's ``stage_names``), or modules."""
@@ -30,17 +29,14 @@ def layer_modules(model: nn.Module, layers: Layers) -> dict[str, str]:
     """The modules that were asked for, by the names of their arrays."""
     if layers is None:
         return {}
-    if layers == "all":
-        stages = getattr(model, "stage_names", None)
-        if stages is None:
-            raise InvalidInput(
-                'layers="all" means the stages of the networks in normscale.bench.train; this model names none (it has '
-                "no stage_names). "
-                f"Pass their names, such as layers={[name for name, _ in model.named_children()][-3:]}."
-            )
-        layers = tuple(stages)
     if isinstance(layers, str):
-        raise InvalidInput(f'layers must be None, "all", or a sequence of names; got {layers!r}.')
+        names = getattr(model, "stage_names", None)
+        if layers != "all" or names is None:
+            raise InvalidInput(
+                f"layers must be None or a sequence of names, such as {list(dict(model.named_children()))[-3:]}; "
+                f'"all" is for models with stage_names; got {layers!r}.'
+            )
+        layers = tuple(names)
     modules: dict[str, str] = {}
     for module in layers:
         name = array_name(module_of(model, module))
@@ -113,6 +109,20 @@ def forward(
                 stack.callback(hook.remove)
         output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
     return ForwardPass(logits_of(output), outputs, calls)
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits (n, n_classes) among what a network gives: the tensor itself, or its ``logits``."""
+    logits = output.get(LOGITS, output) if isinstance(output, Mapping) else getattr(output, LOGITS, output)
+    if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 2:
+        return logits
+    what = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+    if isinstance(logits, (tuple, list)):
+        what += f" of {len(logits)}"
+    raise InvalidInput(
+        f"the model must return logits, a tensor (n, n_classes) with n_classes >= 2, or have them as .logits; it "
+        f"returned {what}. Wrap it in a module whose forward returns the logits alone."
+    )
 
 
 def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:

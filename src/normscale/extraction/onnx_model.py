@@ -58,9 +58,9 @@ class OnnxNetwork:
         for name in self._tensors.values():
             if name not in made:
                 raise InvalidInput(f"the model has no tensor {name!r}; the last are {', '.join(sorted(made)[-6:])}.")
-        given = "CUDAExecutionProvider" if str(device or "cpu").startswith("cuda") else "CPUExecutionProvider"
+        provider = "CUDAExecutionProvider" if str(device or "cpu").startswith("cuda") else "CPUExecutionProvider"
         opened = with_outputs(path, model, self._tensors.values())
-        self._session = onnxruntime.InferenceSession(opened, providers=[given])
+        self._session = onnxruntime.InferenceSession(opened, providers=[provider])
         self._inputs = {item.name: item.type for item in self._session.get_inputs()}
         self.class_names: dict[str, int] | None = None
 
@@ -82,7 +82,7 @@ class OnnxNetwork:
         except Exception as error:  # onnxruntime's errors have no common base but this
             shapes = {name: array.shape for name, array in fed.items()}
             raise InvalidInput(f"the model fails on inputs {shapes}: {str(error).splitlines()[0]}") from error
-        found = {}
+        arrays = {}
         for name, tensor in self._tensors.items():
             array = np.asarray(ran[tensor], dtype=np.float32)
             if array.ndim >= 4:
@@ -91,8 +91,8 @@ class OnnxNetwork:
                 raise InvalidInput(f"the tensor {tensor!r} must be (n, d) or maps (n, d, h, w); it is {array.shape}.")
             if not np.isfinite(array).all():
                 raise _validate.invalid_row_error(array, name, first_row=first_row)
-            found[name] = array
-        return found
+            arrays[name] = array
+        return arrays
 
 
 def _last_product(graph: GraphProto, logits: str, folder: str) -> tuple[str, Head | None]:
@@ -100,7 +100,7 @@ def _last_product(graph: GraphProto, logits: str, folder: str) -> tuple[str, Hea
 
     Weights in files of their own are in ``folder``.
     """
-    from onnx import numpy_helper
+    from onnx import helper, numpy_helper
 
     makers = Makers(graph)
     weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -109,22 +109,20 @@ def _last_product(graph: GraphProto, logits: str, folder: str) -> tuple[str, Hea
     def array(name: str) -> NDArray[np.float32]:
         return numpy_helper.to_array(weights[name], folder).astype(np.float32)
 
-    node = makers.maker(logits)
-    added: list[NDArray[np.float32]] = []
+    node, bias = makers.maker(logits), np.zeros(1, np.float32)
     if node is not None and node.op_type == "Add":
         own = [name for name in node.input if name in weights]
         other = [name for name in node.input if name not in weights]
-        if len(own) != 1 or len(other) != 1:
+        if len(own) != 1:
             return "", None
-        added, node = [array(own[0]).reshape(-1)], makers.maker(other[0])
+        node, bias = makers.maker(other[0]), array(own[0]).reshape(-1)
     if node is None or node.op_type not in ("Gemm", "MatMul") or not weights.keys() >= {*node.input[1:]} - {""}:
         return "", None
-    options = {one.name: one.f if one.type == 1 else one.i for one in node.attribute}
+    options = {one.name: helper.get_attribute_value(one) for one in node.attribute}
     weight = array(node.input[1]) if options.get("transB") else array(node.input[1]).T
-    weight = weight * np.float32(options.get("alpha", 1.0))
     if len(node.input) > 2 and node.input[2]:
-        added.append(array(node.input[2]).reshape(-1) * np.float32(options.get("beta", 1.0)))
-    if options.get("transA") or weight.ndim != 2 or any(bias.size not in (1, len(weight)) for bias in added):
+        bias = bias + array(node.input[2]).reshape(-1) * np.float32(options.get("beta", 1.0))
+    if options.get("transA") or weight.ndim != 2 or bias.size not in (1, len(weight)):
         return "", None
-    bias = np.zeros(len(weight), np.float32)
-    return str(node.input[0]), Head(np.ascontiguousarray(weight), sum(added, bias))
+    weight = np.ascontiguousarray(weight * np.float32(options.get("alpha", 1.0)))
+    return str(node.input[0]), Head(weight, np.broadcast_to(bias, len(weight)).copy())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +16,8 @@ from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
 from normscale.extraction.batch_reader import InputData, announced, read_batches
-from normscale.extraction.evaluation import logits_of, to_network
-from normscale.extraction.layers import Layers
-from normscale.extraction.torch_model import TorchNetwork
+from normscale.extraction.layers import Layers, logits_of
+from normscale.extraction.torch_model import TorchNetwork, to_network
 from normscale.outputs import ATTACKED, LOGITS, PERTURBED, PERTURBED_FEATURES, PERTURBED_LOGITS, ModelOutputs
 from normscale.scores import confidence, msp_score
 
@@ -29,14 +28,6 @@ CANDIDATES = (0.0, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 """No step at all, and the steps that Hsu et al. (2020) try."""
 
 Std = Sequence[float] | Tensor | None
-
-
-class EpsilonChoice(NamedTuple):
-    """The step chosen, and the mean score each candidate got."""
-
-    epsilon: float
-    candidates: tuple[float, ...]
-    mean_scores: tuple[float, ...]
 
 
 def perturbed_logits(
@@ -181,7 +172,7 @@ def choose_epsilon(
     std: Std = None,
     batch_size: int = 128,
     progress: bool = True,
-) -> EpsilonChoice:
+) -> float:
     """Choose ODIN's step on held-out in-distribution images alone: the one up to which their mean score grows.
 
         sum_x S(x'_epsilon),   S(x) = max_j softmax(f(x) / T)_j
@@ -198,7 +189,7 @@ def choose_epsilon(
     Examples
     --------
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 4))
-    >>> choose_epsilon(model, torch.randn(20, 3, 2, 2), candidates=(0.0, 0.01, 0.02)).epsilon
+    >>> choose_epsilon(model, torch.randn(20, 3, 2, 2), candidates=(0.0, 0.01, 0.02))
     0.02
     """
     network = TorchNetwork(model, features=False)
@@ -215,7 +206,7 @@ def choose_epsilon(
     parts = _of_batches(network, data, batch_size, "choosing epsilon", progress, confidences)
     scores = np.concatenate(parts, axis=1).mean(axis=1).tolist()
     best = next((i for i, (here, further) in enumerate(pairwise(scores)) if further <= here), len(steps) - 1)
-    return EpsilonChoice(steps[best], tuple(steps), tuple(scores))
+    return steps[best]
 
 
 def input_gradient(model: nn.Module, images: Tensor, objective: Callable[[Tensor], Tensor]) -> Tensor:

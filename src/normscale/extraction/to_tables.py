@@ -42,19 +42,14 @@ class _Job(NamedTuple):
 
     model: str
     model_files: str
-    """Names and contents, or sizes and times, so that another model of that name is another one."""
     data: str
-    folder: str
-    suffix: str
+    pattern: str
+    """Where a piece goes, by its number."""
     keep: str
     piece_rows: int
-    devices: tuple[str | None, ...]
+    devices: list[str] | list[None]
     given: dict[str, Any]
     """Options of :func:`normscale.extraction.extract`."""
-
-    def piece(self, number: int) -> str:
-        """Where a piece goes."""
-        return os.path.join(self.folder, f"part-{number:06d}{self.suffix}")
 
 
 def extract_to(
@@ -95,8 +90,7 @@ def extract_to(
     _validate.one_of(keep, "keep", ("float32", "float16"))
     _validate.at_least(piece_rows, "piece_rows", 1)
     suffix = os.path.splitext(output)[1].lower()
-    is_file = bool(suffix)
-    if is_file:
+    if suffix:
         format_of(output)
         check_folder(output)
     else:
@@ -106,27 +100,26 @@ def extract_to(
     parts = [data] if os.path.exists(data) else data.rsplit("@", 1)  # FOLDER@LIST.txt
     located = "@".join(map(os.path.abspath, parts))
     items = _items(located, options.column, options.label, options.on_invalid)
-    folder = JobFolder(f"{output}.pieces" if is_file else output)
+    folder = JobFolder(f"{output}.pieces" if suffix else output)
     name, files = _located(model, options.weights)
-    devices: tuple[str | None, ...] = tuple(device.split(",")) if device else (None,)
-    kind = ".parquet" if suffix in ("", ".parquet") else ".npz"
-    job = _Job(name, files, located, folder.path, kind, keep, piece_rows, devices, given)
+    pattern = os.path.join(folder.path, "part-{:06d}" + (".parquet" if suffix in ("", ".parquet") else ".npz"))
+    job = _Job(name, files, located, pattern, keep, piece_rows, device.split(",") if device else [None], given)
     chosen = {**vars(options), "preprocess": options.preprocess and str(options.preprocess)}
     unchanging = ("workers", "device", "progress", "say")
     changing = {key: one for key, one in chosen.items() if key not in unchanging and one is not None}
     plan = {"model": name, "model files": files, "data": items.stamp, "options": changing}
-    numbers = range(-(-items.n // piece_rows))
+    pieces = [pattern.format(number) for number in range(-(-items.n // piece_rows))]
     try:
         with folder.working({**plan, "keep": keep, "piece_rows": piece_rows}):
-            missing = [number for number in numbers if not os.path.exists(job.piece(number))]
-            if 0 < len(missing) < len(numbers):
-                say(f"going on: {len(numbers) - len(missing)} of {len(numbers)} pieces are there.")
-            said: set[str] = set()
+            missing = [number for number, piece in enumerate(pieces) if not os.path.exists(piece)]
+            if 0 < len(missing) < len(pieces):
+                say(f"going on: {len(pieces) - len(missing)} of {len(pieces)} pieces are there.")
             with (
                 open_engine(engine or "here", workers=processes, address=address) as workers,
-                bar("extracting pieces", len(numbers), wanted=len(numbers) > 1) as line,
+                bar("extracting pieces", len(pieces), wanted=len(pieces) > 1) as line,
             ):
-                line.at(len(numbers) - len(missing))
+                line.at(len(pieces) - len(missing))
+                said: set[str] = set()
                 for _, texts in workers.map(_make, job, missing):
                     for text in texts:
                         key = text.partition(": on the first")[0]  # a lower precision is compared in every piece
@@ -134,15 +127,15 @@ def extract_to(
                             say(text)
                         said.add(key)
                     line.advance(1)
-            paths = [job.piece(number) for number in numbers if os.path.exists(job.piece(number))]
-            if not paths:
+            made = list(filter(os.path.exists, pieces))
+            if not made:
                 raise InvalidInput(f"none of the {items.n} inputs of {data} could be read.")
-            n_rows = _joined(paths, output if is_file else None)
+            n_rows = _joined(made, output if suffix else None)
     except NormscaleError:
         if os.path.isdir(folder.path) and not folder.names():
             shutil.rmtree(folder.path, ignore_errors=True)  # nothing was made, so nothing is left
         raise
-    if is_file:
+    if suffix:
         shutil.rmtree(folder.path, ignore_errors=True)
     return ExtractedTable(output, n_rows, len(missing))
 
@@ -150,22 +143,22 @@ def extract_to(
 def _make(job: _Job, number: int) -> list[str]:
     """Make one piece, in this process or another; what there is to say about it."""
     said: list[str] = []
+    paths: list[str] = []
     options = extract_options(job.given)
     opened = _model(job.model, options.weights, job.model_files)
     items = _items(job.data, options.column, options.label, options.on_invalid)
-    start = number * job.piece_rows
-    stop = min(start + job.piece_rows, items.n)
-    paths: list[str] = []
+    rows = number * job.piece_rows, min((number + 1) * job.piece_rows, items.n)
     if is_scikit(opened.model):
-        contents = [item.content for item in items.between(start, stop)]
+        contents = [item.content for item in items.between(*rows)]
         parts = [from_scikit(opened.model, contents if items.texts else np.stack(contents), options.ood)]
     else:
-        given = {**job.given, "device": job.devices[number % len(job.devices)]}
-        parts = list(extract_batches(opened, items, say=said.append, rows=(start, stop), paths=paths, **given))
+        given = {**job.given, "device": job.devices[number % len(job.devices)], "say": said.append}
+        parts = list(extract_batches(opened, items, rows=rows, paths=paths, **given))
     if parts:
-        found = ModelOutputs.concatenate(parts)
-        columns = {"path": paths} if paths and job.suffix == ".parquet" else None
-        write_table(job.piece(number), _halved(found) if job.keep == "float16" else found, columns=columns)
+        outputs = ModelOutputs.concatenate(parts)
+        piece = job.pattern.format(number)
+        columns = {"path": paths} if paths and piece.endswith(".parquet") else None
+        write_table(piece, _in_half_precision(outputs) if job.keep == "float16" else outputs, columns=columns)
     return said
 
 
@@ -195,7 +188,7 @@ def _items(path: str, column: str | None, label: str | None, on_invalid: str) ->
     return open_items(path, column=column, label=label, on_invalid=on_invalid)
 
 
-def _halved(outputs: ModelOutputs) -> ModelOutputs:
+def _in_half_precision(outputs: ModelOutputs) -> ModelOutputs:
     """The arrays in float16, which ends at 65 504."""
     with np.errstate(over="ignore"):
         arrays = {name: outputs.array(name).astype(np.float16) for name in outputs.names}
@@ -206,15 +199,15 @@ def _halved(outputs: ModelOutputs) -> ModelOutputs:
 
 
 def _located(model: str, weights: str | None) -> tuple[str, str]:
-    """A model's name with its path as workers in other folders see it; and its files' stamps."""
+    """A model's name with its path as workers in other folders see it; and what tells it from another of that name."""
     file, colon, function = model.rpartition(":")
     if os.path.exists(model):
         model = os.path.abspath(model)
     elif file.endswith(".py"):
         model = f"{os.path.abspath(file)}{colon}{function}"
     inside = [os.path.join(model, name) for name in sorted(os.listdir(model))] if os.path.isdir(model) else []
-    found = [one for one in (model, file, weights or "", *inside) if os.path.isfile(one)]
-    return model, " ".join(f"{os.path.basename(one)}:{_stamp(one)}" for one in found)
+    files = [one for one in (model, file, weights or "", *inside) if os.path.isfile(one)]
+    return model, " ".join(f"{os.path.basename(one)}:{_stamp(one)}" for one in files)
 
 
 def _stamp(path: str) -> str:

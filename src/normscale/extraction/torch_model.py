@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from normscale import _validate
 from normscale.errors import InvalidInput
 from normscale.extraction.batch_reader import Inputs, n_inputs, some_inputs
-from normscale.extraction.evaluation import device_and_dtype, evaluating, to_network, unwrapped
 from normscale.extraction.layers import (
     LastLayer,
     Layers,
@@ -115,10 +115,10 @@ class TorchNetwork:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
             shapes = {n: tuple(v.shape) for n, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
-            message = str(error).strip().splitlines()
+            message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InvalidInput(
-                f"the model fails on inputs of shape {shapes}: {message[0] if message else type(error).__name__}. Have "
-                "they the size and the arguments that it was made for?"
+                f"the model fails on inputs of shape {shapes}: {message}. Check that they have the size and the names "
+                "that it was made for."
             ) from error
 
     def _forward(self, inputs: Any) -> dict[str, Tensor]:
@@ -155,3 +155,49 @@ class TorchNetwork:
             f"{str(lower).removeprefix('torch.')}: on the first {len(exact)} inputs the logits are at most {far:.3g} "
             f"off float32's, which span {width:.3g}; {same} of {len(exact)} predicted classes are the same."
         )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The network itself, out of what compiles it or spreads it over devices: only there do hooks work."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
+    inner: Any = model
+    while isinstance(inner, (DataParallel, DistributedDataParallel)) or hasattr(inner, "_orig_mod"):  # torch.compile
+        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
+    return inner  # type: ignore[no-any-return]
+
+
+def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:
+    """Where the network lives and in what precision; without parameters, torch's defaults."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            return tensor.device, tensor.dtype
+    return torch.device("cpu"), torch.get_default_dtype()
+
+
+def to_network(inputs: Any, model: nn.Module) -> Any:
+    """A copy of inputs where and as the network wants them; channels last, which convolutions on a CPU like best.
+
+    It is always a copy: a network may work in place, and the inputs are the caller's.
+    """
+    if isinstance(inputs, dict):
+        return {name: to_network(value, model) for name, value in inputs.items()}
+    device, dtype = device_and_dtype(model)
+    tensor = inputs if isinstance(inputs, Tensor) else torch.from_numpy(np.array(inputs))
+    layout = torch.channels_last if tensor.ndim == 4 and device.type in ("cpu", "cuda") else torch.preserve_format
+    kind = dtype if tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to(device, kind, non_blocking=True, copy=True, memory_format=layout)
+
+
+@contextmanager
+def evaluating(model: nn.Module, device: str | torch.device | None = None) -> Iterator[None]:
+    """Evaluation mode, on a device; afterwards modes and device are as they were, on an error too."""
+    modes = [(module, module.training) for module in model.modules()]
+    home, _ = device_and_dtype(model)
+    try:
+        model.eval().to(home if device is None else device)
+        yield
+    finally:
+        model.to(home)
+        for module, mode in modes:
+            module.training = mode

@@ -162,7 +162,7 @@ def _perturbation(job: Job, network: RunResult) -> float:
     path = job.run.network(job.seed).perturbation
     if not path.exists():
         batches = plain_batches(network.splits.validation, network.info)
-        write_document(path, choose_epsilon(network.network, batches, std=network.info.std)._asdict())
+        write_document(path, {"epsilon": choose_epsilon(network.network, batches, std=network.info.std)})
     return float(read_document(path)["epsilon"])
 
 

@@ -22,7 +22,7 @@ from normscale._progress import Bar, bar
 from normscale.bench.train.network_file import load_checkpoint, save_checkpoint
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, TrainingDiverged
-from normscale.extraction.evaluation import evaluating
+from normscale.extraction.torch_model import evaluating
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
 LOG_FILE = "log.jsonl"

@@ -66,7 +66,7 @@ def attach_detector(
     Parameters
     ----------
     model : onnx.ModelProto
-        It is copied. An opset below 11 is raised to 11.
+        It is copied. Its opset must be 11 or later.
     detector : Detector
         Any that offers a formula, as nearly all of normscale do.
     logits, features : str, optional
@@ -89,7 +89,7 @@ def attach_detector(
     require("onnx")
     formula, limits = formula_of(detector), limits_of(detector)
     moments = moment_formula_of(detector) if stateful else None
-    copy = _raised(model)
+    copy, opset = _copied(model)
     taken = sorted({SCORE, FLAG, *(STATE + NEXT if stateful else ())} & names_in(copy.graph))
     if taken:
         raise InvalidInput(
@@ -108,7 +108,7 @@ def attach_detector(
     if FEATURES in reads:
         found[FEATURES] = find(copy, FEATURES, widths.get(FEATURES) or only, features)
 
-    write = GraphWriter(copy.graph, _opset_of(copy))
+    write = GraphWriter(copy.graph, opset)
     rows = {name: write.tensor(tensor.name).double() for name, tensor in found.items()}
     batch = found.get(FEATURES, found.get(LOGITS))
     length = None if batch is None else batch.rows
@@ -179,28 +179,16 @@ def _declaration(name: str, dtype: type[np.generic], length: int | str | None) -
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), [length])
 
 
-def _opset_of(model: ModelProto) -> int:
-    """The version of the default domain; 0 when the model does not use it."""
-    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-
-
-def _raised(model: ModelProto) -> ModelProto:
-    """A copy of the model, of opset 11 at least."""
-    from onnx import version_converter
-
+def _copied(model: ModelProto) -> tuple[ModelProto, int]:
+    """A copy of the model, and its opset, which must be 11 at least."""
     copy = type(model)()
     copy.CopyFrom(model)
-    version = _opset_of(model)
-    if version == 0:  # nothing of the default domain in it, so nothing to convert
+    opset = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=0)
+    if opset == 0:  # it uses nothing of the default domain
         copy.opset_import.add(domain="", version=_LEAST_OPSET)
-    elif version < _LEAST_OPSET:
-        try:
-            copy = version_converter.convert_version(model, _LEAST_OPSET)
-        except Exception as error:  # RuntimeError and others, without a common base
-            raise InvalidInput(
-                f"the model has opset {version}; a detector needs {_LEAST_OPSET}, and onnx cannot raise it ({error}). "
-                f"Export the model again with opset {_LEAST_OPSET} or later."
-            ) from error
-        del copy.metadata_props[:]  # the converter may lose them
-        copy.metadata_props.extend(model.metadata_props)
-    return copy
+    elif opset < _LEAST_OPSET:
+        raise InvalidInput(
+            f"the model has opset {opset}; a detector needs {_LEAST_OPSET} or later. Export it again, or "
+            f"convert it: onnx.version_converter.convert_version(model, {_LEAST_OPSET})."
+        )
+    return copy, opset or _LEAST_OPSET
