@@ -63,8 +63,8 @@ for line in requests:
 
 @cache
 def _server() -> subprocess.Popen[bytes]:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    return subprocess.Popen([sys.executable, "-c", SERVER], **pipes, start_new_session=True)
+    command = [sys.executable, "-c", SERVER]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
 
 
 def normscale(

@@ -88,9 +88,9 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "scores",
     },
     "cli": {
-        "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments", "bench.network_folder",
-        "bench.paper", "bench.report", "bench.train", "detectors", "encoding", "errors", "export.onnx", "extraction", "guard",
-        "guard.server", "jobs", "metrics", "outputs", "rows", "sample",
+        "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments",
+        "bench.network_folder", "bench.paper", "bench.report", "bench.train", "detectors", "encoding", "errors",
+        "export.onnx", "extraction", "guard", "guard.server", "jobs", "metrics", "outputs", "rows", "sample",
     },
     "__main__": {"cli"},
 }  # fmt: skip
