@@ -206,3 +206,9 @@ def test_the_update_as_printed_to_the_letter(train: Any, test: Any) -> None:
     assert detector.n_streamed_ == 7
     last = ns.msp_score((rows[-1:] - detector.running_.mean) / detector.running_.std)
     assert scores[-1] == pytest.approx(float(last[0]), rel=1e-12)
+
+
+def test_the_update_as_printed_does_not_merge(train: Any) -> None:
+    detector = PrintedNormScaling().fit(train)
+    with pytest.raises(ns.InvalidInput, match="depends on the order of its rows"):
+        detector.merge(detector.start(), detector.start())

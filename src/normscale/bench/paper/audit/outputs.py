@@ -59,6 +59,10 @@ class PrintedNormScaling(NormScaling):
             moments=state.moments._replace(weight=weight, mean=mean, m2=weight * variance)
         )
 
+    def merge(self, first: Any, second: Any) -> Any:
+        """Raise: what it learns depends on the order of its rows."""
+        return Detector.merge(self, first, second)
+
 
 class Given(NamedTuple):
     """Outputs of one network, and which of the paper's sets it was trained on, if any."""
