@@ -42,10 +42,8 @@ class Hosts:
     def allow(self, host: bytes) -> bool:
         """Whether a request with this header Host is for this server."""
         match = _HOST.fullmatch(host.decode("latin-1").lower())
-        if match is None:
-            return False
-        name = match[1].rstrip(".")
-        return self._all or name in self._names or (self._any_address and _is_address(name))
+        name = match[1].rstrip(".") if match else ""
+        return match is not None and (self._all or name in self._names or (self._any_address and _is_address(name)))
 
 
 def _written(address: str) -> str:
