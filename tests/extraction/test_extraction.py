@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -196,10 +197,17 @@ def test_further_layers_go_by_their_modules_names() -> None:
             maps = getattr(model, name)(maps)
             np.testing.assert_allclose(outputs.array(name), maps.mean(dim=(2, 3)).numpy(), rtol=1e-3, atol=1e-5)
             assert outputs.array(name).dtype == np.float32
-    some = extract(model, IMAGES, layers=["stage2.1.bn2", "head", "classifier"], features=False)
-    assert some.names == ("logits", "stage2_1_bn2", "layer_head", "classifier")
+    some = extract(model, IMAGES, layers=["stage2.1.bn2", "classifier"], features=False)
+    assert some.names == ("logits", "stage2_1_bn2", "classifier")
     np.testing.assert_array_equal(some.array("classifier"), some.logits)
-    np.testing.assert_allclose(some.array("layer_head"), outputs.features, rtol=1e-4, atol=1e-6)
+
+
+def test_a_layer_called_like_an_argument_gets_another_name() -> None:
+    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = nn.Sequential(OrderedDict(stem=nn.Conv2d(3, 5, 3), head=pool, classifier=nn.Linear(5, 4)))
+    outputs = extract(model, IMAGES, layers=["head"])
+    assert outputs.names == ("logits", "features", "layer_head")
+    np.testing.assert_allclose(outputs.array("layer_head"), outputs.features, rtol=1e-4, atol=1e-6)
 
 
 def test_layers_that_cannot_be_read_are_explained() -> None:
