@@ -85,4 +85,4 @@ def test_in_a_comparison(tmp_path: Path) -> None:
     assert "stream_aware+ensemble" in found.output
     refused = CliRunner().invoke(app, both)
     assert refused.exit_code == 1
-    assert "give --train" in str(refused.output) + str(refused.exception)
+    assert "pass train=... (--train)" in str(refused.output) + str(refused.exception)
