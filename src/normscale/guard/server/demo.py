@@ -16,6 +16,7 @@ from normscale.guard.server.group_commit import GroupCommit
 from normscale.outputs import ModelOutputs
 from normscale.sample import load_sample
 
+_PAUSE = 0.05
 _SCENES = (("digits", 1200), ("digits and others", 600), ("digits", 900), ("one class", 1300), ("digits", 3500))
 
 
@@ -44,4 +45,4 @@ async def play(commit: GroupCommit, count: Callable[[Verdict, float], None]) -> 
         with suppress(StoreUnavailable):  # a disk that is full may have room again
             verdict = await commit.run(Request(ModelOutputs(rows), client="demo"))
             count(verdict, time.perf_counter() - began)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(_PAUSE)
