@@ -33,6 +33,7 @@ from normscale.metrics.ranking import roc_curve as roc_curve
 from normscale.metrics.temperature import ece_curve as ece_curve
 from normscale.metrics.temperature import fit_temperature as fit_temperature
 from normscale.metrics.temperature import nll as nll
+from normscale.metrics.thresholds import Threshold as Threshold
 from normscale.metrics.thresholds import threshold_at as threshold_at
 from normscale.metrics.thresholds import thresholds_per_class as thresholds_per_class
 from normscale.moments import RunningMoments as RunningMoments

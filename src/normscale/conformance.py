@@ -373,7 +373,7 @@ def is_not_damaged_by_bad_rows(case: Case) -> None:
 def stays_finite_at_the_edges(case: Case) -> None:
     """Equal rows, constant columns, huge and tiny numbers: finite scores, and equal rows score equally."""
     detector = case.fitted()
-    detector._warns_of_far_rows = False
+    detector._marks_far_rows = False
     edges: tuple[Callable[[Any], Any], ...] = (
         np.zeros_like,
         lambda rows: rows * 1e4,

@@ -164,3 +164,11 @@ class RunningMoments:
             raise InvalidInput(
                 f"moments of {self.mean.size} columns cannot be combined with moments of {other.mean.size}."
             )
+
+
+def scale_factor(moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
+    """1 / (tau * sigma_j) of each column, by which norm-scaling multiplies; 0 where sigma_j is 0; shape (C,)."""
+    std = moments.std
+    factor = np.zeros_like(std)
+    np.divide(1.0 / temperature, std, out=factor, where=std > 0.0)
+    return factor

@@ -40,6 +40,9 @@ LABEL_NAMES = ("label", "labels")
 """Columns of a table that hold the labels."""
 
 
+_SLICE_ROWS = 1 << 14
+
+
 class Head(NamedTuple):
     """The last layer of a network, which makes logits of features: ``features @ weight.T + bias``."""
 
@@ -343,6 +346,12 @@ class ModelOutputs:
             labels,
             heads[0] if heads else None,
         )
+
+
+def row_slices(outputs: ModelOutputs) -> Iterator[ModelOutputs]:
+    """Outputs in parts of some thousand rows, so that what is made of them takes little memory."""
+    for start in range(0, len(outputs), _SLICE_ROWS):
+        yield outputs[start : start + _SLICE_ROWS] if len(outputs) > _SLICE_ROWS else outputs
 
 
 _RESERVED = frozenset(name for name in dir(ModelOutputs) if name not in (LOGITS, FEATURES)) | {"labels", "head"}

@@ -14,19 +14,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from normscale import _validate
-from normscale._validate import FloatArray, Rows
-from normscale.moments import RunningMoments
-from normscale.scores import scaled_scores
+from normscale._validate import FloatArray
+from normscale.moments import RunningMoments, scale_factor
 
 _BLOCK_ELEMENTS = 1 << 16
-
-
-def scale_factor(moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
-    """1 / (tau * sigma_j) per class, and 0 where sigma_j is 0; shape (C,)."""
-    std = moments.std
-    factor = np.zeros_like(std)
-    np.divide(1.0 / temperature, std, out=factor, where=std > 0.0)
-    return factor
 
 
 def norm_scale(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:
@@ -45,14 +36,6 @@ def norm_scale(logits: ArrayLike, moments: RunningMoments, temperature: float = 
     moments = RunningMoments.wrap(moments.state)
     scaled: FloatArray = (rows.astype(np.float64) - moments.mean) * scale_factor(moments, temperature)
     return scaled
-
-
-def norm_scaled_scores(
-    rows: Rows, moments: RunningMoments, kind: str, temperature: float, threads: int = 1
-) -> FloatArray:
-    """Scores with the moments as they are; shape (n,)."""
-    moments = RunningMoments.wrap(moments.state)  # one moment in time, also while another thread streams
-    return scaled_scores(rows, moments.mean, scale_factor(moments, temperature), kind, threads)
 
 
 def norm_scale_stream(logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0) -> FloatArray:

@@ -7,6 +7,7 @@ of one.
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from normscale._atomic import atomic_path
 from normscale._version import __version__
 from normscale.encoding.json_text import read_json, write_json
-from normscale.encoding.safetensors_header import safetensors_header_of
+from normscale.encoding.safetensors_header import read_safetensors_header
 from normscale.errors import FileFormatError, InvalidInput
 
 FORMAT = 2
@@ -67,7 +68,7 @@ def pack_state(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]], k
 
 def packed_metadata(data: bytes) -> dict[str, str]:
     """The metadata of what :func:`pack_state` gave: the document, as it is written, by its kind's key."""
-    return safetensors_header_of(data).metadata
+    return read_safetensors_header(io.BytesIO(data))[1]
 
 
 def unpack_state(data: bytes, kind: Kind = DETECTOR) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

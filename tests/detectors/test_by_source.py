@@ -87,7 +87,7 @@ def test_a_bad_row_changes_no_state() -> None:
 @pytest.mark.parametrize("in_memory", [2, 100])
 def test_a_row_that_is_too_large_changes_no_state(in_memory: int) -> None:
     detector = copy.copy(FITTED["norm_scaling"])
-    detector._warns_of_far_rows = False
+    detector._marks_far_rows = False
     states, ids = SourceStates(detector, in_memory), np.arange(20) % 5
     states.stream(ROWS[:20], ids)
     before = {name: copy.deepcopy(state) for name, state in states.items()}
@@ -121,7 +121,7 @@ def test_a_state_can_be_taken_out_and_put_back() -> None:
     assert len(states) == 2
     states["1"] = kept
     np.testing.assert_array_equal(states.stream(ROWS[:9], [1] * 9), other.stream(ROWS[:9], ["1"] * 9))
-    with pytest.raises(ns.InvalidInput, match=r"state\.totals must have the shape \(7,\)"):
+    with pytest.raises(ns.InvalidInput, match=r"state\.totals must have the shape \(9,\)"):
         states["1"] = kept._replace(totals=np.zeros(3))
 
 

@@ -44,7 +44,7 @@ def test_cadref_is_its_formula() -> None:
 
 def test_cadref_without_energy_or_features() -> None:
     detector = ns.CADRef().fit(TRAIN)
-    detector._warns_of_far_rows = False
+    detector._marks_far_rows = False
     ordinary = detector.score(TEST).max()
     silent = ns.ModelOutputs(TEST.logits, features=np.zeros_like(TEST.features))
     low = ns.ModelOutputs(TEST.logits - 100.0, features=TEST.features)  # the energy is negative: no sign may flip

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors.baseline import TrainingBaseline
-from normscale.state import record_arrays, record_of
+from normscale.detectors.baseline import FAR_SCORE, TrainingBaseline
+from normscale.state import record_arrays, record_of, same_records
 
 SAMPLE = ns.load_sample()
 LOGITS = SAMPLE.test.logits.astype(np.float64)
@@ -47,8 +47,32 @@ def test_one_huge_logit_is_not_the_most_familiar_input(name: str) -> None:
         flags = detector.predict(outputs)
     assert flags[7]
     alone = SAMPLE.test[7:8].replace(logits=rows[7:8])
-    scores = np.array([-1e30])
-    assert detector.predict(alone, scores=scores).tolist() == [True], "a row alone is flagged, too"
+    assert detector.predict(alone).tolist() == [True], "a row alone is flagged, too"
+    assert detector.score(alone).tolist() == detector.stream(alone).tolist() == [FAR_SCORE]
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_stream_is_not_moved_by_rows_far_outside(name: str) -> None:
+    one, other = fitted(name), fitted(name)
+    rows = LOGITS[:20].copy()
+    rows[[3, 7], 2] = 1e30, -1e30
+    with pytest.warns(ns.NumericalWarning, match="2 of 20 rows"):
+        scores = one.stream(SAMPLE.test[:20].replace(logits=rows))
+    near = np.delete(np.arange(20), [3, 7])
+    assert np.array_equal(scores[near], other.stream(SAMPLE.test[near]))
+    assert (scores[[3, 7]] == FAR_SCORE).all()
+    assert same_records(one.state_, other.state_)
+
+
+def test_a_bad_row_beside_one_far_outside_is_named_by_its_place() -> None:
+    detector, rows = fitted("norm_scaling"), LOGITS[:6].copy()
+    rows[1, 0], rows[4, 2] = 1e30, np.nan
+    with pytest.raises(ns.InvalidInput, match="row 4 holds NaN"), pytest.warns(ns.NumericalWarning):
+        detector.score(rows)
+    with pytest.warns(ns.NumericalWarning):
+        scores = detector.score(rows, on_invalid="skip")
+    assert scores[1] == FAR_SCORE
+    assert np.isnan(scores).tolist() == [False, False, False, False, True, False]
 
 
 def test_noise_of_another_scale_is_noticed() -> None:

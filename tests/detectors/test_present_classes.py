@@ -102,7 +102,7 @@ def test_present_classes_are_saved_streamed_and_offers_its_formula(tmp_path: Pat
 def test_centred_scores_are_those_of_rows_less_their_mean(score: str) -> None:
     train, test = rows(300, 0), rows(40, 1) + np.linspace(-50.0, 50.0, 40)[:, None]
     detector = ns.make_detector(f"centred+{score}")
-    detector._warns_of_far_rows = False
+    detector._marks_far_rows = False
     by_hand = ns.make_detector(score)
     if detector._needs_fit:
         detector.fit(train)

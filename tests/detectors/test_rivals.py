@@ -190,3 +190,20 @@ def test_detectors_say_what_is_missing() -> None:
         fitted.score(ns.ModelOutputs(logits))
     with pytest.raises(ns.NotFitted, match=r"Mahalanobis is not fitted; call fit\(outputs\) or load_detector\(path\)"):
         ns.Mahalanobis(shrinkage=0.0).score(outputs())
+
+
+def test_rtl_says_of_every_row_what_least_squares_on_the_rows_so_far_says() -> None:
+    sample = ns.load_sample()
+    detector = ns.RTL(ridge=2.0).fit(sample.train)
+    rows = ns.ModelOutputs.concatenate([sample.test, sample.ood["unseen_digits"]])[::5]
+    targets = detector.scorer.score(rows)
+    design = np.c_[rows.features.astype(np.float64), np.ones(len(rows))]
+    start, ridge = detector.fitted_.start, 2.0 * np.eye(design.shape[1])
+    expected = [
+        row @ np.linalg.solve(ridge + seen.T @ seen, ridge @ start + seen.T @ targets[: i + 1])
+        for i, row in enumerate(design)
+        for seen in [design[: i + 1]]
+    ]
+    found = np.concatenate([detector.stream(rows[a:b]) for a, b in ((0, 1), (1, 40), (40, 143), (143, len(rows)))])
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(detector.state_.covariance, np.linalg.inv(ridge + design.T @ design), atol=1e-10)

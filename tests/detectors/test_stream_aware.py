@@ -74,17 +74,76 @@ def test_any_split_saving_and_loading_give_the_same_stream(name: str, train: Any
     assert not np.allclose(detector.reset().score(rows), parts.score(rows)), "the stream has taught nothing"
 
 
-def test_both_kernels_agree(train: Any, mixed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("base", "balanced"), [("energy", False), ("ensemble", False), ("mahalanobis", True)])
+def test_both_kernels_agree(base: str, balanced: bool, train: Any, mixed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from needed_extras import compiled_kernels
     from normscale._kernels import reference
 
     results = []
     for backend in (compiled_kernels(), reference):
         monkeypatch.setattr(_kernels, "_kernels", backend)
-        detector = ns.StreamAware("energy").fit(train)
+        detector = ns.StreamAware(base, balanced=balanced).fit(train)
         results.append((detector.stream(mixed[0]), detector.score(mixed[0]), *detector.state_))
     for a, b in zip(*results, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11)
+
+
+def fading(n: int, memory: float) -> Any:
+    """Weights of n rows, the last of which counts 1."""
+    return (1.0 - 1.0 / memory) ** np.arange(n)[::-1]
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_the_shared_group_again_from_its_whole_history(balanced: bool, train: Any, mixed: Any) -> None:
+    rows = mixed[0][:400]
+    detector = ns.StreamAware("mahalanobis", balanced=balanced).fit(train)
+    without = copy.copy(detector)
+    without.fitted_ = detector.fitted_._replace(space=None)
+    without.reset()
+    others = without.stream(rows)
+    got = detector.stream(rows)
+    assert detector.state.trust == 1.0
+
+    unit = train.features / np.linalg.norm(train.features, axis=1, keepdims=True)
+    moments, basis = np.linalg.eigh(np.cov(unit.T, bias=True))
+    places = (rows.features / np.linalg.norm(rows.features, axis=1, keepdims=True) - unit.mean(axis=0)) @ basis
+    places = np.clip(places / np.sqrt(moments), -4.0, 4.0)
+    shares = np.bincount(train.predicted, minlength=N_CLASSES) / len(train)
+    r0 = float(detector.fitted_.profiles.shared_share[0])
+    rates: list[float] = []
+    taught: list[float] = []
+    expected: list[float] = []
+    for i, c in enumerate(rows.predicted):
+        weights = fading(i, 250.0)
+        mass = float(weights @ np.array(taught)) if i else 0.0
+        held = max(0.0, mass - r0 * float(weights @ np.array(rates))) if i else 0.0
+        position = 0.0
+        if held > 0.0:
+            mean = weights * taught @ places[:i] / mass
+            variance = weights * taught @ (places[:i] - mean) ** 2 / mass
+            trust = held / (held + 20.0)
+            blended = 1.0 - trust + trust * variance
+            gaussians = 0.5 * (places[i] ** 2 - (places[i] - trust * mean) ** 2 / blended - np.log(blended))
+            position = min(8.0, max(0.0, 8.0 * trust * float(gaussians.mean())))
+        expected.append(others[i] + position)
+        recent = fading(i + 1, 250.0)
+        frequency = float(recent @ (rows.predicted[: i + 1] == c)) / float(recent.sum())
+        rates.append(1.0 if balanced else min(1.0, shares[c] / frequency))
+        taught.append(rates[-1] / (1.0 + np.exp((2.0 - expected[-1]) / 0.5)))
+    np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-7)
+    assert (got - others).max() > 1.0, "the shared group has said nothing"
+
+
+def test_a_frequent_class_is_suspected_where_the_stream_is_said_to_be_balanced(train: Any) -> None:
+    rows = network(600, 7)
+    often = rows[np.flatnonzero(rows.predicted == 2)][:80]
+    free, balanced = (ns.StreamAware("mahalanobis", balanced=one).fit(train) for one in (False, True))
+    for detector in (free, balanced):
+        detector.stream(often)
+    recent = fading(80, 250.0).sum()
+    shares = np.bincount(train.predicted, minlength=N_CLASSES) / len(train)
+    assert balanced.state.id_share[2] == pytest.approx((shares[2] * recent + 5.0) / (recent + 5.0), rel=1e-9)
+    assert free.state.id_share[2] > 0.9
 
 
 def test_a_long_stream_does_not_overflow(train: Any) -> None:
@@ -153,6 +212,11 @@ def test_the_formula_is_the_score(train: Any, mixed: Any) -> None:
         x = np.clip((centred - place.mean[own]) * place.inverse_deviation[own], -2.5, 2.5)
         ratio = (x**2 - (x - place.ood_mean[own]) ** 2 * place.inverse_variance[own]).mean(axis=1)
         scores += np.maximum(0.0, place.trust[own] * (ratio - place.log_variance[own]))
+        if (shared := formula.shared_position) is not None:
+            unit = rows.features / np.linalg.norm(rows.features, axis=1, keepdims=True)
+            y = np.clip(unit @ shared.directions - shared.centre, -4.0, 4.0)
+            ratio = (y**2 - (y - shared.mean) ** 2 * shared.inverse_variance).mean(axis=1) - shared.log_variance
+            scores += shared.trusted * np.clip(4.0 * shared.trust * ratio, 0.0, 8.0)
         np.testing.assert_allclose(scores, detector.score(rows), rtol=1e-9, atol=1e-9)
     assert ns.StreamAware("knn").fit(train)._formula() is None
 

@@ -89,7 +89,8 @@ def test_by_default_confidence_varies_as_much_as_the_divergences() -> None:
 
 
 def test_more_rows_than_are_looked_at_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normscale.detectors.layer_statistics._MOST_SAMPLED", 50)
+    monkeypatch.setattr("normscale.detectors.layer_statistics._MOST_COUNTED", 70)
+    monkeypatch.setattr("normscale.detectors.layer_statistics._MOST_WEIGHED", 50)
     train = outputs(300)
     order = np.random.default_rng(0).permutation(300)
     first, second = (WeiPer(**FEW).fit(rows).fitted_.msp_weight for rows in (train, train[order]))

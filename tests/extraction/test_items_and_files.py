@@ -170,7 +170,7 @@ def test_an_onnx_file_gives_what_torch_gives(tmp_path: Path) -> None:
         extract(str(path), images.numpy(), layers=["nothing"])
 
 
-def test_a_product_and_a_sum_are_a_head_too(tmp_path: Path) -> None:
+def test_a_product_and_a_sum_are_a_head_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need("onnx", "onnxruntime")
     import onnx
 
@@ -179,6 +179,9 @@ def test_a_product_and_a_sum_are_a_head_too(tmp_path: Path) -> None:
     weights = {"w": np.array([[1, 2], [3, 4], [5, 6]], np.float32), "b": np.array([0.5, -0.5], np.float32)}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(value, name) for name, value in weights.items())
     onnx.save(model, tmp_path / "net.onnx")
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(InvalidInput, match="this onnxruntime cannot run on the device 'cuda'"):
+        extract(str(tmp_path / "net.onnx"), np.array([[1, -1, 2]], np.float32), device="cuda")
     found = extract(str(tmp_path / "net.onnx"), np.array([[1, -1, 2]], np.float32), layers=["p"])
     assert found.features.tolist() == [[1, 0, 2]]
     assert found.p.tolist() == [[11, 14]]

@@ -110,6 +110,7 @@ def test_half_precision_tables_and_what_is_wrong_leave_nothing_behind(place: Pat
         ({"layers": ["nowhere"]}, "c.parquet", "no layer 'nowhere'"),
         ({"data": f"{tmp_path}/none"}, "d", "no file or folder"),
         ({"feature_layer": "0", "keep": "int8"}, "e.npz", "keep must be"),
+        ({"device": "gpu"}, "g.npz", "nothing runs on the device 'gpu' here .*Leave device out"),
     ):
         with pytest.raises(ns.InvalidInput, match=message):
             extract_to(**{"model": model, "data": data, "output": str(tmp_path / output), **given})  # type: ignore[arg-type]

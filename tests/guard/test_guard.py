@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 import normscale as ns
 from guard.guards import IGNORE, detector, digits, guard, moments_of, one_class, request, sample, send
-from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted, NumericalWarning, StoreUnavailable
 from normscale.guard import Guard, Policy, Verdict, open_store
 from normscale.guard import guard as guard_module
@@ -26,6 +25,7 @@ from normscale.guard.guard_state import GuardState
 from normscale.guard.judge import Judge, Ruling
 from normscale.guard.server.view import View
 from normscale.guard.stores.sqlite import SqliteStore
+from normscale.metrics.thresholds import Threshold
 from normscale.state import record_arrays
 
 

@@ -44,6 +44,20 @@ def test_stream_equals_the_oracle(kernels: _kernels.Backend, width: int, kind: s
     np.testing.assert_allclose(m2, expected_m2, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_row_goes_to_a_new_state_or_is_refused(kernels: _kernels.Backend, kind: str) -> None:
+    row, (mean, m2) = make_rows(1, 10, dtype=np.float64), start(10)
+    expected = oracles.streamed(row, 1.0, mean, m2, kind, temperature=0.7)
+    new_mean, new_m2, score = np.empty(10), np.empty(10), np.empty(1)
+    low, high, given = float(row.min()), float(row.max()), start(10)
+    for limits, taken in (((low, high), True), ((low + 1e-9, high), False), ((low, high - 1e-9), False)):
+        arguments = 1.0, mean, m2, KINDS[kind], 1.0 / 0.7, *limits, new_mean, new_m2, score
+        assert kernels.stream_row(row, *arguments) == taken
+    for found, wanted in zip((score, new_mean, new_m2), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+    np.testing.assert_array_equal((mean, m2), given)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_frozen_equals_the_oracle(kernels: _kernels.Backend, width: int, kind: str) -> None:

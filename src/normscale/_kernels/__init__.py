@@ -123,8 +123,7 @@ def load_in_background(after: float = 0.0) -> threading.Thread | None:
             better.absorb(rows, 0.0, mean, m2)
             better.stream_scores(rows, 1.0, mean, m2, 0, 1.0, out)
             better.frozen_scores(rows, mean, m2, 0, out)
-            if hasattr(better, "stream_row"):
-                better.stream_row(rows, 1.0, mean, m2, 0, 1.0, 0.0, 2.0, np.empty(2), np.empty(2), out)
+            better.stream_row(rows, 1.0, mean, m2, 0, 1.0, 0.0, 2.0, np.empty(2), np.empty(2), out)
         _kernels = better
 
     thread = threading.Thread(target=change, name="kernels", daemon=True)
@@ -239,24 +238,6 @@ def stream_scores(
     if not all(in_blocks(score, rows, threads)) or not np.isfinite(total.m2).all():
         return None
     return BlockState(weight + rows.shape[0], total.mean, total.m2)
-
-
-def stream_row(
-    row: NDArray[Any], state: BlockState, kind: int, inverse_tau: float, limits: tuple[float, float]
-) -> tuple[BlockState | None, FloatArray]:
-    """The same for one row (1, C) as the kernels read it, in little time.
-
-    None also where it lies beyond the limits, and where numpy's kernels run, which have no faster way.
-    """
-    weight, mean, m2 = state
-    size = mean.size
-    new_mean, new_m2, score = np.empty(size), np.empty(size), np.empty(1)
-    step = getattr(_kernels or active(), "stream_row", None)
-    if step is None or not step(
-        row, weight, mean, m2, kind, inverse_tau, limits[0], limits[1], new_mean, new_m2, score
-    ):
-        return None, score
-    return tuple.__new__(BlockState, (weight + 1.0, new_mean, new_m2)), score  # half the time of BlockState(...)
 
 
 def outside(rows: NDArray[Any], low: float, high: float) -> bool:

@@ -17,8 +17,9 @@ from normscale._kernels import backend, in_blocks, native, outside
 
 FloatArray = NDArray[np.float64]
 
-ROWS, RECENT, RECENT_ID, LONG, LONG_ID, LONG_TOP, GROWN = range(7)
+ROWS, RECENT, RECENT_ID, LONG, LONG_ID, LONG_TOP, GROWN, SHARED, SHARED_OOD = range(9)
 """Places in :attr:`Mixture.totals`."""
+_TOTALS = 9
 
 SOFTNESS = 0.3
 """Width of the steps at which rows begin to count, in deviations."""
@@ -31,6 +32,17 @@ HARDLY_ANY = 0.1
 REACH = 2.5
 """Coordinates beyond this many training deviations count as this many: an input between two classes is no OoD yet, and
 no row can drag the OoD group where it likes."""
+SHARED_REACH = 4.0
+"""The same for coordinates of the features."""
+SHARED_COUNT = 8.0
+"""How many independent coordinates those of the features count as."""
+SHARED_MOST = 8.0
+"""The shared position never says more."""
+SHARED_PRIOR = 4.0
+"""Rows of evidence that the shared group needs, in those that the group of a class needs."""
+SUSPECT, SUSPECT_WIDTH, UNSUSPECTED = 2.0, 0.5, 100.0
+"""Scores around the first, within some times the second, begin to teach the shared group; those below it by the third,
+in the second, count as this far below."""
 TRUSTED, DISTRUSTED = 0.35, 0.5
 """Covariate shifts below the first leave what the stream taught alone; beyond the second it says nothing any more."""
 _LARGEST = 1e300
@@ -64,6 +76,8 @@ class ClassProfiles(NamedTuple):
     """(C, C) row c: mean of the coordinates of rows predicted c."""
     inverse_deviation: FloatArray
     """(C, C) row c: 1 / their deviations."""
+    shared_share: FloatArray
+    """(1,) the mean responsibility that the shared group has for rows of training."""
 
 
 class MixtureSettings(NamedTuple):
@@ -74,14 +88,16 @@ class MixtureSettings(NamedTuple):
     long_decay: float
     prior: float
     tolerance: float
+    balanced: bool
 
 
 class Mixture(NamedTuple):
     """What the stream has taught; sums of the past count less with every row."""
 
     totals: FloatArray
-    """(7,) rows ever; recent rows and their ID counts; rows remembered long, their counts above the median and above
-    the quartile of the confidence; the unit of ``recent``, which grows."""
+    """(9,) rows ever; recent rows and their ID counts; rows remembered long, their counts above the median and above
+    the quartile of the confidence; the unit of ``recent``, which grows; rows that taught the shared group, and its
+    responsibilities."""
     recent: FloatArray
     """(C,) recent rows predicted c, forgotten with every row of the stream, in a unit that grows instead."""
     seen: FloatArray
@@ -94,20 +110,42 @@ class Mixture(NamedTuple):
     """(C, C) mean of the OoD rows predicted c, in training deviations from the training mean of class c."""
     ood_variance: FloatArray
     """(C, C) their variance, in the same unit squared."""
+    shared_mean: FloatArray
+    """(1, k) mean of the OoD rows of all classes, in coordinates of their features."""
+    shared_variance: FloatArray
+    """(1, k) their variance."""
 
     @classmethod
-    def empty(cls, n_classes: int) -> Mixture:
+    def empty(cls, n_classes: int, n_coordinates: int = 0) -> Mixture:
         """Before any row."""
-        totals = np.zeros(7)
-        totals[GROWN] = 1.0
-        vectors = (np.zeros(n_classes) for _ in range(4))
-        return cls(totals, *vectors, *(np.zeros((n_classes, n_classes)) for _ in range(2)))
+        numbers = np.zeros(_TOTALS + 4 * n_classes + 2 * n_classes * n_classes + 2 * n_coordinates)
+        numbers[GROWN] = 1.0
+        return cls.of(numbers, n_classes)
 
     @classmethod
     def of(cls, numbers: FloatArray, n_classes: int) -> Mixture:
         """The state whose numbers lie behind each other in an array; a view."""
-        vectors = numbers[7 : 7 + 4 * n_classes].reshape(4, n_classes)
-        return cls(numbers[:7], *vectors, *numbers[7 + 4 * n_classes :].reshape(2, n_classes, n_classes))
+        return mixture_of(numbers, n_classes)
+
+
+def mixture_of(numbers: FloatArray, n_classes: int) -> Mixture:
+    """The same as a function, which numba compiles too."""
+    a = _TOTALS + 4 * n_classes
+    b = a + 2 * n_classes * n_classes
+    vectors = numbers[_TOTALS:a].reshape(4, n_classes)
+    moments = numbers[a:b].reshape(2, n_classes, n_classes)
+    shared = numbers[b:].reshape(2, 1, (numbers.size - b) // 2)
+    return Mixture(
+        numbers[:_TOTALS],
+        vectors[0],
+        vectors[1],
+        vectors[2],
+        vectors[3],
+        moments[0],
+        moments[1],
+        shared[0],
+        shared[1],
+    )
 
 
 class MixtureRows(NamedTuple):
@@ -117,10 +155,12 @@ class MixtureRows(NamedTuple):
     """(b, C)"""
     confidence: FloatArray
     """(b,) in deviations, higher = more like training."""
+    places: FloatArray
+    """(b, k) coordinates of the features, each of mean 0 and deviation 1 in training; k = 0 where none are read."""
 
     def block(self, block: slice) -> MixtureRows:
         """Some of the rows, as the loops can read them."""
-        return MixtureRows(native(self.logits[block]), self.confidence[block])
+        return MixtureRows(native(self.logits[block]), self.confidence[block], self.places[block])
 
 
 class RowGroups(NamedTuple):

@@ -14,7 +14,13 @@ import numpy as np
 from normscale._kernels import mixture as mix
 from normscale._kernels.compiled import first_largest, row_mean
 from normscale._kernels.mixture import ClassProfiles, Mixture, MixtureRows, MixtureSettings, RowGroups
-from normscale._kernels.mixture_reference import covariate_shift, id_share, trust_in_stream
+from normscale._kernels.mixture_reference import (
+    covariate_shift,
+    id_share,
+    shared_weight,
+    teaching_rate,
+    trust_in_stream,
+)
 from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive
 
 Array = Any
@@ -38,6 +44,9 @@ def _counts(rows: MixtureRows, profiles: ClassProfiles, predicted: Array, count:
 
 
 _id_share = compiled({**EXACT, **INLINE})(id_share)
+_teaching_rate = compiled({**EXACT, **INLINE})(teaching_rate)
+_shared_weight = compiled({**EXACT, **INLINE})(shared_weight)
+_mixture_of = compiled(EXACT)(mix.mixture_of)
 _covariate_shift = compiled({**EXACT, **INLINE})(covariate_shift)
 _trust_in_stream = compiled({**EXACT, **INLINE})(trust_in_stream)
 
@@ -76,7 +85,7 @@ def _fit_of(x: Array, trust: float, c: int, mean: Array, variance: Array) -> tup
 @compiled({**EXACT, **INLINE})
 def _position(x: Array, weight: float, prior: float, c: int, mean: Array, variance: Array) -> float:
     """L: how much better the OoD group explains x than the ID group."""
-    if weight == 0.0:
+    if weight == 0.0 or x.shape[0] == 0:
         return 0.0
     trust = weight / (weight + prior)
     ratio, product = _fit_of(x, trust, c, mean, variance)
@@ -87,6 +96,19 @@ def _position(x: Array, weight: float, prior: float, c: int, mean: Array, varian
             ratio -= np.log(1.0 - trust + trust * variance[c, j])
     ratio *= trust / x.shape[0]
     return ratio if ratio > 0.0 else 0.0
+
+
+@compiled({**EXACT, **INLINE})
+def _shared_position(
+    places: Array, i: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, y: Array
+) -> float:
+    """S of row i, whose coordinates, cut off, go into y."""
+    for j in range(y.shape[0]):
+        y[j] = min(mix.SHARED_REACH, max(-mix.SHARED_REACH, places[i, j]))
+    weight = _shared_weight(profiles, state.totals)
+    prior = mix.SHARED_PRIOR * settings.prior
+    evidence = _position(y, weight, prior, 0, state.shared_mean, state.shared_variance)
+    return min(mix.SHARED_MOST, 0.5 * mix.SHARED_COUNT * evidence)
 
 
 @compiled({**REDUCE, **INLINE})
@@ -111,7 +133,7 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
     own_mean, inverse_deviation = profiles.mean, profiles.inverse_deviation
     sure, far = profiles.similarity_weights[0], profiles.similarity_weights[1]
     mean, variance = state.ood_mean, state.ood_variance
-    x = np.empty(own_mean.shape[1])
+    x, y = np.empty(own_mean.shape[1]), np.empty(rows.places.shape[1])
     for i in range(n):
         c = predicted[i]
         shift = row_mean(logits, i)
@@ -137,7 +159,7 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
 
         share = _id_share(c, profiles, settings, state)
         evidence = _position(x, weight, settings.prior, c, mean, variance)
-        learned = evidence
+        learned = evidence + _shared_position(rows.places, i, profiles, settings, state, y)
         if share < 1.0:
             learned -= np.log(share)
         out[i] = (
@@ -153,6 +175,15 @@ def stream(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings
         state.ood_weight[c] = weight
         _join(x, responsibility / weight, c, mean, variance)
 
+        if y.shape[0]:
+            rate = _teaching_rate(c, profiles, settings, state)
+            lead = min((mix.SUSPECT - out[i]) / mix.SUSPECT_WIDTH, mix.UNSUSPECTED)
+            grown = exp_nonpositive(-abs(lead))
+            taught = rate * (grown if lead > 0.0 else 1.0) / (1.0 + grown)
+            totals[mix.SHARED] = totals[mix.SHARED] * settings.recent_decay + rate
+            totals[mix.SHARED_OOD] = totals[mix.SHARED_OOD] * settings.recent_decay + taught
+            _join(y, taught / totals[mix.SHARED_OOD], 0, state.shared_mean, state.shared_variance)
+
 
 @compiled(EXACT)
 def stream_groups(
@@ -162,12 +193,8 @@ def stream_groups(
     n_classes = profiles.share.size
     for i in range(groups.places.size):
         a, b = groups.edges[i], groups.edges[i + 1]
-        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b])
-        own = groups.table[groups.places[i]]
-        vectors = own[7 : 7 + 4 * n_classes].reshape(4, n_classes)
-        moments = own[7 + 4 * n_classes :].reshape(2, n_classes, n_classes)
-        state = Mixture(own[:7], vectors[0], vectors[1], vectors[2], vectors[3], moments[0], moments[1])
-        stream(some, profiles, settings, state, out[a:b])
+        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b], rows.places[a:b])
+        stream(some, profiles, settings, _mixture_of(groups.table[groups.places[i]], n_classes), out[a:b])
 
 
 @compiled(EXACT)
@@ -175,7 +202,7 @@ def score(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings,
     """Score rows with the state as it is into ``out`` (b,)."""
     n, n_logits = rows.logits.shape
     trust = _trust_in_stream(_covariate_shift(state.totals))
-    x = np.empty(profiles.mean.shape[1])
+    x, y = np.empty(profiles.mean.shape[1]), np.empty(rows.places.shape[1])
     log_shares = np.empty(n_logits)
     for c in range(n_logits):
         log_shares[c] = np.log(_id_share(c, profiles, settings, state))
@@ -185,4 +212,5 @@ def score(rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings,
         _standardise(rows.logits, i, shift, c, profiles.mean, profiles.inverse_deviation, x)
         weight = state.ood_weight[c]
         evidence = _position(x, weight, settings.prior, c, state.ood_mean, state.ood_variance)
-        out[i] = trust * (evidence - log_shares[c]) - rows.confidence[i] + 0.0 * shift
+        shared = _shared_position(rows.places, i, profiles, settings, state, y)
+        out[i] = trust * (evidence + shared - log_shares[c]) - rows.confidence[i] + 0.0 * shift

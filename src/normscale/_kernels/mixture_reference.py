@@ -12,10 +12,17 @@ training deviations from the mean of class c (a coordinate more than 2.5 deviati
    Divided by the tolerance and cut at 1.
 3. The position L: how much better the OoD group of c explains the row's coordinates than the ID group does, both as
    Gaussians with independent coordinates; averaged over them, because they are far from independent; never below 0.
-4. The trust w: 1, unless the most confident rows are less confident than in training; then the in-distribution inputs
+4. The shared position S: the same for one OoD group of all classes, in coordinates of the features, against all rows of
+   training together.
+5. The trust w: 1, unless the most confident rows are less confident than in training; then the in-distribution inputs
    themselves have changed, the stream cannot teach what OoD is, and w falls to 0.
-5. Score: w (L - log pi_c) - B. The responsibility of the OoD group is
-   r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(t - L)); with weight r the row joins that group's moments.
+6. Score: w (S + L - log pi_c) - B. The responsibility of the OoD group of c is
+   r = 1 / (1 + pi_c / (1 - pi_c + 0.001) exp(t - L)); with weight r the row joins that group's moments. That of the
+   shared group is a soft step of the score at 2; rows of a class that is more frequent than in training count less, or
+   one dominating class would become the group.
+
+Where the stream is said to be balanced, a class that is more frequent than in training has that as evidence, too: pi_c
+is at most the share that explains the frequency.
 """
 
 from __future__ import annotations
@@ -71,9 +78,25 @@ def id_share(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: 
     """pi_c as the stream has it now."""
     totals, prior = state.totals, settings.prior
     recent = totals[mix.RECENT] + prior  # of which the rows that look in-distribution are the overall share
-    weight = prior + max(0.0, profiles.share[c] * totals[mix.RECENT] - state.recent[c] / totals[mix.GROWN])
+    expected, present = profiles.share[c] * totals[mix.RECENT], state.recent[c] / totals[mix.GROWN]
+    weight = prior + max(0.0, expected - present)
     id_count = state.id_count[c] * recent + weight * (totals[mix.RECENT_ID] + prior)
-    return min(1.0, float(id_count / ((state.seen[c] + weight) * settings.tolerance * recent)))
+    share = min(1.0, id_count / ((state.seen[c] + weight) * settings.tolerance * recent))
+    if settings.balanced:
+        overall = min(1.0, (totals[mix.RECENT_ID] + prior) / recent)
+        share = min(share, (expected * overall + prior) / (present + prior))
+    return float(share)
+
+
+def teaching_rate(c: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture) -> float:
+    """How much a row predicted c teaches the shared group: less where the class is more frequent than in training."""
+    expected, present = profiles.share[c] * state.totals[mix.RECENT], state.recent[c] / state.totals[mix.GROWN]
+    return 1.0 if settings.balanced or expected >= present else float(expected / present)
+
+
+def shared_weight(profiles: ClassProfiles, totals: FloatArray) -> float:
+    """How many OoD rows the shared group holds, less what in-distribution rows alone contribute."""
+    return max(0.0, float(totals[mix.SHARED_OOD] - profiles.shared_share[0] * totals[mix.SHARED]))
 
 
 def covariate_shift(totals: FloatArray) -> float:
@@ -104,17 +127,26 @@ def in_deviations(places: FloatArray, c: int, profiles: ClassProfiles) -> FloatA
     return x
 
 
-def position(x: FloatArray, c: int, settings: MixtureSettings, state: Mixture) -> FloatArray:
-    """L of rows in training deviations x (b, C) from the mean of class c."""
-    weight = float(state.ood_weight[c])
-    if weight == 0.0:
+def position(x: FloatArray, weight: float, prior: float, mean: FloatArray, variance: FloatArray) -> FloatArray:
+    """How much better an OoD group of this weight explains rows x (b, k), in training deviations, than training."""
+    if weight == 0.0 or x.shape[1] == 0:
         return np.zeros(len(x))
-    trust = weight / (weight + settings.prior)
-    variance = 1.0 + trust * (state.ood_variance[c] - 1.0)
-    misfit = x - trust * state.ood_mean[c]
-    terms = x * x - misfit * misfit / variance - np.log(variance)
+    trust = weight / (weight + prior)
+    blended = 1.0 + trust * (variance - 1.0)
+    misfit = x - trust * mean
+    terms = x * x - misfit * misfit / blended - np.log(blended)
     evidence: FloatArray = np.maximum(0.0, trust * terms.mean(axis=1))
     return evidence
+
+
+def shared_position(
+    places: FloatArray, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture
+) -> FloatArray:
+    """S of rows with these coordinates of their features (b, k)."""
+    y = np.clip(places, -mix.SHARED_REACH, mix.SHARED_REACH)
+    weight, prior = shared_weight(profiles, state.totals), mix.SHARED_PRIOR * settings.prior
+    evidence = position(y, weight, prior, state.shared_mean[0], state.shared_variance[0])
+    return np.minimum(mix.SHARED_MOST, 0.5 * mix.SHARED_COUNT * evidence)
 
 
 def stream(
@@ -146,16 +178,31 @@ def stream(
 
             share = id_share(c, profiles, settings, state)
             x = in_deviations(places[i], c, profiles)
-            evidence = float(position(x[None], c, settings, state)[0])
-            out[i] = trust_in_stream(covariate_shift(totals)) * (evidence - math.log(share)) - confidence
+            group = float(state.ood_weight[c]), settings.prior, state.ood_mean[c], state.ood_variance[c]
+            evidence = float(position(x[None], *group)[0])
+            shared = float(shared_position(rows.places[i : i + 1], profiles, settings, state)[0])
+            learned = evidence + shared - math.log(share)
+            out[i] = trust_in_stream(covariate_shift(totals)) * learned - confidence
 
             odds = share / (1.0 - share + mix.LEAST_OOD) * math.exp(min(max(t - evidence, -600.0), 600.0))
             responsibility = 1.0 / (1.0 + odds)
             state.ood_weight[c] += responsibility
-            step = responsibility / state.ood_weight[c]
-            move = x - state.ood_mean[c]
-            state.ood_mean[c] += step * move
-            state.ood_variance[c] = (1.0 - step) * (state.ood_variance[c] + step * move * move)
+            _join(x, responsibility / state.ood_weight[c], state.ood_mean[c], state.ood_variance[c])
+            if rows.places.shape[1]:
+                rate = teaching_rate(c, profiles, settings, state)
+                lead = min((mix.SUSPECT - out[i]) / mix.SUSPECT_WIDTH, mix.UNSUSPECTED)
+                taught = rate / (1.0 + math.exp(max(lead, -600.0)))
+                totals[mix.SHARED] = totals[mix.SHARED] * settings.recent_decay + rate
+                totals[mix.SHARED_OOD] = totals[mix.SHARED_OOD] * settings.recent_decay + taught
+                y = np.clip(rows.places[i], -mix.SHARED_REACH, mix.SHARED_REACH)
+                _join(y, taught / totals[mix.SHARED_OOD], state.shared_mean[0], state.shared_variance[0])
+
+
+def _join(x: FloatArray, step: float, mean: FloatArray, variance: FloatArray) -> None:
+    """Take x into moments with the weight ``step`` of the whole."""
+    move = x - mean
+    mean += step * move
+    variance[:] = (1.0 - step) * (variance + step * move * move)
 
 
 def stream_groups(
@@ -165,7 +212,7 @@ def stream_groups(
     n_classes = profiles.share.size
     for i in range(groups.places.size):
         a, b = groups.edges[i], groups.edges[i + 1]
-        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b])
+        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b], rows.places[a:b])
         stream(some, profiles, settings, Mixture.of(groups.table[groups.places[i]], n_classes), out[a:b])
 
 
@@ -176,9 +223,10 @@ def score(
     predicted = rows.logits.argmax(axis=1)
     trust = trust_in_stream(covariate_shift(state.totals))
     with np.errstate(all="ignore"):
+        shared = shared_position(rows.places, profiles, settings, state)
         for c, members in members_of_each(predicted):
             x = in_deviations(coordinates(rows.logits[members]), c, profiles)
-            evidence = position(x, c, settings, state)
-            learned = evidence - math.log(id_share(c, profiles, settings, state))
+            group = float(state.ood_weight[c]), settings.prior, state.ood_mean[c], state.ood_variance[c]
+            learned = position(x, *group) + shared[members] - math.log(id_share(c, profiles, settings, state))
             out[members] = trust * learned - rows.confidence[members]
     out[~np.isfinite(rows.logits).all(axis=1)] = np.nan

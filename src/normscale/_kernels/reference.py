@@ -124,6 +124,29 @@ def stream_scores(
     return _commit(mean, m2, new_mean, new_m2)
 
 
+def stream_row(
+    row: NDArray[Any],
+    weight: float,
+    mean: FloatArray,
+    m2: FloatArray,
+    kind: int,
+    inverse_tau: float,
+    low: float,
+    high: float,
+    new_mean: FloatArray,
+    new_m2: FloatArray,
+    out: FloatArray,
+) -> bool:
+    """One row (1, C), taken in and scored; the statistics with the row go to ``new_mean`` and ``new_m2``.
+
+    False where a logit lies below ``low`` or above ``high``, or a result is not finite.
+    """
+    if outside(row[0], low, high):
+        return False
+    new_mean[:], new_m2[:] = mean, m2
+    return stream_scores(row, weight, new_mean, new_m2, kind, inverse_tau, out)
+
+
 def outside(numbers: NDArray[Any], low: float, high: float) -> bool:
     """Whether any of the numbers (m,) is below ``low``, above ``high`` or NaN."""
     return bool(numbers.size) and not low <= float(numbers.min()) <= float(numbers.max()) <= high

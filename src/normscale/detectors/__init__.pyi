@@ -55,6 +55,5 @@ from normscale.detectors.simple_steps import Unit as Unit
 from normscale.detectors.step import Step as Step
 from normscale.detectors.step import Wrapper as Wrapper
 from normscale.detectors.stream_aware import StreamAware as StreamAware
-from normscale.detectors.threshold import Threshold as Threshold
 
 _HOME_OF: dict[str, str]

@@ -16,9 +16,8 @@ from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, float_blocks, lengths, unit_rows
 from normscale.detectors.step import Score, Wrapper
 from normscale.errors import InvalidInput
-from normscale.moments import RunningMoments
+from normscale.moments import RunningMoments, scale_factor
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
-from normscale.scaling import scale_factor
 from normscale.scores import energy_score, msp_score
 from normscale.state import Numbers
 
@@ -249,17 +248,39 @@ class RTL(Wrapper):
     def _step(self, state: State, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, State]:
         weights, covariance = state.weights.copy(), state.covariance.copy()
         scores = np.empty(len(prepared))
-        targets = prepared.array(_TARGETS)[:, 0].tolist()
+        targets = prepared.array(_TARGETS)[:, 0]
         with np.errstate(over="ignore", invalid="ignore"):
-            for i, (row, target) in enumerate(zip(prepared.features, targets, strict=True)):
-                direction = covariance @ row
-                gain: FloatArray = direction / (1.0 + row @ direction)
-                weights += gain * (target - row @ weights)
-                covariance -= np.outer(gain, direction)
-                scores[i] = row @ weights
+            for a in range(0, len(prepared), _ROWS_AT_ONCE):
+                some = slice(a, a + _ROWS_AT_ONCE)
+                scores[some] = _take_in(weights, covariance, prepared.features[some], targets[some])
         if not (np.isfinite(scores).all() and np.isfinite(weights).all() and np.isfinite(covariance).all()):
             raise _validate.invalid_row_error(prepared.features[:, :-1], FEATURES, can_skip=True)
         return scores, state._replace(weights=weights, covariance=covariance)
+
+
+_ROWS_AT_ONCE = 32
+"""Rows of a stream between two updates of the covariance, which is much larger than they are."""
+
+
+def _take_in(weights: FloatArray, covariance: FloatArray, rows: FloatArray, targets: FloatArray) -> FloatArray:
+    """Move a regression by rows (n, d), one after the other and in place; what it then says of each, (n,).
+
+    With x a row, P the covariance and s = 1 + x' P x, a row moves the weights by P x (x' w - y) / s and P by
+    P x x' P / s. Within a block only the columns P x of the rows to come are moved; P itself is at the end.
+    """
+    columns = covariance @ rows.T
+    products, misfits = rows @ columns, targets - rows @ weights
+    scores, sizes, moves = np.empty(len(rows)), np.empty(len(rows)), np.empty(len(rows))
+    for i in range(len(rows)):
+        sizes[i], moves[i] = 1.0 + products[i, i], misfits[i] / (1.0 + products[i, i])
+        scores[i] = targets[i] - moves[i]
+        misfits[i + 1 :] -= products[i + 1 :, i] * moves[i]
+        share = products[i, i + 1 :] / sizes[i]
+        columns[:, i + 1 :] -= np.outer(columns[:, i], share)
+        products[i + 1 :, i + 1 :] -= np.outer(products[i + 1 :, i], share)
+    weights += columns @ moves
+    covariance -= (columns / sizes) @ columns.T
+    return scores
 
 
 def _with_constant(features: Rows) -> FloatArray:

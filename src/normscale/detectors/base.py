@@ -8,27 +8,29 @@ store parameters. What ``fit`` learns is a record, :attr:`Detector.fitted_`, and
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from normscale import _validate
+from normscale import _kernels, _validate
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray
 from normscale.dataframes import read_dataframe
-from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
+from normscale.detectors.baseline import (
+    FAR_SCORE,
+    TrainingBaseline,
+    why_little_is_learned,
+    why_nothing_is_learned,
+)
 from normscale.detectors.formula import Formula, MomentFormula
 from normscale.detectors.kept import About as About
+from normscale.detectors.kept import Kept
 from normscale.detectors.kept import Setting as Setting
 from normscale.detectors.kept import settings_of as settings_of
 from normscale.detectors.partial_fit import HeldOutFit, merged
-from normscale.detectors.reading import OutputsLike as OutputsLike
-from normscale.detectors.reading import OutputsReader
-from normscale.detectors.row_blocks import row_slices
-from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput, NotFitted, NumericalWarning
 from normscale.input_checks import (
     ProbabilityForm,
@@ -36,14 +38,16 @@ from normscale.input_checks import (
     detect_probabilities,
     probabilities_message,
 )
-from normscale.outputs import LOGITS, ModelOutputs, is_dataframe, mask_of_finite_rows
+from normscale.metrics.thresholds import Threshold
+from normscale.outputs import LOGITS, ModelOutputs, as_outputs, is_dataframe, mask_of_finite_rows, row_slices
 from normscale.state import copied
 
+OutputsLike = ModelOutputs | Mapping[str, ArrayLike] | ArrayLike
 _LOOKED_AT, _FEWEST_TO_WARN = 1000, 20
 """Training rows that are looked at for probabilities, and how many there must be: a toy of one-hot rows means it."""
 
 
-class Detector(OutputsReader):
+class Detector(Kept):
     """Base class; a subclass says what it is and what it reads, and how to fit and score.
 
     One file and the decorator :func:`~normscale.detectors.registry.register` are all that a new detector needs.
@@ -184,6 +188,8 @@ class Detector(OutputsReader):
     ) -> FloatArray:
         """Score each input (n,), float64, higher = more out-of-distribution; nothing changes.
 
+        A row whose logits lie far outside of all that training showed gets the highest score, :data:`FAR_SCORE`.
+
         Parameters
         ----------
         outputs : ModelOutputs, or the array itself where a detector reads only one
@@ -195,10 +201,11 @@ class Detector(OutputsReader):
             What to do with a row that holds NaN or infinity: refuse all rows, or give that one the score NaN.
         """
         record = self._read(outputs)
+        far = self._far_rows(record)
         if state is not None:
-            return without_bad_rows(lambda rows: self._score_at(state, rows, threads), record, on_invalid)
+            return without_bad_rows(lambda rows: self._score_at(state, rows, threads), record, on_invalid, far)
         with self._lock if self._in_place else nullcontext():
-            return without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid)
+            return without_bad_rows(lambda rows: self._score(rows, threads), record, on_invalid, far)
 
     def stream(
         self,
@@ -212,9 +219,9 @@ class Detector(OutputsReader):
 
         It goes on where the last call stopped, and any split of the rows into calls gives the same scores and state.
         Calls from several Python threads take turns. A block with a bad row is refused whole
-        (``on_invalid="raise"``), or scored NaN in that row and taken in without it (``"skip"``). A detector without
-        running statistics scores as :meth:`score` does. With ``by``, the source of every row, each source has a
-        stream of its own, see :mod:`normscale.detectors.by_source`.
+        (``on_invalid="raise"``), or scored NaN in that row and taken in without it (``"skip"``). A row far outside of
+        training is not taken in. A detector without running statistics scores as :meth:`score` does. With ``by``, the
+        source of every row, each source has a stream of its own, see :mod:`normscale.detectors.by_source`.
         """
         if by is None and (row_score := self._stream_row(outputs)) is not None:
             return row_score
@@ -234,8 +241,9 @@ class Detector(OutputsReader):
             return scores
 
         record = self._read(outputs)
+        far = self._far_rows(record)
         with self._lock:
-            return without_bad_rows(go_on, record, on_invalid)
+            return without_bad_rows(go_on, record, on_invalid, far)
 
     def step(
         self, state: Any, outputs: OutputsLike, *, threads: int = 1, on_invalid: str = "raise"
@@ -252,7 +260,8 @@ class Detector(OutputsReader):
             scores, after = self._step(own, self._prepare(rows, threads), threads)
             return scores
 
-        return without_bad_rows(take_in, self._read(outputs), on_invalid), after
+        record = self._read(outputs)
+        return without_bad_rows(take_in, record, on_invalid, self._far_rows(record)), after
 
     def merge(self, first: Any, second: Any) -> Any:
         """The state of a stream that has the rows of two streams, both begun by :meth:`start`; training counts once.
@@ -328,9 +337,8 @@ class Detector(OutputsReader):
     ) -> BoolArray:
         """True where an input is out-of-distribution; shape (n,). Needs :meth:`set_threshold` first.
 
-        A row whose logits lie far outside of all that training showed is flagged whatever its score is. ``scores`` of
-        the same rows that are already there, such as those of a stream, are not computed again. ``threshold`` serves
-        in the place of the one that was set.
+        ``scores`` of the same rows that are already there, such as those of a stream, are not computed again.
+        ``threshold`` serves in the place of the one that was set.
         """
         threshold = threshold or self.threshold_
         if threshold is None:
@@ -340,19 +348,105 @@ class Detector(OutputsReader):
             )
         record = self._as_outputs(outputs)
         scores = self.score(record, threads=threads) if scores is None else scores
-        flags = threshold.flags(scores, record.predicted if threshold.per_class is not None else None)
-        logits, baseline = record.get(LOGITS), self._baseline
-        if logits is None or baseline is None or LOGITS not in self.reads:
-            return flags
-        return flags | baseline.far_outside(logits)
+        return threshold.flags(scores, record.predicted if threshold.per_class is not None else None)
+
+    # How a detector reads what it is given.
+
+    def _as_outputs(self, outputs: OutputsLike) -> ModelOutputs:
+        """A record; a plain array is the one array that is read."""
+        if isinstance(outputs, (ModelOutputs, Mapping)):
+            return as_outputs(outputs)
+        if is_dataframe(outputs):
+            return read_dataframe(outputs, self.reads[0], self.class_names)[0]
+        if len(self.reads) > 1:
+            raise InvalidInput(
+                f"{self.name} reads {' and '.join(self.reads)}; got one array. "
+                f"Pass ModelOutputs({', '.join(f'{name}=...' for name in self.reads)})."
+            )
+        return as_outputs(outputs, self.reads[0])
+
+    def _read(self, outputs: OutputsLike) -> ModelOutputs:
+        """The arrays scores come from, checked for shape."""
+        self._require_fitted()
+        record, widths = self._as_outputs(outputs), self._widths or {}
+        for name in self.reads:
+            self._require(record, name)
+            _validate.as_rows(record.array(name), name, width=widths.get(name), min_width=_validate.min_width(name))
+        return record.only(*self.reads)
+
+    def _far_rows(self, record: ModelOutputs) -> BoolArray | None:
+        """(n,) which rows have logits far outside of what training showed, with a warning; None where none has."""
+        if not self._marks_far_rows or self._logit_limits == Kept._logit_limits:
+            return None
+        baseline, logits = self._baseline, record.logits
+        if baseline is None or not _kernels.outside(logits, *self._logit_limits):
+            return None
+        far = baseline.far_outside(logits)
+        if far.any() and len(record) > 1:
+            warnings.warn(baseline.far_sentence(logits), NumericalWarning, stacklevel=3)
+        return far if far.any() else None
+
+    def _require(self, record: ModelOutputs, name: str) -> None:
+        if record.get(name) is None:
+            raise InvalidInput(
+                f"{self.name} reads {name}; got outputs with {' and '.join(record.names)}. "
+                f"Pass ModelOutputs({name}=...)."
+            )
+
+    def _checked(self, chunks: Iterable[ModelOutputs], *, counted: bool = False) -> Iterator[ModelOutputs]:
+        """Pass non-empty chunks on, checked for what this detector reads and, unless they were, counted in."""
+        has_baseline = True
+        for chunk in chunks:
+            for name in self._arrays_in_fit:
+                self._require(chunk, name)
+                width = None if self._widths is None else self._widths.get(name)
+                _validate.as_rows(chunk.array(name), name, width=width, min_width=_validate.min_width(name))
+            if self._needs_labels and chunk.labels is None:
+                raise InvalidInput(f"{self.name} needs labels to fit; pass ModelOutputs(..., labels=...).")
+            if self._needs_head and chunk.head is None:
+                raise InvalidInput(
+                    f"{self.name} needs the network's last layer to fit; pass ModelOutputs(..., head=(weight, bias)). "
+                    "normscale.extraction.extract does so by itself."
+                )
+            if len(chunk):
+                self._widths = {name: chunk.array(name).shape[1] for name in self.reads}
+                has_baseline = has_baseline and (counted or self._take_into_baseline(chunk))
+                yield chunk
+        if not has_baseline:
+            self._baseline = None
+
+    def _take_into_baseline(self, chunk: ModelOutputs) -> bool:
+        """False where a chunk has no logits that could be compared with the others'."""
+        if chunk.get(LOGITS) is None:
+            return False
+        before = self._baseline
+        if before is not None and chunk.logits.shape[1] != before.predicted.size:
+            return False
+        try:
+            others = tuple(name for name in self.reads if name != LOGITS)
+            own = TrainingBaseline.of(chunk, others, keep_rows=self._runs)
+        except InvalidInput:
+            if LOGITS in self.reads:
+                raise
+            return False
+        self._baseline = own if before is None else before.merge(own)
+        return True
 
 
-def without_bad_rows(work: Callable[[ModelOutputs], FloatArray], record: ModelOutputs, on_invalid: str) -> FloatArray:
-    """Scores of all rows, or an error; with ``"skip"`` bad rows are left out and score NaN."""
+def without_bad_rows(
+    work: Callable[[ModelOutputs], FloatArray],
+    record: ModelOutputs,
+    on_invalid: str,
+    far: BoolArray | None = None,
+) -> FloatArray:
+    """Scores of all rows, or an error; with ``"skip"`` bad rows are left out and score NaN.
+
+    Rows that are ``far`` outside of training are left out, too, and get :data:`FAR_SCORE`.
+    """
     if on_invalid != "raise":
         _validate.one_of(on_invalid, "on_invalid", _validate.ON_INVALID)
     try:
-        return work(record)
+        return work(record) if far is None else _some_scored(work, record, ~far, FAR_SCORE)
     except InvalidInput:
         good = mask_of_finite_rows(record)
         if good.all():
@@ -360,9 +454,20 @@ def without_bad_rows(work: Callable[[ModelOutputs], FloatArray], record: ModelOu
         if on_invalid == "raise":
             bad = next(name for name in record.names if not np.isfinite(record.array(name)).all())
             raise _validate.invalid_row_error(record.array(bad), bad, can_skip=True) from None
-        scores = np.full(len(record), np.nan)
-        scores[good] = work(record[good])
+        scores = _some_scored(work, record, good if far is None else good & ~far, np.nan)
+        if far is not None:
+            scores[far & good] = FAR_SCORE
         return scores
+
+
+def _some_scored(
+    work: Callable[[ModelOutputs], FloatArray], record: ModelOutputs, rows: BoolArray, others: float
+) -> FloatArray:
+    """Scores of some rows by ``work``, and one score for the others."""
+    scores = np.full(len(record), others)
+    if rows.any():
+        scores[rows] = work(record[rows])
+    return scores
 
 
 def join(chunks: Iterable[ModelOutputs]) -> ModelOutputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from normscale import _kernels
 from normscale._kernels import BlockState
 from normscale._validate import BoolArray, FloatArray, IntArray, Rows
+from normscale.detectors.registry import DEFAULT
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments, declared_moments
 from normscale.outputs import LOGITS, ModelOutputs
@@ -25,11 +27,12 @@ _FAR, _FAR_ROWS = 0.5, 10.0
 """A logit is far outside when it is this part of the range of the training logits beyond its ends; with n rows, 10 / n
 of the range more. Measured: no test row and no picture or noise that a network was not made for goes beyond .17 with
 hundreds of rows or more, .28 with 50."""
+FAR_SCORE = float(np.finfo(np.float32).max)
+"""The score of a row far outside: above those of all others, and a number in every file format."""
 _MOST_KEPT, _MOST_NUMBERS = 2000, 1 << 18
 """Training rows that are kept, and how many numbers they may have in all."""
 _HASHED = 2
 """Logits of a row, the first ones, that decide whether it is kept."""
-_LARGEST = float(np.finfo(np.float32).max)
 
 
 class TrainingBaseline(NamedTuple):
@@ -104,15 +107,15 @@ class TrainingBaseline(NamedTuple):
         return (
             f"{far.size} of {len(logits)} rows have logits far outside of what training showed, "
             f"{self.extremes[0]:.4g} to {self.extremes[1]:.4g}: row {far[0]} holds {row[np.abs(row).argmax()]:.4g}. "
-            "Are they of the same network, in the same unit? Their scores say little; a threshold flags them all the "
-            "same."
+            f"Are they of the same network, in the same unit? They get the highest score, {FAR_SCORE:.4g}, and teach a "
+            "stream nothing."
         )
 
     def logit_limits(self) -> tuple[float, float]:
         """The smallest and the largest logit that is not :meth:`far_outside`; infinite where nothing is."""
-        if self.moments.weight < _FEWEST_ROWS:
-            return -np.inf, np.inf
         low, high = self.extremes.tolist()
+        if self.moments.weight < _FEWEST_ROWS or low == high:
+            return -np.inf, np.inf
         margin = (_FAR + _FAR_ROWS / self.moments.weight) * (high - low)
         return low - margin, high + margin
 
@@ -149,7 +152,7 @@ def _smallest_hashes(arrays: dict[str, Rows]) -> dict[str, NDArray[np.float32]]:
 
 
 def _single(rows: Rows) -> NDArray[np.float32]:
-    wide = rows if rows.dtype.itemsize <= 4 else np.clip(rows, -_LARGEST, _LARGEST)
+    wide = rows if rows.dtype.itemsize <= 4 else np.clip(rows, -FAR_SCORE, FAR_SCORE)
     return np.ascontiguousarray(wide, np.float32)
 
 
@@ -181,4 +184,77 @@ def why_little_is_learned(detector: Detector) -> str | None:
     return (
         f"{detector.name} was fitted on {n} rows of {present} classes, {n / present:.2g} a class: its scores will say "
         f"little. Pass {_FEWEST_PER_CLASS:.0f} a class or more."
+    )
+
+
+_FAIR_SHARE = 0.2
+"""Of 1 / C of the training rows: what a class must be predicted as to be present, where there are no labels."""
+_ENOUGH_ROWS = 10.0
+"""Training rows for each class that is present, on average, below which a class may be missing by chance."""
+_LESS = 0.9
+"""The logits of missing classes are left out where their standard deviations are below this part of the others'."""
+
+
+def classes_in_training(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
+    """(C,) which classes the training rows show: by the labels that occur, or by predictions where none is known."""
+    predicted = baseline.predicted
+    known = [label for label in labels if label >= 0]
+    if known:
+        return np.isin(np.arange(predicted.size), known)
+    return predicted >= max(1.0, _FAIR_SHARE * predicted.sum() / predicted.size)
+
+
+class MissingClasses(NamedTuple):
+    """What the training rows say about classes that they do not show."""
+
+    rows_per_class: float
+    """Training rows for each class that is present, on average."""
+    deviations: tuple[float, float]
+    """Median standard deviation of the logits of the missing classes, and of the others."""
+
+    @classmethod
+    def of(cls, baseline: TrainingBaseline, present: BoolArray) -> MissingClasses | None:
+        """By which classes (C,) are present; None where all are, or fewer than two."""
+        n = int(np.count_nonzero(present))
+        if n in (0, 1, present.size):
+            return None
+        std = baseline.moments.std
+        return cls(baseline.moments.weight / n, (float(np.median(std[~present])), float(np.median(std[present]))))
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether so few rows may lack classes that the stream will have."""
+        return self.rows_per_class < _ENOUGH_ROWS
+
+    @property
+    def left_out(self) -> bool:
+        """Whether the logits of the missing classes are left out."""
+        return not self.by_chance and self.deviations[0] < _LESS * self.deviations[1]
+
+
+def why_classes_are_missing(detector: Detector, labels: Set[int]) -> str | None:
+    """What follows from classes that no training row of a fitted detector shows, by the labels that occur; else None.
+
+    Where no row has a label, predictions tell the classes.
+    """
+    baseline = detector._baseline
+    if baseline is None or not detector._needs_fit:
+        return None
+    shown = classes_in_training(baseline, labels)
+    missing = MissingClasses.of(baseline, shown)
+    if missing is None:
+        return None
+    by = "labels" if labels else "predicted classes"
+    seen = f"the rows show {int(shown.sum())} of {shown.size} classes ({by})"
+    if missing.by_chance:
+        return (
+            f"{seen}, {missing.rows_per_class:.3g} rows for each of these: too few to say that the others are missing. "
+            "Pass ten rows a class or more."
+        )
+    if not missing.left_out or not detector._runs:
+        return None
+    less, typical = missing.deviations
+    return (
+        f"{seen}. The logits of the others vary less on these rows (standard deviation {less:.3g} against "
+        f"{typical:.3g}), so norm-scaling takes what OoD inputs do to them for certainty; {DEFAULT} leaves them out."
     )

@@ -10,21 +10,18 @@ import copy
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray
-from normscale.detectors.base import without_bad_rows
+from normscale.detectors.base import OutputsLike, without_bad_rows
 from normscale.detectors.step import Step, replaced
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 from normscale.state import record_arrays
-
-if TYPE_CHECKING:
-    from normscale.detectors.reading import OutputsLike
 
 MEMORY = 1 << 30
 """Bytes of states that are kept in memory."""
@@ -88,7 +85,8 @@ class SourceStates(MutableMapping[str, Any]):
         record = self._detector._read(outputs)
         names, codes = _sources(by, len(record))
         with_codes = replaced(record, _SOURCE, codes[:, None])
-        return without_bad_rows(lambda rows: self._stream(rows, names, threads), with_codes, on_invalid)
+        far = self._detector._far_rows(record)
+        return without_bad_rows(lambda rows: self._stream(rows, names, threads), with_codes, on_invalid, far)
 
     def __getitem__(self, source: str) -> Any:
         numbers = self._find(source)

@@ -240,12 +240,14 @@ class RobustNormScaling(StreamAware):
         "Robust Norm-Scaling",
         "docs/robust.md, after Ravikumar & Roy",
         cost="two passes over the logits; in a stream one row after the other",
-        parameters={name: StreamAware.about.parameters[name] for name in ("memory", "prior_weight", "tolerance")},
+        parameters={name: text for name, text in StreamAware.about.parameters.items() if name != "score"},
     )
     default_score = Ensemble.name
 
-    def __init__(self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8) -> None:
-        super().__init__(Ensemble(MEMBERS[:2]), memory, prior_weight, tolerance)
+    def __init__(
+        self, memory: float = 50.0, prior_weight: float = 5.0, tolerance: float = 0.8, balanced: bool = False
+    ) -> None:
+        super().__init__(Ensemble(MEMBERS[:2]), memory, prior_weight, tolerance, balanced)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return Detector.get_params(self)

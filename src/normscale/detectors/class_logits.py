@@ -17,9 +17,8 @@ from normscale.detectors.partial_fit import ROUNDING, merged
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, float_blocks, log_softmax
 from normscale.detectors.stream_aware import ClassMoments
-from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
-from normscale.metrics.thresholds import thresholds_per_class
+from normscale.metrics.thresholds import Threshold, thresholds_per_class
 from normscale.outputs import LABELS, LOGITS, ModelOutputs
 from normscale.scores import max_logit_score, msp_score
 from normscale.state import Numbers

@@ -14,6 +14,9 @@ import numpy as np
 from normscale import _kernels, _validate
 from normscale._kernels import BlockState
 from normscale._kernels.mixture import REACH as REACH
+from normscale._kernels.mixture import SHARED_COUNT as SHARED_COUNT
+from normscale._kernels.mixture import SHARED_MOST as SHARED_MOST
+from normscale._kernels.mixture import SHARED_REACH as SHARED_REACH
 from normscale._validate import FloatArray, Rows
 from normscale.detectors.row_blocks import block_rows, lengths, unit_rows
 from normscale.errors import InvalidInput
@@ -40,6 +43,24 @@ class OodPosition(NamedTuple):
     inverse_variance: FloatArray  # (C, C)
     log_variance: FloatArray  # (C,)
     trust: FloatArray  # (C,) 0 for a class without OoD rows
+
+
+class SharedPosition(NamedTuple):
+    """Whether a row's features lie where recent OoD rows of all classes lay.
+
+    With y = (features of length one) @ directions - centre, cut off at -SHARED_REACH and SHARED_REACH, it is
+
+        trusted * min(SHARED_MOST, max(0, SHARED_COUNT / 2 * trust
+            * (mean_j(y_j^2 - (y_j - mean_j)^2 * inverse_variance_j) - log_variance)))
+    """
+
+    directions: FloatArray  # (d, k)
+    centre: FloatArray  # (k,)
+    mean: FloatArray  # (k,)
+    inverse_variance: FloatArray  # (k,)
+    log_variance: FloatArray  # (1,)
+    trust: FloatArray  # (1,)
+    trusted: FloatArray  # (1,)
 
 
 class LogitFormula(NamedTuple):
@@ -81,11 +102,12 @@ class BoundaryFormula(NamedTuple):
 
 
 class SumFormula(NamedTuple):
-    """``sum_i weight_i formula_i - class_offset_c + ood_position_c(z)`` for a row predicted as class c."""
+    """``sum_i weight_i formula_i - class_offset_c + ood_position_c(z) + shared_position(f)`` for a row of class c."""
 
     terms: tuple[tuple[float, Formula], ...]
     class_offset: FloatArray  # (C,), or (1,) where all are the same
     ood_position: OodPosition | None = None
+    shared_position: SharedPosition | None = None
 
 
 class RectifiedFormula(NamedTuple):
@@ -105,7 +127,8 @@ def arrays_of(formula: Formula) -> set[str]:
     """Which of logits and features a formula reads."""
     if isinstance(formula, SumFormula):
         by_class = formula.class_offset.size > 1 or formula.ood_position is not None
-        return set().union({LOGITS} if by_class else (), *(arrays_of(term) for _, term in formula.terms))
+        features = {FEATURES} if formula.shared_position is not None else ()
+        return set(features).union({LOGITS} if by_class else (), *(arrays_of(term) for _, term in formula.terms))
     if isinstance(formula, LogitFormula):
         return {LOGITS}
     return {LOGITS, FEATURES} if isinstance(formula, BoundaryFormula) else {FEATURES}
@@ -189,9 +212,9 @@ def _works_as_its_formula(cls: type[Detector], offer: str, *ways: str) -> bool:
 
 
 def logit_limits_of(detector: Detector) -> tuple[float, float] | None:
-    """The logits beyond which a row is flagged whatever its score is; None where there are no such limits."""
+    """The logits beyond which a row lies far outside of training; None where there are no such limits."""
     low, high = detector._logit_limits
-    return (low, high) if np.isfinite(low) else None
+    return (low, high) if detector._marks_far_rows and np.isfinite(low) else None
 
 
 def limits_of(detector: Detector) -> FloatArray | None:
@@ -267,7 +290,7 @@ def _part(formula: Formula) -> Part | None:
         return NearestMean(formula)
     if isinstance(formula, BoundaryFormula):
         return BoundaryScores(formula)
-    if isinstance(formula, SumFormula) and formula.ood_position is None:
+    if isinstance(formula, SumFormula) and formula.ood_position is None and formula.shared_position is None:
         terms = [(weight, _part(term)) for weight, term in formula.terms]
         known = [(weight, part) for weight, part in terms if part is not None]
         return SumScores(known, formula.class_offset) if len(known) == len(terms) else None

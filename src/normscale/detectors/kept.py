@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from numpy.typing import NDArray
 
 from normscale.detectors.baseline import TrainingBaseline
-from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NotFitted
+from normscale.metrics.thresholds import Threshold
 from normscale.outputs import HEAD, LABELS, LOGITS
 from normscale.state import copied, pack_state, record_arrays, record_of, save_state
 
@@ -106,8 +106,8 @@ class Kept(ABC):
     """The logits beyond which a row is far outside of training."""
     _sources: SourceStates | None = None
     """A state for every source, where streams were told apart by ``by``."""
-    _warns_of_far_rows: bool = True
-    """Whether :meth:`score` and :meth:`stream` warn of logits far outside of what training showed."""
+    _marks_far_rows: bool = True
+    """Whether rows with logits far outside of what training showed get :data:`FAR_SCORE` and are not taken in."""
     _holds_threshold_in_stream: bool = True
     """Whether a threshold set on frozen scores holds for in-distribution rows of its stream; a guard refuses others."""
     _survives_unbalanced_stream: bool = False

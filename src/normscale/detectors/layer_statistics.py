@@ -170,8 +170,10 @@ def _statistics(rows: FloatArray, powers: int) -> FloatArray:
 _FLOOR_OF_FEATURES, _FLOOR_OF_LOGITS = 0.01, 0.025
 """Added to every bin of a histogram of features, of disturbed logits; the authors' values."""
 
-_MOST_SAMPLED = 2000
-"""Training rows that lambda_2 is chosen on."""
+_MOST_COUNTED, _MOST_WEIGHED = 10_000, 2000
+"""Training rows that the histograms are of (each gives a hundred logits of every class), and that lambda_2 is from."""
+_PRODUCTS = 1 << 21
+"""Disturbed logits that are held at once."""
 
 
 class Histogram(NamedTuple):
@@ -186,19 +188,18 @@ class Histogram(NamedTuple):
         if self.low >= self.high:
             raise InvalidInput("histograms must have a range: low below high.")
 
-    def of(self, values: FloatArray) -> FloatArray:
-        """The share of every row's values (n, m) in each bin; values out of range are in none. Shape (n, bins)."""
+    def counts(self, values: FloatArray) -> FloatArray:
+        """How many of every row's values (n, m) are in each bin; those out of range are in none. Shape (n, bins)."""
         n, bins = values.shape[0], self.shares.size
         position = (values - self.low) * (bins / (self.high - self.low)) + 1.0  # bins 0 and bins + 1: out of range
         np.clip(position, 0.0, bins + 1.0, out=position)
         index = position.astype(np.int32)
         index += np.arange(0, n * (bins + 2), bins + 2, dtype=np.int32)[:, None]
-        counts = np.bincount(index.ravel(), minlength=n * (bins + 2)).reshape(n, bins + 2)
-        return counts[:, 1:-1] / values.shape[1]
+        return np.bincount(index.ravel(), minlength=n * (bins + 2)).reshape(n, bins + 2)[:, 1:-1].astype(np.float64)
 
-    def divergence(self, values: FloatArray, smoothing: int, floor: float) -> FloatArray:
+    def divergence(self, shares: FloatArray, smoothing: int, floor: float) -> FloatArray:
         """Both Kullback-Leibler divergences between training and every row's smoothed histogram, added; (n,)."""
-        own = _smoothed(self.of(values), smoothing) + floor
+        own = _smoothed(shares, smoothing) + floor
         own /= own.sum(axis=1, keepdims=True)
         train = self.shares + floor
         train = train / train.sum()
@@ -217,8 +218,8 @@ class WeiPer(Detector):
 
     Every class's weights are disturbed ``repeats`` times by random vectors of ``distance`` times their own length. One
     histogram is over a row's features, one over all its disturbed logits; each is smoothed and compared with the mean
-    over the training rows by the symmetric Kullback-Leibler divergence. MSP is the mean over the repeats of the largest
-    softmax probability.
+    over up to 10 000 training rows by the symmetric Kullback-Leibler divergence. MSP is the mean over the repeats of
+    the largest softmax probability.
 
     The authors choose the parameters on OoD data of each network; the defaults are theirs for CIFAR-10. But lambda_2
     makes MSP vary as much over the training rows as both divergences do: their 0.1 ranks little better than chance on
@@ -275,21 +276,20 @@ class WeiPer(Detector):
 
     def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
         train = join(chunks)  # the bins depend on the range of all rows, so that rows are read twice
-        assert train.head is not None  # the contract checked it
-        self._learn(self.Fitted(train.head, _NONE, _NONE, 0.0))
-        ranges = np.array([(np.inf, -np.inf)] * 2)
-        for features, logits in self._views(train, fitting=True):
-            found = [(view.min(), view.max()) for view in (features, logits)]
-            ranges = np.c_[np.minimum(ranges[:, 0], np.min(found, axis=1)), np.maximum(ranges[:, 1], np.max(found, 1))]
-        empty = [Histogram(*_widened(low, high), np.zeros(self.bins)) for low, high in ranges.tolist()]
+        head, train = train.head, train[_sampled(train.features, _MOST_COUNTED)]
+        assert head is not None  # the contract checked it
+        self._learn(self.Fitted(head, _NONE, _NONE, 0.0))
+        low, high = [np.inf, np.inf], [-np.inf, -np.inf]
+        for kind, values in self._values(train):
+            low[kind], high[kind] = min(low[kind], float(values.min())), max(high[kind], float(values.max()))
+        empty = [Histogram(*_widened(*ends), np.zeros(self.bins)) for ends in zip(low, high, strict=True)]
         sums = [np.zeros(self.bins), np.zeros(self.bins)]
-        for views in self._views(train, fitting=True):
-            for total, histogram, view in zip(sums, empty, views, strict=True):
-                total += histogram.of(view).sum(axis=0)
-        full = [one._replace(shares=total / len(train)) for one, total in zip(empty, sums, strict=True)]
-        self.fitted_ = self.Fitted(train.head, full[0], full[1], self.lambda_2 or 0.0)
+        for kind, values in self._values(train):
+            sums[kind] += empty[kind].counts(values).sum(axis=0)
+        full = [one._replace(shares=total / total.sum()) for one, total in zip(empty, sums, strict=True)]
+        self.fitted_ = self.Fitted(head, full[0], full[1], self.lambda_2 or 0.0)
         if self.lambda_2 is None:
-            divergence, msp = self._parts(train[_sampled(train.features)])
+            divergence, msp = self._parts(train[_sampled(train.features, _MOST_WEIGHED)])
             weight = float(divergence.std() / msp.std()) if msp.std() > 1e-9 else 0.0
             self.fitted_ = self.fitted_._replace(msp_weight=weight)
 
@@ -303,11 +303,20 @@ class WeiPer(Detector):
             part += weight
         self._disturbed = noise.reshape(-1, weight.shape[1]).T
 
-    def _views(self, outputs: ModelOutputs, fitting: bool = False) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Blocks of features and of their disturbed logits."""
-        bias = np.tile(self.fitted_.head.bias.astype(np.float64), self.repeats)
-        for _, block in float_blocks(outputs.features, FEATURES, fitting=fitting, width=self._disturbed.shape[1]):
-            yield block, block @ self._disturbed + bias
+    def _values(self, rows: ModelOutputs) -> Iterator[tuple[int, FloatArray]]:
+        """Blocks of what the histograms are of: 0 with features (n, d), 1 with disturbed logits (n, any number)."""
+        for _, block in float_blocks(rows.features, FEATURES, fitting=True):
+            yield 0, block
+            yield from ((1, logits.reshape(len(block), -1)) for logits in self._logits(block))
+
+    def _logits(self, block: FloatArray) -> Iterator[FloatArray]:
+        """The logits (n, some of the repeats, n_classes) of a block of features under the disturbed weights."""
+        bias = self.fitted_.head.bias.astype(np.float64)
+        step = max(1, _PRODUCTS // (len(block) * bias.size)) * bias.size
+        for a in range(0, self._disturbed.shape[1], step):
+            logits = (block @ self._disturbed[:, a : a + step]).reshape(len(block), -1, bias.size)
+            logits += bias
+            yield logits
 
     def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         divergence, msp = self._parts(outputs)
@@ -315,23 +324,26 @@ class WeiPer(Detector):
 
     def _parts(self, outputs: ModelOutputs) -> tuple[FloatArray, FloatArray]:
         """Both divergences, weighted and added, and MSP; (n,) each."""
-        divergences, msp = [np.zeros(0)], [np.zeros(0)]
-        for features, logits in self._views(outputs):
-            own = self.fitted_.features.divergence(features, self.smoothing, _FLOOR_OF_FEATURES)
-            own += self.lambda_1 * self.fitted_.logits.divergence(logits, self.logit_smoothing, _FLOOR_OF_LOGITS)
-            divergences.append(own)
-            by_repeat = logits.reshape(logits.shape[0], self.repeats, -1)
-            by_repeat -= by_repeat.max(axis=2, keepdims=True)
-            msp.append((1.0 / np.exp(by_repeat, out=by_repeat).sum(axis=2)).mean(axis=1))
-        return np.concatenate(divergences), np.concatenate(msp)
+        divergence, msp = np.empty(len(outputs)), np.zeros(len(outputs))
+        of_features, of_logits = self.fitted_.features, self.fitted_.logits
+        for where, block in float_blocks(outputs.features, FEATURES):
+            shares = np.zeros((len(block), self.bins))
+            for logits in self._logits(block):
+                shares += of_logits.counts(logits.reshape(len(block), -1)) / self._disturbed.shape[1]
+                logits -= logits.max(axis=2, keepdims=True)
+                msp[where] += (1.0 / np.exp(logits, out=logits).sum(axis=2)).sum(axis=1) / self.repeats
+            own = of_features.counts(block) / block.shape[1]
+            divergence[where] = of_features.divergence(own, self.smoothing, _FLOOR_OF_FEATURES)
+            divergence[where] += self.lambda_1 * of_logits.divergence(shares, self.logit_smoothing, _FLOOR_OF_LOGITS)
+        return divergence, msp
 
 
-def _sampled(features: Rows) -> IntArray:
-    """Up to 2000 rows that their content decides, so that the order of the rows does not matter."""
-    if len(features) <= _MOST_SAMPLED:
+def _sampled(features: Rows, most: int) -> IntArray:
+    """Up to so many rows that their content decides, so that the order of the rows does not matter."""
+    if len(features) <= most:
         return np.arange(len(features))
     sums = np.concatenate([block.sum(axis=1) for _, block in float_blocks(features, FEATURES)])
-    return np.argsort(sums * 1e6 % 1.0, kind="stable")[:_MOST_SAMPLED]
+    return np.argsort(sums * 1e6 % 1.0, kind="stable")[:most]
 
 
 def _widened(low: float, high: float) -> tuple[float, float]:

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.detectors.baseline import TrainingBaseline
-from normscale.detectors.row_blocks import block_rows, row_slices
+from normscale.detectors.row_blocks import block_rows
 from normscale.errors import InvalidInput, NumericalWarning
-from normscale.outputs import LOGITS, Head, ModelOutputs
+from normscale.outputs import LOGITS, Head, ModelOutputs, row_slices
 from normscale.state import Numbers
 
 if TYPE_CHECKING:

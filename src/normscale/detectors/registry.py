@@ -140,11 +140,10 @@ def as_detector(value: str | Mapping[str, Any] | Detector) -> Detector:
 def load_detector(path: str | os.PathLike[str]) -> Detector:
     """Read a detector that :meth:`Detector.save` wrote, with its statistics and threshold."""
     name = os.fspath(path)
-    is_table = os.path.isdir(name) or (os.path.isfile(name) and os.path.splitext(name)[1] in _TABLES)
-    if is_table or name == "-" or name.startswith("sample:"):
+    if os.path.isdir(name) or os.path.splitext(name)[1] in _TABLES or name == "-" or name.startswith("sample:"):
         raise FileFormatError(
             f"{name!r} is a table of outputs, and a detector is expected here: the .safetensors file that "
-            "`normscale fit` saved."
+            "`normscale fit` saved. A detector comes before the tables: normscale score DETECTOR TABLE."
         )
     header, tensors = load_state(path)
     try:

@@ -13,13 +13,6 @@ from normscale._validate import FloatArray, Rows
 from normscale.outputs import ModelOutputs
 
 _BLOCK_ELEMENTS = 1 << 18
-_SLICE_ROWS = 1 << 14
-
-
-def row_slices(outputs: ModelOutputs) -> Iterator[ModelOutputs]:
-    """Outputs in parts of some thousand rows, so that what is made of them takes little memory."""
-    for start in range(0, len(outputs), _SLICE_ROWS):
-        yield outputs[start : start + _SLICE_ROWS] if len(outputs) > _SLICE_ROWS else outputs
 
 
 def float_blocks(rows: Rows, name: str, width: int = 0, *, fitting: bool = False) -> Iterator[tuple[slice, FloatArray]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from normscale import _kernels, _validate
-from normscale._validate import BoolArray, IntArray
+from normscale._validate import IntArray
 from normscale.detectors.base import About, Detector
-from normscale.detectors.baseline import TrainingBaseline
+from normscale.detectors.baseline import MissingClasses, classes_in_training
 from normscale.detectors.formula import FeatureFormula, Formula, LogitFormula, SumFormula, with_logit_terms
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
@@ -135,51 +134,8 @@ class Unit(Step):
         return inner._replace(unit=True) if isinstance(inner, FeatureFormula) else None
 
 
-_FAIR_SHARE = 0.2
-"""Of 1 / C of the training rows: what a class must be predicted as to be present, where there are no labels."""
-_ENOUGH_ROWS = 10.0
-"""Training rows for each class that is present, on average, below which a class may be missing by chance."""
-_LESS = 0.9
-"""The logits of missing classes are left out where their standard deviations are below this part of the others'."""
 _LEFT_OUT = 1e6
 """Taken off a logit that is left out, where a formula must keep its column."""
-
-
-def classes_in_training(baseline: TrainingBaseline, labels: Set[int]) -> BoolArray:
-    """(C,) which classes the training rows show: by the labels that occur, or by predictions where none is known."""
-    predicted = baseline.predicted
-    known = [label for label in labels if label >= 0]
-    if known:
-        return np.isin(np.arange(predicted.size), known)
-    return predicted >= max(1.0, _FAIR_SHARE * predicted.sum() / predicted.size)
-
-
-class MissingClasses(NamedTuple):
-    """What the training rows say about classes that they do not show."""
-
-    rows_per_class: float
-    """Training rows for each class that is present, on average."""
-    deviations: tuple[float, float]
-    """Median standard deviation of the logits of the missing classes, and of the others."""
-
-    @classmethod
-    def of(cls, baseline: TrainingBaseline, present: BoolArray) -> MissingClasses | None:
-        """By which classes (C,) are present; None where all are, or fewer than two."""
-        n = int(np.count_nonzero(present))
-        if n in (0, 1, present.size):
-            return None
-        std = baseline.moments.std
-        return cls(baseline.moments.weight / n, (float(np.median(std[~present])), float(np.median(std[present]))))
-
-    @property
-    def by_chance(self) -> bool:
-        """Whether so few rows may lack classes that the stream will have."""
-        return self.rows_per_class < _ENOUGH_ROWS
-
-    @property
-    def left_out(self) -> bool:
-        """Whether the logits of the missing classes are left out."""
-        return not self.by_chance and self.deviations[0] < _LESS * self.deviations[1]
 
 
 @register

@@ -16,9 +16,9 @@ from normscale.detectors.base import Detector, join
 from normscale.detectors.formula import Formula, offered_formula
 from normscale.detectors.partial_fit import PartialFit
 from normscale.detectors.registry import JOIN, as_detector, detector_class
-from normscale.detectors.row_blocks import block_rows, blocks_of, row_slices
+from normscale.detectors.row_blocks import block_rows, blocks_of
 from normscale.errors import InvalidInput
-from normscale.outputs import FEATURES, HEAD, LOGITS, Head, ModelOutputs
+from normscale.outputs import FEATURES, HEAD, LOGITS, Head, ModelOutputs, row_slices
 from normscale.state import Numbers
 
 Score = str | Mapping[str, Any] | Detector

@@ -11,16 +11,28 @@ import numpy as np
 from normscale import _validate
 from normscale._kernels import mixture as kernel
 from normscale._kernels import mixture_reference as reference
-from normscale._kernels.mixture import SOFTNESS, ClassProfiles, Mixture, MixtureRows, MixtureSettings, RowGroups
+from normscale._kernels.mixture import (
+    SOFTNESS,
+    SUSPECT,
+    SUSPECT_WIDTH,
+    UNSUSPECTED,
+    ClassProfiles,
+    Mixture,
+    MixtureRows,
+    MixtureSettings,
+    RowGroups,
+)
 from normscale._kernels.mixture_reference import soft_step
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import About, OutputsLike
-from normscale.detectors.formula import OodPosition, SumFormula, offered_formula, scorer_of
+from normscale.detectors.formula import OodPosition, SharedPosition, SumFormula, offered_formula, scorer_of
+from normscale.detectors.mahalanobis import ClassSums
 from normscale.detectors.partial_fit import CommonScale, HeldOutFit, RowSample
 from normscale.detectors.registry import register
+from normscale.detectors.row_blocks import float_blocks, unit_rows
 from normscale.detectors.step import Score, Wrapper
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 from normscale.state import Numbers
 
 _BORROWED = 5.0
@@ -29,8 +41,11 @@ PROFILES = {
     **dict.fromkeys(ClassProfiles._fields, Numbers(LOGITS)),
     **dict.fromkeys(("mean", "inverse_deviation"), Numbers(LOGITS, LOGITS)),
     "similarity_weights": Numbers(2),
+    "shared_share": Numbers(1, least=0.0),
 }
 """What the parts of profiles in a record must be."""
+_COORDINATES = 32
+"""At most so many coordinates of the features describe the shared group."""
 _LARGEST_EXPONENT = 600.0
 _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
@@ -85,6 +100,37 @@ class ClassMoments(NamedTuple):
         )
 
 
+class FeatureSpace(NamedTuple):
+    """The directions in which training features of length one vary most."""
+
+    centre: Annotated[FloatArray, Numbers("coordinates")]
+    directions: Annotated[FloatArray, Numbers(FEATURES, "coordinates")]
+    """Each divided by the deviation of the training features along it."""
+
+    @classmethod
+    def of(cls, sums: ClassSums) -> FeatureSpace:
+        """By the sums over all training rows, as one class."""
+        _, means, covariance, error = sums.result()
+        values, vectors = np.linalg.eigh(covariance)
+        kept = np.flatnonzero(values > error)[-_COORDINATES:]
+        directions = vectors[:, kept] / np.sqrt(values[kept])
+        return cls(means[0] @ directions, np.ascontiguousarray(directions))
+
+    def coordinates(self, rows: ModelOutputs) -> FloatArray:
+        """(n, k) of the features of rows, of mean 0 and deviation 1 in training."""
+        found = np.empty((len(rows), self.centre.size))
+        for where, block in float_blocks(rows.features, FEATURES):
+            found[where] = unit_rows(block) @ self.directions - self.centre
+        return found
+
+
+def _sums_of_features(rows: ModelOutputs) -> ClassSums:
+    sums = ClassSums()
+    for _, block in float_blocks(rows.features, FEATURES, fitting=True):
+        sums.add(unit_rows(block), np.zeros(len(block), dtype=np.int64))
+    return sums
+
+
 def finished_profiles(
     profiles: ClassProfiles, sample: RowSample, confidence: FloatArray, distance: FloatArray
 ) -> ClassProfiles:
@@ -101,7 +147,16 @@ def finished_profiles(
         count_scale=count_scale,
         top_odds=top_odds,
         top_scale=top_scale,
+        shared_share=np.array([np.average(_suspected(confidence), weights=sample.weights)]),
     )
+
+
+def _suspected(confidence: FloatArray) -> FloatArray:
+    """How much rows teach the shared group as long as nothing is learned."""
+    suspected: FloatArray = 1.0 / (
+        1.0 + np.exp(np.clip((SUSPECT + confidence) / SUSPECT_WIDTH, -UNSUSPECTED, UNSUSPECTED))
+    )
+    return suspected
 
 
 def _levels(values: FloatArray, sample: RowSample) -> FloatArray:
@@ -116,8 +171,8 @@ def _levels(values: FloatArray, sample: RowSample) -> FloatArray:
     return levels
 
 
-_CONFIDENCE = "confidence"
-"""An array of prepared rows."""
+_CONFIDENCE, _PLACES = "confidence", "places"
+"""Arrays of prepared rows."""
 _RECENT = 5.0
 """The memory of the whole stream, in memories of a class."""
 _LONG = 20.0
@@ -183,6 +238,7 @@ class StreamAware(Wrapper):
             "memory": "how many rows of a predicted class are remembered; the whole stream five times as long",
             "prior_weight": "rows of evidence after which the stream counts as much as training; inf: it never learns",
             "tolerance": "a class is above suspicion while this share of its recent rows looks in-distribution",
+            "balanced": "whether known inputs have the class shares of training; then a more frequent class is suspect",
         },
     )
     default_score = "centred"
@@ -195,6 +251,8 @@ class StreamAware(Wrapper):
         profiles: Annotated[ClassProfiles, PROFILES]
         count_factors: Annotated[FloatArray, Numbers(3, above=0.0)]
         """What counts are multiplied by since a threshold was set."""
+        space: FeatureSpace | None
+        """For the shared OoD group; None where the wrapped detector reads no features."""
 
     fitted_: Fitted
 
@@ -204,6 +262,7 @@ class StreamAware(Wrapper):
         memory: float = 50.0,
         prior_weight: float = 5.0,
         tolerance: float = 0.8,
+        balanced: bool = False,
     ) -> None:
         self._score_by(score)
         self.memory = _validate.positive(memory, "memory")
@@ -212,6 +271,7 @@ class StreamAware(Wrapper):
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self._runs = not math.isinf(self.prior_weight)
         self.tolerance = _validate.fraction(tolerance, "tolerance", allow_one=True)
+        self.balanced = bool(balanced)
 
     @property
     def _mixture_settings(self) -> MixtureSettings:
@@ -221,6 +281,7 @@ class StreamAware(Wrapper):
             long_decay=1.0 - 1.0 / (_LONG * self.memory),
             prior=self.prior_weight if self._runs else 1.0,
             tolerance=self.tolerance,
+            balanced=self.balanced,
         )
 
     def _why_all_rows(self) -> str:
@@ -235,7 +296,10 @@ class StreamAware(Wrapper):
         """First the scorer's fit, and where the rows of each class lie; then a sample of held-out scores."""
         inner: HeldOutFit = self._fitting
         if not inner.done:
-            return inner.partial(rows), ClassMoments.of(rows) if turn == 0 else None
+            if turn:
+                return inner.partial(rows), None, None
+            features = _sums_of_features(rows) if FEATURES in self.scorer.reads else None
+            return inner.partial(rows), ClassMoments.of(rows), features
         distance = reference.distances(rows.logits, rows.predicted, self._profiles)
         return RowSample.of(rows, np.column_stack([inner.columns(rows), distance]))
 
@@ -245,6 +309,7 @@ class StreamAware(Wrapper):
             inner.finish(total[0])
             if turn == 0:
                 self._profiles = total[1].profiles()
+                self._space = None if total[2] is None else FeatureSpace.of(total[2])
             return None
         distance, sample = total.values[:, -1], total.of_columns(slice(0, -1))
         if inner.needs_sample:
@@ -252,19 +317,22 @@ class StreamAware(Wrapper):
         scores = inner.combine(sample.values)
         scale = CommonScale.of(scores, sample)
         profiles = finished_profiles(self._profiles, sample, -scale(scores), distance)
-        del self._profiles
-        return self.Fitted(scale, profiles, np.ones(3))
+        space = self._space
+        del self._profiles, self._space
+        return self.Fitted(scale, profiles, np.ones(3), space)
 
     def _scored(self, outputs: ModelOutputs, threads: int) -> MixtureRows:
         """The rows as the kernels read them."""
-        scores = self._base(outputs, threads)
-        return MixtureRows(outputs.logits, -self.fitted_.scale(scores))
+        scores, space = self._base(outputs, threads), self.fitted_.space
+        places = np.empty((len(outputs), 0)) if space is None else space.coordinates(outputs)
+        return MixtureRows(outputs.logits, -self.fitted_.scale(scores), places)
 
     def _derive(self) -> None:
         self._base = scorer_of(self.scorer)
 
     def _start(self) -> Mixture:
-        return Mixture.empty(self.fitted_.profiles.median.size)
+        space = self.fitted_.space
+        return Mixture.empty(self.fitted_.profiles.median.size, 0 if space is None else space.centre.size)
 
     def _score_at(self, state: Mixture, outputs: ModelOutputs, threads: int) -> FloatArray:
         scores = np.empty(len(outputs))
@@ -275,11 +343,12 @@ class StreamAware(Wrapper):
 
     def _prepare(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         rows = self._scored(outputs, threads)
-        return ModelOutputs._trusted({LOGITS: rows.logits, _CONFIDENCE: rows.confidence[:, None]})
+        return ModelOutputs._trusted({LOGITS: rows.logits, _CONFIDENCE: rows.confidence[:, None], _PLACES: rows.places})
 
     def _step(self, state: Mixture | RowGroups, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Any]:
         scores = np.empty(len(prepared))
-        rows = MixtureRows(prepared.logits, np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0]))
+        confidence = np.ascontiguousarray(prepared.array(_CONFIDENCE)[:, 0])
+        rows = MixtureRows(prepared.logits, confidence, prepared.array(_PLACES))
         if not kernel.stream_mixture(rows, self.fitted_.profiles, self._mixture_settings, state, scores):
             raise _validate.invalid_row_error(rows.logits, LOGITS, can_skip=True)
         return scores, state
@@ -293,7 +362,7 @@ class StreamAware(Wrapper):
         for name, part, empty in zip(Mixture._fields, state, self._start(), strict=True):
             if part.shape != empty.shape:
                 raise InvalidInput(f"state.{name} must have shape {empty.shape}; got {part.shape}.")
-            if name != "ood_mean" and (part < 0.0).any():
+            if not name.endswith("_mean") and (part < 0.0).any():
                 raise InvalidInput(f"state.{name} must be finite and not negative.")
         return state
 
@@ -332,7 +401,7 @@ class StreamAware(Wrapper):
             return None
         if not isinstance(inner, SumFormula):
             inner = SumFormula(((1.0, inner),), np.zeros(1))
-        if inner.ood_position is not None:
+        if inner.ood_position is not None or inner.shared_position is not None:
             return None
         mixture, settings = self._current(), self._mixture_settings
         scale, profiles = self.fitted_.scale, self.fitted_.profiles
@@ -349,9 +418,23 @@ class StreamAware(Wrapper):
                 log_variance=np.log(variance).mean(axis=1),
                 trust=trusted * trust,
             )
+        shared, space = None, self.fitted_.space
+        weight = reference.shared_weight(profiles, mixture.totals)
+        if space is not None and weight > 0.0:
+            trust = weight / (weight + kernel.SHARED_PRIOR * settings.prior)
+            variance = 1.0 + trust * (mixture.shared_variance[0] - 1.0)
+            shared = SharedPosition(
+                directions=space.directions,
+                centre=space.centre,
+                mean=trust * mixture.shared_mean[0],
+                inverse_variance=1.0 / variance,
+                log_variance=np.log(variance).mean(keepdims=True),
+                trust=np.array([trust]),
+                trusted=np.array([trusted]),
+            )
         terms = tuple((weight / spread, term) for weight, term in inner.terms)
         offset = (scale.centre + inner.class_offset) / spread + trusted * np.log(self._id_shares())
-        return SumFormula(terms, offset, position)
+        return SumFormula(terms, offset, position, shared)
 
     def _id_shares(self) -> FloatArray:
         """(C,) the share of recent rows of each class that look in-distribution."""

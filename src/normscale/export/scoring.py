@@ -13,20 +13,27 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from normscale._kernels import TINY_VARIANCE
+from normscale.detectors.baseline import FAR_SCORE
 from normscale.detectors.formula import (
     REACH,
+    SHARED_COUNT,
+    SHARED_MOST,
+    SHARED_REACH,
     BoundaryFormula,
     FeatureFormula,
     LogitFormula,
     MomentFormula,
     OodPosition,
     RectifiedFormula,
+    SharedPosition,
 )
 from normscale.outputs import FEATURES, LOGITS
 
 Array: TypeAlias = Any
 State: TypeAlias = tuple[Array, Array, Array]
 """Weight (1,), mean (C,) and sum of squared deviations (C,) of the logits so far."""
+LogitLimits: TypeAlias = tuple[float, float] | None
+"""The logits beyond which a row lies far outside of training."""
 
 
 def with_numbers(formula: Any, replace: Callable[[str, Any], Any], name: str = "") -> Any:
@@ -40,20 +47,32 @@ def with_numbers(formula: Any, replace: Callable[[str, Any], Any], name: str = "
     return type(formula)(*parts) if hasattr(formula, "_fields") else tuple(parts)
 
 
-def formula_scores(formula: Any, rows: Mapping[str, Array], reads: Iterable[str]) -> Array:
-    """Scores (n,) of float64 arrays (n, any width) by name; NaN where a row of an array in ``reads`` is not finite."""
+def formula_scores(
+    formula: Any, rows: Mapping[str, Array], reads: Iterable[str], logit_limits: LogitLimits = None
+) -> Array:
+    """Scores (n,) of float64 arrays (n, any width) by name; NaN where a row of an array in ``reads`` is not finite.
+
+    A row with a logit beyond the limits gets the highest score.
+    """
     scores = _scores(formula, rows)
+    if logit_limits is not None:
+        scores = scores.masked_fill(_far_rows(rows[LOGITS], logit_limits), FAR_SCORE)
     for name in reads:
         scores = scores.where(rows[name].isfinite().all(dim=1), math.nan)
     return scores
 
 
 def stream_scores(
-    formula: MomentFormula, logits: Array, state: State, concatenate: Callable[[list[Array]], Array]
+    formula: MomentFormula,
+    logits: Array,
+    state: State,
+    concatenate: Callable[[list[Array]], Array],
+    logit_limits: LogitLimits = None,
 ) -> tuple[Array, State]:
     """Scores of logits (n, C), each row by the moments that include it, and the moments after the last row.
 
-    A row with NaN or infinity scores NaN and is not taken in. Where a number is too large to be squared, all scores
+    A row with NaN or infinity scores NaN, one with a logit beyond the limits gets the highest score; neither is taken
+    in. Where a number is too large to be squared, all scores
     are NaN and the state stays.
 
     As in :mod:`normscale._kernels.reference` the first row is taken in by Welford's step. From then on the weight is
@@ -61,7 +80,9 @@ def stream_scores(
     is the mean so far with weight 0, so there is a first line even without a good row.
     """
     weight, mean, m2 = state
-    good = logits.isfinite().all(dim=1)
+    finite = good = logits.isfinite().all(dim=1)
+    if logit_limits is not None:
+        good = good & ~_far_rows(logits, logit_limits)
     lines = concatenate([mean.reshape(1, -1), logits.where(good.reshape(-1, 1), 0.0)])
     counted = concatenate([weight.reshape(1, 1) * 0.0, good.double().reshape(-1, 1)])
     taken = counted.cumsum(0)
@@ -79,19 +100,22 @@ def stream_scores(
     after = counts[-1], (moved + start)[-1], squares[-1]
     fine = after[1].isfinite().all(dim=0) & after[2].isfinite().all(dim=0)
     kept = [new.where(fine, old) for new, old in zip(after, state, strict=True)]
-    return scores.where(good & fine, math.nan), (kept[0], kept[1], kept[2])
+    scores = scores.where(good, FAR_SCORE).where(finite & fine, math.nan)
+    return scores, (kept[0], kept[1], kept[2])
 
 
-def flags(scores: Array, limits: Array, logits: Array, logit_limits: tuple[float, float] | None) -> Array:
-    """Which rows are OoD (n,): a score above the limit (of the predicted class) or NaN, or a logit beyond its limits.
+def flags(scores: Array, limits: Array, logits: Array) -> Array:
+    """Which rows are OoD (n,): a score above the limit (of the predicted class) or NaN.
 
     ``limits`` has the shape (1,) or (C,).
     """
     limit = limits if limits.shape[0] == 1 else limits[logits.argmax(dim=1)]
-    flagged = scores.isnan() | (scores > limit)
-    if logit_limits is None or logits is None:
-        return flagged
-    return flagged | (logits.amin(dim=1) < logit_limits[0]) | (logits.amax(dim=1) > logit_limits[1])
+    return scores.isnan() | (scores > limit)
+
+
+def _far_rows(logits: Array, logit_limits: tuple[float, float]) -> Array:
+    """Which rows (n,) have a logit beyond the limits."""
+    return (logits.amin(dim=1) < logit_limits[0]) | (logits.amax(dim=1) > logit_limits[1])
 
 
 def _scores(formula: Any, rows: Mapping[str, Array]) -> Array:
@@ -112,9 +136,11 @@ def _scores(formula: Any, rows: Mapping[str, Array]) -> Array:
         return total - formula.class_offset
     predicted = rows[LOGITS].argmax(dim=1)
     total = total - formula.class_offset[predicted]
-    if formula.ood_position is None:
-        return total
-    return total + _ood_evidence(formula.ood_position, _centred(rows[LOGITS]), predicted)
+    if formula.ood_position is not None:
+        total = total + _ood_evidence(formula.ood_position, _centred(rows[LOGITS]), predicted)
+    if formula.shared_position is not None:
+        total = total + _shared_evidence(formula.shared_position, rows[FEATURES])
+    return total
 
 
 def _kind_scores(scaled: Array, kind: str) -> Array:
@@ -132,11 +158,7 @@ def _kind_scores(scaled: Array, kind: str) -> Array:
 
 def _distances(formula: FeatureFormula, features: Array) -> Array:
     """Squared distances (n,) of features (n, d) to the nearest mean."""
-    if formula.unit:  # first by the largest number, so that no square under- or overflows
-        largest = features.abs().amax(dim=1, keepdim=True)
-        features = features / largest.where(largest > 0.0, 1.0)
-        length = (features * features).sum(dim=1, keepdim=True).sqrt()
-        features = features / length.where(length > 0.0, 1.0)
+    features = _unit_rows(features) if formula.unit else features
     means: Array = formula.means
     white = (features - formula.centre) @ formula.whitening
     to_means = (means * means).sum(dim=1) - white @ means.T * 2.0
@@ -158,6 +180,24 @@ def _ood_evidence(position: OodPosition, centred: Array, predicted: Array) -> Ar
     misfit = x - ood_mean
     ratio = (x * x - misfit * misfit * inverse_variance).mean(dim=1)
     return ((ratio - log_variance) * trust).clamp_min(0.0)
+
+
+def _shared_evidence(position: SharedPosition, features: Array) -> Array:
+    """Whether the features of a row lie where recent OoD rows of all classes lay (n,)."""
+    y = _unit_rows(features) @ position.directions - position.centre
+    y = y.clamp_min(-SHARED_REACH).clamp_max(SHARED_REACH)
+    misfit = y - position.mean
+    ratio = (y * y - misfit * misfit * position.inverse_variance).mean(dim=1)
+    evidence = ((ratio - position.log_variance) * position.trust * (0.5 * SHARED_COUNT)).clamp_min(0.0)
+    return evidence.clamp_max(SHARED_MOST) * position.trusted
+
+
+def _unit_rows(rows: Array) -> Array:
+    """Rows divided by their lengths; first by the largest number, so that no square under- or overflows."""
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    rows = rows / largest.where(largest > 0.0, 1.0)
+    length = (rows * rows).sum(dim=1, keepdim=True).sqrt()
+    return rows / length.where(length > 0.0, 1.0)
 
 
 def _centred(logits: Array) -> Array:

@@ -200,14 +200,14 @@ def find_last_layer(model: nn.Module, inputs: NetworkInputs, feature_layer: str 
     if not similar and choose:
         raise InvalidInput(
             "no linear layer gives the model's logits, so its penultimate layer is not known; pass the name of the "
-            f"layer whose output are the features, feature_layer=...; it has {_listed(model)}. Logits alone: "
+            f"layer whose output are the features, feature_layer='NAME'; it has {_listed(model)}. Logits alone: "
             "features=False."
         )
     if len(similar) > 1 and choose:
         raise InvalidInput(
             f"several linear layers could give the model's logits: {', '.join(repr(one.name) for one in similar)}; "
             "none of them gives them alone. Pass the name of the layer whose output are the features, "
-            "feature_layer=..., or features=False."
+            "feature_layer='NAME', or features=False."
         )
     return similar[0] if similar else LastLayer("", None)
 

@@ -59,6 +59,8 @@ class OnnxNetwork:
             if name not in made:
                 raise InvalidInput(f"the model has no tensor {name!r}; the last are {', '.join(sorted(made)[-6:])}.")
         provider = "CUDAExecutionProvider" if str(device or "cpu").startswith("cuda") else "CPUExecutionProvider"
+        if provider not in onnxruntime.get_available_providers():
+            raise InvalidInput(f"this onnxruntime cannot run on the device {str(device)!r}. Leave device out.")
         opened = with_outputs(path, model, self._tensors.values())
         self._session = onnxruntime.InferenceSession(opened, providers=[provider])
         self._inputs = {item.name: item.type for item in self._session.get_inputs()}

@@ -63,7 +63,7 @@ class TorchNetwork:
         if self._feature_layer is not None:
             self._layers = {FEATURES: module_of(self.model, self._feature_layer), **self._layers}
         self._lower = DTYPES[_validate.one_of(dtype, "dtype", tuple(DTYPES))]
-        self._device, self._say = device, say
+        self._device, self._say = _usable(device), say
         self._largest_batch: int | None = None
         self._last: LastLayer | None = None
 
@@ -165,6 +165,16 @@ def unwrapped(model: nn.Module) -> nn.Module:
     while isinstance(inner, (DataParallel, DistributedDataParallel)) or hasattr(inner, "_orig_mod"):  # torch.compile
         inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
     return inner  # type: ignore[no-any-return]
+
+
+def _usable(device: str | torch.device | None) -> str | torch.device | None:
+    """The device that was asked for; one that this machine or this torch does not have is an error."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InvalidInput(f"nothing runs on the device {str(device)!r} here ({what}). Leave device out.") from error
+    return device
 
 
 def device_and_dtype(model: nn.Module) -> tuple[torch.device, torch.dtype]:

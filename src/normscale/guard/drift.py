@@ -20,9 +20,8 @@ from normscale._kernels import BlockState, combine
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard.policy import Expect, Policy
-from normscale.moments import RunningMoments
+from normscale.moments import RunningMoments, scale_factor
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.scaling import scale_factor
 
 _WIDEST = 1e6
 _FEW = 5.0  # rows that the running statistics alone may flag before their share counts

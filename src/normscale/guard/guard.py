@@ -19,7 +19,6 @@ import numpy as np
 from normscale import _validate
 from normscale._validate import Rows
 from normscale.detectors.base import Detector
-from normscale.detectors.threshold import Threshold
 from normscale.encoding.json_text import write_json
 from normscale.errors import InvalidInput, MissingOutput, NotFitted, StoreUnavailable
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows
@@ -29,6 +28,7 @@ from normscale.guard.policy import Expect, Policy, StreamBy
 from normscale.guard.stores import Entry, Event, Standing, Store, StoredStream, Transaction, open_store
 from normscale.guard.stores.store import owner_of
 from normscale.input_checks import TOLERANCE, ProbabilityForm, detect_probabilities, probabilities_message
+from normscale.metrics.thresholds import Threshold
 from normscale.outputs import LOGITS, ModelOutputs, as_outputs
 
 _FAR_AWAY = 30.0  # deviations from training, as far as rows are looked at for the highest score

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from normscale._kernels import BlockState
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
-from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard.drift import RecentRows
 from normscale.guard.policy import Policy
+from normscale.metrics.thresholds import Threshold
 from normscale.moments import RunningMoments
 from normscale.outputs import ModelOutputs
 from normscale.state import Kind, copied, pack_state, record_arrays, record_of, unpack_state

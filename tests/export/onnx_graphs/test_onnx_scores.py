@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 import normscale as ns
 from export.exported_detectors import DETECTORS
 from export.onnx_graphs.classifiers import CLASSES, logits, passing, run, taken, training, with_features
+from normscale.detectors.baseline import FAR_SCORE
 from normscale.detectors.formula import LogitFormula, SumFormula, formula_of, limits_of, plain_formula
 from normscale.export.onnx import attach_detector, initial_state
 from our_detectors import OUR_DETECTORS
@@ -92,6 +93,7 @@ def test_large_logits_with_tiny_deviations(score: str) -> None:
 @pytest.mark.parametrize("name", ("msp", "energy", "norm_scaling"))
 def test_confident_rows_do_not_saturate(name: str) -> None:
     detector = fitted(name)
+    detector._marks_far_rows = False
     rows = np.diag([30.0, 60.0, 800.0, 1e4, 1e6])
     got = run(attach_detector(passing(np.float64), detector).model, image=rows)["ood_score"]
     same(got, detector.score(rows))
@@ -320,8 +322,14 @@ def test_the_slack_of_a_threshold_is_a_rounding_error() -> None:
     assert formula_of(detector).terms[0][1].kind == "log_odds"  # type: ignore[union-attr]
 
 
-def test_rows_far_outside_of_training_are_flagged_however_sure() -> None:
-    rows = np.array([[1e6, 0.0, 0.0, 0.0, 0.0], [0.0, 0.0, -1e6, 0.0, 0.0]], np.float32)
-    detector = ns.Energy().fit(training()).set_threshold(training(), keep=1.0)
-    assert detector.score(rows[:1]) < detector.score(training()).min()
-    assert run(attach_detector(passing(), detector).model, image=rows)["is_ood"].tolist() == [True, True]
+@pytest.mark.parametrize("stateful", [False, True])
+def test_rows_far_outside_of_training_get_the_highest_score(stateful: bool) -> None:
+    rows = training().logits[:4].astype(np.float32)
+    rows[0, 0], rows[2, 2] = 1e6, -1e6
+    detector = ns.NormScaling().fit(training()).set_threshold(training(), keep=1.0)
+    graph = attach_detector(passing(), detector, stateful=stateful).model
+    found = run(graph, image=rows, **(initial_state(graph) if stateful else {}))
+    with pytest.warns(ns.NumericalWarning, match="2 of 4 rows"):
+        expected = detector.stream(rows) if stateful else detector.score(rows)
+    same(found["ood_score"], expected)
+    assert (found["ood_score"] == FAR_SCORE).tolist() == found["is_ood"].tolist() == [True, False, True, False]

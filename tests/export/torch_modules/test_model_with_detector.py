@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import normscale as ns
 from export.exported_detectors import DETECTORS
 from normscale._kernels import BlockState
+from normscale.detectors.baseline import FAR_SCORE
 from normscale.detectors.formula import LogitFormula, MomentFormula, formula_of
 from normscale.export.torch import ModelWithDetector, ScoredOutput
 from normscale.export.torch.scorers import MomentScorer
@@ -393,10 +394,13 @@ def test_detectors_of_features_and_the_default_with_what_its_stream_taught(name:
         ModelWithDetector(model, detector, logits="logits", features="logits")(images(3))
 
 
-def test_rows_far_outside_of_training_are_flagged_however_sure() -> None:
+@pytest.mark.parametrize("stateful", [False, True])
+def test_rows_far_outside_of_training_get_the_highest_score(stateful: bool) -> None:
     train = np.random.default_rng(0).normal(size=(60, 3))
-    detector = ns.Energy().fit(train).set_threshold(train, keep=1.0)
-    found = ModelWithDetector(nn.Identity(), detector)(
-        torch.tensor([[1e6, 0.0, 0.0], [0.0, -1e6, 0.0], [1.0, 0.0, 0.0]])
-    )
-    assert found.is_ood.tolist() == [True, True, False]
+    rows = np.array([[1e6, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, -1e6, 0.0], [0.0, 1.0, 0.0]])
+    detector = ns.NormScaling().fit(train).set_threshold(train, keep=1.0)
+    found = ModelWithDetector(nn.Identity(), detector, stateful=stateful)(torch.tensor(rows))
+    with pytest.warns(ns.NumericalWarning, match="2 of 4 rows"):
+        expected = detector.stream(rows) if stateful else detector.score(rows)
+    np.testing.assert_allclose(found.ood_score.numpy(), expected, rtol=1e-9)
+    assert (found.ood_score.numpy() == FAR_SCORE).tolist() == found.is_ood.tolist() == [True, False, True, False]

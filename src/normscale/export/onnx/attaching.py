@@ -87,7 +87,7 @@ def attach_detector(
     ('ood_score',)
     """
     require("onnx")
-    formula, limits = formula_of(detector), limits_of(detector)
+    formula, limits, logit_limits = formula_of(detector), limits_of(detector), logit_limits_of(detector)
     moments = moment_formula_of(detector) if stateful else None
     copy, opset = _copied(model)
     taken = sorted({SCORE, FLAG, *(STATE + NEXT if stateful else ())} & names_in(copy.graph))
@@ -114,15 +114,15 @@ def attach_detector(
     length = None if batch is None else batch.rows
     if moments is None:
         given = with_numbers(formula, lambda _, value: write.constant(np.atleast_1d(value)))
-        scores = formula_scores(given, rows, sorted(reads))
+        scores = formula_scores(given, rows, sorted(reads), logit_limits)
     else:
-        before = [write.tensor(name) for name in STATE]
+        weight, mean, m2 = (write.tensor(name) for name in STATE)
         scores, after = stream_scores(
-            moments, rows[LOGITS], (before[0], before[1], before[2]), lambda parts: write("Concat", *parts, axis=0)
+            moments, rows[LOGITS], (weight, mean, m2), lambda parts: write("Concat", *parts, axis=0), logit_limits
         )
     _offer(copy, SCORE, scores, np.float64, length)
     if limits is not None:
-        flagged = flags(scores, write.constant(limits), rows.get(LOGITS), logit_limits_of(detector))
+        flagged = flags(scores, write.constant(limits), rows.get(LOGITS))
         _offer(copy, FLAG, flagged, np.bool_, length)
     if moments is not None:
         values = [np.array([moments.state.weight]), moments.state.mean, moments.state.m2]

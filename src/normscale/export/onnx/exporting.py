@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
-from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError, InvalidInput, NormscaleError, NumericalWarning
 from normscale.export.onnx.attaching import FLAG, SCORE, SHA256, GraphWithDetector, attach_detector, note, read_state
 from normscale.export.onnx.files import check, read_model, require, with_outputs, written
@@ -26,6 +25,7 @@ from normscale.export.onnx.running import (
     run_session,
     try_out,
 )
+from normscale.metrics.thresholds import Threshold
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 TOLERANCE = 1e-5

@@ -89,7 +89,9 @@ class _GraphArray:
 
     __add__, __sub__, __mul__, __truediv__ = map(_operation, ("Add", "Sub", "Mul", "Div"))
     __matmul__, __gt__, __lt__, __and__, __or__ = map(_operation, ("MatMul", "Greater", "Less", "And", "Or"))
-    __neg__, exp, log, sqrt, abs, isnan = map(_operation, ("Neg", "Exp", "Log", "Sqrt", "Abs", "IsNaN"))
+    __neg__, __invert__, exp, log, sqrt, abs, isnan = map(
+        _operation, ("Neg", "Not", "Exp", "Log", "Sqrt", "Abs", "IsNaN")
+    )
     amax, amin, sum, mean = map(_reduction, ("ReduceMax", "ReduceMin", "ReduceSum", "ReduceMean"))
 
     @property
@@ -106,6 +108,9 @@ class _GraphArray:
 
     def where(self, condition: _GraphArray, other: _GraphArray | float) -> _GraphArray:
         return self.write("Where", condition, self, other)
+
+    def masked_fill(self, mask: _GraphArray, value: float) -> _GraphArray:
+        return self.write("Where", mask, value, self)
 
     def clamp_min(self, least: _GraphArray | float) -> _GraphArray:
         return self.write("Where", self < least, least, self)  # NaN stays NaN, which Max need not respect

@@ -56,8 +56,6 @@ class ModelWithDetector(DoubleBuffers):
         Where statistics move, ``scorer.moments`` are those of now, in numpy.
     limits : buffer (1,) or (C,), or None
         Scores above are flagged; one for each predicted class where the detector has them.
-    logit_limits : (float, float) or None
-        Rows with a logit beyond these are flagged, too: they lie far outside of what training showed.
 
     Examples
     --------
@@ -85,8 +83,11 @@ class ModelWithDetector(DoubleBuffers):
         super().__init__()
         self.model = model
         self.stateful, self.logits, self.features = stateful, logits, features
+        logit_limits = logit_limits_of(detector)
         self.scorer: nn.Module = (
-            MomentScorer(moment_formula_of(detector)) if stateful else FormulaScorer(formula_of(detector))
+            MomentScorer(moment_formula_of(detector), logit_limits)
+            if stateful
+            else FormulaScorer(formula_of(detector), logit_limits)
         )
         self.reads_features = not stateful and FEATURES in arrays_of(formula_of(detector))
         if self.reads_features and features is None:
@@ -95,7 +96,6 @@ class ModelWithDetector(DoubleBuffers):
                 "must hold them."
             )
         limits = limits_of(detector)
-        self.logit_limits = logit_limits_of(detector)
         per_class = None if limits is None or limits.size == 1 else limits.size
         widths = detector._widths or {}
         one = widths.get(detector.reads[0]) if len(detector.reads) == 1 and features is None else None
@@ -118,7 +118,7 @@ class ModelWithDetector(DoubleBuffers):
         scores = self.scorer(logits, *features)
         if self.limits is None:
             return ScoredOutput(logits, scores, None)
-        return ScoredOutput(logits, scores, flags(scores, self.limits, logits.double(), self.logit_limits))
+        return ScoredOutput(logits, scores, flags(scores, self.limits, logits.double()))
 
     def extra_repr(self) -> str:
         return f"stateful={self.stateful}, threshold={'none' if self.limits is None else 'set'}"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from normscale.detectors.formula import Formula, MomentFormula, arrays_of
-from normscale.export.scoring import State, formula_scores, stream_scores, with_numbers
+from normscale.export.scoring import LogitLimits, State, formula_scores, stream_scores, with_numbers
 from normscale.moments import RunningMoments
 from normscale.outputs import FEATURES, LOGITS
 
@@ -36,11 +36,13 @@ class DoubleBuffers(nn.Module):
 class FormulaScorer(DoubleBuffers):
     """Computes a :class:`~normscale.detectors.formula.Formula`; its arrays are float64 buffers.
 
-    A row with NaN or infinity scores NaN; nothing raises, so that no device has to be waited for.
+    A row with NaN or infinity scores NaN, one with a logit beyond ``logit_limits`` gets the highest score; nothing
+    raises, so that no device has to be waited for.
     """
 
-    def __init__(self, formula: Formula) -> None:
+    def __init__(self, formula: Formula, logit_limits: LogitLimits = None) -> None:
         super().__init__()
+        self.logit_limits = logit_limits
         self.reads = tuple(sorted(arrays_of(formula)))
         self.formula = with_numbers(formula, self._keep)
 
@@ -48,7 +50,7 @@ class FormulaScorer(DoubleBuffers):
         """Scores (n,), float64, of logits (n, C) and, where the formula reads them, features (n, d)."""
         rows = {LOGITS: logits.double()} | ({} if features is None else {FEATURES: features.double()})
         formula = with_numbers(self.formula, lambda name, _: getattr(self, name))
-        scores: Tensor = formula_scores(formula, rows, self.reads)
+        scores: Tensor = formula_scores(formula, rows, self.reads, self.logit_limits)
         return scores
 
 
@@ -64,8 +66,9 @@ class MomentScorer(DoubleBuffers):
     mean: Tensor
     m2: Tensor
 
-    def __init__(self, formula: MomentFormula) -> None:
+    def __init__(self, formula: MomentFormula, logit_limits: LogitLimits = None) -> None:
         super().__init__()
+        self.logit_limits = logit_limits
         self.formula = formula._replace(state=None)  # type: ignore[arg-type]  # the buffers hold it
         for name, value in zip(("count", "mean", "m2"), formula.state, strict=True):
             self._keep(name, value)
@@ -79,7 +82,7 @@ class MomentScorer(DoubleBuffers):
     def forward(self, logits: Tensor) -> Tensor:
         """Scores (n,), float64, of logits (n, C) of any float dtype; higher = more out-of-distribution."""
         before: State = (self.count, self.mean, self.m2)
-        scores, after = stream_scores(self.formula, logits.double(), before, torch.cat)
+        scores, after = stream_scores(self.formula, logits.double(), before, torch.cat, self.logit_limits)
         for buffer, value in zip(before, after, strict=True):
             buffer.copy_(value)
         result: Tensor = scores

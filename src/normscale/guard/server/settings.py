@@ -15,12 +15,12 @@ import msgspec
 
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import DEFAULT, load_detector, make_detector
-from normscale.detectors.threshold import Threshold
 from normscale.errors import FileFormatError
 from normscale.guard import Guard, Policy, open_guard
 from normscale.guard.guard import required_widths
 from normscale.guard.server.classifier import Classifier
 from normscale.guard.server.request import Bounds
+from normscale.metrics.thresholds import Threshold
 
 SAMPLE = "sample"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
