@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.lib import format as npy_format
 
-from normscale.encoding.npy_header import LONGEST_HEADER, MAGIC, NpyHeaderError, take_npy_header
+from normscale.encoding.npy_header import LONGEST_HEADER, MAGIC, take_npy_header
 
 DTYPES = ["<f2", ">f4", "<f8", "|i1", "<u8", ">i2", "|b1", "<U5", "<U1234", "<c16", "|O"]
 
@@ -59,7 +59,7 @@ def test_records_and_dates_are_told_apart(kind: object) -> None:
     ],
 )
 def test_what_is_no_header_is_refused(data: bytes) -> None:
-    with pytest.raises(NpyHeaderError):
+    with pytest.raises(ValueError, match=r"^its (version|header|shape)|^it ends within|^it does not begin"):
         take_npy_header(io.BytesIO(data))
 
 
@@ -74,5 +74,5 @@ def test_a_stream_is_not_read_beyond_the_longest_header() -> None:
             assert 0 <= size <= LONGEST_HEADER
             return super().read(size)
 
-    with pytest.raises(NpyHeaderError, match=f"{LONGEST_HEADER} are allowed"):
+    with pytest.raises(ValueError, match=f"{LONGEST_HEADER} are allowed"):
         take_npy_header(Watched(MAGIC + b"\2\0" + (1 << 31).to_bytes(4, "little") + bytes(10_000)))

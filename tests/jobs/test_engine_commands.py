@@ -16,19 +16,19 @@ from typer.testing import CliRunner
 import normscale as ns
 from jobs.parts import bytes_of, logits_of, scores_of, write_folder, write_logits
 from normscale.cli import app
-from normscale.jobs import running
-from normscale.jobs.running import Engine, ThisProcess
+from normscale.jobs import local_engine
+from normscale.jobs.running import Engine
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, local: Engine) -> Any:
     """A command with engines that are there already: starting one costs seconds."""
-    there: dict[str, Any] = {"local": local, "here": ThisProcess()}
+    monkeypatch.setattr(local, "close", lambda: None)
+    monkeypatch.setattr(local_engine, "LocalEngine", lambda workers: local)
     if "ray_engine" in request.fixturenames:
-        there["ray"] = request.getfixturevalue("ray_engine")
-    for engine in there.values():
-        monkeypatch.setattr(engine, "close", lambda: None)
-    monkeypatch.setattr(running, "_start", lambda name, workers, address: there[name])
+        ray = request.getfixturevalue("ray_engine")
+        monkeypatch.setattr(ray, "close", lambda: None)
+        monkeypatch.setattr("normscale.jobs.ray_engine.RayEngine", lambda address, workers: ray)
 
     def invoke(*arguments: object, ok: bool = True) -> Any:
         result = CliRunner().invoke(app, [str(argument) for argument in arguments])

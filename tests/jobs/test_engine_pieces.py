@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import pytest
 
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
+from normscale import jobs
 from normscale.jobs.running import PIECE_ROWS, merged_in_order
 from normscale.jobs.sources import Layout, Piece, RowSource
 from normscale.rows import find_files
@@ -112,13 +114,34 @@ def test_other_formats_are_a_piece_each(tmp_path: Path) -> None:
 def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
     write_logits(tmp_path / "a.parquet", logits_of(10))
     pq.write_table(pa.table({f"logit_x{i}": np.zeros(3) for i in range(CLASSES)}), tmp_path / "b.parquet")
-    with pytest.raises(ns.FileFormatError, match=r"do not have the same columns of logits: only one has 'logit_c0'"):
+    with pytest.raises(ns.InvalidInput, match=r"b\.parquet has no column of logits for 'c0', .* it has 'x0', "):
+        plan_pieces(tmp_path)
+    pq.write_table(pa.table({f"logit_{i}": np.zeros(3) for i in range(CLASSES)}), tmp_path / "b.parquet")
+    with pytest.raises(ns.FileFormatError, match=r"do not have the same columns of logits: only one has 'logit_0'"):
         plan_pieces(tmp_path)
     write_logits(tmp_path / "b.parquet", logits_of(10)[:, :4])
     with pytest.raises(ns.FileFormatError, match=r"b\.parquet holds 4 logits, and .*a\.parquet holds 5 logits"):
         plan_pieces(tmp_path)
     write_logits(tmp_path / "b.parquet", logits_of(10), label=np.zeros(10, int))
     with pytest.raises(ns.FileFormatError, match="5 logits \\+ labels, and"):
+        plan_pieces(tmp_path)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_features_come_in_the_order_of_the_first_file(tmp_path: Path, suffix: str) -> None:
+    for name, order in {"a": (0, 1, 2), "b": (2, 0, 1)}.items():
+        columns: dict[str, Any] = {"logit_a": [1.5], "logit_b": [2.5], **{f"feature_{i}": [i + 0.5] for i in order}}
+        if suffix == "parquet":
+            pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+            continue
+        mark = "\t" if suffix == "tsv" else ","
+        rows = [mark.join(columns), mark.join(str(column[0]) for column in columns.values())]
+        lines = [json.dumps({key: column[0] for key, column in columns.items()})] if suffix == "jsonl" else rows
+        (tmp_path / f"{name}.{suffix}").write_text("\n".join(lines) + "\n")
+    assert jobs.read(tmp_path).features.tolist() == [[0.5, 1.5, 2.5]] * 2
+    (tmp_path / f"b.{suffix}").unlink()
+    (tmp_path / "b.csv").write_text("logit_a,logit_b,feature_0,feature_1,feature_x\n1,2,3,4,5\n")
+    with pytest.raises(ns.FileFormatError, match=r"the same columns of features: only one has 'feature_2'"):
         plan_pieces(tmp_path)
 
 

@@ -15,8 +15,8 @@ import normscale as ns
 from jobs.parts import CLASSES, bytes_of, logits_of, scores_of, write_features, write_folder, write_logits
 from normscale import jobs
 from normscale._lock import locked
-from normscale.detectors.threshold import Threshold
 from normscale.jobs.running import Engine
+from normscale.metrics.thresholds import Threshold
 from running_norm import RunningNorm, Shifted
 
 pytestmark = [

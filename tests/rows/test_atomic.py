@@ -104,7 +104,7 @@ def test_kill_leaves_the_old_file(tmp_path: Path) -> None:
     code = (
         "import time\n"
         "from normscale.rows import open_score_writer\n"
-        f"with open_score_writer({str(path)!r}) as writer:\n"
+        f"with open_score_writer({str(path)!r}, {{'score': float}}) as writer:\n"
         "    writer.append(score=[1.0] * 100_000)\n"
         "    print('half', flush=True)\n"
         "    time.sleep(60)\n"

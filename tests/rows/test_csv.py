@@ -206,14 +206,14 @@ def test_columns_that_are_numbered_from_0_have_a_header(tmp_path: Path, text: st
 def test_a_quote_that_is_never_closed_ends_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('a,b,size\n1.5,2,"5 inch\n3,4,6 inch\n5,6,7\n')
     reader = open_table(tmp_path / "t.csv", keep=["size"])
-    kept = [columns["size"].tolist() for _, columns in reader.chunks_and_columns()]
+    kept = [columns["size"].tolist() for _, columns, _ in reader.blocks()]
     assert kept == [["5 inch", "6 inch", "7"]]
 
 
 def test_a_quote_ends_with_its_line(tmp_path: Path, parser: str) -> None:
     lines = [f'{i}.5,2,"{i} inch' if i in (3, 7) else f"{i}.5,2,{i}" for i in range(10)]
     path = written(tmp_path, "logit_a,logit_b,id\n" + "\n\n".join(lines) + "\n")
-    ((chunk, kept),) = open_table(path, keep=["id"]).chunks_and_columns()
+    ((chunk, kept, _),) = open_table(path, keep=["id"]).blocks()
     assert chunk.logits[:, 0].tolist() == [i + 0.5 for i in range(10)]
     assert kept["id"].tolist() == [f"{i} inch" if i in (3, 7) else str(i) for i in range(10)]
     path = written(tmp_path, 'logit_a,logit_b,id\n1,2,"a\nb"\n')

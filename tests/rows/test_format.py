@@ -90,7 +90,7 @@ def test_a_foreign_format_comes_through_a_pipe(tmp_path: Path, monkeypatch: pyte
     data = io.BytesIO((tmp_path / "t.f16").read_bytes())
     monkeypatch.setattr(sys, "stdin", types.SimpleNamespace(buffer=data))
     with open_table("-") as table:
-        assert table.format == "halves"
+        assert table.name == "halves"
         np.testing.assert_array_equal(table.read().logits, ROWS)
 
 

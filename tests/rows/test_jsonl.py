@@ -72,7 +72,7 @@ def test_lists_nulls_and_kept_columns(tmp_path: Path) -> None:
         {"id": 9, "logits": ["NaN", "Infinity"], "layer1": [2], "note": "x, NaN: Infinity"},
     ]
     path.write_text("".join(json.dumps(line) + "\n\n" for line in lines))
-    ((outputs, kept),) = open_table(path, keep=["id"]).chunks_and_columns()
+    ((outputs, kept, _),) = open_table(path, keep=["id"]).blocks()
     np.testing.assert_array_equal(outputs.logits, [[1, 2], [1.5, np.nan], [np.nan, np.inf]])
     np.testing.assert_array_equal(outputs.array("layer1"), [[0.5], [np.nan], [2]])
     assert outputs.labels is not None

@@ -57,7 +57,7 @@ def test_a_csv_whose_first_label_is_missing(tmp_path: Path) -> None:
     path = table_of(tmp_path, "csv", ["", "dog", "cat", ""])
     assert ns.read_table(path).labels.tolist() == [-1, 1, 0, -1]  # type: ignore[union-attr]
     path.write_text(path.read_text().replace("label", "labels"))
-    ((chunk, kept),) = open_table(path, keep=["labels"]).chunks_and_columns()
+    ((chunk, kept, _),) = open_table(path, keep=["labels"]).blocks()
     assert chunk.labels.tolist() == [-1, 1, 0, -1]  # type: ignore[union-attr]
     assert kept["labels"].tolist() == ["", "dog", "cat", ""]
 
@@ -135,7 +135,7 @@ def test_kept_columns_keep_their_types_in_parquet(tmp_path: Path, chunk_rows: in
         open_table(tmp_path / "t.parquet", chunk_rows=chunk_rows, keep=KEEP) as reader,
         open_score_writer(tmp_path / "s.parquet", {**reader.columns, "score": np.float64}) as writer,
     ):
-        for chunk, columns in reader.chunks_and_columns():
+        for chunk, columns, _ in reader.blocks():
             writer.append(**columns, score=chunk.logits[:, 0])
     back = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "s.parquet")
     for name in KEEP:
@@ -163,7 +163,7 @@ def test_kept_columns_in_texts_and_arrays(tmp_path: Path) -> None:
         assert np.isnat(arrays["when"][1])
     reader = open_table(tmp_path / "t.parquet", keep=["when"])
     with pytest.raises(ns.InvalidInput, match="holds no texts and times"):
-        open_score_writer(tmp_path / "s.safetensors", {**reader.columns, "score": float})
+        open_score_writer(tmp_path / "s.safetensors", {**reader.columns, "score": float}).__enter__()
     reader.close()
 
 

@@ -121,7 +121,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     for action in (
         lambda: open_table(path),
         lambda: write_table(tmp_path / "b.parquet", np.eye(2)),
-        lambda: open_score_writer(tmp_path / "b.parquet"),
+        lambda: open_score_writer(tmp_path / "b.parquet", {"score": float}).__enter__(),
     ):
         with pytest.raises(MissingExtra, match=r"pip install 'normscale\[arrow\]'"):
             action()
@@ -183,6 +183,6 @@ def test_a_kept_column_with_nulls_behind_a_struct_keeps_them(tmp_path: Path) -> 
         "meta": pa.array([{"a": 1, "b": 2}] * 3), "id": pa.array([1, None, 3], pa.int64()),
         "n": pa.array([1, 2, 3]), "logit_0": [1.0, 2.0, 3.0], "logit_1": [3.0, 2.0, 1.0],
     }  # fmt: skip
-    ((_, kept),) = open_table(written(tmp_path, columns), keep=["id", "n"]).chunks_and_columns()
+    ((_, kept, _),) = open_table(written(tmp_path, columns), keep=["id", "n"]).blocks()
     assert kept["id"].tolist() == [1, None, 3]
     assert kept["n"].tolist() == [1, 2, 3]

@@ -65,7 +65,7 @@ def test_the_first_bytes_tell_the_format(
         stdin(monkeypatch, data_of(kind, outputs), step)
         with open_table("-", chunk_rows=chunk_rows) as table:
             assert table.path == "standard input"
-            assert table.format == kind
+            assert table.name == kind
             chunks = list(table.chunks())
         np.testing.assert_array_equal(ModelOutputs.concatenate(chunks).logits, outputs.logits)
         assert [len(chunk) for chunk in chunks[:-1]] == [chunk_rows] * (len(chunks) - 1)
@@ -160,7 +160,7 @@ def test_rows_come_out_while_the_writer_still_writes(tmp_path: Path) -> None:
     """A slow program writes a row, and writes the next only when it saw the first come back."""
     code = (
         "from normscale.rows import open_score_writer, open_table\n"
-        "with open_table('-', chunk_rows=1) as table, open_score_writer('-') as writer:\n"
+        "with open_table('-', chunk_rows=1) as table, open_score_writer('-', {'score': float}) as writer:\n"
         "    for chunk in table.chunks():\n"
         "        writer.append(score=chunk.logits.sum(axis=1))\n"
     )

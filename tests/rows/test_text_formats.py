@@ -15,6 +15,7 @@ import normscale as ns
 from needed_extras import need
 from normscale.cli import app
 from normscale.rows import open_score_writer, open_table
+from normscale.rows.reader import even_chunks
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(7, 3))
@@ -96,13 +97,13 @@ def _table_with_ids(path: Path) -> Path:
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".npz", ".parquet"])
 def test_columns_are_kept_beside_the_chunks(tmp_path: Path, suffix: str) -> None:
     path = _table_with_ids(tmp_path / f"table{suffix}")
-    table = open_table(path, chunk_rows=3, keep=["when", "id", "n"])
-    parts = list(table.chunks_and_columns())
-    assert [len(columns["id"]) for _, columns in parts] == [3, 3, 1]
-    assert [text for _, columns in parts for text in columns["id"].tolist()] == IDS
-    assert [str(n) for _, columns in parts for n in columns["n"].tolist()] == list("0123456")
+    table = open_table(path, keep=["when", "id", "n"])
+    parts = list(even_chunks(table.blocks(), 3))
+    assert [len(columns["id"]) for _, columns, _ in parts] == [3, 3, 1]
+    assert [text for _, columns, _ in parts for text in columns["id"].tolist()] == IDS
+    assert [str(n) for _, columns, _ in parts for n in columns["n"].tolist()] == list("0123456")
     assert str(parts[2][1]["when"][0]) == "2026-01-07"
-    assert np.array_equal(np.concatenate([chunk.logits for chunk, _ in parts]), LOGITS)
+    assert np.array_equal(np.concatenate([chunk.logits for chunk, _, _ in parts]), LOGITS)
     with pytest.raises(ns.InvalidInput, match=r"has no column 'uid' to keep; it has .*'id'"):
         open_table(path, keep=["uid"])
 
@@ -155,7 +156,7 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
         assert isinstance(done.exception, ns.InvalidInput)
         assert re.search(says, str(done.exception))
     with pytest.raises(ns.InvalidInput, match="holds no texts"):
-        open_score_writer(tmp_path / "s.safetensors", {"id": object, "score": float})
+        open_score_writer(tmp_path / "s.safetensors", {"id": object, "score": float}).__enter__()
 
 
 def test_nulls_of_parquet_are_nan(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_nulls_of_parquet_are_nan(tmp_path: Path) -> None:
         "n": arrow.array([5, None, 6]),
     }
     pytest.importorskip("pyarrow.parquet").write_table(arrow.table(columns), path)
-    ((outputs, kept),) = open_table(path, keep=["n"]).chunks_and_columns()
+    ((outputs, kept, _),) = open_table(path, keep=["n"]).blocks()
     np.testing.assert_array_equal(outputs.logits, [[1, 1], [np.nan, 2], [3, np.nan]])
     np.testing.assert_array_equal(outputs.features, [[1, 2], [np.nan, np.nan], [3, np.nan]])
     assert outputs.labels is not None

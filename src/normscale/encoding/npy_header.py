@@ -18,10 +18,6 @@ LONGEST_HEADER = 4096
 _MOST_AXES = 32
 
 
-class NpyHeaderError(ValueError):
-    """The header of an .npy cannot be read; the message goes on after "the file is damaged: "."""
-
-
 class ByteStream(Protocol):
     """What a file, a zip member and a pipe have in common."""
 
@@ -52,27 +48,27 @@ class NpyHeader(NamedTuple):
 
 
 def take_npy_header(stream: ByteStream) -> NpyHeader:
-    """Take the header off a stream, which is left at the first number."""
+    """Take the header off a stream, which is left at the first number; ``ValueError`` where it cannot be read."""
     head = stream.read(8)
     if not head.startswith(MAGIC) or len(head) < 8:
-        raise NpyHeaderError("it does not begin like one")
+        raise ValueError("it does not begin like one")
     if head[6] not in (1, 2, 3) or head[7] != 0:
-        raise NpyHeaderError(f"its version is {head[6]}.{head[7]}, and 1.0 to 3.0 are known")
+        raise ValueError(f"its version is {head[6]}.{head[7]}, and 1.0 to 3.0 are known")
     size = 2 if head[6] == 1 else 4
     length_bytes = stream.read(size)
     length = int.from_bytes(length_bytes, "little")
     if length > LONGEST_HEADER:
-        raise NpyHeaderError(f"its header says it is {length} bytes long, and {LONGEST_HEADER} are allowed")
+        raise ValueError(f"its header says it is {length} bytes long, and {LONGEST_HEADER} are allowed")
     text = stream.read(length)
     if len(length_bytes) < size or len(text) < length:
-        raise NpyHeaderError("it ends within its header")
+        raise ValueError("it ends within its header")
     try:
         read = npy_format.read_array_header_2_0
         shape, fortran_order, dtype = read(io.BytesIO(length.to_bytes(4, "little") + text), max_header_size=2**16)
     except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, SyntaxError, TokenError) as error:
-        raise NpyHeaderError(f"its header is no dictionary of descr, fortran_order and shape ({error})") from None
+        raise ValueError(f"its header is no dictionary of descr, fortran_order and shape ({error})") from None
     if len(shape) > _MOST_AXES or any(isinstance(n, bool) or not 0 <= n < 2**63 for n in shape):
-        raise NpyHeaderError(f"its shape is not of at most {_MOST_AXES} lengths")
+        raise ValueError(f"its shape is not of at most {_MOST_AXES} lengths")
     if dtype.kind in "VMm" or dtype.subdtype is not None:
         dtype, fortran_order, shape = np.dtype("V"), False, ()
     return NpyHeader(dtype, fortran_order, shape, 8 + size + length)

@@ -5,7 +5,6 @@ The safetensors library reads whole tensors, and knows no bfloat16 in numpy; row
 
 from __future__ import annotations
 
-import io
 import math
 import os
 from collections.abc import Mapping
@@ -37,62 +36,42 @@ class TensorPlace(NamedTuple):
     shape: tuple[int, ...]
     offset: int
     """Of its first byte in the file."""
-    n_bytes: int
+    end: int
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """As numpy reads it; ``KeyError`` for a kind that numpy has not."""
         return DTYPES[self.kind]
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row: of everything behind the first axis."""
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
 
+def read_safetensors_header(file: IO[bytes]) -> tuple[dict[str, TensorPlace], dict[str, str]]:
+    """The tensors of an open file by name, and the texts beside them.
 
-class SafetensorsHeader(NamedTuple):
-    """The tensors by name, and the texts beside them."""
-
-    tensors: dict[str, TensorPlace]
-    metadata: dict[str, str]
-
-
-def read_safetensors_header(file: IO[bytes]) -> SafetensorsHeader:
-    """Read the header of an open file; ``ValueError`` unless every tensor lies in the file, behind the one before."""
+    ``ValueError`` unless every tensor lies in the file, behind the one before.
+    """
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
     if size < 8 or length > min(size - 8, LONGEST_HEADER):
         raise ValueError("its header is cut off or too long")
-    return _parsed(file.read(length), 8 + length, size)
-
-
-def safetensors_header_of(data: bytes) -> SafetensorsHeader:
-    """Read the header of a file that is in memory."""
-    return read_safetensors_header(io.BytesIO(data))
+    document = read_json(file.read(length), words=False)
+    metadata = document.pop("__metadata__", {}) if isinstance(document, dict) else None
+    if not isinstance(metadata, dict):
+        raise ValueError("its header or its metadata is no JSON object")
+    tensors = {str(name): _place(str(name), entry, 8 + length) for name, entry in document.items()}
+    end = 8 + length
+    for place in sorted(tensors.values(), key=lambda place: (place.offset, place.end)):
+        if place.offset != end:
+            raise ValueError("its tensors overlap or leave gaps")
+        end = place.end
+    if end != size:
+        raise ValueError(f"its header says {end} bytes, and there are {size}")
+    return tensors, {str(key): value for key, value in metadata.items() if isinstance(value, str)}
 
 
 def widened(bits: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
     """bfloat16 to float32: the same upper sixteen bits, zeros below."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
-
-
-def _parsed(text: bytes, data_start: int, file_size: int) -> SafetensorsHeader:
-    document = read_json(text, words=False)
-    if not isinstance(document, dict):
-        raise ValueError("its header is no JSON object")
-    metadata = document.pop("__metadata__", {})
-    if not isinstance(metadata, dict):
-        raise ValueError("its metadata is no JSON object")
-    tensors = {str(name): _place(str(name), entry, data_start) for name, entry in document.items()}
-    end = data_start
-    for place in sorted(tensors.values(), key=lambda place: (place.offset, place.n_bytes)):
-        if place.offset != end:
-            raise ValueError("its tensors overlap or leave gaps")
-        end += place.n_bytes
-    if end != file_size:
-        raise ValueError(f"its header says {end} bytes, and there are {file_size}")
-    return SafetensorsHeader(tensors, {str(key): value for key, value in metadata.items() if isinstance(value, str)})
 
 
 def _place(name: str, entry: Any, data_start: int) -> TensorPlace:
@@ -107,4 +86,4 @@ def _place(name: str, entry: Any, data_start: int) -> TensorPlace:
         raise ValueError(f"its header does not say where {name!r} lies")
     if kind in DTYPES and math.prod(shape) * DTYPES[kind].itemsize != end - begin:
         raise ValueError(f"the size of {name!r} is not what its header says")
-    return TensorPlace(kind, tuple(shape), data_start + begin, end - begin)
+    return TensorPlace(kind, tuple(shape), data_start + begin, data_start + end)

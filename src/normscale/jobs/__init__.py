@@ -18,24 +18,6 @@ from normscale.jobs.running import ENGINES, PIECE_ROWS, EngineFailed, JobOptions
 from normscale.jobs.scoring import ScoreResult, score
 from normscale.jobs.sources import SAMPLE, RowSource, Skipped, describe, input_named, read, read_named
 
-__all__ = [
-    "ENGINES",
-    "PIECE_ROWS",
-    "SAMPLE",
-    "EngineFailed",
-    "Evaluated",
-    "FitResult",
-    "JobOptions",
-    "Progress",
-    "RowSource",
-    "ScoreResult",
-    "Skipped",
-    "describe",
-    "evaluate",
-    "fit",
-    "input_named",
-    "open_engine",
-    "read",
-    "read_named",
-    "score",
-]
+__all__ = ["ENGINES", "PIECE_ROWS", "SAMPLE", "EngineFailed", "Evaluated", "FitResult", "JobOptions"]
+__all__ += ["Progress", "RowSource", "ScoreResult", "Skipped", "describe", "evaluate", "fit", "input_named"]
+__all__ += ["open_engine", "read", "read_named", "score"]

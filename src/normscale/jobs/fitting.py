@@ -10,11 +10,10 @@ from typing import Any, NamedTuple, Unpack
 import numpy as np
 
 from normscale.detectors.base import Detector
-from normscale.detectors.baseline import why_little_is_learned, why_nothing_is_learned
+from normscale.detectors.baseline import why_classes_are_missing, why_little_is_learned, why_nothing_is_learned
 from normscale.detectors.choosing import AUTO, default_detector
 from normscale.detectors.partial_fit import Partial, PartialFit, merged
-from normscale.detectors.registry import DEFAULT, as_detector
-from normscale.detectors.simple_steps import MissingClasses, classes_in_training
+from normscale.detectors.registry import as_detector
 from normscale.errors import InvalidInput, MissingOutput
 from normscale.input_checks import RowSketch
 from normscale.jobs.running import (
@@ -29,7 +28,7 @@ from normscale.jobs.running import (
     say_all,
     with_defaults,
 )
-from normscale.jobs.sources import Layout, Piece, RowSource, Skipped, read
+from normscale.jobs.sources import Layout, Piece, PieceRows, RowSource, Skipped, read
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
@@ -81,27 +80,37 @@ def fit(
     """
     job = with_defaults(options)
     say, engine = job["say"], job["engine"]
-    found, names, source = _source_of(paths, detector, job, arrays)
+    model = None if detector is None or detector == AUTO else detector
+    if isinstance(model, (str, Mapping)):
+        model = as_detector(model)
+    names = ((arrays,) if isinstance(arrays, str) else arrays) or (LOGITS, FEATURES)
+    names = names if model is None else model._arrays_in_fit
+    source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
+    there = source.layout.widths
+    if model is not None and (missing := [name for name in names if name not in there]):
+        raise MissingOutput(
+            f"{model.name} reads {' and '.join(missing)}; {source.path} has {', '.join(there)}. Give a table that has "
+            "them, or choose another detector."
+        )
     say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
-    model = found or default_detector(source.layout.widths, head=source.has_head)
+    model = model or default_detector(there, head=source.has_head)
     names = model._arrays_in_fit
-    seen = _Seen(sketches=threshold_on is not None)
-    pieces = source.row_pieces(job["piece_rows"])
-    why = model._why_all_rows()
+    task = _FitJob(source, names, job["on_invalid"], threshold_on is not None)
+    pieces, why = source.row_pieces(job["piece_rows"]), model._why_all_rows()
     if why and engine not in (None, "here"):
         say(f"{model.name} must see all rows at once ({why}), so they are read by this process, without workers")
     if why or (model._reads_again and len(pieces) == 1):
         reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
-        skipped = _fit_gathered(model, seen, source, names, job, f"{model.name} {reason}")
+        seen = _fit_gathered(model, task, job["memory"], f"{model.name} {reason}")
     else:
         if engine not in (None, "here"):
             source.refuse_pieces("leave the engine out, or give files, folders, globs or s3:// paths")
         with open_engine(engine, workers=job["workers"], address=job["address"], n_tasks=len(pieces)) as opened:
-            skipped = _fit_pieces(model, source, pieces, opened, seen, names, job["on_invalid"], job["tick"])
+            seen = _fit_pieces(model, task, pieces, opened, job["tick"])
     model.class_names = _names(class_names, source.layout, source.path)
     if (useless := why_nothing_is_learned(model)) is not None:
         raise InvalidInput(useless)
-    say_all(seen.remarks(model, source), say)
+    say_all(_remarks(model, seen, source), say)
     if threshold_on is not None:
         held_out = read(threshold_on, names, class_names=model.class_names, reads_logits=LOGITS in names, **job)
         if missing := [name for name in model.reads if name not in held_out.names]:
@@ -112,110 +121,30 @@ def fit(
             )
         model.set_threshold(held_out, keep, conformal=conformal, per_class=per_class, stream=stream)
         say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
-    return FitResult(model, seen.n_rows, skipped, source.layout)
-
-
-def _source_of(
-    paths: Paths,
-    detector: str | Mapping[str, Any] | Detector | None,
-    job: JobOptions,
-    arrays: str | Sequence[str] | None = None,
-) -> tuple[Detector | None, Sequence[str], RowSource]:
-    """The detector, None for the default one; the arrays that it may read; the tables."""
-    model = None
-    if detector is not None and detector != AUTO:
-        model = detector if isinstance(detector, Detector) else as_detector(detector)
-    arrays = [arrays] if isinstance(arrays, str) else arrays
-    names = (arrays or (LOGITS, FEATURES)) if model is None else model._arrays_in_fit
-    source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
-    there = source.layout.widths
-    if model is not None and (missing := [name for name in names if name not in there]):
-        raise MissingOutput(
-            f"{model.name} reads {' and '.join(missing)}; {source.path} has {', '.join(there)}. Give a table that has "
-            "them, or choose another detector."
-        )
-    return model, names, source
-
-
-def _fit_gathered(
-    model: Detector, seen: _Seen, source: RowSource, names: Sequence[str], job: JobOptions, why: str
-) -> Skipped:
-    rows = source.rows(None, names, job["on_invalid"])
-    advice = "give a sample of the rows, or choose a detector that is fitted in parts, such as norm_scaling or energy"
-    gathered = rows.gathered(source.n_rows, job["memory"], why, advice, seen.watch)
-    if gathered is None:
-        raise InvalidInput(f"{why}, and there are no rows.")
-    try:
-        model._fit_chunks([gathered])
-    except InvalidInput as error:
-        raise rows.explain(error) from None
-    return rows.skipped
+    return FitResult(model, seen.n_rows, seen.skipped, source.layout)
 
 
 class _FitJob(NamedTuple):
-    fit: PartialFit
+    """What all tasks of a fit share."""
+
     source: RowSource
     names: Sequence[str]
     on_invalid: str
     sketches: bool
+    fit: PartialFit | None = None
 
-
-def _fit_pieces(
-    model: Detector,
-    source: RowSource,
-    pieces: Sequence[Piece],
-    engine: Engine,
-    seen: _Seen,
-    names: Sequence[str],
-    on_invalid: str,
-    tick: Tick | None,
-) -> Skipped:
-    """Fit on pieces, by an engine: what every piece tells, merged as a tree of fixed shape.
-
-    A task is a subtree, so that little has to be sent. The rows may have to be read again.
-    """
-    learning = PartialFit(model)
-    step = 1
-    while len(pieces) // (2 * step) >= _TASKS_PER_WORKER * engine.workers:
-        step *= 2
-    tasks = [pieces[i : i + step] for i in range(0, len(pieces), step)]
-    while not learning.done:
-        job = _FitJob(learning, source, names, on_invalid, seen.sketch is not None)
-        found = run(engine, _fit_task, job, tasks, ProgressCounter(f"fitting {model.name}", len(tasks), tick))
-        learning.finish(merged_in_order([partial for partial, _, _ in found], merged))
-    for _, _, own in found:
-        seen.take_over(own)
-    return sum((skipped for _, skipped, _ in found), Skipped())
-
-
-def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[tuple[Partial, Skipped, _Seen], int]:
-    """What neighbouring pieces tell together, and how many rows were read: runs in a worker."""
-    skipped, seen = Skipped(), _Seen(sketches=job.sketches)
-    partials = []
-    for piece in pieces:
-        rows = job.source.rows(piece, job.names, job.on_invalid)
-        try:
-            partials.append(job.fit.partial(seen.watch(rows)))
-        except InvalidInput as error:
-            raise rows.explain(error) from None
-        skipped += rows.skipped
-    return (merged_in_order(partials, merged), skipped, seen), seen.n_rows + skipped.n
+    def rows(self, piece: Piece | None) -> PieceRows:
+        """The rows of a piece, or all."""
+        return self.source.rows(piece, self.names, self.on_invalid)
 
 
 class _Seen:
-    """The training rows that went by, as far as they matter to remarks on the fit."""
+    """The training rows that were read, as far as they matter to remarks on the fit."""
 
     def __init__(self, *, sketches: bool) -> None:
-        self.n_rows = 0
+        self.n_rows, self.skipped = 0, Skipped()
         self.labels: set[int] = set()
         self.sketch = RowSketch() if sketches else None
-
-    def take_over(self, other: _Seen) -> None:
-        """Add what a task saw."""
-        self.n_rows += other.n_rows
-        self.labels |= other.labels
-        if self.sketch is not None and other.sketch is not None:
-            self.sketch.merge(other.sketch)
 
     def watch(self, chunks: Iterable[ModelOutputs]) -> Iterator[ModelOutputs]:
         """Pass the chunks on."""
@@ -227,40 +156,73 @@ class _Seen:
                 self.sketch.take_in(chunk.array(chunk.names[0]))
             yield chunk
 
-    def remarks(self, model: Detector, source: RowSource) -> Iterator[str]:
-        """What is odd about the rows, for this detector."""
-        yield from self._missing_classes(model)
-        if (why := why_little_is_learned(model)) is not None:
-            yield why
-        n_classes = source.layout.n_classes
-        if n_classes is not None and n_classes > 4 * self.n_rows > 4:
-            yield (
-                f"{source.path} has {self.n_rows} rows of {n_classes} classes. Did rows and columns change places? A "
-                "row is an input, a column a class: logits.T turns them."
-            )
+    def merge(self, other: _Seen) -> _Seen:
+        """Add the rows that another task read."""
+        self.n_rows, self.skipped = self.n_rows + other.n_rows, self.skipped + other.skipped
+        self.labels |= other.labels
+        if self.sketch is not None and other.sketch is not None:
+            self.sketch.merge(other.sketch)
+        return self
 
-    def _missing_classes(self, model: Detector) -> Iterator[str]:
-        """Classes that no row shows: by labels where there are any, else by predictions."""
-        if model._baseline is None or not self.n_rows or not model._needs_fit:
-            return
-        shown = classes_in_training(model._baseline, self.labels)
-        missing = MissingClasses.of(model._baseline, shown)
-        if missing is None:
-            return
-        by = "labels" if self.labels else "predicted classes"
-        seen = f"the rows show {int(shown.sum())} of {shown.size} classes ({by})"
-        less, typical = missing.deviations
-        if missing.by_chance:
-            yield (
-                f"{seen}, {missing.rows_per_class:.3g} rows for each of these: too few to say that the others are "
-                "missing. Pass ten rows a class or more."
-            )
-        elif missing.left_out and model._runs:
-            yield (
-                f"{seen}. The logits of the others vary less on these rows (standard deviation {less:.3g} against "
-                f"{typical:.3g}), so norm-scaling takes what OoD inputs do to them for certainty; {DEFAULT} leaves "
-                "them out."
-            )
+
+def _fit_gathered(model: Detector, job: _FitJob, memory: int | str | None, why: str) -> _Seen:
+    """Fit on all rows in one place, within a bound of memory."""
+    rows, seen = job.rows(None), _Seen(sketches=job.sketches)
+    advice = "give a sample of the rows, or choose a detector that is fitted in parts, such as norm_scaling or energy"
+    gathered = rows.gathered(job.source.n_rows, memory, why, advice, seen.watch)
+    if gathered is None:
+        raise InvalidInput(f"{why}, and there are no rows.")
+    try:
+        model._fit_chunks([gathered])
+    except InvalidInput as error:
+        raise rows.explain(error) from None
+    seen.skipped = rows.skipped
+    return seen
+
+
+def _fit_pieces(model: Detector, job: _FitJob, pieces: Sequence[Piece], engine: Engine, tick: Tick | None) -> _Seen:
+    """Fit on pieces, by an engine: what every piece tells, merged as a tree of fixed shape.
+
+    A task is a subtree, so that little has to be sent. The rows may have to be read again.
+    """
+    learning = PartialFit(model)
+    step = 1
+    while len(pieces) // (2 * step) >= _TASKS_PER_WORKER * engine.workers:
+        step *= 2
+    tasks = [pieces[i : i + step] for i in range(0, len(pieces), step)]
+    while not learning.done:
+        counter = ProgressCounter(f"fitting {model.name}", len(tasks), tick)
+        parts: list[tuple[Partial, _Seen]] = run(engine, _fit_task, job._replace(fit=learning), tasks, counter)
+        total, seen = merged_in_order(parts, merged)
+        learning.finish(total)
+    return seen
+
+
+def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[tuple[Partial, _Seen], int]:
+    """What neighbouring pieces tell together, and how many rows were read: runs in a worker."""
+    assert job.fit is not None
+    found = []
+    for piece in pieces:
+        rows, seen = job.rows(piece), _Seen(sketches=job.sketches)
+        try:
+            partial = job.fit.partial(seen.watch(rows))
+        except InvalidInput as error:
+            raise rows.explain(error) from None
+        seen.skipped = rows.skipped
+        found.append((partial, seen))
+    total, seen = merged_in_order(found, merged)
+    return (total, seen), seen.n_rows + seen.skipped.n
+
+
+def _remarks(model: Detector, seen: _Seen, source: RowSource) -> Iterator[str]:
+    """What is odd about the training rows, for this detector."""
+    yield from filter(None, (why_classes_are_missing(model, seen.labels), why_little_is_learned(model)))
+    n_classes = source.layout.n_classes
+    if n_classes is not None and n_classes > 4 * seen.n_rows > 4:
+        yield (
+            f"{source.path} has {seen.n_rows} rows of {n_classes} classes. Did rows and columns change places? A row "
+            "is an input, a column a class: logits.T turns them."
+        )
 
 
 def _threshold_remarks(

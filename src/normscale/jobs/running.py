@@ -59,8 +59,8 @@ class ProgressCounter:
 
     def add(self, pieces: float, rows: int) -> None:
         """Count more pieces and rows."""
-        at, seconds = self._at, time.monotonic() - self._start
-        self._at = at._replace(pieces=at.pieces + pieces, rows=at.rows + rows, seconds=seconds)
+        doing, done, n_pieces, n_rows, _ = self._at
+        self._at = Progress(doing, done + pieces, n_pieces, n_rows + rows, time.monotonic() - self._start)
         if self._tick is not None:
             self._tick(self._at)
 
@@ -133,22 +133,23 @@ class JobOptions(TypedDict, total=False):
     """Called with every remark on the rows; by default they are warnings."""
 
 
+_DEFAULTS: JobOptions = {
+    "probabilities": False,
+    "on_invalid": "raise",
+    "engine": None,
+    "workers": None,
+    "address": None,
+    "piece_rows": PIECE_ROWS,
+    "memory": None,
+    "tick": None,
+    "say": warn,
+}
+
+
 def with_defaults(options: JobOptions) -> JobOptions:
     """The options given, and the defaults of all others."""
-    every: JobOptions = {
-        "probabilities": False,
-        "on_invalid": "raise",
-        "engine": None,
-        "workers": None,
-        "address": None,
-        "piece_rows": PIECE_ROWS,
-        "memory": None,
-        "tick": None,
-        "say": warn,
-    }
-    every.update(options)
-    one_of(every["on_invalid"], "on_invalid", ON_INVALID)
-    return every
+    one_of(options.get("on_invalid", "raise"), "on_invalid", ON_INVALID)
+    return {**_DEFAULTS, **options}
 
 
 @contextmanager
@@ -177,23 +178,19 @@ def open_engine(
     if address is not None and name != "ray":
         raise InvalidInput(f"address is that of a Ray cluster; add engine='ray'. Got {address!r}.")
     count = None if workers is None else at_least(workers, "workers", 1)
-    started = _start(name, count, address)
+    started: Engine = ThisProcess()
+    if name == "ray":
+        from normscale.jobs.ray_engine import RayEngine
+
+        started = RayEngine(address, count)
+    elif name == "local":
+        from normscale.jobs.local_engine import LocalEngine
+
+        started = LocalEngine(count or os.cpu_count() or 1)
     try:
         yield started
     finally:
         started.close()
-
-
-def _start(engine: str, workers: int | None, address: str | None) -> Engine:
-    if engine == "ray":
-        from normscale.jobs.ray_engine import RayEngine
-
-        return RayEngine(address, workers)
-    if engine == "local":
-        from normscale.jobs.local_engine import LocalEngine
-
-        return LocalEngine(workers or os.cpu_count() or 1)
-    return ThisProcess()
 
 
 def run(engine: Engine, work: Work, shared: Any, tasks: Sequence[Any], counter: ProgressCounter) -> list[Any]:

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
-from normscale.detectors.threshold import Threshold
 from normscale.errors import InvalidInput
 from normscale.jobs.running import Engine, JobOptions, Paths, ProgressCounter, Tick, run, say_all, with_defaults
-from normscale.jobs.sources import MemoryBound, Piece, PieceRows, RowSource, Skipped
+from normscale.jobs.sources import Piece, PieceRows, RowSource, Skipped
+from normscale.metrics.thresholds import Threshold
 from normscale.outputs import LOGITS, predicted_where_finite
 from normscale.rows import CHUNK_ELEMENTS, SCORE_COLUMNS, TEXT, is_remote, open_score_writer
+from normscale.rows.gathering import MemoryBound
 from normscale.rows.reader import Chunk, Columns
 
 FILE = "file"
@@ -206,18 +207,8 @@ def score(
         raise InvalidInput(
             f"the column {taken[0]!r} of {source.path} cannot be kept: the scores have one of that name."
         )
-    job = ScoreJob(
-        detector,
-        source,
-        given["on_invalid"],
-        limit,
-        moves,
-        not source.is_one_table,
-        by or "",
-        order_by or "",
-        given["memory"],
-        threads,
-    )
+    job = ScoreJob(detector, source, given["on_invalid"], limit, moves, not source.is_one_table)
+    job = job._replace(by=by or "", order_by=order_by or "", memory=given["memory"], threads=threads)
     say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
     if is_folder(os.fspath(output)):
         from normscale.jobs.score_folder import score_to_folder

@@ -11,7 +11,6 @@ import glob
 import io
 import itertools
 import os
-import re
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Unpack
@@ -34,17 +33,14 @@ from normscale.rows import (
     is_remote,
     open_table,
 )
-from normscale.rows.columns import class_order, in_class_order
+from normscale.rows.columns import LOGIT, class_order, in_class_order
 from normscale.rows.files import ByteSource
-from normscale.rows.reader import Chunk, even_chunks, gather
-from normscale.state import load_header
+from normscale.rows.gathering import MemoryBound, gather
+from normscale.rows.reader import Chunk, even_chunks
 
 SAMPLE = "sample:"
 LISTED = 1000
 """How many skipped rows of a piece are named; all are counted."""
-_UNKNOWN = 8 << 30
-"""The bound in bytes where the system does not say how much memory is free."""
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 _LISTING_THREADS = 16
 _LEFT_OPEN = 64
 """Up to so many files stay open between the look at their heads and the reading of their rows."""
@@ -62,6 +58,11 @@ class Span(NamedTuple):
     """On disk."""
     rows: range | None = None
     """Their numbers in the file; None: all."""
+
+    @property
+    def start(self) -> int:
+        """The first of them."""
+        return 0 if self.rows is None else self.rows.start
 
 
 class Piece(NamedTuple):
@@ -93,7 +94,7 @@ class Layout(NamedTuple):
 
     widths: dict[str, int]
     columns: dict[str, list[str]]
-    """Of Parquet files; empty for other formats."""
+    """Empty for formats that hold arrays."""
     has_labels: bool
     n_classes: int | None
     class_names: tuple[str, ...] | None
@@ -206,53 +207,6 @@ class PieceRows:
         )
 
 
-class MemoryBound:
-    """Counts rows that are kept in memory, and refuses more than may be; by default half of what is free.
-
-    Examples
-    --------
-    >>> MemoryBound("1.5 GB").n_bytes, MemoryBound("2GiB").n_bytes, MemoryBound(1000).n_bytes
-    (1500000000, 2147483648, 1000)
-    """
-
-    def __init__(self, given: int | str | None = None, why: str = "", advice: str = "", copies: int = 1) -> None:
-        self._why, self._advice, self._copies = why, advice, copies
-        self.n_bytes, self._because = _bytes_of(given)
-        self._used = 0
-
-    def add(self, outputs: ModelOutputs, n_rows: int | None = None) -> None:
-        """Count rows of which there will be ``n_rows`` in all, if that is known; raise where they will not fit."""
-        more = self._copies * sum(outputs.array(name).nbytes for name in outputs.names)
-        self._used += more
-        expected = self._used if n_rows is None or not len(outputs) else max(self._used, more * n_rows // len(outputs))
-        if expected > self.n_bytes:
-            least = "at least " if n_rows is None else ""
-            raise InvalidInput(
-                f"{self._why}: they take {least}{_shown(expected)} of memory, and the bound is {_shown(self.n_bytes)} "
-                f"({self._because}). Pass memory={_shown(expected)!r} or more, or {self._advice}."
-            )
-
-
-def _bytes_of(given: int | str | None) -> tuple[int, str]:
-    if given is None:
-        try:
-            with open("/proc/meminfo", encoding="ascii") as file:
-                free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
-        except (OSError, StopIteration, ValueError):
-            return _UNKNOWN, "the default"
-        return free // 2, "half of what is free"
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?\s*", str(given).lower())
-    try:
-        assert found is not None
-        return int(float(found[1]) * _UNITS[found[2]]), "as given"
-    except (AssertionError, ValueError, KeyError):
-        raise InvalidInput(f"memory must be a number of bytes, such as 500MB or 8GiB; got {given!r}.") from None
-
-
-def _shown(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f}GB" if n_bytes >= 10**8 else f"{-(-n_bytes // 1000)}kB"
-
-
 class _Head(NamedTuple):
     """What the head of a file says."""
 
@@ -321,7 +275,7 @@ class RowSource:
             raise InvalidInput(f"{alone} cannot be read together with other tables; give files and folders.")
         self.pipe = alone if alone is not None and is_pipe(alone) else None
         """What no other process can read."""
-        files = find_files(given) if alone is None else [SourceFile(alone, 0, 0)]
+        files = find_files(given) if alone is None else [SourceFile(alone, 0, None)]
         self.is_one_table = alone is not None or (len(given) == 1 and os.path.isfile(given[0]))
         wanted = None if names is None else list(dict.fromkeys(names))
         heads = _read_heads(files, {"names": wanted, "keep": keep, "class_names": class_names})
@@ -428,7 +382,7 @@ class RowSource:
         for span in piece.spans:
             path = span.file.path
             reader = self._readers.pop(path, None)
-            _check(span.file)
+            span.file.check()
             if reader is None:
                 options = {"names": list(layout.widths), "keep": list(layout.kept), "class_names": layout.class_names}
                 reader = _open(path, options)
@@ -443,7 +397,7 @@ class RowSource:
             except BaseException:
                 reader.close()
                 raise
-            _check(span.file)
+            span.file.check()
             if span.rows is not None and len(self._readers) < _LEFT_OPEN:
                 self._readers[path] = reader  # the next piece goes on in it
             else:
@@ -566,62 +520,41 @@ def _common_folder(paths: Sequence[str]) -> str:
 def _require_same(layout: Layout, own: Layout, first: str, path: str) -> None:
     if own.widths != layout.widths or own.has_labels != layout.has_labels:
         raise FileFormatError(f"{path} holds {own}, and {first} holds {layout}; all must be alike.")
-    for name, columns in layout.columns.items():
-        others = own.columns.get(name, columns)
-        if sorted(others) != sorted(columns):
-            strange = min(set(others) ^ set(columns))
+    are_named = layout.class_names is not None and own.class_names is not None  # then logits are matched by these
+    for name in (layout.columns.keys() & own.columns.keys()) - ({LOGITS} if are_named else set()):
+        here, there = ({one.removeprefix(LOGIT): one for one in of.columns[name]} for of in (layout, own))
+        if strange := here.keys() ^ there.keys():
             raise FileFormatError(
-                f"{path} and {first} do not have the same columns of {name}: only one has {strange!r}."
+                f"{path} and {first} do not have the same columns of {name}: only one has "
+                f"{(here | there)[min(strange)]!r}."
             )
 
 
-def _read_heads(files: list[SourceFile], options: dict[str, Any]) -> list[_Head | None]:
-    left_open = len(files) <= _LEFT_OPEN
+def _read_heads(files: list[SourceFile], options: dict[str, Any]) -> Iterable[_Head | None]:
+    def read_head(file: SourceFile) -> _Head | None:
+        try:
+            reader = _open(file.path, options)
+        except EmptyTable:
+            return None
+        own = reader.has_labels, reader.n_classes, reader.class_names, dict(reader.columns)
+        layout = Layout(reader.widths, reader.array_columns, *own)
+        edges, is_left_open = reader.edges, len(files) <= _LEFT_OPEN and reader.n_rows != 0
+        if not is_left_open:
+            reader.close()
+        return None if reader.n_rows == 0 else _Head(layout, reader.n_rows, edges, reader if is_left_open else None)
+
     if len(files) == 1:
-        return [_read_head(files[0], options, left_open)]
+        return map(read_head, files)
     with ThreadPoolExecutor(min(_LISTING_THREADS, len(files))) as pool:
-        return list(pool.map(lambda file: _read_head(file, options, left_open), files))
-
-
-def _read_head(file: SourceFile, options: dict[str, Any], left_open: bool) -> _Head | None:
-    try:
-        reader = _open(file.path, options)
-    except EmptyTable:
-        return None
-    columns = reader.array_columns if reader.format == "parquet" else {}
-    kept = dict(reader.columns)
-    layout = Layout(reader.widths, columns, reader.has_labels, reader.n_classes, reader.class_names, kept)
-    if reader.n_rows == 0 or not left_open:
-        reader.close()
-    return None if reader.n_rows == 0 else _Head(layout, reader.n_rows, reader.edges, reader if left_open else None)
+        return pool.map(read_head, files)
 
 
 def _is_no_file(path: str) -> bool:
     return path.startswith(SAMPLE) or is_pipe(path)
 
 
-def _check(file: SourceFile) -> None:
-    if not _is_no_file(file.path):
-        file.check()
-
-
 def _open(path: str, options: dict[str, Any]) -> TableReader:
-    if path.startswith(SAMPLE):
-        return _open_sample(path, options)
-    if path.endswith(".safetensors") and not is_remote(path):
-        _refuse_detector(path)
-    return open_table(path, **options)
-
-
-def _refuse_detector(path: str) -> None:
-    try:
-        name = load_header(path)["detector"]
-    except (FileFormatError, KeyError):
-        return
-    raise FileFormatError(
-        f"{path} is a detector ({name}), and a table of outputs is expected here. A detector comes before the "
-        "tables: normscale score DETECTOR TABLE."
-    )
+    return _open_sample(path, options) if path.startswith(SAMPLE) else open_table(path, **options)
 
 
 def _open_sample(path: str, options: dict[str, Any]) -> TableReader:

@@ -12,7 +12,7 @@ Class names ``0``, ``1``, ... say nothing and count as none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -89,11 +89,6 @@ class ColumnLayout:
                     f"(pandas: index=False), or name the columns of logits logit_<class>{kept}."
                 )
 
-    @property
-    def used(self) -> list[int]:
-        """The positions of all columns that are read, in the order of the file."""
-        return sorted([*self.logits, *self.features, *([] if self.label is None else [self.label])])
-
 
 def logit_columns(n_classes: int, class_names: Sequence[str] | None = None) -> list[str]:
     """The names of the columns of logits, so that :class:`ColumnLayout` reads them back."""
@@ -108,24 +103,31 @@ def label_numbers(labels: Sequence[Any], class_names: Sequence[str] | None) -> I
     >>> label_numbers(["dog", "", "cat", None, 1], ["cat", "dog"])
     array([ 1, -1,  0, -1,  1])
     """
-    known: dict[Any, int] = {name: i for i, name in enumerate(class_names or ())} | {None: -1, "": -1}
-    found = np.empty(len(labels), np.int64)
-    for row, label in enumerate(labels):
-        number = known.get(label) if isinstance(label, (str, type(None))) else label
-        if number is None and str(label).lstrip("-").isdecimal():
-            number = int(label)
-        if number is None and class_names is None:
-            raise InvalidInput(
-                f"labels row {row} is the text {label!r}, and nothing names the classes. Name the columns of logits "
-                "logit_<class>, or write whole numbers, -1 if not known."
-            )
-        if number is None or number != int(number):
-            raise InvalidInput(
-                f"labels row {row} is {label!r}, which is none of the classes {_listed(class_names or ())}; a label is "
-                "the name of a class or its number."
-            )
-        found[row] = number
-    return found
+    places = {name: i for i, name in enumerate(class_names or ())} | {None: -1, "": -1}
+    numbers = {label: _label_number(label, places) for label in dict.fromkeys(labels)}
+    wrong = next((row for row, label in enumerate(labels) if numbers[label] is None), None)
+    if wrong is not None and class_names is None and isinstance(labels[wrong], str):
+        raise InvalidInput(
+            f"labels row {wrong} is the text {labels[wrong]!r}, and nothing names the classes. Name the columns of "
+            "logits logit_<class>, or write whole numbers, -1 if not known."
+        )
+    if wrong is not None:
+        raise InvalidInput(
+            f"labels row {wrong} is {labels[wrong]!r}, which is none of the classes {_listed(class_names or ())}; a "
+            "label is the name of a class or its number."
+        )
+    return np.array([numbers[label] for label in labels], np.int64)
+
+
+def _label_number(label: Any, places: Mapping[Any, int]) -> int | None:
+    plain = label.strip() if isinstance(label, str) else label
+    if plain in places:
+        return places[plain]
+    try:
+        number = float(plain)
+    except ValueError:
+        return None
+    return int(number) if number == number // 1 and "_" not in str(plain) else None
 
 
 def class_order(expected: Sequence[str] | None, found: Sequence[str] | None, source: str) -> IntArray | None:

@@ -263,12 +263,12 @@ class SourceFile(NamedTuple):
 
     path: str
     size: int
-    stamp: int
-    """When it was last changed, in nanoseconds."""
+    stamp: int | None
+    """When it was last changed, in nanoseconds; None for what is no file."""
 
     def check(self) -> None:
         """Raise where the file is not the one that the job was planned with."""
-        now = _described(self.path)
+        now = self if self.stamp is None else _described(self.path)
         if now != self:
             what = "is gone" if now is None else "has changed"
             everywhere = " On a cluster every machine must see it under this name." if now is None else ""

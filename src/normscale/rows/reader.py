@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import zlib
@@ -19,6 +18,7 @@ from normscale.errors import FileFormatError, InvalidInput, MissingOutput, Norms
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.rows.columns import LABELS, ColumnLayout, label_numbers
 from normscale.rows.files import ByteSource, format_of, format_of_content, is_pipe, source_of
+from normscale.rows.gathering import gather
 
 if TYPE_CHECKING:
     from normscale.rows.writing import Sink
@@ -88,38 +88,6 @@ def even_chunks(chunks: Iterable[Chunk], n_rows: int) -> Iterator[Chunk]:
         yield Chunk.join(waiting)
 
 
-def gather(parts: Iterable[ModelOutputs], n_rows: int | None = None) -> ModelOutputs | None:
-    """Put outputs below each other; None if there is none.
-
-    Where ``n_rows`` says how many rows there are at most, they are filled in place: concatenating needs twice the
-    memory.
-
-    Examples
-    --------
-    >>> parts = [ModelOutputs([[1.0, 2.0]], labels=[1]), ModelOutputs([[3.0, 4.0]], labels=[0])]
-    >>> both = gather(parts, 3)
-    >>> both.logits.tolist(), both.labels.tolist()
-    ([[1.0, 2.0], [3.0, 4.0]], [1, 0])
-    """
-    coming = iter(parts)
-    first = next(coming, None)
-    if first is None or n_rows is None or len(first) == n_rows:
-        rest = list(coming)
-        return ModelOutputs.concatenate([first, *rest]) if first is not None and rest else first
-    arrays = {name: np.empty((n_rows, first.array(name).shape[1]), first.array(name).dtype) for name in first.names}
-    labels = np.empty(n_rows, np.int64)
-    stop = 0
-    for part in itertools.chain([first], coming):
-        start, stop = stop, stop + len(part)
-        for name, array in arrays.items():
-            kind = np.result_type(array, part.array(name))
-            arrays[name] = array = array.astype(kind, copy=False)
-            array[start:stop] = part.array(name)
-        labels[start:stop] = -1 if part.labels is None else part.labels
-    found = {name: array[:stop] for name, array in arrays.items()}
-    return ModelOutputs._trusted(found, None if first.labels is None else labels[:stop], first.head)
-
-
 class TableReader(ABC):
     """A table of outputs in a file or a pipe; made by :func:`open_table`. Each format is a subclass.
 
@@ -174,7 +142,6 @@ class TableReader(ABC):
         keep: Sequence[str] = (),
         class_names: Sequence[str] | None = None,
     ) -> None:
-        self.format = self.name
         self.source, self.path = source, source.shown
         self._wanted, self._keep, self._class_names = names, list(dict.fromkeys(keep)), class_names
         self._started = False
@@ -238,14 +205,10 @@ class TableReader(ABC):
 
         Every call starts at the first row again, except on a pipe, which can be read once.
         """
-        return (chunk for chunk, _ in self.chunks_and_columns())
-
-    def chunks_and_columns(self) -> Iterator[tuple[ModelOutputs, Columns]]:
-        """Iterate over chunks as :meth:`chunks` does, with the columns that are kept beside them."""
-        return (chunk[:2] for chunk in even_chunks(self.blocks(), self.chunk_rows))
+        return (chunk.outputs for chunk in even_chunks(self.blocks(), self.chunk_rows))
 
     def blocks(self, rows: range | None = None) -> Iterator[Chunk]:
-        """Iterate over all rows, or those with these numbers, in chunks of any size, as the format gives them."""
+        """Iterate over all rows, or those with these numbers, and kept columns, in chunks as the format has them."""
         if self._started and self.source.once:
             raise InvalidInput(f"{self.path} is a pipe and can be read only once; save it to a file to read it again.")
         self._started = True
@@ -387,8 +350,8 @@ def open_table(
     names : sequence of str, optional
         Read these arrays only, as far as the table has them; labels and head are always read. By default all.
     keep : sequence of str
-        Further columns, such as an id or a time, that :meth:`TableReader.chunks_and_columns` gives beside the chunks,
-        with their types. Not from .npy and .safetensors.
+        Further columns, such as an id or a time, that :meth:`TableReader.blocks` gives beside the rows, with
+        their types. Not from .npy and .safetensors.
     class_names : sequence of str, optional
         What labels that are texts are matched to where the table itself does not name its classes.
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple, Self
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -24,7 +24,7 @@ from normscale.rows.files import check_folder, format_of
 from normscale.rows.reader import CHUNK_ELEMENTS, Columns, TableReader
 
 SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
-"""The columns that need no dtype when named: the score (higher is more OoD), whether it is flagged, the class."""
+"""The columns of every table of scores: the score (higher is more OoD), whether it is flagged, the class."""
 
 
 class TableMetadata(NamedTuple):
@@ -45,7 +45,7 @@ class TableMetadata(NamedTuple):
 
 
 class Sink(ABC):
-    """A file that takes columns of one length, as often as they come; messages call it ``path``.
+    """A table that is being written: it takes columns of one length, as often as they come; messages call it ``path``.
 
     A type of a column is numpy's, whose object stands for texts and whose subarrays for the rows of an array, or
     pyarrow's, for what numpy has no type for.
@@ -53,6 +53,26 @@ class Sink(ABC):
 
     def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         self.file, self.path, self.columns, self.about = file, path, dict(columns), about
+        self.n_rows = 0
+
+    def append(self, **columns: ArrayLike) -> None:
+        """Add rows: one array of shape (n,) for each column, which may be used again."""
+        if set(columns) != set(self.columns):
+            raise InvalidInput(
+                f"append needs the columns {', '.join(self.columns)}; got {', '.join(columns) or 'none'}."
+            )
+        arrays: Columns = {}
+        n_rows = None
+        for name, kind in self.columns.items():
+            is_number = isinstance(kind, np.dtype) and kind.kind in "fiub"
+            array = to_numpy(columns[name], name) if is_number else np.asarray(columns[name])
+            if array.ndim != 1 or len(array) != (len(array) if n_rows is None else n_rows):
+                raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
+            n_rows = len(array)
+            arrays[name] = array.astype(kind) if isinstance(kind, np.dtype) else array.copy()
+        if n_rows:
+            self.write(arrays)
+            self.n_rows += n_rows
 
     @abstractmethod
     def write(self, columns: Columns) -> None:
@@ -83,14 +103,16 @@ class GatheringSink(Sink):
 
     def finish(self) -> None:
         """Put what came below each other, and write it."""
+        head = self.about.head
+        arrays = {} if head is None else {HEAD_WEIGHT: native(head.weight), HEAD_BIAS: native(head.bias)}
+        self.save({**self._gathered(), **arrays})
+
+    def _gathered(self) -> Columns:
         kinds = {name: kind if isinstance(kind, np.dtype) else TEXT for name, kind in self.columns.items()}
-        parts = self._parts or [{name: np.empty(0, kind) for name, kind in kinds.items()}]
-        arrays = dict(parts[0])
-        if len(parts) > 1:
-            arrays = {name: np.concatenate([part[name] for part in parts]) for name in kinds}
-        if self.about.head is not None:
-            arrays |= {HEAD_WEIGHT: native(self.about.head.weight), HEAD_BIAS: native(self.about.head.bias)}
-        self.save(arrays)
+        parts, self._parts = self._parts or [{name: np.empty(0, kind) for name, kind in kinds.items()}], []
+        if len(parts) == 1:
+            return parts[0]
+        return {name: np.concatenate([part[name] for part in parts]) for name in kinds}
 
 
 def texts_of(column: NDArray[Any], kind: Any = None) -> list[str]:
@@ -107,120 +129,54 @@ def texts_of(column: NDArray[Any], kind: Any = None) -> list[str]:
     return ["" if value is None else value if isinstance(value, str) else str(value) for value in column.tolist()]
 
 
-class ScoreWriter:
-    """A table of scores that is being written; made by :func:`open_score_writer`.
-
-    Use it in a ``with`` statement, or call :meth:`close` at the end, or :meth:`discard` to leave no trace.
-    """
-
-    def __init__(
-        self, format: type[TableReader], path: str, columns: Mapping[str, Any], about: TableMetadata | None = None
-    ) -> None:
-        if format.sink is None:
-            raise InvalidInput(f"{path}: {format.described} is read and not written; choose another suffix.")
-        self.path, self.columns, self.n_rows = path, dict(columns), 0
-        self._open = True
-        with ExitStack() as stack:
-            file = path
-            if path != "-":
-                check_folder(path)
-                file = stack.enter_context(atomic_path(path))
-            self._sink = format.sink(file, path, self.columns, about or TableMetadata())
-            self._stack = stack.pop_all()
-
-    def append(self, **columns: ArrayLike) -> None:
-        """Add rows: one array of shape (n,) for each column."""
-        if not self._open:
-            raise InvalidInput(f"{self.path} is closed; open another writer.")
-        if set(columns) != set(self.columns):
-            raise InvalidInput(
-                f"append needs the columns {', '.join(self.columns)}; got {', '.join(columns) or 'none'}."
-            )
-        arrays: Columns = {}
-        n_rows = None
-        for name, kind in self.columns.items():
-            is_number = isinstance(kind, np.dtype) and kind.kind in "fiub"
-            array = to_numpy(columns[name], name) if is_number else np.asarray(columns[name])
-            if array.ndim != 1 or len(array) != (len(array) if n_rows is None else n_rows):
-                raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
-            n_rows = len(array)
-            arrays[name] = array.astype(kind) if isinstance(kind, np.dtype) else array.copy()
-        if n_rows:
-            self._sink.write(arrays)
-            self.n_rows += n_rows
-
-    def close(self) -> None:
-        """Finish the table and put it in its place. Closing twice does nothing."""
-        if not self._open:
-            return
+@contextmanager
+def _written(
+    format: type[TableReader], path: str, columns: Mapping[str, Any], about: TableMetadata | None = None
+) -> Iterator[Sink]:
+    """Write a table in the body of a ``with`` statement; it is in its place after the body, unless that raised."""
+    if format.sink is None:
+        raise InvalidInput(f"{path}: {format.described} is read and not written; choose another suffix.")
+    if path != "-":
+        check_folder(path)
+    with nullcontext(path) if path == "-" else atomic_path(path) as file:
+        sink = format.sink(file, path, columns, about or TableMetadata())
         try:
-            self._sink.finish()
+            yield sink
+            sink.finish()
         except BaseException:
-            self.discard()
+            sink.abandon()
             raise
-        self._open = False
-        self._stack.close()
-
-    def discard(self) -> None:
-        """Stop; an older file of that name stays as it was."""
-        if not self._open:
-            return
-        self._open = False
-        try:
-            self._sink.abandon()
-        finally:
-            self._stack.__exit__(InterruptedError, InterruptedError(), None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.discard()
 
 
-def open_score_writer(
-    path: str | os.PathLike[str], columns: Sequence[str] | Mapping[str, Any] = ("score",)
-) -> ScoreWriter:
-    """Start a table of scores.
+def open_score_writer(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> AbstractContextManager[Sink]:
+    """Write a table of scores in the body of a ``with`` statement, by :meth:`Sink.append`.
 
     Parameters
     ----------
     path : str or path
         In any format of :func:`~normscale.rows.open_table` (.npy keeps the score alone), or ``-`` for CSV on standard
         output. Text and Parquet are written as the rows come; the others are gathered in memory, 8 bytes for each
-        score, until the writer is closed.
-    columns : sequence of str, or mapping from name to dtype
-        A dtype of object stands for texts; the types in :attr:`TableReader.columns` are taken as they are. Names
-        alone must be among ``score`` (float64), ``is_ood`` (bool) and ``predicted`` (int64).
+        score, until the end.
+    columns : mapping from name to dtype
+        A dtype of object stands for texts; the types in :attr:`TableReader.columns` are taken as they are.
 
     Examples
     --------
     >>> import tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "scores.csv")
-    >>> with open_score_writer(path, ["score", "is_ood"]) as writer:
-    ...     writer.append(score=[0.5, -1.25], is_ood=[True, False])
+    >>> with open_score_writer(path, {"score": float, "is_ood": bool}) as table:
+    ...     table.append(score=[0.5, -1.25], is_ood=[True, False])
     >>> with open(path) as file:
     ...     file.read()
     'score,is_ood\\n0.5,true\\n-1.25,false\\n'
     """
     name = os.fspath(path)
-    if not isinstance(columns, Mapping):
-        unknown = [entry for entry in columns if entry not in SCORE_COLUMNS]
-        if unknown:
-            raise InvalidInput(
-                f"columns must be among {', '.join(SCORE_COLUMNS)}; got {', '.join(map(repr, unknown))}. "
-                "Give other columns as a mapping from name to dtype."
-            )
-        columns = {entry: SCORE_COLUMNS[entry] for entry in columns}
-    kinds = {entry: kind if _is_arrow(kind) else np.dtype(kind) for entry, kind in columns.items()}
+    is_arrow = {entry: type(kind).__module__.partition(".")[0] == "pyarrow" for entry, kind in columns.items()}
+    kinds = {entry: kind if is_arrow[entry] else np.dtype(kind) for entry, kind in columns.items()}
     numpy_kinds = [kind for kind in kinds.values() if isinstance(kind, np.dtype)]
     if not kinds or any(kind.kind not in "fiubM" and kind != TEXT for kind in numpy_kinds):
         raise InvalidInput(f"columns must be one or more columns of numbers, or of texts (object); got {columns!r}.")
-    return ScoreWriter(format_of(name), name, kinds)
-
-
-def _is_arrow(kind: object) -> bool:
-    return type(kind).__module__.partition(".")[0] == "pyarrow"
+    return _written(format_of(name), name, kinds)
 
 
 def write_table(
@@ -282,10 +238,10 @@ def write_table(
     kinds |= dict.fromkeys(texts, TEXT)
     width = sum(table.array(array).shape[1] for array in table.names)
     step = max(1, min(1 << 20, CHUNK_ELEMENTS // width)) if format.by_columns else max(1, len(table))
-    with ScoreWriter(format, name, kinds, about) as writer:
+    with _written(format, name, kinds, about) as sink:
         for start in range(0, len(table), step):
             beside = {key: column[start : start + step] for key, column in texts.items()}
-            writer._sink.write({**_columns_of(table[start : start + step], header, format), **beside})
+            sink.write({**_columns_of(table[start : start + step], header, format), **beside})
 
 
 def _columns_of(table: ModelOutputs, header: list[str] | None, format: type[TableReader]) -> Columns:

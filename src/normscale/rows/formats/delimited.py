@@ -14,10 +14,11 @@ import csv
 import importlib.util
 import io
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.rows.columns import LABELS, TEXT, logit_columns
@@ -27,6 +28,8 @@ from normscale.rows.streams import GZIP, OwningGzip, first_line, whole_lines
 from normscale.rows.writing import Sink, TableMetadata, texts_of
 
 _ARROW_PAYS = 1 << 20  # bytes of text after which importing pyarrow is made up for
+_Parsed = tuple[dict[int, NDArray[Any]], dict[int, NDArray[Any]]]
+"""Columns of numbers and columns of texts, by their places in a line."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -50,8 +53,6 @@ class TextSink(Sink):
 class CsvSink(TextSink):
     """A line of names, and one for each row, written as they come."""
 
-    delimiter = ","
-
     def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         for name in columns:
             if "\n" in name or "\r" in name:
@@ -60,6 +61,7 @@ class CsvSink(TextSink):
                     "Write .parquet, .npz or .safetensors instead."
                 )
         super().__init__(file, path, columns, about)
+        self.delimiter = "\t" if _is_tsv(path) else ","
         self._text.write(self.delimiter.join(map(self._quoted, columns)) + "\n")
 
     def write(self, columns: Columns) -> None:
@@ -80,12 +82,6 @@ class CsvSink(TextSink):
         if not any(mark in text for mark in (self.delimiter, '"', "\n", "\r", ";", "\t")):
             return text
         return '"' + text.replace('"', '""') + '"'
-
-
-class TsvSink(CsvSink):
-    """The same between tabs."""
-
-    delimiter = "\t"
 
 
 class TextReader(TableReader):
@@ -110,13 +106,13 @@ class TextReader(TableReader):
 
 @register_format
 class Csv(TextReader):
-    """Fields between commas, or what the first line shows."""
+    """Fields between commas, or what the first line or the file's name shows."""
 
-    name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv",)
+    name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv", ".tsv")
     keeps, sink = frozenset({"labels", "class names"}), CsvSink
 
     def _find_delimiter(self, line: str) -> str:
-        outside = "".join(line.split('"')[::2])
+        outside = "\t" if _is_tsv(self.path) else "".join(line.split('"')[::2])
         return next((mark for mark in "\t;" if mark in outside), ",")
 
     def _read_head(self) -> None:
@@ -151,42 +147,29 @@ class Csv(TextReader):
         place_of = {name: i for i, name in enumerate(self._names)}
         arrays = {name: [place_of[column] for column in self.array_columns[name]] for name in self.widths}
         numbers = sorted({place for places in arrays.values() for place in places})
-        texts = [place_of[name] for name in self.columns]
-        labels = [] if self._layout.label is None else [self._layout.label]
+        kept = {KEPT + name: place_of[name] for name in self.columns}
+        kept |= {LABELS: self._layout.label} if self._layout.label is not None else {}
+        texts = sorted(set(kept.values()))
         line = 1 + (self._head.count(b"\n") if self._has_header else 0)
         mark = len(_BYTE_ORDER_MARK) if self._head.startswith(_BYTE_ORDER_MARK) else 0
-        seen, are_texts = 0, False
+        seen = 0
         for text in self._line_blocks(len(self._head) if self._has_header else mark):
-            if not text.strip():
-                line += text.count(b"\n")
-                continue
-            if labels and not seen:
-                are_texts = self._labels_are_texts(text, labels[0])
             seen += len(text)
-            wanted = numbers + ([] if are_texts else labels), texts + (labels if are_texts else [])
-            columns = self._parse(text, *wanted, line, seen)
+            if text.strip():
+                values, words = self._parse(text, numbers, texts, line, seen)
+                block = {name: np.stack([values[place] for place in places], axis=1) for name, places in arrays.items()}
+                yield block | {name: words[place] for name, place in kept.items()}
             line += text.count(b"\n")
-            block: Block = {name: columns[0][:, _selected(numbers, places)] for name, places in arrays.items()}
-            if labels:
-                block[LABELS] = columns[1][:, -1] if are_texts else columns[0][:, -1]
-            yield block | {KEPT + name: columns[1][:, place] for place, name in enumerate(self.columns)}
 
-    def _labels_are_texts(self, text: bytes, label: int) -> bool:
-        try:
-            fields = _fields(self._decoded(text.strip().partition(b"\n")[0]).rstrip("\r"), self._delimiter)
-        except csv.Error:
-            return False
-        return len(fields) == len(self._names) and not _is_number(fields[label])
-
-    def _parse(self, text: bytes, numbers: list[int], texts: list[int], line: int, seen: int) -> tuple[Any, Any]:
-        """The numbers of some columns of some whole lines, and the texts of others, to the letter."""
+    def _parse(self, text: bytes, numbers: list[int], texts: list[int], line: int, seen: int) -> _Parsed:
+        """The numbers of some columns of some whole lines, and the texts of others, to the letter; by their places."""
         found = None
         alone = b"\r" in text and text.count(b"\r") != text.count(b"\r\n")  # pyarrow takes any for a line break
         if seen > _ARROW_PAYS and has_arrow() and not alone and b"(" not in text:  # it takes nan(x) for a number
             found = self._parse_arrow(text, numbers, texts)
         return self._parse_slowly(text, numbers, texts, line) if found is None else found
 
-    def _parse_arrow(self, text: bytes, numbers: list[int], texts: list[int]) -> tuple[Any, Any] | None:
+    def _parse_arrow(self, text: bytes, numbers: list[int], texts: list[int]) -> _Parsed | None:
         arrow, arrow_csv = need_arrow("pyarrow", self.path), need_arrow("pyarrow.csv", self.path)
         kinds = dict.fromkeys(map(str, texts), arrow.string()) | dict.fromkeys(map(str, numbers), arrow.float64())
         names = list(map(str, range(len(self._names))))
@@ -203,14 +186,11 @@ class Csv(TextReader):
             return None
         if b'"' in text and table.num_rows != sum(bool(line.strip()) for line in text.splitlines()):
             return None  # in quotes it lets a field go on over the end of its line
-        found = np.empty((table.num_rows, len(numbers))), np.empty((table.num_rows, len(texts)), object)
-        for matrix, places in zip(found, (numbers, texts), strict=True):
-            for j, place in enumerate(places):
-                matrix[:, j] = table.column(str(place)).to_numpy()
-        return found
+        values, words = ({place: table.column(str(place)).to_numpy() for place in some} for some in (numbers, texts))
+        return values, words
 
-    def _parse_slowly(self, text: bytes, numbers: list[int], texts: list[int], line: int) -> tuple[Any, Any]:
-        label, rows = self._layout.label, []
+    def _parse_slowly(self, text: bytes, numbers: list[int], texts: list[int], line: int) -> _Parsed:
+        rows = []
         for number, one in enumerate(self._decoded(text).split("\n"), start=line):
             if not one.strip():
                 continue
@@ -223,8 +203,6 @@ class Csv(TextReader):
                     f"{self.path}, line {number}: expected {len(self._names)} fields, got "
                     f"{len(fields)}. Is the line cut off, or are decimal commas used?"
                 )
-            if label in numbers and not fields[label].strip():
-                fields[label] = "-1"  # not known
             for i in numbers:
                 if not _is_number(fields[i]):
                     shown = repr(fields[i][:40]) if fields[i].strip() else "an empty field"
@@ -234,10 +212,8 @@ class Csv(TextReader):
                         "logit_<class>."
                     )
             rows.append(fields)
-        values = np.array([[float(row[i]) for i in numbers] for row in rows]).reshape(-1, len(numbers))
-        found = np.empty((len(rows), len(texts)), object)
-        found[:] = [[row[i] for i in texts] for row in rows]
-        return values, found
+        values = {i: np.array([float(row[i]) for row in rows]) for i in numbers}
+        return values, {i: np.array([row[i] for row in rows], TEXT) for i in texts}
 
     def _decoded(self, line: bytes) -> str:
         try:
@@ -246,15 +222,8 @@ class Csv(TextReader):
             raise self._damaged(f"it is not UTF-8 text ({error})") from None
 
 
-@register_format
-class Tsv(Csv):
-    """Fields between tabs. On a pipe text is taken for CSV, which may have tabs."""
-
-    name, described, suffixes = "tsv", "a .tsv file (one row of numbers per line)", (".tsv",)
-    sink = TsvSink
-
-    def _find_delimiter(self, line: str) -> str:
-        return "\t"
+def _is_tsv(path: str) -> bool:
+    return path.lower().partition("?")[0].removesuffix(".gz").endswith(".tsv")
 
 
 def has_arrow() -> bool:
@@ -275,10 +244,3 @@ def _is_number(field: str) -> bool:
     except ValueError:
         return False
     return "_" not in field and field.isascii()
-
-
-def _selected(there: Sequence[int], wanted: Sequence[int]) -> slice | list[int]:
-    """Where the wanted are among those there: a slice, which selects without copying, where they follow each other."""
-    places = [there.index(place) for place in wanted]
-    run = range(places[0], places[0] + len(places))
-    return slice(run.start, run.stop) if places == list(run) else places

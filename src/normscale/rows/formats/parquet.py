@@ -26,7 +26,7 @@ from normscale.rows.arrays import CLASS_NAMES, RESERVED
 from normscale.rows.columns import LABELS, LOGIT
 from normscale.rows.files import ByteSource, need_arrow, register_format
 from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, Columns, TableReader
-from normscale.rows.writing import Sink, TableMetadata
+from normscale.rows.writing import GatheringSink, TableMetadata
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
 _BUFFER_BYTES = 1 << 15
@@ -38,7 +38,7 @@ _LARGEST_HEAD = 1 << 25
 """Bytes of weight and bias: Arrow keeps metadata in memory several times over, and refuses texts beyond 100 MB."""
 
 
-class ParquetSink(Sink):
+class ParquetSink(GatheringSink):
     """Row groups of bounded size; what is a number is never null, so that whole numbers need not become floats."""
 
     def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
@@ -53,7 +53,6 @@ class ParquetSink(Sink):
         self._schema = self._arrow.schema([self._field(*item) for item in columns.items()], metadata=metadata or None)
         repeating = [field.name for field in self._schema if not self._arrow.types.is_floating(field.type)]
         self._writer = parquet.ParquetWriter(file, self._schema, use_dictionary=repeating, write_page_checksum=True)
-        self._waiting: list[Columns] = []
         self._n_waiting = 0
         widths = [1 if not isinstance(kind, np.dtype) else int(np.prod(kind.shape)) for kind in columns.values()]
         self._group_rows = max(1, min(_ROW_GROUP, CHUNK_ELEMENTS // sum(widths)))
@@ -70,20 +69,17 @@ class ParquetSink(Sink):
         return arrow.field(name, flat, nullable=kind.kind == "M")
 
     def write(self, columns: Columns) -> None:
-        self._waiting.append(columns)
+        super().write(columns)
         self._n_waiting += len(next(iter(columns.values())))
         if self._n_waiting >= self._group_rows:
-            self._flush()
+            self.save(self._gathered())
 
-    def _flush(self) -> None:
-        if self._waiting:
-            arrays = [
-                self._array(np.concatenate([part[field.name] for part in self._waiting]), field.type)
-                for field in self._schema
-            ]
-            table = self._arrow.Table.from_arrays(arrays, schema=self._schema)
-            self._writer.write_table(table, row_group_size=self._group_rows)
-            self._waiting, self._n_waiting = [], 0
+    def save(self, arrays: Columns) -> None:
+        """Write some row groups."""
+        columns = [self._array(arrays[field.name], field.type) for field in self._schema]
+        table = self._arrow.Table.from_arrays(columns, schema=self._schema)
+        self._writer.write_table(table, row_group_size=self._group_rows)
+        self._n_waiting = 0
 
     def _array(self, column: NDArray[Any], kind: Any) -> Any:
         if column.ndim == 2:
@@ -92,7 +88,8 @@ class ParquetSink(Sink):
         return self._arrow.array(column.tolist() if column.dtype.kind == "O" else column, kind)
 
     def finish(self) -> None:
-        self._flush()
+        if self._n_waiting:
+            self.save(self._gathered())
         self._writer.close()
 
     def abandon(self) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from normscale.encoding.json_text import read_json, write_json
 from normscale.encoding.safetensors_header import DTYPES, read_safetensors_header, widened
-from normscale.errors import InvalidInput
+from normscale.errors import FileFormatError, InvalidInput
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, Take, fill, native
 from normscale.rows.files import register_format
 from normscale.rows.reader import Columns
@@ -55,6 +55,11 @@ class Safetensors(ArraysReader):
     def _read_head(self) -> None:
         with self.source.open() as file:
             self._tensors, metadata = read_safetensors_header(file)
+        if "detector" in (header := _document(metadata.get("normscale")) or {}):
+            raise FileFormatError(
+                f"{self.path} is a detector ({header['detector']}), and a table of outputs is expected here. A "
+                "detector comes before the tables: normscale score DETECTOR TABLE."
+            )
         self._choose_arrays(list(self._tensors), _texts(metadata.get(ARRAYS)))
         self.class_names = _texts(metadata.get(CLASS_NAMES))
 
@@ -78,10 +83,15 @@ class Safetensors(ArraysReader):
         return take
 
 
-def _texts(document: str | None) -> tuple[str, ...] | None:
-    """A JSON list of texts, or None if it is anything else, which is not ours to read."""
+def _document(text: str | None) -> Any:
+    """A JSON document, or None if it is none."""
     try:
-        texts = None if document is None else read_json(document)
+        return None if text is None else read_json(text)
     except ValueError:
         return None
+
+
+def _texts(text: str | None) -> tuple[str, ...] | None:
+    """A JSON list of texts, or None if it is anything else, which is not ours to read."""
+    texts = _document(text)
     return tuple(map(str, texts)) if isinstance(texts, list) else None
