@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import csv
+import gc
 import json
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import normscale as ns
-from normscale.bench.experiments import methods
+from normscale.bench.experiments import comparison, methods
 from normscale.bench.experiments.comparison import compare, compare_each
 from normscale.bench.experiments.measuring import Measured
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
 from normscale.outputs import ModelOutputs
-from normscale.rows.reader import gather
+from normscale.rows.gathering import gather
 from program import python
 
 SAMPLE = ns.load_sample()
@@ -129,6 +132,36 @@ def test_gathered_rows_and_small_blocks_give_the_same_numbers(monkeypatch: pytes
     for found, wanted in zip((one.record.metrics for one in measured), expected, strict=True):
         assert found == pytest.approx(wanted, abs=1e-9)
     assert gather([]) is None
+
+
+def test_only_one_fitted_detector_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[ns.Detector] = weakref.WeakSet()
+    most: list[int] = []
+    fit_on = methods.fit_on
+
+    def counted(*given: Any) -> ns.Detector:
+        gc.collect()
+        most.append(len(alive))
+        fitted = fit_on(*given)
+        alive.add(fitted)
+        return fitted
+
+    monkeypatch.setattr(comparison, "fit_on", counted)
+    sets = {"near": NEAR, "noise": SAMPLE.ood["uniform_noise"]}
+    rows = compare(SAMPLE.test, sets, train=SAMPLE.train, detectors=["knn", "mahalanobis", "norm_scaling"])
+    assert most == [0, 0, 0]
+    assert [row.ood_set for row in rows] == ["near"] * 4 + ["noise"] * 4
+    assert [row.method for row in rows[:4]] == ["knn", "mahalanobis", "norm_scaling", "norm_scaling"]
+
+
+def test_what_cannot_be_fitted_is_said_before_the_others_are_measured() -> None:
+    steps: list[str] = []
+    begun = compare_each(
+        SAMPLE.test, {"near": NEAR}, detectors=["msp", "knn"], advance=lambda _, what: steps.append(what)
+    )
+    with pytest.raises(ns.InvalidInput, match="knn needs training outputs to fit on"):
+        next(begun)
+    assert not steps
 
 
 def some() -> list[ns.Detector]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import normscale as ns
-from normscale.detectors import Detector, Threshold
+from normscale.detectors import Detector
 from program import normscale, python
 
 
@@ -125,7 +125,7 @@ def test_options_of_a_threshold_that_is_not_set_are_refused(tmp_path: Path, opti
 def test_infinite_thresholds_survive_the_file(tmp_path: Path) -> None:
     path = tmp_path / "detector.safetensors"
     detector = ns.Energy().fit(np.eye(3))
-    detector.threshold_ = Threshold(float("inf"), per_class=(1.0, float("-inf"), float("inf")))
+    detector.threshold_ = ns.Threshold(float("inf"), per_class=(1.0, float("-inf"), float("inf")))
     detector.class_names = ("NaN", "Infinity", "\\-Infinity")
     detector.save(path)
     loaded = ns.load_detector(path)

@@ -377,7 +377,8 @@ def test_detector_and_table_in_the_wrong_order(tmp_path: Path, fitted: Path, tab
     place = table if table.startswith("sample:") else tmp_path / table
     result = run("score", place, fitted)
     assert result.exit_code == 1
-    assert f"The two look swapped; try: normscale score {fitted} {place}" in said(result)
+    assert f"{str(place)!r} is a table of outputs, and a detector is expected here" in said(result)
+    assert "A detector comes before the tables" in said(result)
 
 
 @pytest.mark.parametrize("command", [("score",), ("watch",), ("eval", "--id", "sample:test", "--ood", "x", "--saved")])

@@ -8,7 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -62,6 +62,9 @@ _ADVICE = (
     (r"call fit\(outputs\) or load_detector\(path\) first", "`normscale fit` makes one that is"),
     (r"\bns\.list_detectors\(\) names", "`normscale detectors` lists"),
     (r" normscale\.extraction\.extract does so by itself\.", ""),
+    (r"\bfeatures=False", "--no-features"),
+    (r"\bPass class_names, the model's classes in their order", "Pass them in their order, --classes FILE"),
+    (r"\bLeave device out", "Leave --device out"),
 )
 """Advice that the library writes for Python, and the words of the command line."""
 
@@ -69,6 +72,15 @@ _ADVICE = (
 def say(text: str) -> None:
     """Print a line on standard error."""
     typer.echo(text, err=True)
+
+
+def option(text: str, *words: str, shown: str | bool = True, **more: Any) -> Any:
+    """An option of a command by its help text, its flags (``--output``, ``-o``), and what stands for its value.
+
+    Flags are needed where the parameter's name does not say them; ``shown`` is its default, as people read it.
+    """
+    flags, values = ([word for word in words if word.startswith("-") == is_flag] for is_flag in (True, False))
+    return typer.Option(*flags, help=text, metavar=next(iter(values), None), show_default=shown, **more)
 
 
 def example_lines(*commands: str) -> str:
@@ -210,17 +222,12 @@ def options(
         add_plugins(plugin)
 
 
-def _say_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _say_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """Print a warning of ours as a sentence, without the line of code it came from."""
-    text = warnings.formatwarning(message, category, filename, lineno, line)
-    say(f"normscale: note: {as_options(str(message))}" if issubclass(category, NumericalWarning) else text)
+    if issubclass(category, NumericalWarning):
+        say(f"normscale: note: {as_options(str(message))}")
+    else:
+        say(warnings.formatwarning(message, category, *where[:2]))
 
 
 def main() -> None:

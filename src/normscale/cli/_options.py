@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from normscale import jobs
 from normscale._progress import bar
-from normscale.cli import as_options, say
+from normscale.cli import as_options, option, say
 from normscale.detectors.choosing import AUTO
 from normscale.detectors.registry import list_detectors
 from normscale.errors import InvalidInput
+from normscale.outputs import ModelOutputs
 from normscale.rows import check_folder
 
 if TYPE_CHECKING:
@@ -59,39 +58,27 @@ def complete_detector(incomplete: str) -> list[str]:
     return [f"{before}{plus}{name}" for name in names if name.startswith(last)]
 
 
-def detector_option(default: str | None = None) -> Any:
+def detector_option(default: str | bool = False) -> Any:
     """``--detector``, with what is taken where it is not given."""
-    return typer.Option(
-        "--detector",
-        "-d",
-        metavar="DETECTOR",
-        autocompletion=complete_detector,
-        help="As knn, knn:k=20 or react+energy.",
-        show_default=default or False,
-    )
+    text, words = "As knn, knn:k=20 or react+energy.", ("DETECTOR", "--detector", "-d")
+    return option(text, *words, shown=default, autocompletion=complete_detector)
 
 
 NO_TABLES: list[str] = []
-IdOption = Annotated[list[str], typer.Option("--id", metavar="TABLE", help="Outputs on in-distribution test inputs.")]
-OodOption = Annotated[list[str], typer.Option("--ood", metavar="[NAME=]TABLE", help="Outputs on OoD inputs.")]
-TrainOption = Annotated[list[str], typer.Option("--train", metavar="TABLE", help="Outputs on the training set.")]
+IdOption = Annotated[list[str], option("Outputs on in-distribution test inputs.", "TABLE", "--id")]
+OodOption = Annotated[list[str], option("Outputs on OoD inputs.", "[NAME=]TABLE", "--ood")]
+TrainOption = Annotated[list[str], option("Outputs on the training set.", "TABLE", "--train")]
 DetectorsOption = Annotated[list[str] | None, detector_option("all")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Of the order of shuffled streams.")]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print the results.")]
-ProbabilitiesOption = Annotated[
-    bool, typer.Option("--probabilities", help="The logits are probabilities: take their logarithm.")
-]
-OnInvalidOption = Annotated[OnInvalid, typer.Option(help="A row with NaN or infinity: stop, or skip it.")]
-MemoryOption = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Most memory for rows, as 8GiB.", show_default="half of the free")
-]
-EngineOption = Annotated[
-    EngineName | None, typer.Option(help="Here, on processes or on Ray.", show_default="by the size")
-]
-WorkersOption = Annotated[int | None, typer.Option(min=1, help="Tasks at the same time.", show_default="all cores")]
-AddressOption = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Of a Ray cluster that is running.")]
-PieceRowsOption = Annotated[int | None, typer.Option(min=1, help="Rows of a piece.", show_default="500000")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print pieces, bytes and memory, and stop.")]
+SeedOption = Annotated[int, option("Of the order of shuffled streams.", min=0)]
+FormatOption = Annotated[Format, option("How to print the results.", "--format", "-f")]
+ProbabilitiesOption = Annotated[bool, option("The logits are probabilities: take their logarithm.", "--probabilities")]
+OnInvalidOption = Annotated[OnInvalid, option("A row with NaN or infinity: stop, or skip it.")]
+MemoryOption = Annotated[str | None, option("Most memory for rows, as 8GiB.", "SIZE", shown="half of the free")]
+EngineOption = Annotated[EngineName | None, option("Here, on processes or on Ray.", shown="by the size")]
+WorkersOption = Annotated[int | None, option("Tasks at the same time.", shown="all cores", min=1)]
+AddressOption = Annotated[str | None, option("Of a Ray cluster that is running.", "ADDRESS")]
+PieceRowsOption = Annotated[int | None, option("Rows of a piece.", shown="500000", min=1)]
+DryRunOption = Annotated[bool, option("Print pieces, bytes and memory, and stop.", "--dry-run")]
 
 SharedOptions = Mapping[str, tuple[Any, Any]]
 """Name -> type with what typer shows, and default."""
@@ -109,11 +96,11 @@ RESULT_OPTIONS: SharedOptions = {
     "seed": (SeedOption, 0),
     "format": (FormatOption, Format.TABLE),
     "output": (
-        Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="The rows: .csv, .json or .jsonl.")],
+        Annotated[str | None, option("The rows: .csv, .json or .jsonl.", "FILE", "--output", "-o")],
         None,
     ),
-    "report": (Annotated[str | None, typer.Option(metavar="FOLDER", help="Write a page with figures.")], None),
-    "figures": (Annotated[bool, typer.Option(help="Draw figures.")], True),
+    "report": (Annotated[str | None, option("Write a page with figures.", "FOLDER")], None),
+    "figures": (Annotated[bool, option("Draw figures.")], True),
 }
 """What every comparison of detectors takes: the fields of :class:`normscale.cli.evaluate.ResultChoices`."""
 
@@ -138,10 +125,31 @@ def takes(*groups: SharedOptions) -> Callable[[_Command], _Command]:
 
 @contextmanager
 def job_options(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a job takes of :data:`JOB_OPTIONS`, with notes and a progress bar on the terminal."""
-    options = {name: value for name, value in given.items() if value is not None}
+    """What a job takes of the options given, with notes and a progress bar on the terminal; None leaves its default."""
     with _progress() as tick:
-        yield {**options, "say": note, "tick": tick}
+        yield {**{name: value for name, value in given.items() if value is not None}, "say": note, "tick": tick}
+
+
+def read_sides(
+    train: list[str],
+    id_tables: list[str],
+    ood_tables: list[str],
+    *,
+    class_names: Sequence[str] | None = None,
+    probabilities: bool = False,
+) -> tuple[ModelOutputs, ModelOutputs, dict[str, ModelOutputs]] | None:
+    """The rows of --train, --id and every --ood, their columns in one order; None where no table is given."""
+    if not (train or id_tables or ood_tables):
+        return None
+    if not (train and id_tables and ood_tables):
+        raise InvalidInput("--train, --id and --ood go together; give all three, or none for the embedded sample.")
+    sides: list[ModelOutputs] = []
+    for paths in (train, id_tables):
+        source = jobs.RowSource(paths, class_names=class_names, probabilities=probabilities)
+        sides.append(jobs.read(source, check_labels=True, say=note))
+        class_names = class_names or source.layout.class_names
+    ood_sets = jobs.read_named(ood_tables, class_names=class_names, probabilities=probabilities, say=note)
+    return sides[0], sides[1], ood_sets
 
 
 def check_detector_file(path: str) -> None:

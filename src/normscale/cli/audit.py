@@ -10,15 +10,13 @@ from typing import Annotated
 
 import typer
 
-from normscale import jobs
 from normscale._progress import bar
 from normscale._version import __version__
 from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Claim, audit, summary
 from normscale.bench.paper.claim import NOTHING
-from normscale.cli._options import NO_TABLES, IdOption, OodOption, SeedOption, TrainOption, console, note
+from normscale.cli import option
+from normscale.cli._options import NO_TABLES, IdOption, OodOption, SeedOption, TrainOption, console, read_sides
 from normscale.encoding.json_text import write_json
-from normscale.errors import InvalidInput
-from normscale.outputs import ModelOutputs
 
 EXAMPLES = (
     "normscale audit",
@@ -40,15 +38,15 @@ def audit_claims(
     train: TrainOption = NO_TABLES,
     id_tables: IdOption = NO_TABLES,
     ood_tables: OodOption = NO_TABLES,
-    in_set: Annotated[str | None, typer.Option(metavar="NAME", help="The network's set, as in the paper.")] = None,
+    in_set: Annotated[str | None, option("The network's set, as in the paper.", "NAME")] = None,
     seed: SeedOption = 0,
-    format: Annotated[AuditFormat, typer.Option("--format", "-f", help="json has more numbers.")] = AuditFormat.TABLE,
+    format: Annotated[AuditFormat, option("json has more numbers.", "--format", "-f")] = AuditFormat.TABLE,
 ) -> None:
     """Recompute the paper's claims from its tables and on outputs.
 
     Without tables of your own, the outputs of the embedded sample.
     """
-    outputs = _outputs(train, id_tables, ood_tables)
+    outputs = read_sides(train, id_tables, ood_tables) or ()
     with bar("auditing", STEPS) as line:
         claims = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
     if format is AuditFormat.JSON:
@@ -57,18 +55,6 @@ def audit_claims(
         return
     print_tables(claims)
     typer.echo(f"\n{summary(claims)}" if outputs else f"\n{ON_THE_SAMPLE}\n{summary(claims)}")
-
-
-def _outputs(
-    train: list[str], id_tables: list[str], ood_tables: list[str]
-) -> tuple[ModelOutputs, ModelOutputs, dict[str, ModelOutputs]] | tuple[()]:
-    """The tables given, or nothing for the embedded sample."""
-    given = (train, id_tables, ood_tables)
-    if not any(given):
-        return ()
-    if not all(given):
-        raise InvalidInput("--train, --id and --ood go together; give all three, or none for the embedded sample.")
-    return jobs.read(train, say=note), jobs.read(id_tables, say=note), jobs.read_named(ood_tables, say=note)
 
 
 COLUMNS = ("claim", "paper", "recomputed", "ours", "verdict", "rule")

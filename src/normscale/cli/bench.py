@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import typer
-
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.errors import MissingExtra
 
 EXAMPLES = (
@@ -17,25 +15,21 @@ EXAMPLES = (
 
 
 def bench(
-    preset: Annotated[str, typer.Option(metavar="NAME", help="What to run; below are the names.")] = "digits",
-    output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FOLDER", help="Of the run.", show_default="runs/PRESET")
-    ] = None,
-    data: Annotated[
-        str | None, typer.Option(metavar="DATA", help="The ID set instead: NAME, npz:FOLDER or folder:PATH.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Networks to train: seeds 0 to N-1.")] = None,
-    ood: Annotated[list[str] | None, typer.Option(metavar="[NAME=]DATA", help="OoD sets instead; repeatable.")] = None,
+    preset: Annotated[str, option("What to run; below are the names.", "NAME")] = "digits",
+    output: Annotated[str | None, option("Of the run.", "FOLDER", "--output", "-o", shown="runs/PRESET")] = None,
+    data: Annotated[str | None, option("The ID set instead: NAME, npz:FOLDER or folder:PATH.", "DATA")] = None,
+    seeds: Annotated[int | None, option("Networks to train: seeds 0 to N-1.", min=1)] = None,
+    ood: Annotated[list[str] | None, option("OoD sets instead; repeatable.", "[NAME=]DATA")] = None,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-m", metavar="DETECTOR", help="Methods instead, as knn or knn_frozen; repeatable."),
+        option("Methods instead, as knn or knn_frozen; repeatable.", "DETECTOR", "--method", "-m"),
     ] = None,
-    width: Annotated[int | None, typer.Option(min=1, help="Width of the network, if not the preset's.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the preset's.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Networks prepared at once, a process each.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch in each.")] = 1,
-    stress: Annotated[bool, typer.Option(help="Run the stress grid, too.")] = True,
-    report: Annotated[bool, typer.Option(help="Write report.html, tables and figures.")] = True,
+    width: Annotated[int | None, option("Width of the network, if not the preset's.", min=1)] = None,
+    epochs: Annotated[int | None, option("Epochs, if not the preset's.", min=1)] = None,
+    workers: Annotated[int, option("Networks prepared at once, a process each.", min=1)] = 1,
+    threads: Annotated[int, option("Threads of torch in each.", min=1)] = 1,
+    stress: Annotated[bool, option("Run the stress grid, too.")] = True,
+    report: Annotated[bool, option("Write report.html, tables and figures.")] = True,
 ) -> None:
     """Train networks and compare detectors on their outputs.
 

@@ -6,15 +6,13 @@ import os
 from statistics import fmean
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from normscale import jobs
 from normscale.bench.data.benchmarks import find_benchmark, find_sets
 from normscale.bench.experiments.comparison import ComparedTables, named_detectors
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.experiments.methods import fit_on
 from normscale.bench.network_folder import OWN_SETS
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._eval_printing import check_output
 from normscale.cli._options import NO_TABLES, RESULT_OPTIONS, DetectorsOption, note, takes
 from normscale.cli.evaluate import ResultChoices, compare_in_memory
@@ -33,24 +31,16 @@ EXAMPLES = (
 @takes(RESULT_OPTIONS, MODEL_OPTIONS)
 def compare(
     *,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)],
-    id_data: Annotated[str | None, typer.Option("--id", metavar="DATA", help="In-distribution test inputs.")] = None,
-    ood_data: Annotated[
-        list[str], typer.Option("--ood", metavar="[NAME=]DATA", help="OoD inputs; may be repeated.")
-    ] = NO_TABLES,
-    train: Annotated[str | None, typer.Option(metavar="DATA", help="Training inputs, to fit detectors on.")] = None,
-    validation: Annotated[
-        str | None, typer.Option(metavar="DATA", help="Held-out inputs, to set the saved threshold.")
-    ] = None,
-    benchmark: Annotated[
-        str | None, typer.Option(metavar="NAME", help="imagenet1k, imagenet200, cifar10 or cifar100.")
-    ] = None,
-    data_root: Annotated[str, typer.Option(metavar="FOLDER", help="Where the benchmark's sets are.")] = "data",
-    outputs: Annotated[str, typer.Option(metavar="FOLDER", help="Of the model's outputs; kept.")] = "outputs",
+    model: Annotated[str, option(MODEL_HELP, "MODEL", "--model")],
+    id_data: Annotated[str | None, option("In-distribution test inputs.", "DATA", "--id")] = None,
+    ood_data: Annotated[list[str], option("OoD inputs; may be repeated.", "[NAME=]DATA", "--ood")] = NO_TABLES,
+    train: Annotated[str | None, option("Training inputs, to fit detectors on.", "DATA")] = None,
+    validation: Annotated[str | None, option("Held-out inputs, to set the saved threshold.", "DATA")] = None,
+    benchmark: Annotated[str | None, option("imagenet1k, imagenet200, cifar10 or cifar100.", "NAME")] = None,
+    data_root: Annotated[str, option("Where the benchmark's sets are.", "FOLDER")] = "data",
+    outputs: Annotated[str, option("Of the model's outputs; kept.", "FOLDER")] = "outputs",
     detector: DetectorsOption = None,
-    save: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Save the detector with the best mean AUROC.")
-    ] = None,
+    save: Annotated[str | None, option("Save the detector with the best mean AUROC.", "FILE")] = None,
     **given: Any,
 ) -> None:
     """Run a model over its data and compare all detectors on its outputs.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from normscale.cli import example_lines
+from normscale.cli import example_lines, option
 
 app = typer.Typer(
     help="Data sets: list them, get them.",
@@ -18,7 +18,7 @@ app = typer.Typer(
 
 Root = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Where data sets are.", show_default="$NORMSCALE_DATA, ~/.cache"),
+    option("Where data sets are.", "FOLDER", shown="$NORMSCALE_DATA, ~/.cache"),
 ]
 
 
@@ -54,7 +54,7 @@ def list_(root: Root = None) -> None:
 @app.command("get", epilog=example_lines("normscale data get cifar10 svhn"))
 def get(
     names: Annotated[list[str], typer.Argument(help="Data sets of `normscale data list`.", metavar="NAME...")],
-    split: Annotated[str | None, typer.Option(help="Only what this split needs: train or test.")] = None,
+    split: Annotated[str | None, option("Only what this split needs: train or test.")] = None,
     root: Root = None,
 ) -> None:
     """Fetch data sets and check them; or say which files to fetch by hand."""
@@ -77,7 +77,7 @@ def get(
 @app.command("benchmarks", epilog=example_lines("normscale data benchmarks imagenet1k --root data"))
 def benchmarks(
     names: Annotated[list[str] | None, typer.Argument(help="Which ones; default: all.", metavar="NAME...")] = None,
-    root: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where to look for the sets.")] = None,
+    root: Annotated[str | None, option("Where to look for the sets.", "FOLDER")] = None,
 ) -> None:
     """Show the sets of the OpenOOD v1.5 benchmarks, and where to get them."""
     from rich.table import Table

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from normscale.cli import option
+
 if TYPE_CHECKING:
     from normscale.detectors.card import DetectorCard
 
@@ -16,7 +18,7 @@ EXAMPLES = ("normscale detectors", "normscale detectors react+energy")
 
 def detectors(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the card of this one.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each detector.")] = False,
+    as_json: Annotated[bool, option("One JSON object for each detector.", "--json")] = False,
 ) -> None:
     """List all detectors, or show the card of one."""
     from normscale.detectors.card import card_of

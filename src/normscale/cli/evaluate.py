@@ -7,8 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-import typer
-
 from normscale import jobs
 from normscale._progress import bar
 from normscale.bench.experiments.comparison import (
@@ -22,7 +20,7 @@ from normscale.bench.experiments.comparison import (
 )
 from normscale.bench.experiments.measurement import Measurement
 from normscale.bench.network_folder import OWN_SETS
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._eval_printing import check_output, print_means, print_rows, write_rows
 from normscale.cli._options import (
     JOB_OPTIONS,
@@ -63,8 +61,8 @@ def evaluate(
     id_tables: IdOption,
     ood_tables: OodOption,
     train: TrainOption = NO_TABLES,
-    validation: Annotated[list[str], typer.Option(metavar="TABLE", help="Labelled held-out outputs.")] = NO_TABLES,
-    saved: Annotated[list[str], typer.Option(metavar="FILE", help="A detector file to compare.")] = NO_TABLES,
+    validation: Annotated[list[str], option("Labelled held-out outputs.", "TABLE")] = NO_TABLES,
+    saved: Annotated[list[str], option("A detector file to compare.", "FILE")] = NO_TABLES,
     detector: DetectorsOption = None,
     **job: Any,
 ) -> None:

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._options import note
 
 EXAMPLES = ("normscale export --model net.onnx --detector detector.safetensors -o with_detector.onnx",)
 
 
 def export(
-    model: Annotated[str, typer.Option("--model", "-m", metavar="FILE", help="An ONNX classifier.")],
-    detector: Annotated[
-        str, typer.Option("--detector", "-d", metavar="FILE", help="A detector that `normscale fit` saved.")
-    ],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The new model (.onnx).")],
-    stateful: Annotated[bool, typer.Option("--stateful/--frozen", help="Statistics as inputs and outputs.")] = False,
-    logits: Annotated[
-        str | None, typer.Option(metavar="TENSOR", help="The tensor with the logits.", show_default="found")
-    ] = None,
-    features: Annotated[str | None, typer.Option(metavar="TENSOR", help="The tensor with the features.")] = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Flag scores above it.", show_default="the detector's")
-    ] = None,
+    model: Annotated[str, option("An ONNX classifier.", "FILE", "--model", "-m")],
+    detector: Annotated[str, option("A detector that `normscale fit` saved.", "FILE", "--detector", "-d")],
+    output: Annotated[str, option("The new model (.onnx).", "FILE", "--output", "-o")],
+    stateful: Annotated[bool, option("Statistics as inputs and outputs.", "--stateful/--frozen")] = False,
+    logits: Annotated[str | None, option("The tensor with the logits.", "TENSOR", shown="found")] = None,
+    features: Annotated[str | None, option("The tensor with the features.", "TENSOR")] = None,
+    threshold: Annotated[float | None, option("Flag scores above it.", shown="the detector's")] = None,
 ) -> None:
     """Add the outputs ood_score and is_ood to an ONNX classifier.
 

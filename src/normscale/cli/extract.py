@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._options import AddressOption, EngineOption, OnInvalid, SharedOptions, note, takes
 from normscale.errors import InvalidInput
 
@@ -26,21 +26,18 @@ _TEXTS = {
     "std": ("R,G,B", "With --size: standard deviation of the pixels."),
 }
 MODEL_OPTIONS: SharedOptions = {
-    "layers": (Annotated[list[str] | None, typer.Option(metavar="NAME", help="A further layer to keep.")], None),
-    **{
-        name: (Annotated[str | None, typer.Option(metavar=metavar, help=text)], None)
-        for name, (metavar, text) in _TEXTS.items()
-    },
+    "layers": (Annotated[list[str] | None, option("A further layer to keep.", "NAME")], None),
+    **{name: (Annotated[str | None, option(text, metavar)], None) for name, (metavar, text) in _TEXTS.items()},
     "interpolation": (
-        Annotated[str, typer.Option(help="nearest, bilinear, bicubic or lanczos.")],
+        Annotated[str, option("nearest, bilinear, bicubic or lanczos.")],
         "bilinear",
     ),
-    "batch_size": (Annotated[int, typer.Option(min=1, help="Inputs at a time.")], 128),
-    "dtype": (Annotated[Literal["float32", "bfloat16", "float16"], typer.Option(help="What to run in.")], "float32"),
-    "keep": (Annotated[Literal["float32", "float16"], typer.Option(help="What to write.")], "float32"),
-    "workers": (Annotated[int, typer.Option(min=1, help="Threads that read; with --engine, processes.")], 4),
+    "batch_size": (Annotated[int, option("Inputs at a time.", min=1)], 128),
+    "dtype": (Annotated[Literal["float32", "bfloat16", "float16"], option("What to run in.")], "float32"),
+    "keep": (Annotated[Literal["float32", "float16"], option("What to write.")], "float32"),
+    "workers": (Annotated[int, option("Threads that read; with --engine, processes.", min=1)], 4),
     "on_invalid": (
-        Annotated[OnInvalid, typer.Option(help="A picture that cannot be read: stop, or go on.")],
+        Annotated[OnInvalid, option("A picture that cannot be read: stop, or go on.")],
         OnInvalid.RAISE,
     ),
 }
@@ -52,10 +49,10 @@ def extract_outputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     data: Annotated[str, typer.Argument(metavar="DATA", help="A folder of pictures, .parquet, .npz or .txt files.")],
     *,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="PATH", help="A table, or a folder.")],
-    ood: Annotated[bool, typer.Option("--ood", help="The inputs are OoD.")] = False,
-    features: Annotated[bool, typer.Option(help="Keep the penultimate layer.")] = True,
-    piece_rows: Annotated[int, typer.Option(min=1, help="Rows of a piece.")] = 8192,
+    output: Annotated[str, option("A table, or a folder.", "PATH", "--output", "-o")],
+    ood: Annotated[bool, option("The inputs are OoD.", "--ood")] = False,
+    features: Annotated[bool, option("Keep the penultimate layer.")] = True,
+    piece_rows: Annotated[int, option("Rows of a piece.", min=1)] = 8192,
     engine: EngineOption = None,
     address: AddressOption = None,
     **given: Any,

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from normscale import jobs
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._options import (
     JOB_OPTIONS,
     DryRunOption,
+    SharedOptions,
     check_detector_file,
     detector_option,
     job_options,
@@ -26,55 +27,38 @@ EXAMPLES = (
 )
 
 
-@takes(JOB_OPTIONS)
+THRESHOLD: SharedOptions = {
+    "keep": (Annotated[float | None, option("Share of in-distribution inputs to accept.", shown="0.95")], None),
+    "conformal": (Annotated[bool, option("Keep new inputs with at least that probability.", "--conformal")], False),
+    "per_class": (Annotated[bool, option("One threshold for each predicted class.", "--per-class")], False),
+    "stream": (Annotated[bool, option("Set it on streamed scores.", "--stream/--frozen")], False),
+}
+
+
+@takes(THRESHOLD, JOB_OPTIONS)
 def fit(
     tables: Annotated[list[str], typer.Argument(metavar="TRAIN...", help="Files, folders, globs, s3://... or -.")],
     *,
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="The detector file (.safetensors).")],
+    output: Annotated[str, option("The detector file (.safetensors).", "FILE", "--output", "-o")],
     detector: Annotated[str | None, detector_option("chosen by the arrays")] = None,
-    arrays: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="What the default detector may read.", show_default="logits,features"),
-    ] = None,
-    threshold_on: Annotated[
-        list[str] | None, typer.Option(metavar="TABLE", help="Held-out in-distribution outputs; repeatable.")
-    ] = None,
-    keep: Annotated[
-        float | None, typer.Option(help="Share of in-distribution inputs to accept.", show_default="0.95")
-    ] = None,
-    conformal: Annotated[
-        bool, typer.Option("--conformal", help="Keep new inputs with at least that probability.")
-    ] = False,
-    per_class: Annotated[bool, typer.Option("--per-class", help="One threshold for each predicted class.")] = False,
-    stream: Annotated[bool, typer.Option("--stream/--frozen", help="Set it on streamed scores.")] = False,
-    class_names: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Names of the classes, where the table has none.")
-    ] = None,
+    arrays: Annotated[str | None, option("What the default may read.", "A,B", shown="logits,features")] = None,
+    threshold_on: Annotated[list[str] | None, option("Held-out in-distribution outputs; repeatable.", "TABLE")] = None,
+    class_names: Annotated[str | None, option("Names of the classes, where the table has none.", "A,B")] = None,
     dry_run: DryRunOption = False,
-    **job: Any,
+    **given: Any,
 ) -> None:
     """Fit a detector on the outputs of a training set and save it."""
     check_detector_file(output)
-    if threshold_on is None and (keep is not None or conformal or per_class or stream):
+    if threshold_on is None and any(given[name] for name in THRESHOLD):
         raise InvalidInput(
             "--keep, --conformal, --per-class and --stream say how to set a threshold; add --threshold-on TABLE."
         )
     if dry_run:
-        typer.echo(jobs.describe(tables, None, job["piece_rows"] or jobs.PIECE_ROWS, by_file=False))
+        typer.echo(jobs.describe(tables, None, given["piece_rows"] or jobs.PIECE_ROWS, by_file=False))
         return
-    with job_options(job) as options:
-        result = jobs.fit(
-            tables,
-            detector,
-            threshold_on=threshold_on,
-            keep=0.95 if keep is None else keep,
-            conformal=conformal,
-            per_class=per_class,
-            stream=stream,
-            class_names=class_names.split(",") if class_names else None,
-            arrays=arrays.split(",") if arrays else None,
-            **options,
-        )
+    names, reads = (None if text is None else text.split(",") for text in (class_names, arrays))
+    with job_options(given) as job:
+        result = jobs.fit(tables, detector, threshold_on=threshold_on, class_names=names, arrays=reads, **job)
     print_skipped(result.skipped)
     model, limit = result.detector, result.detector.threshold_
     model.save(output)

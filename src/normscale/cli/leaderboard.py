@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from normscale.cli import option
 from normscale.cli._options import DetectorsOption
 from normscale.errors import InvalidInput
 
@@ -15,12 +16,10 @@ EXAMPLES = ("normscale leaderboard runs/digits -o leaderboard",)
 
 def leaderboard(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders that `normscale bench` wrote.")],
-    output: Annotated[str, typer.Option("--output", "-o", metavar="FOLDER", help="Of the page.")] = "leaderboard",
+    output: Annotated[str, option("Of the page.", "FOLDER", "--output", "-o")] = "leaderboard",
     detector: DetectorsOption = None,
-    rows: Annotated[
-        int | None, typer.Option(min=20, help="Most rows of an OoD set; a fifth of the test set's.")
-    ] = None,
-    train_rows: Annotated[int | None, typer.Option(min=20, help="Most rows of the training set.")] = None,
+    rows: Annotated[int | None, option("Most rows of an OoD set; a fifth of the test set's.", min=20)] = None,
+    train_rows: Annotated[int | None, option("Most rows of the training set.", min=20)] = None,
 ) -> None:
     """Rank detectors on the outputs of runs: a page, and tables.
 

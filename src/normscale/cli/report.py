@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.errors import InvalidInput
 
 EXAMPLES = (
@@ -21,16 +21,12 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of `bench` or `eval --report`.")],
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="PATH", help="The page, or its folder.", show_default="in RUN"),
+        option("The page, or its folder.", "PATH", "--output", "-o", shown="in RUN"),
     ] = None,
-    as_seeds: Annotated[
-        bool, typer.Option("--as-seeds", help="Runs with one ID set are seeds of one experiment.")
-    ] = False,
-    figures: Annotated[bool, typer.Option(help="Draw figures (needs matplotlib).")] = True,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Write the figures as .pdf too.")] = False,
-    classes: Annotated[
-        str | None, typer.Option(metavar="2,4,9", help="Predicted classes in the figures of logits.")
-    ] = None,
+    as_seeds: Annotated[bool, option("Runs with one ID set are seeds of one experiment.", "--as-seeds")] = False,
+    figures: Annotated[bool, option("Draw figures (needs matplotlib).")] = True,
+    pdf: Annotated[bool, option("Write the figures as .pdf too.", "--pdf")] = False,
+    classes: Annotated[str | None, option("Predicted classes in the figures of logits.", "2,4,9")] = None,
 ) -> None:
     """Write a report of one run or several: a page, tables and figures.
 

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from normscale import jobs
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._options import (
     JOB_OPTIONS,
     DryRunOption,
+    SharedOptions,
     check_detector_file,
     job_options,
     print_skipped,
@@ -18,7 +19,7 @@ from normscale.cli._options import (
 )
 from normscale.detectors.base import Detector
 from normscale.detectors.registry import load_detector
-from normscale.errors import FileFormatError, InvalidInput
+from normscale.errors import InvalidInput
 
 EXAMPLES = (
     "normscale score detector.safetensors sample:unseen_digits",
@@ -26,7 +27,14 @@ EXAMPLES = (
 )
 
 
-@takes(JOB_OPTIONS)
+STREAM: SharedOptions = {
+    "stream": (Annotated[bool, option("Take each row into the running statistics first.", "--stream/--frozen")], False),
+    "by": (Annotated[str | None, option("A stream for every value of this column.", "COLUMN")], None),
+    "order_by": (Annotated[str | None, option("Stream the rows in the order of this column.", "COLUMN")], None),
+}
+
+
+@takes(STREAM, JOB_OPTIONS)
 def score(
     detector: Annotated[str, typer.Argument(metavar="DETECTOR", help="A file that `normscale fit` saved.")],
     tables: Annotated[
@@ -34,26 +42,13 @@ def score(
         typer.Argument(metavar="[TABLE]...", help="Files, folders, globs, s3://... or -.", show_default="-"),
     ] = None,
     *,
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="PATH", help="A file, a folder, or - for CSV here.")
-    ] = "-",
-    threshold: Annotated[
-        float | None, typer.Option(help="Flag scores above it.", show_default="the detector's")
-    ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream/--frozen", help="Take each row into the running statistics first.")
-    ] = False,
-    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="A stream for every value of this column.")] = None,
-    order_by: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Stream the rows in the order of this column.")
-    ] = None,
-    save: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Save the detector after the stream (.safetensors).")
-    ] = None,
-    keep_columns: Annotated[str | None, typer.Option(metavar="A,B", help="Columns to write beside the scores.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of this process.")] = 1,
+    output: Annotated[str, option("A file, a folder, or - for CSV here.", "PATH", "--output", "-o")] = "-",
+    threshold: Annotated[float | None, option("Flag scores above it.", shown="the detector's")] = None,
+    save: Annotated[str | None, option("Save the detector after the stream (.safetensors).", "FILE")] = None,
+    keep_columns: Annotated[str | None, option("Columns to write beside the scores.", "A,B")] = None,
+    threads: Annotated[int, option("Threads of this process.", min=1)] = 1,
     dry_run: DryRunOption = False,
-    **job: Any,
+    **given: Any,
 ) -> None:
     """Score each row: higher means more out-of-distribution.
 
@@ -61,25 +56,15 @@ def score(
 
     A folder (a name without a suffix, or s3://...) gets one file for each piece; a rerun completes it.
     """
-    loaded = _loaded(detector, tables or [])
+    loaded = load_detector(detector)
     if save is not None:
-        _check_that_it_can_be_saved(loaded, stream, detector, save)
+        _check_that_it_can_be_saved(loaded, given["stream"], detector, save)
     if dry_run:
-        typer.echo(jobs.describe(tables or "-", loaded.reads, job["piece_rows"] or jobs.PIECE_ROWS, by_file=True))
+        typer.echo(jobs.describe(tables or "-", loaded.reads, given["piece_rows"] or jobs.PIECE_ROWS, by_file=True))
         return
-    with job_options(job) as options:
-        result = jobs.score(
-            tables or "-",
-            loaded,
-            output,
-            stream=stream,
-            by=by,
-            order_by=order_by,
-            threshold=threshold,
-            keep_columns=keep_columns.split(",") if keep_columns else (),
-            threads=threads,
-            **options,
-        )
+    kept = keep_columns.split(",") if keep_columns else ()
+    with job_options({**given, "threshold": threshold, "threads": threads, "keep_columns": kept}) as job:
+        result = jobs.score(tables or "-", loaded, output, **job)
     if save is not None:
         result.detector.save(save)
     print_skipped(result.skipped)
@@ -90,20 +75,6 @@ def score(
     if result.n_flagged is not None and result.n_rows:
         share = result.n_flagged / result.n_rows
         say(f"{result.n_flagged} of {result.n_rows} rows ({share:.1%}) are out-of-distribution")
-
-
-def _loaded(path: str, tables: list[str]) -> Detector:
-    """The detector of a file; where it stands behind the tables, say so."""
-    try:
-        return load_detector(path)
-    except FileFormatError as error:
-        saved = next((one for one in tables if one.endswith(".safetensors")), None)
-        if saved is None or path.endswith(".safetensors"):
-            raise
-        raise FileFormatError(
-            f"the first argument is the detector file, and it is {path!r} here. The two look swapped; try: normscale "
-            f"score {saved} {path}"
-        ) from error
 
 
 def _check_that_it_can_be_saved(loaded: Detector, stream: bool, path: str, save: str) -> None:

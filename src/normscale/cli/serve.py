@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.errors import InvalidInput, MissingExtra
 from normscale.guard.policy import Expect, OnDrift, Policy, StreamBy
 from normscale.guard.server.events import LogFormat
@@ -19,16 +19,16 @@ EXAMPLES = ("normscale serve detector.safetensors", "normscale serve sample --de
 
 _POLICY, _BOUNDS = Policy(), Bounds()
 ON_DRIFT, EXPECT, STREAM_BY = OnDrift(_POLICY.on_drift), Expect(_POLICY.expect), StreamBy(_POLICY.stream_by)
-StoreOption = Annotated[str | None, typer.Option(metavar="STORE", help="A file, postgresql://... or :memory:.")]
-ThresholdOption = Annotated[float | None, typer.Option(help="Flag scores above it.", show_default="the detector's")]
+StoreOption = Annotated[str | None, option("A file, postgresql://... or :memory:.", "STORE")]
+ThresholdOption = Annotated[float | None, option("Flag scores above it.", shown="the detector's")]
 
 
 def _drift(help: str) -> Any:
-    return typer.Option(help=help, rich_help_panel="Drift")
+    return option(help, rich_help_panel="Drift")
 
 
 def _limit(help: str, **bounds: Any) -> Any:
-    return typer.Option(help=help, rich_help_panel="Limits", **bounds)
+    return option(help, rich_help_panel="Limits", **bounds)
 
 
 OnDriftOption = Annotated[OnDrift, _drift("What an alarm does.")]
@@ -39,25 +39,21 @@ def serve(
     detector: Annotated[
         str, typer.Argument(metavar="DETECTOR", help="A file with a threshold, `sample`, or guards.toml.")
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
-    host: Annotated[str, typer.Option(help="Any but loopback needs --tokens.")] = "127.0.0.1",
+    port: Annotated[int, option("0 takes a free one.", min=0, max=65535)] = 8000,
+    host: Annotated[str, option("Any but loopback needs --tokens.")] = "127.0.0.1",
     store: StoreOption = None,
-    tokens: Annotated[str | None, typer.Option(metavar="FILE", help="Of `normscale token`: who may do what.")] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="FILE", help="An ONNX classifier: clients send its inputs.")
-    ] = None,
-    logits: Annotated[str | None, typer.Option(metavar="NAME", help="The model's output with the logits.")] = None,
+    tokens: Annotated[str | None, option("Of `normscale token`: who may do what.", "FILE")] = None,
+    model: Annotated[str | None, option("An ONNX classifier: clients send its inputs.", "FILE")] = None,
+    logits: Annotated[str | None, option("The model's output with the logits.", "NAME")] = None,
     threshold: ThresholdOption = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that share the work and the store.")] = 1,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A further name of this server; repeatable.")
-    ] = None,
+    workers: Annotated[int, option("Processes that share the work and the store.", min=1)] = 1,
+    allow_host: Annotated[list[str] | None, option("A further name of this server; repeatable.", "NAME")] = None,
     trusted_proxy: Annotated[
-        list[str] | None, typer.Option(metavar="ADDRESS", help="Its X-Forwarded-For is believed; repeatable.")
+        list[str] | None, option("Its X-Forwarded-For is believed; repeatable.", "ADDRESS")
     ] = None,
-    log_format: Annotated[LogFormat, typer.Option(help="Of a line for every alarm and decision.")] = LogFormat.TEXT,
-    webhook: Annotated[str | None, typer.Option(metavar="URL", help="Gets a CloudEvent for every alarm.")] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="With `sample`: send the guard a stream to watch.")] = False,
+    log_format: Annotated[LogFormat, option("Of a line for every alarm and decision.")] = LogFormat.TEXT,
+    webhook: Annotated[str | None, option("Gets a CloudEvent for every alarm.", "URL")] = None,
+    demo: Annotated[bool, option("With `sample`: send the guard a stream to watch.", "--demo")] = False,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
     stream_by: Annotated[StreamBy, _drift("One stream, or one for every client and source.")] = STREAM_BY,

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from normscale import jobs
 from normscale._progress import bar
 from normscale.bench.experiments.alarms import changed_outputs, changed_pictures
 from normscale.bench.experiments.methods import fit_on
 from normscale.bench.experiments.stress import GRID, steps, stress
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
 from normscale.bench.paper.presets import PREFERRED, STATICS, own_methods
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._eval_printing import print_rows
 from normscale.cli._options import (
     NO_TABLES,
@@ -27,7 +24,7 @@ from normscale.cli._options import (
     SeedOption,
     TrainOption,
     console,
-    note,
+    read_sides,
 )
 from normscale.detectors.registry import load_detector, make_detector
 from normscale.errors import InvalidInput, MissingExtra
@@ -38,7 +35,7 @@ EXAMPLES = (
     "normscale stress",
     "normscale stress --train sample:train --id sample:test --ood sample:unseen_digits --picture map.png",
 )
-SAMPLE = (["sample:train"], ["sample:test"], ["sample:unseen_digits"])
+SAMPLE = ("--train", "sample:train", "--id", "sample:test", "--ood", "sample:unseen_digits")
 
 
 def command(
@@ -48,15 +45,11 @@ def command(
     detector: DetectorsOption = None,
     seed: SeedOption = 0,
     format: FormatOption = Format.TABLE,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Every row as .json.")] = None,
-    picture: Annotated[str | None, typer.Option(metavar="FILE", help="Draw a map: .png, .svg or .pdf.")] = None,
-    network: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="A trained network, to corrupt its test pictures.")
-    ] = None,
-    pictures: Annotated[
-        str, typer.Option(metavar="SOURCE", help="The network's test pictures, if they have moved.")
-    ] = "",
-    threads: Annotated[int, typer.Option(min=1, help="Threads that share the work.")] = 1,
+    output: Annotated[str | None, option("Every row as .json.", "FILE", "--output", "-o")] = None,
+    picture: Annotated[str | None, option("Draw a map: .png, .svg or .pdf.", "FILE")] = None,
+    network: Annotated[str | None, option("A trained network, to corrupt its test pictures.", "FOLDER")] = None,
+    pictures: Annotated[str, option("The network's test pictures, if they have moved.", "SOURCE")] = "",
+    threads: Annotated[int, option("Threads that share the work.", min=1)] = 1,
     probabilities: ProbabilitiesOption = False,
 ) -> None:
     """Measure running statistics on streams of many kinds and say what to use.
@@ -78,14 +71,12 @@ def command(
         name: load_detector(name) if name.endswith(".safetensors") else make_detector(name) for name in detector or []
     }
     names = shared_names((name, one.class_names) for name, one in detectors.items())
-    train_path, id_path, ood_paths = _tables(train, id_tables, ood_tables)
-    read = []
-    for paths in (train_path, id_path):
-        source = jobs.RowSource(paths, class_names=names, probabilities=probabilities)
-        read.append(jobs.read(source, check_labels=True, say=note))
-        names = names or source.layout.class_names
-    train_outputs, id_test = read
-    ood_sets = jobs.read_named(ood_paths, class_names=names, probabilities=probabilities, say=note)
+    given = read_sides(train, id_tables, ood_tables, class_names=names, probabilities=probabilities)
+    if given is None:
+        say(f"no tables given: this is the sample ({' '.join(SAMPLE)})")
+        given = read_sides(*([path] for path in SAMPLE[1::2]), class_names=names)
+    assert given is not None
+    train_outputs, id_test, ood_sets = given
     shared = [name for name in train_outputs.names if all(name in one.names for one in (id_test, *ood_sets.values()))]
     train_outputs = train_outputs.only(*shared)
     fitted = {name: fit_on(one, train_outputs, None) for name, one in detectors.items()}
@@ -113,18 +104,6 @@ def command(
         print_rows(result.rows, format)
     for path in written:
         say(f"written: {path}")
-
-
-def _tables(train: list[str], id_tables: list[str], ood: list[str]) -> tuple[list[str], list[str], list[str]]:
-    given = {"--train": train, "--id": id_tables, "--ood": ood}
-    if not any(given.values()):
-        options = " ".join(f"{name} {paths[0]}" for name, paths in zip(given, SAMPLE, strict=True))
-        say(f"no tables given: this is the sample ({options})")
-        return SAMPLE
-    if not all(given.values()):
-        missing = " and ".join(name for name, value in given.items() if not value)
-        raise InvalidInput(f"{missing} missing: stress needs --train, --id and --ood, or none of them for the sample.")
-    return train, id_tables, ood
 
 
 def print_summary(result: StressResult) -> None:

@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
+from normscale.cli import option
+
 EXAMPLES = ("normscale token camera-7 --role score --file tokens.jsonl",)
 
 
 def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who will use it; shown in logs and on the page.")],
-    role: Annotated[str, typer.Option(help="score (send rows), read (look) or admin (all).")] = "score",
-    file: Annotated[str, typer.Option("--file", "-f", metavar="FILE", help="The file of tokens.")] = "tokens.jsonl",
+    role: Annotated[str, option("score (send rows), read (look) or admin (all).")] = "score",
+    file: Annotated[str, option("The file of tokens.", "FILE", "--file", "-f")] = "tokens.jsonl",
 ) -> None:
     """Make a token for `normscale serve --tokens FILE`.
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.errors import MissingExtra
 
 EXAMPLES = ("normscale train --data digits --width 16 --recipe fast --epochs 12 -o runs/digits",)
 
 
 def train(
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FOLDER", help="Of the run; one that is there goes on.")
-    ],
-    data: Annotated[str, typer.Option(metavar="DATA", help="A known name, npz:PATH or folder:PATH.")] = "digits",
-    network: Annotated[str, typer.Option(help="resnet18 or resnet20.")] = "resnet18",
-    width: Annotated[int, typer.Option(min=1, help="Channels of the first stage.")] = 64,
-    recipe: Annotated[str, typer.Option(help="paper, or fast (far fewer epochs).")] = "paper",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs, if not the recipe's own.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, split, order and augmentation.")] = 0,
-    ood: Annotated[
-        list[str] | None, typer.Option(metavar="DATA", help="An OoD set whose outputs are written too; repeatable.")
-    ] = None,
-    layers: Annotated[str | None, typer.Option(metavar="A,B", help="Also write these layers, or all.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of torch in this process.")] = 1,
+    output: Annotated[str, option("Of the run; one that is there goes on.", "FOLDER", "--output", "-o")],
+    data: Annotated[str, option("A known name, npz:PATH or folder:PATH.", "DATA")] = "digits",
+    network: Annotated[str, option("resnet18 or resnet20.")] = "resnet18",
+    width: Annotated[int, option("Channels of the first stage.", min=1)] = 64,
+    recipe: Annotated[str, option("paper, or fast (far fewer epochs).")] = "paper",
+    epochs: Annotated[int | None, option("Epochs, if not the recipe's own.", min=1)] = None,
+    seed: Annotated[int, option("Of weights, split, order and augmentation.", min=0)] = 0,
+    ood: Annotated[list[str] | None, option("An OoD set whose outputs are written too; repeatable.", "DATA")] = None,
+    layers: Annotated[str | None, option("Also write these layers, or all.", "A,B")] = None,
+    threads: Annotated[int, option("Threads of torch in this process.", min=1)] = 1,
 ) -> None:
     """Train a classifier and write its outputs.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normscale.cli import say
+from normscale.cli import option, say
 from normscale.cli._options import OnInvalid
 from normscale.cli.serve import (
     EXPECT,
@@ -28,9 +28,7 @@ def watch(
     threshold: ThresholdOption = None,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
-    on_invalid: Annotated[
-        OnInvalid, typer.Option(help="A line that cannot be scored: stop, or go on.")
-    ] = OnInvalid.RAISE,
+    on_invalid: Annotated[OnInvalid, option("A line that cannot be scored: stop, or go on.")] = OnInvalid.RAISE,
 ) -> None:
     """Score rows from a pipe as they come, one line each.
 
@@ -39,9 +37,9 @@ def watch(
     `normscale serve`, without the server.
     """
     from normscale.detectors.registry import load_detector
-    from normscale.detectors.threshold import Threshold
     from normscale.guard import Mode, open_guard
     from normscale.guard.pipe import watch_pipe
+    from normscale.metrics.thresholds import Threshold
 
     loaded = load_detector(detector)
     if threshold is not None:
