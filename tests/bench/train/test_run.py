@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 import normscale as ns
 from normscale.bench.data import load
 from normscale.bench.train import load_network, save_network
-from normscale.bench.train.network_file import write_tensors
-from normscale.bench.train.run import RunResult, load_splits, may_be_mirrored, train_network
+from normscale.bench.train.network_file import read_tensors, round_weights, write_tensors
+from normscale.bench.train.run import RunResult, load_splits, may_be_mirrored, plain_batches, train_network
 from normscale.cli import app
+from normscale.extraction import extract
 from program import normscale
 
 
@@ -39,6 +40,39 @@ def test_the_network_learns_and_its_file_brings_it_back(run: RunResult) -> None:
     images = torch.randn(3, 1, 8, 8)
     with torch.inference_mode():
         torch.testing.assert_close(model(images), run.network.eval()(images), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_kept_in_half_precision_and_results_agree(run: RunResult) -> None:
+    """The checkpoint has the weights as they were trained."""
+    tensors = read_tensors(Path(run.folder) / "network.safetensors")[0]
+    kinds = {name: str(tensor.dtype) for name, tensor in tensors.items()}
+    assert kinds["stem.0.weight"] == kinds["classifier.weight"] == "torch.float16"
+    assert kinds["stem.1.running_var"] == kinds["classifier.bias"] == "torch.float32"
+    trained = run.info.build()
+    prefix = "model."
+    checkpoint = read_tensors(Path(run.folder) / "checkpoint.safetensors")[0]
+    trained.load_state_dict({k.removeprefix(prefix): v for k, v in checkpoint.items() if k.startswith(prefix)})
+    kept = load_network(Path(run.folder) / "network.safetensors")[0]
+    assert not torch.equal(trained.classifier.weight, kept.classifier.weight)
+    sets = {name: load(name, "test", like=run.splits.test) for name in ("digits", "fashion", "photos")}
+    aurocs = []
+    for model in (trained, kept):
+        outputs = {name: extract(model, plain_batches(images, run.info), ood=True) for name, images in sets.items()}
+        msp = {name: ns.MSP().score(rows) for name, rows in outputs.items()}
+        aurocs.append([ns.auroc(msp["digits"], msp[name]) for name in ("fashion", "photos")])
+    np.testing.assert_allclose(aurocs[0], aurocs[1], atol=1e-4)
+    assert aurocs[0] != aurocs[1]
+
+
+def test_weights_beyond_half_precision_stay_as_they_are(run: RunResult, tmp_path: Path) -> None:
+    model = run.info.build()
+    with torch.no_grad():
+        model.classifier.weight[0, 0] = 1e5
+    round_weights(model)
+    save_network(tmp_path / "network.safetensors", model, run.info)
+    found = load_network(tmp_path / "network.safetensors")[0]
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(found.state_dict()[name], tensor, rtol=0, atol=0)
 
 
 def test_its_outputs_are_tables_of_its_own_sets(run: RunResult) -> None:

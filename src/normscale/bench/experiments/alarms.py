@@ -94,7 +94,7 @@ def false_alarms(
     alarms = []
     for method, fitted in detectors.items():
         detector = copy.copy(fitted).reset()
-        detector._warns_of_far_rows = False
+        detector._marks_far_rows = False
         known = test[held].only(*detector.reads)
         still = detector.set_threshold(known, KEEP).threshold_
         if not detector._holds_threshold_in_stream:

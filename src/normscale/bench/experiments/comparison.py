@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, product
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from normscale.bench.experiments.methods import (
     fit_on,
     make_for,
     title_under,
+    training_rows,
     uniquely_named,
 )
 from normscale.dataframes import read_dataframe
@@ -76,7 +77,7 @@ def compare(
     [('msp', 0.882), ('energy', 0.886)]
     """
     measured = compare_each(id_test, ood_sets, train, validation, detectors, seed, shifted=shifted)
-    return [one.record for one in measured]
+    return [one.record for one in _by_set(measured)]
 
 
 def compare_each(
@@ -91,7 +92,10 @@ def compare_each(
     total: Callable[[int], None] = lambda _: None,
     advance: Advance = lambda rows, what: None,
 ) -> Iterator[Measured]:
-    """:func:`compare` with the scores behind each record; says how many rows there are to score, and what begins."""
+    """:func:`compare` with the scores behind each record, detector by detector: only one is in memory at a time.
+
+    ``total`` is told how many rows there are to score, ``advance`` what begins.
+    """
     given = [] if detectors is None else _with_names(detectors)
     names = shared_names((one.name, one.class_names) for _, one in given if isinstance(one, Detector))
 
@@ -114,26 +118,39 @@ def compare_each(
         given = _with_names(default_methods(to_fit, held_out, present=[test, *sets.values()]))
     made = [(name, one if isinstance(one, Detector) else make_for(one, to_fit)) for name, one in given]
     chosen = uniquely_named((one.name if name in (None, AUTO) else name, one) for name, one in made)
-    fitted: dict[str, Detector] = {}
-    failed: dict[str, str] = {}
+    if detectors is not None:
+        for detector in chosen.values():
+            training_rows(detector, to_fit, held_out)  # what cannot be fitted is said before the others are measured
+    every = {name: every_setting(name, detector) for name, detector in chosen.items()}
+    sizes = [len(ood) for ood in sets.values()]
+    rows = {name: sum(rows_to_score(every[name], len(side), sizes) for side in sides.values()) for name in every}
+    total(sum(rows.values()))
     for name, detector in chosen.items():
         advance(0, f"fitting {name} ({detector.about.cost})")
         try:
-            fitted[name] = fit_on(detector, to_fit, held_out)
+            fitted = fit_on(detector, to_fit, held_out)
         except InvalidInput as error:
             if detectors is not None:
                 raise
-            failed[name] = str(error)
-    methods = [method for item in fitted.items() for method in every_setting(*item)]
-    total(sum(rows_to_score(methods, len(side), [len(one) for one in sets.values()]) for side in sides.values()))
-    for in_set, side in sides.items():
-        for one in measure(methods, side, sets, in_set=in_set, seed=seed, advance=advance):
-            streamed = one.record.setting == Setting.STREAM
-            yield one if streamed else one._replace(record=one.record._replace(seed=None))
-    for (in_set, side), (name, why), (ood_set, ood) in product(sides.items(), failed.items(), sets.items()):
-        for method in every_setting(name, chosen[name]):
-            sizes: Any = {"n_id": len(side), "n_ood": len(ood)}
-            yield Measured(Measurement.of(method, ood_set, in_set=in_set, skipped=why, **sizes), None)
+            advance(rows[name], name)
+            for (in_set, side), (ood_set, ood), method in product(sides.items(), sets.items(), every[name]):
+                counts: Any = {"n_id": len(side), "n_ood": len(ood)}
+                yield Measured(Measurement.of(method, ood_set, in_set=in_set, skipped=str(error), **counts), None)
+            continue
+        methods = [method._replace(detector=fitted) for method in every[name]]
+        for in_set, side in sides.items():
+            for one in measure(methods, side, sets, in_set=in_set, seed=seed, advance=advance):
+                streamed = one.record.setting == Setting.STREAM
+                yield one if streamed else one._replace(record=one.record._replace(seed=None))
+        del fitted, methods  # before the next detector is fitted: it may be as large as the training rows
+
+
+def _by_set(measured: Iterable[Measured]) -> list[Measured]:
+    """The records of each in-distribution side and OoD set together."""
+    groups: dict[tuple[str, str], list[Measured]] = {}
+    for one in measured:
+        groups.setdefault((one.record.in_set, one.record.ood_set), []).append(one)
+    return list(chain(*groups.values()))
 
 
 def _with_names(detectors: Detectors | Detector | str) -> list[tuple[str | None, Detector | str]]:
@@ -228,7 +245,7 @@ def compare_tables(
         total=total,
         advance=advance,
     )
-    return TableComparison(list(measured), read["id"], ood_sets, train)
+    return TableComparison(_by_set(measured), read["id"], ood_sets, train)
 
 
 def compare_in_pieces(

@@ -83,7 +83,7 @@ def measure(
 
 def _silenced(detector: Detector) -> Detector:
     twin = copy.copy(detector)
-    twin._warns_of_far_rows = False
+    twin._marks_far_rows = False
     return twin
 
 

@@ -145,16 +145,24 @@ def _what_lacks(detector: Detector, source: ModelOutputs | None) -> str:
     return ""
 
 
+def training_rows(
+    detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None
+) -> ModelOutputs | None:
+    """The outputs to fit a detector on; None where it is fitted, or need not be; an error where they lack something."""
+    if detector._widths is not None:
+        return None
+    source = _training_set(detector, train, validation)
+    lacks = _what_lacks(detector, source)
+    if lacks and detector._needs_fit:
+        raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
+    return None if lacks else source
+
+
 def fit_on(detector: Detector, train: ModelOutputs | None, validation: ModelOutputs | None) -> Detector:
     """A copy of the detector, fitted on the outputs it says it is fitted on; a fitted one is returned as it is."""
-    if detector._widths is not None:
+    source = training_rows(detector, train, validation)
+    if source is None:
         return detector
-    source = _training_set(detector, train, validation)
-    if lacks := _what_lacks(detector, source):
-        if detector._needs_fit:
-            raise InvalidInput(f"{detector.name} needs {lacks} to fit on.")
-        return detector
-    assert source is not None  # nothing lacks
     arrays = dict.fromkeys(detector._arrays_in_fit)
     return copy.copy(detector)._fit_chunks(source[block] for block in row_blocks(source, arrays, len(source)))
 

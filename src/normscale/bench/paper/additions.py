@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from importlib import resources
 
@@ -11,6 +10,7 @@ from normscale.bench.paper.claims import claims_table
 from normscale.bench.paper.presets import PRESETS
 from normscale.bench.paper.published import ACCURACIES, AVERAGE, EXPANDED, IN_SETS, TEST_SIZES, ood_size, paper_rows
 from normscale.bench.report.published import Additions, OodGroupReference, OodGroups, PublishedValue, Reference
+from normscale.encoding.json_text import read_json
 
 
 def paper_additions() -> Additions:
@@ -50,13 +50,8 @@ def openood() -> OodGroupReference:
     Examples
     --------
     >>> openood().groups["cifar10"].near, openood().groups["cifar10"].auroc["knn"]
-    (['cifar100', 'tinyimagenet'], (0.9064, 0.9296))
+    (['cifar100', 'tinyimagenet'], [0.9064, 0.9296])
     """
-    document = json.loads(resources.files("normscale.bench.paper").joinpath("openood_v1_5.json").read_text("utf-8"))
-    groups = {}
-    for name, one in document["groups"].items():
-        percent = document["auroc_percent"].get(name, {})
-        published = {method: (round(near / 100, 4), round(far / 100, 4)) for method, (near, far) in percent.items()}
-        groups[name] = OodGroups(**one, auroc=published)
-    titles, same_set, remarks = document["set_titles"], document["same_set"], document["remarks"]
-    return OodGroupReference(document["source"], groups, titles, same_set, remarks)
+    document = read_json(resources.files("normscale.bench.paper").joinpath("openood_v1_5.json").read_text("utf-8"))
+    groups = {name: OodGroups(**one) for name, one in document["groups"].items()}
+    return OodGroupReference(**{**document, "groups": groups})

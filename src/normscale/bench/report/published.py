@@ -46,7 +46,7 @@ class OodGroups(NamedTuple):
     near: Sequence[str] = ()
     far: Sequence[str] = ()
     defined_by: str = "nobody"
-    auroc: Mapping[str, tuple[float, float]] = {}
+    auroc: Mapping[str, Sequence[float]] = {}
     """Published averages over the near and over the far sets, by method."""
 
 

@@ -59,13 +59,27 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     return {name: torch.from_numpy(array) for name, array in arrays.items()}, header
 
 
+def round_weights(model: nn.Module) -> None:
+    """Round convolutions and matrices in place to half precision (float16), which is what is kept of them."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(_as_kept(parameter))
+
+
+def _as_kept(tensor: Tensor) -> Tensor:
+    """A tensor in half precision; as it is where it is small, as biases and statistics are, or beyond its range."""
+    half = tensor.half()
+    return half if tensor.is_floating_point() and tensor.ndim > 1 and bool(half.isfinite().all()) else tensor
+
+
 def save_network(path: str | os.PathLike[str], model: nn.Module, info: NetworkInfo) -> None:
-    """Write a network atomically; no pickle."""
-    write_tensors(path, dict(model.state_dict()), {"network": info._asdict()})
+    """Write a network atomically, its weights in half precision; no pickle."""
+    kept = {name: _as_kept(tensor) for name, tensor in model.state_dict().items()}
+    write_tensors(path, kept, {"network": info._asdict()})
 
 
 def load_network(path: str | os.PathLike[str]) -> tuple[ResidualNetwork, NetworkInfo]:
-    """Read back what :func:`save_network` wrote; the network is in evaluation mode."""
+    """Read back what :func:`save_network` wrote, in float32; the network is in evaluation mode."""
     tensors, header = read_tensors(path)
     try:
         kept = header["network"].items()

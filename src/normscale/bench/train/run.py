@@ -19,7 +19,7 @@ from normscale._version import __version__
 from normscale.bench.data import ImageSet, find_source, load, short_name
 from normscale.bench.data.batches import Batches
 from normscale.bench.network_folder import OWN_SETS, NetworkFolder, read_document, write_document
-from normscale.bench.train.network_file import NetworkInfo, load_network, save_network
+from normscale.bench.train.network_file import NetworkInfo, load_network, round_weights, save_network
 from normscale.bench.train.resnet import ResidualNetwork
 from normscale.bench.train.training import EpochLog, accuracy, find_recipe, other_settings, train
 from normscale.encoding.json_text import read_json, write_json
@@ -137,6 +137,7 @@ def train_network(
         )
         checked = plain_batches(validation, info)
         log = train(model, batches, steps, folder=folder, validation=checked, settings=settings, tick=tick)
+        round_weights(model)  # what is measured is the network that is kept
         info = info._replace(test_accuracy=accuracy(model, plain_batches(test, info)))
         result: dict[str, Any] = {
             **described,
