@@ -20,7 +20,7 @@ from typing import Any
 for _variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_variable] = "1"
 
-MIN_REPEATS, MAX_REPEATS = 5, 60
+MIN_REPEATS, MAX_REPEATS = 5, 1000
 
 
 def arguments(description: str | None, **defaults: int | float | str) -> argparse.Namespace:
@@ -52,7 +52,7 @@ def in_turns(
 ) -> dict[str, Any]:
     """Smallest time of each side over repetitions ours, peer, ours, peer, ...
 
-    Repeats for ten seconds (one if quick), at least 5 times and at most 60. A peer that takes seconds per call may
+    Repeats for ten seconds (one if quick), at least 5 times and at most 1000. A peer that takes seconds per call may
     be given fewer ``peer_repeats``; then its first call counts.
     """
     budget = 1.0 if quick else 10.0

@@ -22,7 +22,7 @@ def check(aware, logits) -> None:
 
     rows = logits[:CHECKED]
     expected = np.empty(len(rows))
-    state = Mixture.empty(*aware.fitted_.profiles.mean.shape)
+    state = Mixture.empty(len(aware.fitted_.profiles.mean))
     scored = aware._scored(ModelOutputs(rows), 1)
     mixture_reference.stream(scored, aware.fitted_.profiles, aware._mixture_settings, state, expected)
     np.testing.assert_allclose(aware.reset().stream(rows), expected, rtol=1e-8, atol=1e-8)
@@ -39,13 +39,14 @@ def main() -> None:
     train = logits[: max(5000, rows // 50)][~noise[: max(5000, rows // 50)]]
     logits[noise] = make_logits(int(noise.sum()), options.classes, 0.0)
     from normscale._kernels.mixture import stream_mixture
+    from normscale.state import copied
 
     aware, running = ns.StreamAware().fit(train), ns.NormScaling().fit(train)
     check(aware, logits)
     scored, out = aware._scored(ns.ModelOutputs(logits), 1), np.empty(len(logits))
     start = aware.reset().state_
     result = harness.in_turns(
-        lambda: stream_mixture(scored, aware.fitted_.profiles, aware._mixture_settings, start.copy(), out),
+        lambda: stream_mixture(scored, aware.fitted_.profiles, aware._mixture_settings, copied(start), out),
         lambda: running.reset().stream(logits),
         quick=options.quick,
     )

@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     "dataframes": {"_validate", "errors", "outputs", "rows"},
     "moments": {"_kernels", "_validate", "errors", "state"},
     "scores": {"_kernels", "_validate"},
-    "scaling": {"_validate", "moments", "scores"},
+    "scaling": {"_validate", "moments"},
     "metrics": {"_validate", "errors"},
     "detectors": {
         "_kernels", "_validate", "dataframes", "errors", "input_checks", "metrics", "moments", "outputs",
@@ -51,17 +51,17 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "export": {"_kernels", "detectors", "outputs"},
     "export.onnx": {
-        "_atomic", "_validate", "_version", "detectors", "encoding", "errors", "export", "input_checks", "moments",
-        "outputs", "state",
+        "_atomic", "_validate", "_version", "detectors", "encoding", "errors", "export", "input_checks", "metrics",
+        "moments", "outputs", "state",
     },
     "export.torch": {"detectors", "errors", "export", "moments", "outputs"},
     "guard": {
-        "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "input_checks", "moments", "outputs",
-        "rows", "scaling", "state",
+        "_kernels", "_lock", "_validate", "detectors", "encoding", "errors", "input_checks", "metrics", "moments",
+        "outputs", "rows", "state",
     },
     "guard.server": {
         "_kernels", "_lock", "_processes", "_version", "detectors", "encoding", "errors", "export.onnx", "guard",
-        "outputs", "sample",
+        "metrics", "outputs", "sample",
     },
     "jobs": {
         "_atomic", "_kernels", "_lock", "_processes", "_validate", "_version", "detectors", "encoding", "errors",
@@ -84,8 +84,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "errors", "metrics", "moments", "outputs", "rows", "scaling", "scores",
     },
     "bench.paper": {
-        "_validate", "bench.experiments", "bench.report", "detectors", "errors", "metrics", "outputs", "sample",
-        "scores",
+        "_validate", "bench.experiments", "bench.report", "detectors", "encoding", "errors", "metrics", "outputs",
+        "sample", "scores",
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments",

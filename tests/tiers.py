@@ -22,7 +22,9 @@ SLOW = (
     "export",
     "extraction",
     "guard/server",
+    "guard/test_guard.py::test_a_guard_fitted_by_other_kernels_is_the_same_guard",
     "guard/test_guard_attacks.py",
+    "guard/test_guard_outputs.py::test_kernels_of_either_kind_read_the_writers_bits",
     "guard/test_watch.py",
     "jobs",
     "rows/test_pipe.py",
@@ -31,8 +33,10 @@ SLOW = (
     "test_docs.py::test_the_tables_of_the_pages_are_what_was_measured",
     "test_lock.py",
     "test_notebooks.py",
+    "test_other_systems.py",
     "test_processes.py",
     "test_site.py",
+    "test_sklearn.py::test_it_is_an_estimator",
     "third_party",
 )
 """Folders, files and tests under tests/."""

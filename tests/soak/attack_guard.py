@@ -313,7 +313,7 @@ def most_harmful_rows(case: Case, detector: Detector, goal: str, seed: int, vict
     harms = np.empty(len(candidates))
     for i, row in enumerate(candidates):
         twin = copy.copy(detector)
-        twin._warns_of_far_rows = False
+        twin._marks_far_rows = False
         twin.stream(np.concatenate([cover, np.repeat(row[None], 60, axis=0)])[random.permutation(120)])
         harms[i] = twin.score(probes).mean() * (-1.0 if goal == "hide" else 1.0)
     ordered: Rows = candidates[np.argsort(-harms)]
