@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from normscale.jobs import Progress
+from normscale.jobs.local_engine import LocalEngine
 
 CLASSES = 5
 
@@ -66,8 +67,8 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 def worker_ids(engine: Any) -> list[int]:
     """Processes that work for an engine now."""
-    if hasattr(engine, "_pool"):
-        return [] if engine._pool is None else list(engine._pool._processes)
+    if isinstance(engine, LocalEngine):
+        return engine.process_ids
     session = engine._ray._private.worker._global_node.get_session_dir_path()
     raylets = [pid for pid, command, _ in _processes() if session in command and "raylet" in command.split("\0")[0]]
     titles = ("ray::run_task", "ray::IDLE")  # Ray's own agents are called ray:: too

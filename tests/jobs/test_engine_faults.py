@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -14,6 +17,7 @@ import pytest
 import normscale as ns
 from jobs.parts import bytes_of, killer, logits_of, worker_ids, write_logits
 from normscale import jobs
+from normscale.jobs.local_engine import LocalEngine
 from normscale.jobs.running import Engine, EngineFailed
 
 pytestmark = [
@@ -124,14 +128,18 @@ def test_errors_beside_tasks_that_end_leave_this_process_alone(engine: Engine) -
     """Many errors while other tasks end: cancelling these by Ray aborted the process that had asked."""
     for _ in range(40):
         with pytest.raises(ZeroDivisionError):
-            list(engine.map(_divide(), 1, [4, 2, 0, 1, 1, 1, 1, 1]))
-    assert dict(engine.map(_divide(), 6, [1, 2])) == {0: 6.0, 1: 3.0}
+            list(engine.map(operator.truediv, 1, [4, 2, 0, 1, 1, 1, 1, 1]))  # workers cannot import this file
+    assert dict(engine.map(operator.truediv, 6, [1, 2])) == {0: 6.0, 1: 3.0}
 
 
-def _divide() -> Any:
-    import operator
-
-    return operator.truediv  # workers cannot import this file
+def test_a_worker_killed_while_it_sends_its_result(local: LocalEngine) -> None:
+    """Half a result in a pipe that others write to, too, is waited for without end."""
+    small, large = 1, 1 << 25  # the large one does not fit into a pipe, so its sender waits to be read
+    results = local.map(operator.mul, b"\0", [small, large])
+    assert next(results) == (0, bytes(small))
+    time.sleep(1.0)
+    os.kill(local.process_ids[0], signal.SIGKILL)
+    assert dict(results) == {1: bytes(large)}
 
 
 def test_workers_that_die_again_and_again_are_given_up(

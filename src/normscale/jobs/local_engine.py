@@ -1,17 +1,21 @@
-"""Jobs on processes of this machine, one thread each."""
+"""Jobs on processes of this machine, one thread each.
+
+Every process has a pipe of its own. (A ``ProcessPoolExecutor`` shares one pipe for all results: a process that is
+killed while it writes leaves half a result there, and whoever reads it waits for ever.)
+"""
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing.connection import wait as wait_for_processes
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
 
 from normscale._processes import end_with_parent
 from normscale._version import __version__
@@ -24,7 +28,7 @@ _RUNS_THE_SCRIPT_AGAIN = 77
 """The exit code of a worker whose script has no ``if __name__ == "__main__"``."""
 _END_SECONDS = 30.0
 """How long processes that have no task may take to end."""
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 def run_task(version: str, work: Work, shared: Any, task: Any) -> Any:
@@ -41,8 +45,34 @@ def run_task(version: str, work: Work, shared: Any, task: Any) -> Any:
     return work(shared, task)
 
 
+class _Worker(NamedTuple):
+    """A process, and this end of its pipe."""
+
+    process: Any
+    pipe: Connection
+
+    @classmethod
+    def started(cls) -> _Worker:
+        """A new process, which waits for tasks."""
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there,), name="normscale worker", daemon=True)
+        process.start()
+        there.close()  # the process alone holds it now, so its end is seen here
+        return cls(process, here)
+
+    def answer(self) -> tuple[Any, Exception | None]:
+        """The result of the task, or its error; raises EOFError or OSError where the process has died."""
+        answer = self.pipe.recv_bytes()
+        try:
+            result, error = ForkingPickler.loads(answer)
+        except Exception as problem:
+            return None, problem
+        return result, error
+
+
 class LocalEngine(Engine):
-    """A pool of processes, one thread each.
+    """Processes with one thread each.
 
     A single worker is a process of its own as well: libraries sum in another order with several threads, and the
     same pieces must give the same bits.
@@ -50,88 +80,113 @@ class LocalEngine(Engine):
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._pool: ProcessPoolExecutor | None = None
-        self._processes: list[Any] = []
+        self._idle: list[_Worker] = []
+        self._busy: dict[_Worker, int] = {}
+
+    @property
+    def process_ids(self) -> list[int]:
+        """Those of all workers, busy ones first."""
+        return [worker.process.pid for worker in (*self._busy, *self._idle)]
 
     def map(self, work: Work, shared: Any, tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-        left = list(range(len(tasks)))
+        left = deque(range(len(tasks)))
         deaths = 0
-        while left:
-            done: set[int] = set()
-            try:
-                for place, result in self._attempt(work, shared, tasks, left):
-                    done.add(place)
-                    yield place, result
-            except BrokenProcessPool:
-                self.close()
-                if any(process.exitcode == _RUNS_THE_SCRIPT_AGAIN for process in self._processes):
-                    raise EngineFailed(
-                        "worker processes import the script that started them, and this one begins its job again when "
-                        'it is imported. Put what it does under `if __name__ == "__main__":`, or pass engine="here".'
-                    ) from None
-                deaths = 1 if done else deaths + 1
-                if deaths > RETRIES:
-                    raise EngineFailed(
-                        f"worker processes died {deaths} times in a row. Is memory short? Try fewer --workers."
-                    ) from None
-            left = [place for place in left if place not in done]
-
-    def _attempt(
-        self, work: Work, shared: Any, tasks: Sequence[Any], places: Sequence[int]
-    ) -> Iterator[tuple[int, Any]]:
-        pool = self._started()
-        waiting: dict[Future[Any], int] = {}
-        coming = iter(places)
+        self._start()
         try:
-            while True:
-                for place in itertools.islice(coming, 2 * self.workers - len(waiting)):
-                    waiting[pool.submit(run_task, __version__, work, shared, tasks[place])] = place
-                if not waiting:
-                    return
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    place = waiting.pop(future)
-                    yield place, future.result()
+            while left or self._busy:
+                while left and self._idle:
+                    message = ForkingPickler.dumps((__version__, work, shared, tasks[left[0]]))
+                    worker = self._idle.pop()
+                    self._busy[worker] = left.popleft()
+                    with suppress(OSError):  # it has died, as its pipe will say
+                        worker.pipe.send_bytes(message)
+                for worker in self._answering():
+                    place = self._busy.pop(worker)
+                    try:
+                        result, error = worker.answer()
+                    except (EOFError, OSError):
+                        left.appendleft(place)
+                        deaths += 1
+                        self._replace(worker, deaths)
+                        continue
+                    self._idle.append(worker)
+                    if error is not None:
+                        raise error
+                    deaths = 0
+                    yield place, result
         finally:
-            for future in waiting:
-                future.cancel()
-            wait([future for future in waiting if not future.cancelled()])
+            while self._busy:  # what is under way ends
+                for worker in self._answering():
+                    del self._busy[worker]
+                    try:
+                        worker.answer()
+                    except (EOFError, OSError):
+                        worker.pipe.close()
+                    else:
+                        self._idle.append(worker)
 
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            if getattr(multiprocessing.current_process(), "_inheriting", False):
-                os._exit(_RUNS_THE_SCRIPT_AGAIN)  # a worker that imports the script has come to this line
-            with _environment(dict.fromkeys(_ONE_THREAD, "1")):
-                context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(self.workers, context, _begin)
-                ready = [self._pool.submit(os.getpid)]  # starts all of them
-                self._processes = list(self._pool._processes.values())
-                with suppress(BrokenProcessPool):  # the first task says so
-                    ready += [self._pool.submit(os.getpid) for _ in range(self.workers - 1)]
-                wait(ready)  # they inherit the environment now
-        return self._pool
+    def _answering(self) -> list[_Worker]:
+        """Busy workers that have an answer, or have died; at least one."""
+        ready = wait([worker.pipe for worker in self._busy])
+        return [worker for worker in self._busy if worker.pipe in ready]
+
+    def _start(self) -> None:
+        """Have all workers."""
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            os._exit(_RUNS_THE_SCRIPT_AGAIN)  # a worker that imports the script has come to this line
+        with _environment(_ONE_THREAD):
+            while len(self._idle) + len(self._busy) < self.workers:
+                self._idle.append(_Worker.started())
+
+    def _replace(self, worker: _Worker, deaths: int) -> None:
+        """Start a worker in the place of one that has died, unless that happens again and again."""
+        worker.pipe.close()
+        worker.process.join()
+        if worker.process.exitcode == _RUNS_THE_SCRIPT_AGAIN:
+            raise EngineFailed(
+                "worker processes import the script that started them, and this one begins its job again when "
+                'it is imported. Put what it does under `if __name__ == "__main__":`, or pass engine="here".'
+            )
+        if deaths > RETRIES:
+            raise EngineFailed(f"worker processes died {deaths} times in a row. Is memory short? Try fewer --workers.")
+        self._start()
 
     def close(self) -> None:
         """End the processes; those that do not end by themselves are killed, so that nobody waits for them for ever."""
-        if self._pool is None:
-            return
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = None
-        running, deadline = list(self._processes), time.monotonic() + _END_SECONDS
-        while running and (left := deadline - time.monotonic()) > 0:
-            ended = wait_for_processes([process.sentinel for process in running], left)
-            running = [process for process in running if process.sentinel not in ended]
-        for process in running:
-            process.kill()
+        deadline = time.monotonic() + _END_SECONDS
+        for worker in self._idle:
+            worker.pipe.close()
+        for worker in self._idle:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.exitcode is None:
+                worker.process.kill()
+        self._idle.clear()
 
 
-def _begin() -> None:
-    """Make a worker ready: it ends with its parent, and knows the classes that tasks may be made of."""
+def _work(pipe: Connection) -> None:
+    """Do tasks until the pipe is closed; end with the process that started this one."""
     end_with_parent()
     load_plugins()
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            pipe.send_bytes(_answer(pipe.recv_bytes()))
+
+
+def _answer(message: bytes) -> memoryview:
+    """The result of a task and None, or None and its error, which says where it was raised; pickled."""
+    try:
+        return ForkingPickler.dumps((run_task(*ForkingPickler.loads(message)), None))
+    except Exception as error:
+        where = traceback.format_exc()
+        error.add_note(where)
+        try:
+            return ForkingPickler.dumps((None, error))
+        except Exception:
+            return ForkingPickler.dumps((None, EngineFailed(where)))
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
