@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -131,3 +133,15 @@ def test_the_seed_makes_the_same_detector_again() -> None:
 def test_parameters_are_checked(wrong: dict[str, float]) -> None:
     with pytest.raises(ns.InvalidInput, match=f"{next(iter(wrong))} must be"):
         WeiPer(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("n", "classes", "most"), ((20_000, 3, 30e6), (1000, 200, 34e6)))
+def test_memory_of_a_fit_is_that_of_the_weights_and_some_blocks(n: int, classes: int, most: float) -> None:
+    rng = np.random.default_rng(3)
+    head = rng.normal(size=(classes, 64)), np.zeros(classes)
+    train = ns.ModelOutputs(features=rng.normal(size=(n, 64)).astype(np.float32), head=head)
+    tracemalloc.start()
+    WeiPer().fit(train)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < most, "two million disturbed logits at once would be 78 MB"

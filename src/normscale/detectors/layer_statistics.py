@@ -172,8 +172,8 @@ _FLOOR_OF_FEATURES, _FLOOR_OF_LOGITS = 0.01, 0.025
 
 _MOST_COUNTED, _MOST_WEIGHED = 10_000, 2000
 """Training rows that the histograms are of (each gives a hundred logits of every class), and that lambda_2 is from."""
-_PRODUCTS = 1 << 21
-"""Disturbed logits that are held at once."""
+_PRODUCTS = 1 << 18
+"""Disturbed logits that are held at once, where those of a row under one disturbance are no more."""
 
 
 class Histogram(NamedTuple):
@@ -305,7 +305,7 @@ class WeiPer(Detector):
 
     def _values(self, rows: ModelOutputs) -> Iterator[tuple[int, FloatArray]]:
         """Blocks of what the histograms are of: 0 with features (n, d), 1 with disturbed logits (n, any number)."""
-        for _, block in float_blocks(rows.features, FEATURES, fitting=True):
+        for _, block in float_blocks(rows.features, FEATURES, self.fitted_.head.n_classes, fitting=True):
             yield 0, block
             yield from ((1, logits.reshape(len(block), -1)) for logits in self._logits(block))
 
@@ -326,7 +326,7 @@ class WeiPer(Detector):
         """Both divergences, weighted and added, and MSP; (n,) each."""
         divergence, msp = np.empty(len(outputs)), np.zeros(len(outputs))
         of_features, of_logits = self.fitted_.features, self.fitted_.logits
-        for where, block in float_blocks(outputs.features, FEATURES):
+        for where, block in float_blocks(outputs.features, FEATURES, self.fitted_.head.n_classes):
             shares = np.zeros((len(block), self.bins))
             for logits in self._logits(block):
                 shares += of_logits.counts(logits.reshape(len(block), -1)) / self._disturbed.shape[1]
