@@ -50,3 +50,25 @@ def norm_scale_stream(logits: ArrayLike, moments: RunningMoments, temperature: f
         np.divide(block - means, deviations, out=scaled[a : a + size], where=deviations > 0.0)
         moments.update(block)
     return scaled
+
+
+def norm_scale_as_printed(
+    logits: ArrayLike, moments: RunningMoments, temperature: float = 1.0
+) -> tuple[FloatArray, RunningMoments]:
+    """The logits scaled along equations 4 to 7 of the paper as printed, and the moments that they leave.
+
+    ``mu_t = (mu_{t-1} + z_t) / (t + 1)`` and ``var_t = (var_{t-1} + (z_t - mu_t)^2) / (t + 1)`` forget training and
+    depend on the order of the rows. The weight of the moments is t + 1.
+    """
+    rows = _validate.as_rows(logits, width=moments.mean.size)
+    if not np.isfinite(rows).all():
+        raise _validate.invalid_row_error(rows, "logits")
+    weight, mean, m2 = moments.state
+    variance, scaled = m2 / weight, np.zeros(rows.shape)
+    for row, out in zip(rows.astype(np.float64), scaled, strict=True):
+        weight += 1.0
+        mean = (mean + row) / weight
+        away = row - mean
+        variance = (variance + away * away) / weight
+        np.divide(away, temperature * np.sqrt(variance), out=out, where=variance > 0.0)
+    return scaled, RunningMoments.wrap(moments.state._replace(weight=weight, mean=mean, m2=weight * variance))

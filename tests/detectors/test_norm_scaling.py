@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 import normscale as ns
 import oracles
 from normscale import _kernels
-from normscale.bench.paper.audit.outputs import PrintedNormScaling
 
 
 @pytest.fixture(name="train")
@@ -193,7 +192,7 @@ def test_another_score_never_holds_the_scaled_logits_of_all_rows() -> None:
 
 def test_the_update_as_printed_to_the_letter(train: Any, test: Any) -> None:
     rows = test[:7].astype(np.float64)
-    detector = PrintedNormScaling().fit(train)
+    detector = ns.NormScaling(update="as_printed").fit(train)
     scores = np.concatenate([detector.stream(rows[:3]), detector.stream(rows[3:])])
     for j in range(rows.shape[1]):
         mu = Fraction(float(detector.training_.mean[j]))
@@ -209,6 +208,43 @@ def test_the_update_as_printed_to_the_letter(train: Any, test: Any) -> None:
 
 
 def test_the_update_as_printed_does_not_merge(train: Any) -> None:
-    detector = PrintedNormScaling().fit(train)
+    detector = ns.NormScaling(update="as_printed").fit(train)
     with pytest.raises(ns.InvalidInput, match="depends on the order of its rows"):
         detector.merge(detector.start(), detector.start())
+
+
+def test_the_update_as_printed_fails_where_the_running_mean_works() -> None:
+    """Rows of 6 have the mean 6; as printed, what was seen before is divided again at every step."""
+    printed, running = (
+        ns.NormScaling(update=one).fit([[5.0, 6.0], [7.0, 6.0]]) for one in ("as_printed", "running_mean")
+    )
+    for one in (printed, running):
+        one.stream([[6.0, 6.0]] * 99)
+    assert printed.running_.mean.max() < 0.1
+    np.testing.assert_allclose(running.running_.mean, 6.0)
+    sample = ns.load_sample()
+    aurocs = {}
+    for update in ("as_printed", "running_mean"):
+        (row,) = (
+            row
+            for row in ns.compare(
+                sample.test,
+                {"noise": sample.ood["uniform_noise"]},
+                train=sample.train,
+                detectors=[f"norm_scaling:update={update}"],
+            )
+            if row.setting == "stream"
+        )
+        aurocs[update] = row.auroc
+    assert aurocs["as_printed"] < aurocs["running_mean"] - 0.1
+
+
+def test_an_unknown_update_is_refused_and_a_row_that_is_not_finite_changes_nothing(train: Any) -> None:
+    with pytest.raises(ns.InvalidInput, match="update"):
+        ns.NormScaling(update="printed")
+    detector = ns.NormScaling(update="as_printed").fit(train)
+    rows = np.zeros((3, detector.training_.mean.size))
+    rows[1, 0] = np.nan
+    with pytest.raises(ns.InvalidInput, match="row 1"):
+        detector.stream(rows)
+    assert detector.n_streamed_ == 0

@@ -32,6 +32,7 @@ VARIANTS: dict[str, Callable[[], ns.Detector]] = {
     "react temperature": lambda: ns.ReAct(score=ns.Energy(temperature=2.0)),
     "mahalanobis attacks": lambda: ns.Mahalanobis(layers=("early", "features"), weights="attacks"),
     "norm_scaling energy heavy": lambda: ns.NormScaling(score="energy", prior_weight=400.0, temperature=0.5),
+    "norm_scaling as printed": lambda: ns.NormScaling(update="as_printed"),
     "norm_scaling frozen": lambda: ns.NormScaling(prior_weight=float("inf")),
     "mahalanobis oas": lambda: ns.Mahalanobis(shrinkage="oas"),
 }

@@ -21,7 +21,7 @@ from normscale.detectors.step import Score, Step
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments, declared_moments, scale_factor
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.scaling import norm_scale, norm_scale_stream
+from normscale.scaling import norm_scale, norm_scale_as_printed, norm_scale_stream
 from normscale.scores import scaled_scores
 from normscale.state import Numbers
 
@@ -64,6 +64,7 @@ class NormScaling(Step):
             "score": "the detector that scores the scaled logits",
             "prior_weight": "how many streamed rows training counts as, 1 in the paper; inf: the statistics never move",
             "temperature": "divides the scaled logits",
+            "update": "running_mean, or as_printed: equations 4 to 7 of the paper to the letter, which forget training",
         },
     )
     default_score = "msp"
@@ -85,8 +86,11 @@ class NormScaling(Step):
 
     state_: State
 
-    def __init__(self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0) -> None:
+    def __init__(
+        self, score: Score = "msp", prior_weight: float = 1.0, temperature: float = 1.0, update: str = "running_mean"
+    ) -> None:
         self._score_by(score)
+        self.update = _validate.one_of(update, "update", ("running_mean", "as_printed"))
         self.prior_weight = _validate.positive(prior_weight, "prior_weight", allow_inf=True)
         self._learns = not math.isinf(self.prior_weight)
         self._runs = self._learns or self.scorer._runs
@@ -97,7 +101,7 @@ class NormScaling(Step):
         if isinstance(plain, LogitFormula) and plain.is_plain:
             self._fused = plain.kind, self.temperature / float(plain.factor[0]), plain.weight
         self._fused_stream: tuple[int, float, float] | None = None
-        if self._fused is not None and self._learns:
+        if self._fused is not None and self._learns and update == "running_mean":
             self._fused_stream = KINDS[self._fused[0]], 1.0 / self._fused[1], self._fused[2]
         own = type(self)._step is NormScaling._step and type(self)._prepare is NormScaling._prepare
         self._fused_row = self._fused_stream if own else None  # a subclass may stream in a way of its own
@@ -138,6 +142,8 @@ class NormScaling(Step):
         return self.State(0.0, RunningMoments(self.training_.mean.size).state)
 
     def merge(self, first: State, second: State) -> State:
+        if self.update == "as_printed":
+            return Detector.merge(self, first, second)  # refuses
         if self.scorer._runs:
             self.scorer.merge(first.scorer, second.scorer)  # refuses
         rows = second.moments
@@ -188,11 +194,14 @@ class NormScaling(Step):
             return scores if weight == 1.0 else weight * scores, self.State(state.training, after)
         moments, scorer, scores = RunningMoments.wrap(state.moments), state.scorer, np.empty(len(rows))
         for where in self._blocks(rows):
-            scaled = (norm_scale_stream if self._learns else norm_scale)(rows[where], moments, self.temperature)
+            if self._learns and self.update == "as_printed":
+                scaled, moments = norm_scale_as_printed(rows[where], moments, self.temperature)
+            else:
+                scaled = (norm_scale_stream if self._learns else norm_scale)(rows[where], moments, self.temperature)
+                if self._learns:
+                    moments.update(rows[where])
             inner = self.scorer._prepare(ModelOutputs._trusted({LOGITS: scaled}), threads)
             scores[where], scorer = self.scorer._step(scorer, inner, threads)
-            if self._learns:
-                moments.update(rows[where])
         return scores, self.State(state.training, moments.state, scorer)
 
     def _blocks(self, rows: Rows) -> list[slice]:
@@ -251,7 +260,8 @@ class NormScaling(Step):
         return LogitFormula(kind, moments.mean, scale_factor(moments, temperature), weight)
 
     def _moment_formula(self) -> MomentFormula | None:
-        return None if self._fused is None else MomentFormula(*self._fused, self.running_.state)
+        printed = self.update == "as_printed"
+        return None if self._fused is None or printed else MomentFormula(*self._fused, self.running_.state)
 
     @property
     def n_streamed_(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale._validate import FloatArray, Rows
+from normscale._validate import Rows
 from normscale.bench.experiments.measurement import require_one_network, score_shuffled
 from normscale.bench.experiments.streams import all_kinds
 from normscale.bench.experiments.stress import stress
@@ -37,31 +37,6 @@ TEMPERATURES = 10.0 ** (np.arange(-80, 81) / 40)
 NEAR = 1.25
 """A best temperature within this factor of 1 is near 1."""
 SHARE_RULE = f"at least {100 * SIZE:g} % of the gain is left"
-
-
-class PrintedNormScaling(NormScaling):
-    """Norm-scaling by equations 4 to 7 of the paper as printed, which forget training and depend on the order.
-
-    ``mu_t = (mu_{t-1} + z_t) / (t + 1)`` and ``var_t = (var_{t-1} + (z_t - mu_t)^2) / (t + 1)``. The weight of the
-    moments is t + 1. A logit whose standard deviation is 0 becomes 0.
-    """
-
-    def _step(self, state: Any, prepared: ModelOutputs, threads: int) -> tuple[FloatArray, Any]:
-        weight, mean, m2 = state.moments
-        variance, scaled = m2 / weight, np.zeros(prepared.logits.shape)
-        for row, out in zip(prepared.logits.astype(np.float64), scaled, strict=True):
-            weight += 1.0
-            mean = (mean + row) / weight
-            away = row - mean
-            variance = (variance + away * away) / weight
-            np.divide(away, np.sqrt(variance), out=out, where=variance > 0.0)
-        return msp_score(scaled), state._replace(
-            moments=state.moments._replace(weight=weight, mean=mean, m2=weight * variance)
-        )
-
-    def merge(self, first: Any, second: Any) -> Any:
-        """Raise: what it learns depends on the order of its rows."""
-        return Detector.merge(self, first, second)
 
 
 class Given(NamedTuple):
@@ -114,7 +89,7 @@ def audit_outputs(
 def check_update(given: Given) -> list[Claim]:
     """The statistics that the printed update leaves, and its AUROC beside every other reading."""
     readings: dict[str, Detector] = {
-        "as_printed": PrintedNormScaling(),
+        "as_printed": NormScaling(update="as_printed"),
         "running_mean": NormScaling(),
         "training_size": NormScaling(prior_weight=float(len(given.train))),
         "frozen": NormScaling(prior_weight=math.inf),
@@ -122,7 +97,7 @@ def check_update(given: Given) -> list[Claim]:
     }
     for detector in readings.values():
         detector.fit(given.train)
-    printed, running = PrintedNormScaling().fit(given.train), NormScaling().fit(given.train)
+    printed, running = NormScaling(update="as_printed").fit(given.train), NormScaling().fit(given.train)
     rows = given.test.logits[np.random.default_rng(given.seed).permutation(len(given.test))]
     for one in (printed, running):
         one.stream(rows)
