@@ -103,9 +103,10 @@ def test_kill_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
     code = (
         "import time\n"
-        "from normscale.rows import open_score_writer\n"
-        f"with open_score_writer({str(path)!r}, {{'score': float}}) as writer:\n"
-        "    writer.append(score=[1.0] * 100_000)\n"
+        "import numpy as np\n"
+        "from normscale.rows import open_sink\n"
+        f"with open_sink({str(path)!r}, {{'score': np.dtype(float)}}) as sink:\n"
+        "    sink.write({'score': np.ones(100_000)})\n"
         "    print('half', flush=True)\n"
         "    time.sleep(60)\n"
     )

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import normscale as ns
 from needed_extras import need
 from normscale.cli import app
-from normscale.rows import format_of, open_score_writer, open_table
+from normscale.rows import format_of, open_sink, open_table
 from normscale.rows.formats import jsonl
 
 need("pyarrow")
@@ -129,10 +129,11 @@ def test_compressed_text_that_breaks_off(tmp_path: Path) -> None:
 
 def test_scores_are_written_as_they_come(tmp_path: Path) -> None:
     path = tmp_path / "scores.jsonl"
-    columns = {"when": np.dtype("M8[s]"), "id": object, "score": float, "is_ood": bool}
-    with open_score_writer(path, columns) as writer:
+    columns = {"when": np.dtype("M8[s]"), "id": np.dtype(object), "score": np.dtype(float), "is_ood": np.dtype(bool)}
+    with open_sink(path, columns) as sink:
         for score, is_ood in ((0.5, True), (float("nan"), False)):
-            writer.append(when=np.array(["2026-01-02"], "M8[s]"), id=["ü"], score=[score], is_ood=[is_ood])
+            row = {"when": "2026-01-02", "id": "ü", "score": score, "is_ood": is_ood}
+            sink.write({name: np.array([row[name]], kind) for name, kind in columns.items()})
     found = [json.loads(line) for line in path.read_text().splitlines()]
     assert found[0] == {"when": "2026-01-02T00:00:00", "id": "ü", "score": 0.5, "is_ood": True}
     assert found[1]["score"] == "NaN"

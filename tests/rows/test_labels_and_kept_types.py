@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import normscale as ns
 from normscale.cli import app
-from normscale.rows import open_score_writer, open_table
+from normscale.rows import open_sink, open_table
 
 LOGITS = np.array([[2.0, 1.0], [0.5, 1.5], [3.0, 0.0], [0.0, 1.0]])
 TEXTS = ["cat", "dog", "", "dog"]
@@ -133,10 +133,10 @@ def test_kept_columns_keep_their_types_in_parquet(tmp_path: Path, chunk_rows: in
     table = kept_table(tmp_path / "t.parquet")
     with (
         open_table(tmp_path / "t.parquet", chunk_rows=chunk_rows, keep=KEEP) as reader,
-        open_score_writer(tmp_path / "s.parquet", {**reader.columns, "score": np.float64}) as writer,
+        open_sink(tmp_path / "s.parquet", {**reader.columns, "score": np.dtype(float)}) as sink,
     ):
         for chunk, columns, _ in reader.blocks():
-            writer.append(**columns, score=chunk.logits[:, 0])
+            sink.write({**columns, "score": chunk.logits[:, 0]})
     back = pytest.importorskip("pyarrow.parquet").read_table(tmp_path / "s.parquet")
     for name in KEEP:
         expected = table.column(name)
@@ -163,7 +163,7 @@ def test_kept_columns_in_texts_and_arrays(tmp_path: Path) -> None:
         assert np.isnat(arrays["when"][1])
     reader = open_table(tmp_path / "t.parquet", keep=["when"])
     with pytest.raises(ns.InvalidInput, match="holds no texts and times"):
-        open_score_writer(tmp_path / "s.safetensors", {**reader.columns, "score": float}).__enter__()
+        open_sink(tmp_path / "s.safetensors", {**reader.columns, "score": np.dtype(float)}).__enter__()
     reader.close()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from normscale.errors import FileFormatError, InvalidInput, MissingExtra
-from normscale.rows import open_score_writer, open_table, read_table, write_table
+from normscale.rows import open_sink, open_table, read_table, write_table
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -121,7 +121,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
     for action in (
         lambda: open_table(path),
         lambda: write_table(tmp_path / "b.parquet", np.eye(2)),
-        lambda: open_score_writer(tmp_path / "b.parquet", {"score": float}).__enter__(),
+        lambda: open_sink(tmp_path / "b.parquet", {"score": np.dtype(float)}).__enter__(),
     ):
         with pytest.raises(MissingExtra, match=r"pip install 'normscale\[arrow\]'"):
             action()

@@ -159,10 +159,11 @@ def test_named_pipe(tmp_path: Path, outputs: ModelOutputs) -> None:
 def test_rows_come_out_while_the_writer_still_writes(tmp_path: Path) -> None:
     """A slow program writes a row, and writes the next only when it saw the first come back."""
     code = (
-        "from normscale.rows import open_score_writer, open_table\n"
-        "with open_table('-', chunk_rows=1) as table, open_score_writer('-', {'score': float}) as writer:\n"
+        "import numpy as np\n"
+        "from normscale.rows import open_sink, open_table\n"
+        "with open_table('-', chunk_rows=1) as table, open_sink('-', {'score': np.dtype(float)}) as sink:\n"
         "    for chunk in table.chunks():\n"
-        "        writer.append(score=chunk.logits.sum(axis=1))\n"
+        "        sink.write({'score': chunk.logits.sum(axis=1)})\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     child = subprocess.Popen(

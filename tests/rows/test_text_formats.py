@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import normscale as ns
 from needed_extras import need
 from normscale.cli import app
-from normscale.rows import open_score_writer, open_table
+from normscale.rows import open_sink, open_table
 from normscale.rows.reader import even_chunks
 
 RNG = np.random.default_rng(0)
@@ -156,7 +156,7 @@ def test_what_cannot_be_kept_is_said(tmp_path: Path) -> None:
         assert isinstance(done.exception, ns.InvalidInput)
         assert re.search(says, str(done.exception))
     with pytest.raises(ns.InvalidInput, match="holds no texts"):
-        open_score_writer(tmp_path / "s.safetensors", {"id": object, "score": float}).__enter__()
+        open_sink(tmp_path / "s.safetensors", {"id": np.dtype(object), "score": np.dtype(float)}).__enter__()
 
 
 def test_nulls_of_parquet_are_nan(tmp_path: Path) -> None:

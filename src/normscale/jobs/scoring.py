@@ -18,12 +18,14 @@ from normscale.jobs.running import Engine, JobOptions, Paths, ProgressCounter, T
 from normscale.jobs.sources import Piece, PieceRows, RowSource, Skipped
 from normscale.metrics.thresholds import Threshold
 from normscale.outputs import LOGITS, predicted_where_finite
-from normscale.rows import CHUNK_ELEMENTS, SCORE_COLUMNS, TEXT, is_remote, open_score_writer
+from normscale.rows import CHUNK_ELEMENTS, TEXT, is_remote, open_sink
 from normscale.rows.gathering import MemoryBound
 from normscale.rows.reader import Chunk, Columns
 
 FILE = "file"
 """The column that says which file a row comes from, where several are scored."""
+SCORE_COLUMNS = {"score": np.dtype(np.float64), "is_ood": np.dtype(np.bool_), "predicted": np.dtype(np.int64)}
+"""The columns of every table of scores: the score (higher is more OoD), whether it is flagged, the class."""
 
 
 class ScoreResult(NamedTuple):
@@ -66,7 +68,7 @@ class ScoreJob(NamedTuple):
         layout = self.source.layout
         names = ["score"] + ["predicted"] * layout.has_logits + ["is_ood"] * (self.limit is not None)
         own = {FILE: TEXT} if self.with_file else {}
-        return {**own, **layout.kept, **{name: np.dtype(SCORE_COLUMNS[name]) for name in names}}
+        return {**own, **layout.kept, **{name: SCORE_COLUMNS[name] for name in names}}
 
     def rows(self, piece: Piece | None) -> PieceRows:
         """The rows of a piece, or all."""
@@ -243,14 +245,15 @@ def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult
     detector = copy.copy(job.detector) if job.stream else job.detector
     rows, source = job.rows(None), job.source
     counter = ProgressCounter("scoring", 1, tick)
-    n_flagged = 0
-    with open_score_writer(output, job.columns) as writer:
+    n_rows = n_flagged = 0
+    with open_sink(output, job.columns) as sink:
         for columns in job.scored(rows, detector.stream if job.stream else detector.score):
-            writer.append(**columns)
+            sink.write(columns)
             n_flagged += int(columns["is_ood"].sum()) if job.limit is not None else 0
-            n_rows = len(columns["score"])
-            counter.add(n_rows / source.n_rows if source.n_rows else 0.0, n_rows)
-    return ScoreResult(output, writer.n_rows, n_flagged if job.limit is not None else None, rows.skipped, detector)
+            n_scored = len(columns["score"])
+            n_rows += n_scored
+            counter.add(n_scored / source.n_rows if source.n_rows else 0.0, n_scored)
+    return ScoreResult(output, n_rows, n_flagged if job.limit is not None else None, rows.skipped, detector)
 
 
 def gathered_scores(paths: Paths, detector: Detector, engine: Engine, given: JobOptions) -> tuple[FloatArray, Skipped]:

@@ -18,8 +18,8 @@ from normscale.rows.files import (
     register_format,
 )
 from normscale.rows.reader import CHUNK_ELEMENTS, TableReader, open_table, read_table
-from normscale.rows.writing import SCORE_COLUMNS, open_score_writer, write_table
+from normscale.rows.writing import open_sink, write_table
 
-__all__ = ["CHUNK_ELEMENTS", "SCORE_COLUMNS", "TEXT", "SourceFile", "TableReader", "check_folder"]
-__all__ += ["file_system", "find_files", "format_of", "is_pipe", "is_remote", "need_arrow", "open_score_writer"]
-__all__ += ["open_table", "read_table", "register_format", "write_table"]
+__all__ = ["CHUNK_ELEMENTS", "TEXT", "SourceFile", "TableReader", "check_folder", "file_system", "find_files"]
+__all__ += ["format_of", "is_pipe", "is_remote", "need_arrow", "open_sink", "open_table"]
+__all__ += ["read_table", "register_format", "write_table"]

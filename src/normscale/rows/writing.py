@@ -8,23 +8,19 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from normscale._atomic import atomic_path
-from normscale._validate import to_numpy
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, Head, ModelOutputs, as_outputs
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LARGEST_HEAD, RESERVED, native
 from normscale.rows.columns import LABELS, TEXT, logit_columns
 from normscale.rows.files import check_folder, format_of
 from normscale.rows.reader import CHUNK_ELEMENTS, Columns, TableReader
-
-SCORE_COLUMNS: Mapping[str, DTypeLike] = {"score": np.float64, "is_ood": np.bool_, "predicted": np.int64}
-"""The columns of every table of scores: the score (higher is more OoD), whether it is flagged, the class."""
 
 
 class TableMetadata(NamedTuple):
@@ -51,32 +47,16 @@ class Sink(ABC):
     pyarrow's, for what numpy has no type for.
     """
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
+    def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
         self.file, self.path, self.columns, self.about = file, path, dict(columns), about
-        self.n_rows = 0
+        self.open()
 
-    def append(self, **columns: ArrayLike) -> None:
-        """Add rows: one array of shape (n,) for each column, which may be used again."""
-        if set(columns) != set(self.columns):
-            raise InvalidInput(
-                f"append needs the columns {', '.join(self.columns)}; got {', '.join(columns) or 'none'}."
-            )
-        arrays: Columns = {}
-        n_rows = None
-        for name, kind in self.columns.items():
-            is_number = isinstance(kind, np.dtype) and kind.kind in "fiub"
-            array = to_numpy(columns[name], name) if is_number else np.asarray(columns[name])
-            if array.ndim != 1 or len(array) != (len(array) if n_rows is None else n_rows):
-                raise InvalidInput(f"{name} must have shape ({'n' if n_rows is None else n_rows},); got {array.shape}.")
-            n_rows = len(array)
-            arrays[name] = array.astype(kind) if isinstance(kind, np.dtype) else array.copy()
-        if n_rows:
-            self.write(arrays)
-            self.n_rows += n_rows
+    def open(self) -> None:  # noqa: B027 - some have nothing to begin with
+        """Begin the file."""
 
     @abstractmethod
     def write(self, columns: Columns) -> None:
-        """Take checked columns of one length."""
+        """Add rows: an array for each column."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -89,8 +69,7 @@ class Sink(ABC):
 class GatheringSink(Sink):
     """For formats whose head holds the number of rows: all is written at the end, by :meth:`save`."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
-        super().__init__(file, path, columns, about)
+    def open(self) -> None:
         self._parts: list[Columns] = []
 
     @abstractmethod
@@ -98,11 +77,9 @@ class GatheringSink(Sink):
         """Write the file."""
 
     def write(self, columns: Columns) -> None:
-        """Keep the columns until the end."""
         self._parts.append(columns)
 
     def finish(self) -> None:
-        """Put what came below each other, and write it."""
         head = self.about.head
         arrays = {} if head is None else {HEAD_WEIGHT: native(head.weight), HEAD_BIAS: native(head.bias)}
         self.save({**self._gathered(), **arrays})
@@ -130,53 +107,44 @@ def texts_of(column: NDArray[Any], kind: Any = None) -> list[str]:
 
 
 @contextmanager
-def _written(
-    format: type[TableReader], path: str, columns: Mapping[str, Any], about: TableMetadata | None = None
+def open_sink(
+    path: str | os.PathLike[str], columns: Mapping[str, Any], about: TableMetadata | None = None
 ) -> Iterator[Sink]:
-    """Write a table in the body of a ``with`` statement; it is in its place after the body, unless that raised."""
+    """Write a table in the body of a ``with`` statement; it is in its place after the body, unless that raised.
+
+    Parameters
+    ----------
+    path : str or path
+        In any format of :func:`~normscale.rows.open_table` (.npy keeps one column alone), or ``-`` for CSV on standard
+        output. Text and Parquet are written as the rows come; the others are gathered in memory until the end.
+    columns : mapping from name to dtype
+        As :class:`Sink` has them; those in :attr:`TableReader.columns` are.
+    about : TableMetadata, optional
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "scores.csv")
+    >>> with open_sink(path, {"score": np.dtype(float), "is_ood": np.dtype(bool)}) as table:
+    ...     table.write({"score": np.array([0.5, -1.25]), "is_ood": np.array([True, False])})
+    >>> with open(path) as file:
+    ...     file.read()
+    'score,is_ood\\n0.5,true\\n-1.25,false\\n'
+    """
+    name = os.fspath(path)
+    format = format_of(name)
     if format.sink is None:
-        raise InvalidInput(f"{path}: {format.described} is read and not written; choose another suffix.")
-    if path != "-":
-        check_folder(path)
-    with nullcontext(path) if path == "-" else atomic_path(path) as file:
-        sink = format.sink(file, path, columns, about or TableMetadata())
+        raise InvalidInput(f"{name}: {format.described} is read and not written; choose another suffix.")
+    if name != "-":
+        check_folder(name)
+    with nullcontext(name) if name == "-" else atomic_path(name) as file:
+        sink = format.sink(file, name, columns, about or TableMetadata())
         try:
             yield sink
             sink.finish()
         except BaseException:
             sink.abandon()
             raise
-
-
-def open_score_writer(path: str | os.PathLike[str], columns: Mapping[str, Any]) -> AbstractContextManager[Sink]:
-    """Write a table of scores in the body of a ``with`` statement, by :meth:`Sink.append`.
-
-    Parameters
-    ----------
-    path : str or path
-        In any format of :func:`~normscale.rows.open_table` (.npy keeps the score alone), or ``-`` for CSV on standard
-        output. Text and Parquet are written as the rows come; the others are gathered in memory, 8 bytes for each
-        score, until the end.
-    columns : mapping from name to dtype
-        A dtype of object stands for texts; the types in :attr:`TableReader.columns` are taken as they are.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "scores.csv")
-    >>> with open_score_writer(path, {"score": float, "is_ood": bool}) as table:
-    ...     table.append(score=[0.5, -1.25], is_ood=[True, False])
-    >>> with open(path) as file:
-    ...     file.read()
-    'score,is_ood\\n0.5,true\\n-1.25,false\\n'
-    """
-    name = os.fspath(path)
-    is_arrow = {entry: type(kind).__module__.partition(".")[0] == "pyarrow" for entry, kind in columns.items()}
-    kinds = {entry: kind if is_arrow[entry] else np.dtype(kind) for entry, kind in columns.items()}
-    numpy_kinds = [kind for kind in kinds.values() if isinstance(kind, np.dtype)]
-    if not kinds or any(kind.kind not in "fiubM" and kind != TEXT for kind in numpy_kinds):
-        raise InvalidInput(f"columns must be one or more columns of numbers, or of texts (object); got {columns!r}.")
-    return _written(format_of(name), name, kinds)
 
 
 def write_table(
@@ -238,7 +206,7 @@ def write_table(
     kinds |= dict.fromkeys(texts, TEXT)
     width = sum(table.array(array).shape[1] for array in table.names)
     step = max(1, min(1 << 20, CHUNK_ELEMENTS // width)) if format.by_columns else max(1, len(table))
-    with _written(format, name, kinds, about) as sink:
+    with open_sink(name, kinds, about) as sink:
         for start in range(0, len(table), step):
             beside = {key: column[start : start + step] for key, column in texts.items()}
             sink.write({**_columns_of(table[start : start + step], header, format), **beside})

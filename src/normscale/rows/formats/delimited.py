@@ -14,7 +14,7 @@ import csv
 import importlib.util
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from normscale.rows.columns import LABELS, TEXT, logit_columns
 from normscale.rows.files import need_arrow, register_format
 from normscale.rows.reader import KEPT, Block, Columns, TableReader
 from normscale.rows.streams import GZIP, OwningGzip, first_line, whole_lines
-from normscale.rows.writing import Sink, TableMetadata, texts_of
+from normscale.rows.writing import Sink, texts_of
 
 _ARROW_PAYS = 1 << 20  # bytes of text after which importing pyarrow is made up for
 _Parsed = tuple[dict[int, NDArray[Any]], dict[int, NDArray[Any]]]
@@ -36,12 +36,11 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class TextSink(Sink):
     """Lines of text, compressed where the name says so, or on standard output."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
-        super().__init__(file, path, columns, about)
+    def open(self) -> None:
         self._text: IO[str] = sys.stdout
-        if path != "-":
-            raw: Any = open(file, "wb")  # noqa: SIM115 - closed by finish
-            stream = OwningGzip(raw, "wb") if path.lower().endswith(".gz") else raw
+        if self.path != "-":
+            raw: Any = open(self.file, "wb")  # noqa: SIM115 - closed by finish
+            stream = OwningGzip(raw, "wb") if self.path.lower().endswith(".gz") else raw
             self._text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
 
     def finish(self) -> None:
@@ -53,16 +52,16 @@ class TextSink(Sink):
 class CsvSink(TextSink):
     """A line of names, and one for each row, written as they come."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
-        for name in columns:
+    def open(self) -> None:
+        for name in self.columns:
             if "\n" in name or "\r" in name:
                 raise InvalidInput(
-                    f"{path}: the name {name!r} holds a line break, which a .csv or .tsv file cannot keep. "
+                    f"{self.path}: the name {name!r} holds a line break, which a .csv or .tsv file cannot keep. "
                     "Write .parquet, .npz or .safetensors instead."
                 )
-        super().__init__(file, path, columns, about)
-        self.delimiter = "\t" if _is_tsv(path) else ","
-        self._text.write(self.delimiter.join(map(self._quoted, columns)) + "\n")
+        super().open()
+        self.delimiter = "\t" if _is_tsv(self.path) else ","
+        self._text.write(self.delimiter.join(map(self._quoted, self.columns)) + "\n")
 
     def write(self, columns: Columns) -> None:
         fields = []

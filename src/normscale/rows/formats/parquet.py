@@ -12,7 +12,7 @@ import base64
 import bisect
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from normscale.rows.arrays import CLASS_NAMES, RESERVED
 from normscale.rows.columns import LABELS, LOGIT
 from normscale.rows.files import ByteSource, need_arrow, register_format
 from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, Columns, TableReader
-from normscale.rows.writing import GatheringSink, TableMetadata
+from normscale.rows.writing import GatheringSink
 
 # Arrow reads a whole column chunk at once unless it has a buffer size; a row group may hold gigabytes.
 _BUFFER_BYTES = 1 << 15
@@ -41,20 +41,21 @@ _LARGEST_HEAD = 1 << 25
 class ParquetSink(GatheringSink):
     """Row groups of bounded size; what is a number is never null, so that whole numbers need not become floats."""
 
-    def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
-        super().__init__(file, path, columns, about)
-        self._arrow = need_arrow("pyarrow", path)
-        parquet = need_arrow("pyarrow.parquet", path)
-        metadata: dict[Any, bytes | str] = dict(about.metadata)
+    def open(self) -> None:
+        super().open()
+        self._arrow, parquet = (need_arrow(module, self.path) for module in ("pyarrow", "pyarrow.parquet"))
+        about, metadata = self.about, dict[Any, bytes | str](self.about.metadata)
         if about.head is not None:
-            metadata[_HEAD] = _head_text(path, about.head)
+            metadata[_HEAD] = _head_text(self.path, about.head)
         if about.class_names is not None:
             metadata[CLASS_NAMES] = write_json(about.class_names)
-        self._schema = self._arrow.schema([self._field(*item) for item in columns.items()], metadata=metadata or None)
-        repeating = [field.name for field in self._schema if not self._arrow.types.is_floating(field.type)]
-        self._writer = parquet.ParquetWriter(file, self._schema, use_dictionary=repeating, write_page_checksum=True)
+        fields = [self._field(*item) for item in self.columns.items()]
+        repeating = [field.name for field in fields if not self._arrow.types.is_floating(field.type)]
+        self._schema = self._arrow.schema(fields, metadata=metadata or None)
+        options = {"use_dictionary": repeating, "write_page_checksum": True}
+        self._writer = parquet.ParquetWriter(self.file, self._schema, **options)
         self._n_waiting = 0
-        widths = [1 if not isinstance(kind, np.dtype) else int(np.prod(kind.shape)) for kind in columns.values()]
+        widths = [1 if not isinstance(kind, np.dtype) else int(np.prod(kind.shape)) for kind in self.columns.values()]
         self._group_rows = max(1, min(_ROW_GROUP, CHUNK_ELEMENTS // sum(widths)))
 
     def _field(self, name: str, kind: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -15,18 +14,18 @@ from normscale.errors import FileFormatError, InvalidInput
 from normscale.rows.arrays import ARRAYS, CLASS_NAMES, ArraysReader, Stored, Take, fill, native
 from normscale.rows.files import register_format
 from normscale.rows.reader import Columns
-from normscale.rows.writing import GatheringSink, TableMetadata
+from normscale.rows.writing import GatheringSink
 
 
 class SafetensorsSink(GatheringSink):
     """Tensors; there is no place for texts beside the rows."""
 
-    def __init__(self, file: str, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
-        if any(not isinstance(kind, np.dtype) or kind.base.kind not in "fiub" for kind in columns.values()):
+    def open(self) -> None:
+        if any(not isinstance(kind, np.dtype) or kind.base.kind not in "fiub" for kind in self.columns.values()):
             raise InvalidInput(
-                f"{path}: a .safetensors file holds no texts and times. Write .parquet, .csv or .npz instead."
+                f"{self.path}: a .safetensors file holds no texts and times. Write .parquet, .csv or .npz instead."
             )
-        super().__init__(file, path, columns, about)
+        super().open()
 
     def save(self, arrays: Columns) -> None:
         """Write the arrays in C order: the library writes memory as it lies, also that of a transposed view."""

@@ -1,4 +1,4 @@
-"""Tables of scores: appended to in chunks of any size, whole at the end or not there at all."""
+"""Tables of scores: written in chunks of any size, whole at the end or not there at all."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from normscale.errors import FileFormatError, InvalidInput
-from normscale.rows import SCORE_COLUMNS, open_score_writer
+from normscale.errors import FileFormatError
+from normscale.jobs.scoring import SCORE_COLUMNS
+from normscale.rows import open_sink
 from normscale.rows.formats import parquet as parquet_format
 
 FORMATS = ["npz", "npy", "safetensors", "parquet", "csv"]
-SCORE = {"score": np.float64}
+SCORE = {"score": np.dtype(np.float64)}
 
 
 def scores(n: int) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def read_back(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("n", [0, 1, 23])
 @pytest.mark.parametrize("step", [1, 7, 100])
 @pytest.mark.parametrize("kind", FORMATS)
-def test_what_is_appended_comes_back(
+def test_what_is_written_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: int, n: int
 ) -> None:
     if kind == "parquet":
@@ -58,17 +59,16 @@ def test_what_is_appended_comes_back(
         monkeypatch.setattr(parquet_format, "_ROW_GROUP", 10)
     path = tmp_path / f"scores.{kind}"
     expected = scores(n)
-    with open_score_writer(path, SCORE_COLUMNS) as writer:
+    with open_sink(path, SCORE_COLUMNS) as sink:
         for start in range(0, n, step):
-            writer.append(**{name: column[start : start + step] for name, column in expected.items()})
+            sink.write({name: column[start : start + step] for name, column in expected.items()})
             assert not path.exists()
-        assert writer.n_rows == n
     read = read_back(path)
     assert list(read) == (["score"] if kind == "npy" else list(SCORE_COLUMNS)) or kind == "safetensors"
     assert set(read) == ({"score"} if kind == "npy" else set(SCORE_COLUMNS))
     for name, column in read.items():
         np.testing.assert_array_equal(column, expected[name])
-        assert column.dtype == np.dtype(SCORE_COLUMNS[name])
+        assert column.dtype == SCORE_COLUMNS[name]
     assert os.listdir(tmp_path) == [path.name]
 
 
@@ -80,8 +80,8 @@ def test_an_error_leaves_the_old_file(tmp_path: Path, kind: str) -> None:
     path.write_bytes(b"old")
 
     def write() -> None:
-        with open_score_writer(path, SCORE) as writer:
-            writer.append(score=np.zeros(100_000))
+        with open_sink(path, SCORE) as sink:
+            sink.write({"score": np.zeros(100_000)})
             raise RuntimeError("the detector failed")
 
     with pytest.raises(RuntimeError, match="the detector failed"):
@@ -99,63 +99,38 @@ def test_a_failing_finish_leaves_the_old_file(tmp_path: Path, monkeypatch: pytes
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="No space left"), open_score_writer(path, SCORE) as writer:
-        writer.append(score=[1.0])
+    with pytest.raises(OSError, match="No space left"), open_sink(path, SCORE) as sink:
+        sink.write({"score": np.ones(1)})
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == [path.name]
 
 
-def test_appended_arrays_may_be_used_again(tmp_path: Path) -> None:
-    buffer = np.zeros(3)
-    with open_score_writer(tmp_path / "scores.npy", SCORE) as writer:
-        for value in (1.0, 2.0):
-            buffer[:] = value
-            writer.append(score=buffer)
-    np.testing.assert_array_equal(np.load(tmp_path / "scores.npy"), [1, 1, 1, 2, 2, 2])
-
-
 def test_csv_is_written_as_the_rows_come(tmp_path: Path) -> None:
-    with open_score_writer(tmp_path / "scores.csv", SCORE) as writer:
-        writer.append(score=np.ones(100_000))
+    with open_sink(tmp_path / "scores.csv", SCORE) as sink:
+        sink.write({"score": np.ones(100_000)})
         (temporary,) = tmp_path.iterdir()
         assert temporary.stat().st_size > 100_000
 
 
 def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    with open_score_writer("-", {**SCORE, "is_ood": np.bool_}) as writer:
-        writer.append(score=[0.1], is_ood=[False])
+    with open_sink("-", {**SCORE, "is_ood": np.dtype(bool)}) as sink:
+        sink.write({"score": np.array([0.1]), "is_ood": np.array([False])})
         assert capsys.readouterr().out == "score,is_ood\n0.1,false\n"  # at once
-        writer.append(score=[1e-300], is_ood=[True])
+        sink.write({"score": np.array([1e-300]), "is_ood": np.array([True])})
     assert capsys.readouterr().out == "1e-300,true\n"
-
-
-def test_other_columns_need_a_dtype(tmp_path: Path) -> None:
-    path = tmp_path / "scores.csv"
-    with open_score_writer(path, {"energy": np.float32, "n": np.uint8}) as writer:
-        writer.append(energy=[0.5], n=[3])
-    assert path.read_text() == "energy,n\n0.5,3\n"
-    with pytest.raises(InvalidInput, match="one or more columns of numbers"):
-        open_score_writer(path, {"name": str})
-    with pytest.raises(InvalidInput, match="one or more columns"):
-        open_score_writer(path, {})
 
 
 def test_wrong_use(tmp_path: Path) -> None:
     with (
         pytest.raises(FileFormatError, match="no folder"),
-        open_score_writer(tmp_path / "nowhere" / "scores.csv", SCORE),
+        open_sink(tmp_path / "nowhere" / "scores.csv", SCORE),
     ):
         pass
-    with pytest.raises(FileFormatError, match=r"expected one of \.npy, \.npz"):
-        open_score_writer(tmp_path / "scores.txt", SCORE)
-    (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(FileFormatError, match="it is a folder"), open_score_writer(tmp_path / "folder.csv", SCORE):
+    with (
+        pytest.raises(FileFormatError, match=r"expected one of \.npy, \.npz"),
+        open_sink(tmp_path / "scores.txt", SCORE),
+    ):
         pass
-    with open_score_writer(tmp_path / "scores.csv", SCORE_COLUMNS) as writer:
-        with pytest.raises(InvalidInput, match="append needs the columns score, is_ood, predicted; got score"):
-            writer.append(score=[1.0])
-        with pytest.raises(InvalidInput, match=r"is_ood must have shape \(1,\); got \(2,\)"):
-            writer.append(score=[1.0], is_ood=[True, False], predicted=[1])
-        with pytest.raises(InvalidInput, match=r"score must have shape \(n,\); got \(1, 1\)"):
-            writer.append(score=[[1.0]], is_ood=[True], predicted=[1])
-    assert (tmp_path / "scores.csv").read_text() == "score,is_ood,predicted\n"
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(FileFormatError, match="it is a folder"), open_sink(tmp_path / "folder.csv", SCORE):
+        pass
