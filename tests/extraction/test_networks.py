@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from needed_extras import need
 from normscale import InvalidInput, ModelOutputs
-from normscale.extraction import extract, open_model, preprocessing
+from normscale.extraction import Preprocessing, extract, open_model
 from normscale.extraction.preprocessing import of_timm
 
 need("transformers", "timm")
@@ -80,10 +80,10 @@ def test_without_a_record_nothing_is_guessed(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "pictures", "a")
     with pytest.raises(InvalidInput, match="does not record how pictures become its inputs, and that is not guessed"):
         extract(str(tmp_path / "vit"), folder)
-    told = extract(str(tmp_path / "vit"), folder, preprocess=preprocessing(32), say=lambda _: None)
+    told = extract(str(tmp_path / "vit"), folder, preprocess=Preprocessing(32), say=lambda _: None)
     assert (len(told), told.labels) == (3, None)  # one folder, four classes: which is which is not known
     with pytest.raises(InvalidInput, match=r"the model fails on inputs of shape \(3, 3, 30, 30\).*size"):
-        extract(str(tmp_path / "vit"), folder, preprocess=preprocessing(30))
+        extract(str(tmp_path / "vit"), folder, preprocess=Preprocessing(30))
 
 
 def test_swin_and_dictionaries_of_pixels() -> None:

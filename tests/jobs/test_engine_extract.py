@@ -16,6 +16,9 @@ from normscale.jobs.running import Engine
 from small_network import NET
 
 need("torch", "PIL", "pyarrow")
+import torch  # noqa: E402 - before the clock of a test begins: on a busy machine this takes a minute
+
+torch.set_num_threads(1)
 
 
 def test_workers_make_the_rows_of_one_process(engine: Engine, tmp_path: Path) -> None:

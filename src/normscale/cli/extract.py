@@ -84,12 +84,12 @@ def model_options(
     **given: Any,
 ) -> dict[str, Any]:
     """What :func:`normscale.extraction.to_tables.extract_to` takes of the options that the commands share."""
-    from normscale.extraction import preprocessing
+    from normscale.extraction import Preprocessing
 
     prepare = names = None
     if size is not None:
         try:
-            prepare = preprocessing(
+            prepare = Preprocessing(
                 _size(size),
                 resize=None if resize is None else _size(resize),
                 mean=[float(value) for value in (mean or "0").split(",")],

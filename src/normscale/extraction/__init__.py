@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from normscale.errors import MissingExtra
 from normscale.extraction.extracting import extract, extract_batches
 from normscale.extraction.models import open_model
-from normscale.extraction.preprocessing import Preprocessing, preprocessing
+from normscale.extraction.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
     from normscale.extraction.perturbing import attacked_layers, choose_epsilon, perturbed_features, perturbed_logits
@@ -20,7 +20,6 @@ __all__ = [
     "open_model",
     "perturbed_features",
     "perturbed_logits",
-    "preprocessing",
 ]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader, Dataset
 
 InputData: TypeAlias = "Tensor | NDArray[Any] | Dataset[Any] | DataLoader[Any] | Mapping[str, Any] | Iterable[Any]"
-"""What :func:`read_batches` understands."""
+"""What :func:`read_batches` takes."""
 
 Inputs: TypeAlias = "Tensor | NDArray[Any] | dict[str, Tensor | NDArray[Any]]"
 """What a network is called with: one array, or several by the names of its arguments."""
@@ -51,42 +51,48 @@ def some_inputs(inputs: Any, start: int, stop: int) -> Any:
     return [column[start:stop] for column in inputs] if isinstance(inputs, tuple) else inputs[start:stop]
 
 
-def read_batches(data: InputData | Any, batch_size: int) -> tuple[int | None, Iterator[Batch]]:
+def finite(arrays: dict[str, NDArray[np.float32]], first_row: int) -> dict[str, NDArray[np.float32]]:
+    """The outputs of a batch as they are; an error names the row that holds NaN or infinity."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise _validate.invalid_row_error(array, name, first_row=first_row)
+    return arrays
+
+
+def read_batches(data: Any, batch_size: int) -> tuple[int | None, Iterator[Batch]]:
     """How many rows there are, None where only the end will tell; and the rows in batches, in a fixed order."""
     size = _validate.at_least(batch_size, "batch_size", 1)
-    n_rows: int | None = None
-    found: Any = data
-    loading = sys.modules.get("torch.utils.data")  # nobody has a data set of torch without it
+    loading: Any = sys.modules.get("torch.utils.data")  # nobody has a data set of torch without it
     if loading is not None and isinstance(data, loading.TensorDataset):
-        data = data.tensors
-    columns = list(data.values()) if isinstance(data, Mapping) else data if isinstance(data, tuple) else (data,)
-    if _is_array(data) or _is_pair(data) or (isinstance(data, Mapping) and data and all(map(_is_array, columns))):
+        data = data.tensors if len(data.tensors) > 1 else data.tensors[0]
+    columns = list(data.values()) if isinstance(data, Mapping) else data if _is_table(data) else (data,)
+    if columns and all(map(_is_array, columns)):
         lengths = {len(column) for column in columns}
         if len(lengths) != 1:
             raise InvalidInput(f"images and labels must have equal lengths; got {sorted(lengths)}.")
         n_rows = lengths.pop()
-        found = (some_inputs(data, start, start + size) for start in range(0, n_rows, size))
-    elif loading is not None and isinstance(data, (loading.Dataset, loading.DataLoader)):
-        found = loader = loading.DataLoader(data, size) if isinstance(data, loading.Dataset) else data
+        return n_rows, _checked(some_inputs(data, start, start + size) for start in range(0, n_rows, size))
+    if loading is not None and isinstance(data, (loading.Dataset, loading.DataLoader)):
+        loader = loading.DataLoader(data, size) if isinstance(data, loading.Dataset) else data
         is_open = isinstance(loader.dataset, loading.IterableDataset) or loader.batch_size is None
-        if isinstance(loader.sampler, Sized) and not is_open and not loader.drop_last:
-            n_rows = len(loader.sampler)
-    elif isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
-        n_rows = getattr(data, "n_images", None)
-    else:
-        raise InvalidInput(
-            "data must be a tensor or array of images, a torch Dataset or DataLoader, an iterable of (images, "
-            f"labels) batches or of dictionaries, or the path of a folder or file; got {type(data).__name__}."
-        )
-    return n_rows, _checked(found)
+        is_counted = isinstance(loader.sampler, Sized) and not is_open and not loader.drop_last
+        return len(loader.sampler) if is_counted else None, _checked(loader)
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        return getattr(data, "n_images", None), _checked(data)
+    raise InvalidInput(
+        "data must be a tensor or array of images, a torch Dataset or DataLoader, an iterable of (images, labels) "
+        f"batches or of dictionaries, or the path of a folder or file; got {type(data).__name__}."
+    )
 
 
-def announced(batches: Iterable[Batch], doing: str, *, total: int | None, show: bool = True) -> Iterator[Batch]:
-    """Pass batches on; once it takes longer than two seconds, a terminal gets a bar with speed and time left."""
+def numbered(
+    batches: Iterable[Batch], doing: str, *, total: int | None, first: int = 0, show: bool = True
+) -> Iterator[tuple[int, Batch]]:
+    """Each batch with the number of its first row; a terminal gets a bar once it takes longer than two seconds."""
     done, start = 0, time.monotonic()
     with bar(doing, total, quiet_seconds=QUIET_SECONDS, wanted=show) as line:
         for batch in batches:
-            yield batch
+            yield first + done, batch
             done += batch.n_rows
             line.at(done, f"{doing}, {done / max(time.monotonic() - start, 1e-3):,.0f} inputs/s")
 
@@ -95,9 +101,9 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) or (hasattr(value, "detach") and hasattr(value, "ndim"))
 
 
-def _is_pair(value: Any) -> bool:
-    """Images and labels as two arrays; two batches of images would both have more than one axis."""
-    return isinstance(value, tuple) and len(value) == 2 and all(map(_is_array, value)) and value[1].ndim == 1
+def _is_table(value: Any) -> bool:
+    """Whether arrays are images and labels; two batches of images would both have more than one axis."""
+    return isinstance(value, tuple) and len(value) > 1 and all(map(_is_array, value)) and value[1].ndim == 1
 
 
 def _checked(items: Iterable[Any]) -> Iterator[Batch]:
@@ -115,6 +121,8 @@ def _checked(items: Iterable[Any]) -> Iterator[Batch]:
                 )
         yield Batch(inputs, labels)
         row += count
+    if row == 0:
+        raise InvalidInput("data holds no images; at least one is needed.")
 
 
 def _inputs_and_labels(item: Any, row: int) -> tuple[Any, Any]:

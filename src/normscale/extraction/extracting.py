@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.extraction.batch_reader import Batch, InputData, announced, read_batches
+from normscale.extraction.batch_reader import Batch, InputData, numbered, read_batches
 from normscale.extraction.items import Items, item_batches, open_items
 from normscale.extraction.models import OpenedModel, open_model, recorded
 from normscale.extraction.preprocessing import Prepare
@@ -66,7 +66,7 @@ def extract(
     features : bool
         False leaves the penultimate layer out.
     feature_layer : str, optional
-        Name of the module whose output are the features (``"avgpool"``). By default the input of the linear layer that
+        The module whose output are the features (``"avgpool"``). By default they are the input of the linear layer that
         the logits come from, which is found by a look at two inputs.
     ood : bool
         The inputs are out-of-distribution: labels become -1, "not known". Otherwise a label that is no class of the
@@ -78,8 +78,8 @@ def extract(
     dtype : {"float32", "bfloat16", "float16"}
         A lower one means autocast; the first batch is compared with float32. Outputs are float32 in any case.
     preprocess : callable, optional
-        Makes an input of a picture (PIL), or arrays of a list of texts: :func:`preprocessing` makes one. By default
-        what the model records: preprocessor_config.json, timm's pretrained_cfg.
+        Makes an input of a picture (PIL), such as :class:`Preprocessing`, or arrays of a list of texts. By default what
+        the model records: preprocessor_config.json, timm's pretrained_cfg.
     weights : path, optional
         A state dictionary for a model by name.
     class_names : sequence of str, optional
@@ -109,10 +109,7 @@ def extract(
     >>> extract(network, torch.zeros(10, 3, 16, 16), layers=["0"])
     ModelOutputs(n=10, logits=5, features=8, layer_0=8, head)
     """
-    given = dict(locals())
-    if is_scikit(model):
-        return from_scikit(model, data, ood)
-    parts = list(extract_batches(**given))
+    parts = list(extract_batches(**dict(locals())))
     if not parts:
         raise InvalidInput("data holds no images; at least one is needed.")
     return ModelOutputs.concatenate(parts)
@@ -137,19 +134,22 @@ def extract_batches(
     if isinstance(model, (str, os.PathLike)):
         model = open_model(os.fspath(model), weights=options.weights)
     opened = model if isinstance(model, OpenedModel) else recorded(model)
-    network = _network(opened.model, options)
     if isinstance(data, (str, os.PathLike)):
         data = open_items(os.fspath(data), column=options.column, label=options.label, on_invalid=options.on_invalid)
+    first, end = rows or (0, data.n if isinstance(data, Items) else 0)
+    if hasattr(opened.model, "classes_"):
+        yield _from_scikit(opened.model, data, first, end, options)
+        return
+    network = _network(opened.model, options)
     total, batches = (
-        _batches_of_items(opened, data, rows, options)
+        (end - first, _batches_of_items(opened, data, (first, end), options))
         if isinstance(data, Items)
         else read_batches(data, options.batch_size)
     )
-    row = rows[0] if rows else 0
     numbers: Numbering | None = None
     has_labels: bool | None = None
     with network.running():
-        for batch in announced(batches, "extracting", total=total, show=options.progress):
+        for row, batch in numbered(batches, "extracting", total=total, first=first, show=options.progress):
             arrays = network.read(batch.inputs, row)
             if has_labels not in (None, batch.labels is not None):
                 raise InvalidInput(f"some batches have labels and others, such as that of row {row}, differ.")
@@ -169,7 +169,6 @@ def extract_batches(
             if paths is not None:
                 paths += batch.paths
             yield part
-            row += len(part)
 
 
 def extract_options(given: dict[str, Any]) -> Any:
@@ -182,43 +181,39 @@ def extract_options(given: dict[str, Any]) -> Any:
 
 def _network(model: Any, options: Any) -> Any:
     """The network, ready to be run: a TorchNetwork or an OnnxNetwork."""
-    common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device")}
+    common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device", "say")}
     if isinstance(model, str):
         from normscale.extraction.onnx_model import OnnxNetwork
 
         if options.dtype != "float32":
             raise InvalidInput(f"an ONNX file is run as it is; leave dtype={options.dtype!r} out.")
-        return OnnxNetwork(model, say=options.say, **common)
+        return OnnxNetwork(model, **common)
     try:
         from normscale.extraction.torch_model import TorchNetwork
     except ImportError as error:
         raise MissingExtra(
             f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
         ) from error
-    return TorchNetwork(model, say=options.say, dtype=options.dtype, **common)
+    return TorchNetwork(model, dtype=options.dtype, **common)
 
 
-def _batches_of_items(
-    opened: OpenedModel, items: Items, rows: tuple[int, int] | None, options: Any
-) -> tuple[int, Iterator[Batch]]:
-    """How many pictures or texts there are, and batches of inputs made of them; how is said, and never guessed."""
-    prepare = options.preprocess
+def _batches_of_items(opened: OpenedModel, items: Items, rows: tuple[int, int], options: Any) -> Iterator[Batch]:
+    """Batches of inputs made of pictures or texts; how is said, and never guessed."""
+    prepare: Prepare | None = options.preprocess or opened.prepare(items.texts)
+    if prepare is None and items.texts:
+        raise InvalidInput("the model has no tokenizer beside it, so texts cannot become its inputs. Pass batches.")
     if prepare is None:
-        prepare = opened.prepare(items.texts)
-        if prepare is None and items.texts:
-            raise InvalidInput("the model has no tokenizer beside it, so texts cannot become its inputs. Pass batches.")
-        if prepare is None:
-            raise InvalidInput(
-                "the model does not record how pictures become its inputs, and that is not guessed. Pass "
-                "preprocess=preprocessing(size=224, resize=256, mean=..., std=...), as it was trained with (on the "
-                "command line --size, --resize, --mean, --std)."
-            )
+        raise InvalidInput(
+            "the model does not record how pictures become its inputs, and that is not guessed. Pass "
+            "preprocess=Preprocessing(size=224, resize=256, mean=..., std=...), as it was trained with (on the "
+            "command line --size, --resize, --mean, --std)."
+        )
+    if not options.preprocess:
         options.say(f"preprocessing: {prepare}")
-    skip = _validate.one_of(options.on_invalid, "on_invalid", ("raise", "skip")) == "skip"
+    skip = _validate.one_of(options.on_invalid, "on_invalid", _validate.ON_INVALID) == "skip"
     skipped = (lambda text: options.say(f"left out: {text}")) if skip else None
     workers = _validate.at_least(options.workers, "workers", 1)
-    first, end = rows or (0, items.n)
-    return end - first, item_batches(items, prepare, (first, end), options.batch_size, workers, skipped)
+    return item_batches(items, prepare, rows, options.batch_size, workers, skipped)
 
 
 def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n_classes: int) -> Numbering:
@@ -229,9 +224,9 @@ def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n
     if folders is None:
         return lambda labels: labels
     names = {name: number for number, name in enumerate(options.class_names or ())} or recorded_names or {}
+    table = np.array([names.get(name, -1) for name in folders])
     strange = [name for name in folders if name not in names]
     if len(strange) < len(folders):
-        table = np.array([names.get(name, -1) for name in folders])
         if strange:
             options.say(
                 f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1."
@@ -247,26 +242,26 @@ def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n
     return lambda labels: None
 
 
-def is_scikit(model: Any) -> bool:
-    """Whether a model is a fitted classifier of scikit-learn."""
-    return (hasattr(model, "decision_function") or hasattr(model, "predict_proba")) and hasattr(model, "classes_")
-
-
-def from_scikit(classifier: Any, data: Any, ood: bool) -> ModelOutputs:
-    """Logits of a fitted classifier; features and head where its last step is linear."""
+def _from_scikit(classifier: Any, data: Any, first: int, end: int, options: Any) -> ModelOutputs:
+    """Logits of a fitted classifier of scikit-learn; features and head where its last step is linear."""
     from normscale.sklearn import ClassifierLogits
 
     inputs, labels = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
+    if isinstance(data, Items):
+        items = list(data.between(first, end))
+        inputs = [item.content for item in items]
+        inputs = inputs if data.texts else np.stack(inputs)
+        labels = None if any(item.label is None for item in items) else [item.label for item in items]
     logits = ClassifierLogits(classifier, prefit=True).transform(inputs)
     numbers = None
     if labels is not None:
         places = {value: number for number, value in enumerate(classifier.classes_.tolist())}
-        numbers = np.array([-1 if ood else places.get(value, -1) for value in np.asarray(labels).tolist()])
+        numbers = np.array([-1 if options.ood else places.get(value, -1) for value in np.asarray(labels).tolist()])
     plain = ModelOutputs(logits, labels=numbers)
     steps = getattr(classifier, "steps", None)
     last = classifier if steps is None else steps[-1][1]
     weight, bias = getattr(last, "coef_", None), getattr(last, "intercept_", None)
-    if weight is None or bias is None or weight.ndim != 2:
+    if weight is None or bias is None or weight.ndim != 2 or not options.features:
         return plain
     features = inputs if steps is None else classifier[:-1].transform(inputs)
     features = np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)

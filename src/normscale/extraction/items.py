@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zipfile import BadZipFile
 
@@ -92,13 +91,11 @@ def _picture_folder(path: str) -> Items:
     there = sorted(name for name in os.listdir(path) if not name.startswith("."))
     classes = [name for name in there if os.path.isdir(os.path.join(path, name))]
     files = [
-        Item(file, file, number, os.path.relpath(file, path).replace(os.sep, "/"))
+        _file(path, os.path.join(name, below), number)
         for number, name in enumerate(classes)
-        for file in _pictures(os.path.join(path, name))
+        for below in _pictures(os.path.join(path, name))
     ]
-    loose = [
-        Item(os.path.join(path, name), os.path.join(path, name), None, name) for name in filter(_is_picture, there)
-    ]
+    loose = [_file(path, name) for name in filter(_is_picture, there)]
     if files and loose:
         raise InvalidInput(f"{path} holds both pictures and folders of pictures; are the folders its classes?")
     if not files and not loose:
@@ -106,9 +103,25 @@ def _picture_folder(path: str) -> Items:
     return _of_files(path, files or loose, tuple(classes) if files else None)
 
 
-def _of_files(path: str, files: list[Item], names: tuple[str, ...] | None = None) -> Items:
+def _pictures(folder: str) -> Iterator[str]:
+    """Picture files anywhere below a folder, in a fixed order; links to folders are not followed."""
+    for parent, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (os.path.relpath(os.path.join(parent, name), folder) for name in sorted(files) if _is_picture(name))
+
+
+def _is_picture(name: str) -> bool:
+    return not name.startswith(".") and name.lower().endswith(PICTURE_SUFFIXES)
+
+
+def _file(folder: str, name: str, label: int | None = None) -> Item:
+    path = os.path.join(folder, name)
+    return Item(path, path, label, name.replace(os.sep, "/"))
+
+
+def _of_files(path: str, files: list[Item], class_names: tuple[str, ...] | None = None) -> Items:
     digest = hashlib.sha256("\n".join(file.path for file in files).encode()).hexdigest()[:16]
-    return Items(path, len(files), lambda start, stop: files[start:stop], False, names, digest)
+    return Items(path, len(files), lambda start, stop: files[start:stop], False, class_names, digest)
 
 
 def listed_files(folder: str, listing: str) -> tuple[list[Item], list[str]]:
@@ -119,16 +132,14 @@ def listed_files(folder: str, listing: str) -> tuple[list[Item], list[str]]:
     there: list[Item] = []
     missing: list[str] = []
     with open(listing, encoding="utf-8") as file:
-        lines = list(filter(None, map(str.strip, file)))
-    for line in lines:
-        name, _, number = line.rpartition(" ")
-        if not name or not number.removeprefix("-").isdigit():
-            name, number = line, "-1"
-        picture = os.path.join(folder, name)
-        if os.path.isfile(picture):
-            there.append(Item(picture, picture, int(number), name))
-        else:
-            missing.append(name)
+        for line in filter(None, map(str.strip, file)):
+            name, _, number = line.rpartition(" ")
+            has_number = name and number.removeprefix("-").isdigit()
+            one = _file(folder, name, int(number)) if has_number else _file(folder, line, -1)
+            if os.path.isfile(one.content):
+                there.append(one)
+            else:
+                missing.append(one.path)
     return there, missing
 
 
@@ -152,9 +163,7 @@ def _parquet_column(path: str, files: list[str], column: str | None, label: str 
     except (OSError, arrow.ArrowException) as error:
         raise FileFormatError(f"{path} is not a readable Parquet file ({error}).") from error
     schema = opened[0].schema_arrow
-    kinds = _input_columns(schema, arrow.types)
-    chosen = _chosen_column(path, kinds, column)
-    texts = kinds[chosen] == "texts"
+    chosen, texts = _input_column(path, schema, arrow.types, column)
     whole = [name for name in schema.names if arrow.types.is_integer(schema.field(name).type)]
     label = label or next((name for name in _LABELS if name in whole), None)
     if label is not None and label not in whole:
@@ -163,9 +172,8 @@ def _parquet_column(path: str, files: list[str], column: str | None, label: str 
     n = sum(file.metadata.num_rows for file in opened)
 
     def item(row: int, content: Any, number: int | None = None) -> Item:
-        name = content.get("path") if isinstance(content, dict) else None
-        content = content.get("bytes") if isinstance(content, dict) else content
-        content = content if content is not None else "" if texts else b""
+        name, content = (content.get("path"), content.get("bytes")) if isinstance(content, dict) else ("", content)
+        content = ("" if texts else b"") if content is None else content
         return Item(f"row {row} of {path}" + (f" ({name})" if name else ""), content, number, name or f"row {row}")
 
     def between(start: int, stop: int) -> Iterator[Item]:
@@ -182,6 +190,25 @@ def _parquet_column(path: str, files: list[str], column: str | None, label: str 
                     first += batch.num_rows
 
     return Items(path, n, between, texts)
+
+
+def _input_column(path: str, schema: Any, types: Any, column: str | None) -> tuple[str, bool]:
+    """The column of the inputs, and whether they are texts."""
+    kinds = {}
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        is_struct = types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+        if is_struct or types.is_binary(kind) or types.is_large_binary(kind):
+            kinds[name] = "pictures"
+        elif types.is_string(kind) or types.is_large_string(kind):
+            kinds[name] = "texts"
+    if column is not None and column not in kinds:
+        raise InvalidInput(f"{path} has no column {column!r} of pictures or texts; such are {', '.join(kinds)}.")
+    pictures = [name for name, kind in kinds.items() if kind == "pictures"]
+    likely = [column] if column else [name for name in pictures if name in _PICTURES] or pictures or list(kinds)
+    if len(likely) != 1:
+        there = ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"
+        raise InvalidInput(f"{path}: which column holds the inputs? It has {there}; pass column='NAME'.")
+    return likely[0], kinds[likely[0]] == "texts"
 
 
 def _pixel_arrays(path: str) -> Items:
@@ -246,24 +273,21 @@ def item_batches(
 
     A picture that cannot be read raises, or is left out and its name given to ``skipped``.
     """
-    make: Any = prepare
     chosen = iter(items.between(*rows))
     groups = iter(lambda: list(islice(chosen, batch_size)), [])
     if items.texts:
-        for group in groups:
-            yield Batch(make([item.content for item in group]), _labels(group), _paths(group))
+        yield from (_batch(group, prepare([item.content for item in group])) for group in groups)
         return
-    pool = ThreadPoolExecutor(workers)  # Pillow releases the interpreter
-    coming: deque[list[tuple[Item, Future[Any]]]] = deque()
-    try:
-        for group in groups:
-            coming.append([(item, pool.submit(lambda one: make(opened_picture(one)), item)) for item in group])
-            if len(coming) == 2:
-                yield from _stacked(coming.popleft(), skipped)
-        if coming:
-            yield from _stacked(coming.popleft(), skipped)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with ThreadPoolExecutor(workers) as pool:  # Pillow releases the interpreter
+
+        def begun(group: list[Item]) -> list[tuple[Item, Future[Any]]]:
+            return [(item, pool.submit(lambda one: prepare(opened_picture(one)), item)) for item in group]
+
+        try:
+            for group, _ in pairwise(chain(map(begun, groups), [[]])):
+                yield from _stacked(group, skipped)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _stacked(group: list[tuple[Item, Future[Any]]], skipped: Callable[[str], object] | None) -> Iterator[Batch]:
@@ -285,53 +309,10 @@ def _stacked(group: list[tuple[Item, Future[Any]]], skipped: Callable[[str], obj
                 f"{inputs[0].shape}; the preprocessing must give all one size."
             )
     if inputs:
-        yield Batch(np.stack(inputs), _labels(items), _paths(items))
+        yield _batch(items, np.stack(inputs))
 
 
-def _paths(items: Iterable[Item]) -> list[str]:
-    return [item.path for item in items if item.path]
-
-
-def _labels(items: Iterable[Item]) -> NDArray[np.int64] | None:
-    labels = [item.label for item in items]
-    if all(label is None for label in labels):
-        return None
-    return np.array([-1 if label is None else label for label in labels], dtype=np.int64)
-
-
-def _input_columns(schema: Any, types: Any) -> dict[str, str]:
-    """The columns that may hold inputs, and whether these are pictures or texts."""
-    kinds = {}
-    for name, kind in zip(schema.names, schema.types, strict=True):
-        is_struct = types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-        if is_struct or types.is_binary(kind) or types.is_large_binary(kind):
-            kinds[name] = "pictures"
-        elif types.is_string(kind) or types.is_large_string(kind):
-            kinds[name] = "texts"
-    return kinds
-
-
-def _chosen_column(path: str, kinds: dict[str, str], column: str | None) -> str:
-    if column is not None:
-        if column not in kinds:
-            raise InvalidInput(f"{path} has no column {column!r} of pictures or texts; such are {', '.join(kinds)}.")
-        return column
-    pictures = [name for name, kind in kinds.items() if kind == "pictures"]
-    likely = [name for name in pictures if name in _PICTURES] or pictures or list(kinds)
-    if len(likely) != 1:
-        there = ", ".join(f"{name} ({kind})" for name, kind in kinds.items()) or "none"
-        raise InvalidInput(f"{path}: which column holds the inputs? It has {there}; pass column='NAME'.")
-    return likely[0]
-
-
-def _pictures(folder: str) -> list[str]:
-    """Picture files anywhere below a folder, in a fixed order; links to folders are not followed."""
-    found = []
-    for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [os.path.join(parent, name) for name in sorted(files) if _is_picture(name)]
-    return found
-
-
-def _is_picture(name: str) -> bool:
-    return not name.startswith(".") and name.lower().endswith(PICTURE_SUFFIXES)
+def _batch(items: list[Item], inputs: Any) -> Batch:
+    labels = [-1 if item.label is None else item.label for item in items]
+    has_labels = any(item.label is not None for item in items)
+    return Batch(inputs, np.array(labels) if has_labels else None, [item.path for item in items if item.path])

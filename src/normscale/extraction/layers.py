@@ -6,7 +6,7 @@ over space and tokens over their sequence.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS, Head, array_name
+from normscale.outputs import FEATURES, LOGITS, Head, array_name
 
 Layers: TypeAlias = "str | Sequence[str] | None"
 """Which layers to read besides logits and features: none, ``"all"`` (the network's ``stage_names``), or modules."""
@@ -25,10 +25,8 @@ NetworkInputs: TypeAlias = "Tensor | dict[str, Tensor]"
 """What a network is called with."""
 
 
-def layer_modules(model: nn.Module, layers: Layers) -> dict[str, str]:
+def layer_modules(model: nn.Module, layers: Layers, feature_layer: str | None = None) -> dict[str, str]:
     """The modules that were asked for, by the names of their arrays."""
-    if layers is None:
-        return {}
     if isinstance(layers, str):
         names = getattr(model, "stage_names", None)
         if layers != "all" or names is None:
@@ -37,23 +35,20 @@ def layer_modules(model: nn.Module, layers: Layers) -> dict[str, str]:
                 f'"all" is for models with stage_names; got {layers!r}.'
             )
         layers = tuple(names)
-    modules: dict[str, str] = {}
-    for module in layers:
-        name = array_name(module_of(model, module))
+    there = dict(model.named_modules())
+    modules = {} if feature_layer is None else {FEATURES: feature_layer}
+    for layer in (*modules.values(), *(layers or ())):
+        if layer not in there:
+            raise InvalidInput(f"the model has no layer {layer!r}; it has {_listed(model)}.")
+    for layer in layers or ():
+        name = array_name(layer)
         if name in modules:
             raise InvalidInput(
-                f"layers must be different modules with different names; {modules[name]!r} and {module!r} "
+                f"layers must be different modules with different names; {modules[name]!r} and {layer!r} "
                 f"would both be {name}."
             )
-        modules[name] = module
+        modules[name] = layer
     return modules
-
-
-def module_of(model: nn.Module, name: str) -> str:
-    """The name of a module, or an error that lists what there is."""
-    if name in dict(model.named_modules()):
-        return name
-    raise InvalidInput(f"the model has no layer {name!r}; it has {_listed(model)}.")
 
 
 def _listed(model: nn.Module, most: int = 12) -> str:
@@ -69,7 +64,7 @@ class ForwardPass(NamedTuple):
     logits: Tensor
     outputs: dict[str, Tensor]
     """Of layers by name, (n, d)."""
-    calls: dict[str, tuple[Any, Tensor]]
+    calls: dict[str, tuple[Tensor, Tensor]]
     """What went into and out of linear layers, in the order of their last calls."""
 
     def output(self, layer: str) -> Tensor:
@@ -87,18 +82,17 @@ def forward(
     Outputs are averaged, or copied, at once: later modules may work in place, and whole maps would cost memory.
     """
     outputs: dict[str, Tensor] = {}
-    calls: dict[str, tuple[Any, Tensor]] = {}
+    calls: dict[str, tuple[Tensor, Tensor]] = {}
     mask = token_mask(inputs)
 
     def keep_output(name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         outputs[name] = averaged(output, name, mask)
 
-    def keep_call(
-        name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Tensor
-    ) -> None:
+    def keep_call(name: str, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
         calls.pop(name, None)  # so that the order is that of the last call
         entered = arguments[0] if arguments else named.get("input")
-        calls[name] = entered.clone() if isinstance(entered, Tensor) and entered.ndim == 2 else entered, output
+        if isinstance(entered, Tensor) and isinstance(output, Tensor):
+            calls[name] = entered.clone() if entered.ndim == 2 else entered, output
 
     with ExitStack() as stack:
         for name, module in model.named_modules():
@@ -134,10 +128,11 @@ def averaged(activation: Any, layer: str, mask: Tensor | None = None) -> Tensor:
     n_axes = activation.ndim if isinstance(activation, Tensor) else 0
     if n_axes == 2:
         return activation.clone()  # type: ignore[no-any-return]
-    if n_axes == 3:
-        return _mean_of_tokens(activation, mask)
-    if n_axes > 3:
-        return activation.mean(dim=tuple(range(2, n_axes)))  # type: ignore[no-any-return]
+    if n_axes == 3 and mask is not None and mask.shape == activation.shape[:2]:  # padding makes no difference
+        weight = mask.to(activation.dtype)[..., None]
+        return (activation * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)  # type: ignore[no-any-return]
+    if n_axes >= 3:
+        return activation.mean(dim=1 if n_axes == 3 else tuple(range(2, n_axes)))  # type: ignore[no-any-return]
     shape = f"the shape {tuple(activation.shape)}" if n_axes else f"a {type(activation).__name__}"
     raise InvalidInput(
         f"layer {layer!r} must give activations (n, d), tokens (n, tokens, d) or maps (n, d, height, width); it gives "
@@ -150,12 +145,12 @@ def token_mask(inputs: NetworkInputs) -> Tensor | None:
     return inputs.get("attention_mask") if isinstance(inputs, dict) else None
 
 
-def _mean_of_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean over the tokens that count, so that padding makes no difference."""
-    if mask is None or mask.shape != tokens.shape[:2]:
-        return tokens.mean(dim=1)
-    weight = mask.to(tokens.dtype)[..., None]
-    return (tokens * weight).sum(dim=1) / weight.sum(dim=1).clamp(min=1.0)
+_ENDINGS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: lambda left: left,
+    "log-softmax": lambda left: left.log_softmax(dim=1),
+    "softmax": lambda left: left.softmax(dim=1),
+    "sigmoid": lambda left: left.sigmoid(),
+}
 
 
 class LastLayer(NamedTuple):
@@ -185,29 +180,24 @@ def find_last_layer(model: nn.Module, inputs: NetworkInputs, feature_layer: str 
     if not bool(logits.isfinite().all()):
         return LastLayer("", None)  # the caller refuses the row
     for name, (entered, left) in reversed(run.calls.items()):
-        module = modules[name]
         if left.shape == logits.shape:
-            endings = {None: left, "log-softmax": left.log_softmax(dim=1), "softmax": left.softmax(dim=1)}
-            for ending, after in {**endings, "sigmoid": left.sigmoid()}.items():
-                if _equal(after, logits):
-                    return LastLayer(name, _head(module, entered, left, features), ending)
-            similar.append(LastLayer(name, _head(module, entered, logits, features)))
-        elif left.ndim == 3 and (left.shape[0], left.shape[2]) == tuple(logits.shape) and entered is not None:
+            for ending, make in _ENDINGS.items():
+                if _equal(make(left), logits):
+                    return LastLayer(name, _head(modules[name], entered, left, features), ending)
+            similar.append(LastLayer(name, _head(modules[name], entered, logits, features)))
+        elif left.ndim == 3 and (left.shape[0], left.shape[2]) == tuple(logits.shape):
             for takes_token in (True, False):
                 if _equal(pooled(left, left, logits, takes_token, mask), logits):
                     entered = pooled(entered, left, logits, takes_token, mask)
-                    return LastLayer(name, _head(module, entered, logits, features), None, takes_token)
-    if not similar and choose:
+                    return LastLayer(name, _head(modules[name], entered, logits, features), None, takes_token)
+    if choose and len(similar) != 1:
+        why = "no linear layer gives the model's logits, so its penultimate layer is not known."
+        if similar:
+            names = ", ".join(repr(one.name) for one in similar)
+            why = f"several linear layers could give the model's logits: {names}; none of them gives them alone."
         raise InvalidInput(
-            "no linear layer gives the model's logits, so its penultimate layer is not known; pass the name of the "
-            f"layer whose output are the features, feature_layer='NAME'; it has {_listed(model)}. Logits alone: "
-            "features=False."
-        )
-    if len(similar) > 1 and choose:
-        raise InvalidInput(
-            f"several linear layers could give the model's logits: {', '.join(repr(one.name) for one in similar)}; "
-            "none of them gives them alone. Pass the name of the layer whose output are the features, "
-            "feature_layer='NAME', or features=False."
+            f"{why} Pass the name of the layer whose output are the features, feature_layer='NAME', or features=False; "
+            f"the model has {_listed(model)}."
         )
     return similar[0] if similar else LastLayer("", None)
 
@@ -220,9 +210,9 @@ def pooled(entered: Tensor, left: Tensor, logits: Tensor, takes_token: bool, mas
     return entered[torch.arange(len(entered), device=entered.device), place]
 
 
-def _head(layer: nn.Linear, entered: Any, logits: Tensor, features: Tensor | None) -> Head | None:
+def _head(layer: nn.Linear, entered: Tensor, logits: Tensor, features: Tensor | None) -> Head | None:
     """The layer's numbers, if it makes the logits of its input, and that is the features where these are given."""
-    if not isinstance(entered, Tensor) or entered.ndim != 2 or (features is not None and not _equal(features, entered)):
+    if entered.ndim != 2 or (features is not None and not _equal(features, entered)):
         return None
     if not _equal(functional.linear(entered, layer.weight, layer.bias), logits):
         return None  # a class of its own that scales its weights

@@ -9,8 +9,8 @@ from importlib import import_module
 from runpy import run_path
 from typing import Any, NamedTuple
 
-from normscale.errors import InvalidInput, MissingExtra
-from normscale.extraction.preprocessing import Prepare, of_timm, of_torchvision, of_transformers
+from normscale.errors import InvalidInput, MissingExtra, first_line
+from normscale.extraction.preprocessing import of_timm, of_torchvision, of_transformers
 
 KINDS = "hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION"
 
@@ -19,7 +19,7 @@ class OpenedModel(NamedTuple):
     """A model, and where what it was trained with is recorded."""
 
     model: Any
-    prepare: Callable[[bool], Prepare | None] = lambda texts: None
+    prepare: Callable[[bool], Any] = lambda texts: None
     """Whether the inputs are texts -> what makes inputs of them; None where nothing is recorded."""
 
 
@@ -74,7 +74,7 @@ def _from_transformers(folder: str) -> OpenedModel:
         inputs = "Sequence" if "SequenceClassification" in classes else "Image"
         model = getattr(transformers, f"AutoModelFor{inputs}Classification").from_pretrained(folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise InvalidInput(f"transformers cannot load {folder}: {_first_line(error)}") from error
+        raise InvalidInput(f"transformers cannot load {folder}: {first_line(error)}") from error
     return OpenedModel(model, lambda texts: of_transformers(folder, texts=texts))
 
 
@@ -89,7 +89,7 @@ def _from_library(library: str, name: str, fetch: bool) -> OpenedModel:
         model = package.get_model(plain, weights=published if fetch else None, **options)
     except Exception as error:  # of the network, of the Hub, of the library
         raise InvalidInput(
-            f"{library} cannot make {plain!r}: {_first_line(error)} Without a connection, pass a file of weights: "
+            f"{library} cannot make {plain!r}: {first_line(error)} Without a connection, pass a file of weights: "
             "weights='FILE'."
         ) from error
     return OpenedModel(model, lambda texts: None if texts else of_torchvision(published))
@@ -123,7 +123,7 @@ def _load_weights(model: Any, path: str) -> None:
             state = {name.removeprefix(wrapper): value for name, value in state.items()}
         model.load_state_dict(state)
     except Exception as error:
-        raise InvalidInput(f"the weights in {path} do not fit the model: {_first_line(error)}") from error
+        raise InvalidInput(f"the weights in {path} do not fit the model: {first_line(error)}") from error
 
 
 def _name_and_options(name: str) -> tuple[str, dict[str, Any]]:
@@ -152,10 +152,6 @@ def _imported(package: str) -> Any:
         return import_module(package)
     except (ImportError, RuntimeError) as error:  # the latter of torchvision beside a torch that it was not built for
         raise MissingExtra(
-            f"this model needs {package.partition('.')[0]} ({_first_line(error)}). Run: pip install "
+            f"this model needs {package.partition('.')[0]} ({first_line(error)}). Run: pip install "
             "'normscale[networks]'; torch and torchvision must be of the same build (CPU or CUDA)."
         ) from error
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

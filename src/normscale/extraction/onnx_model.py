@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
-from normscale.errors import InvalidInput
+from normscale.errors import InvalidInput, first_line
 from normscale.export.onnx.files import read_model, require, with_outputs
 from normscale.export.onnx.running import INPUT_TYPES
 from normscale.export.onnx.tensors import Makers, find
-from normscale.extraction.batch_reader import Inputs
+from normscale.extraction.batch_reader import Inputs, finite
 from normscale.outputs import FEATURES, LOGITS, Head, array_name
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class OnnxNetwork:
             ran = dict(zip(names, self._session.run(names, fed), strict=True))
         except Exception as error:  # onnxruntime's errors have no common base but this
             shapes = {name: array.shape for name, array in fed.items()}
-            raise InvalidInput(f"the model fails on inputs {shapes}: {str(error).splitlines()[0]}") from error
+            raise InvalidInput(f"the model fails on inputs {shapes}: {first_line(error)}") from error
         arrays = {}
         for name, tensor in self._tensors.items():
             array = np.asarray(ran[tensor], dtype=np.float32)
@@ -91,10 +91,8 @@ class OnnxNetwork:
                 array = array.mean(axis=tuple(range(2, array.ndim)), dtype=np.float32)
             if array.ndim != 2:
                 raise InvalidInput(f"the tensor {tensor!r} must be (n, d) or maps (n, d, h, w); it is {array.shape}.")
-            if not np.isfinite(array).all():
-                raise _validate.invalid_row_error(array, name, first_row=first_row)
             arrays[name] = array
-        return arrays
+        return finite(arrays, first_row)
 
 
 def _last_product(graph: GraphProto, logits: str, folder: str) -> tuple[str, Head | None]:

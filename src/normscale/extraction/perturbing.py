@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from normscale import _validate
 from normscale._validate import FloatArray
 from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import InputData, announced, read_batches
+from normscale.extraction.batch_reader import InputData, numbered, read_batches
 from normscale.extraction.layers import Layers, logits_of
 from normscale.extraction.torch_model import TorchNetwork, to_network
 from normscale.outputs import ATTACKED, LOGITS, PERTURBED, PERTURBED_FEATURES, PERTURBED_LOGITS, ModelOutputs
@@ -240,16 +240,12 @@ def _of_batches(
     read: Callable[[Tensor, Any, int], Any],
 ) -> list[Any]:
     """What ``read(inputs, labels, first row)`` gives of every batch."""
-    n_rows, batches = read_batches(data, batch_size)
-    parts = []
-    row = 0
+    total, batches = read_batches(data, batch_size)
     with network.running():
-        for batch in announced(batches, doing, total=n_rows, show=progress):
-            parts.append(read(to_network(batch.inputs, network.model), batch.labels, row))
-            row += batch.n_rows
-    if not parts:
-        raise InvalidInput("data holds no images; at least one is needed.")
-    return parts
+        return [
+            read(to_network(batch.inputs, network.model), batch.labels, row)
+            for row, batch in numbered(batches, doing, total=total, show=progress)
+        ]
 
 
 def softmax_gradient(model: nn.Module, images: Tensor, temperature: float) -> Tensor:

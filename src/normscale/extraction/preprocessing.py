@@ -14,44 +14,69 @@ from normscale.errors import InvalidInput, MissingExtra
 if TYPE_CHECKING:
     from PIL import Image
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+_INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 _STEPS = ("do_resize", "size", "do_center_crop", "crop_size", "do_normalize", "image_mean", "image_std")
 """What is said of a processor of transformers."""
 
 
-class Preprocessing(NamedTuple):
-    """Resize, cut out the middle, divide by 255, normalise; :func:`preprocessing` makes one of checked options.
+class Preprocessing:
+    """Resize, cut out the middle, divide by 255, normalise.
+
+    Parameters
+    ----------
+    size : int, or height and width
+        Of the input.
+    resize : int, or height and width, optional
+        Of the shorter side, or of both, before the middle is cut out; by default ``size``.
+    mean, std : sequence of float
+        Of the pixels, divided by 255: three numbers, or one for all channels.
+    interpolation : {"nearest", "bilinear", "bicubic", "lanczos"}
+    grey : bool
+        The input has one channel.
 
     Examples
     --------
-    >>> usual = Preprocessing((224, 224), resize=256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-    >>> print(usual)
+    >>> print(Preprocessing(224, resize=256, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)))
     shorter side to 256 (bilinear), middle 224 x 224, mean 0.485 0.456 0.406, std 0.229 0.224 0.225
     """
 
-    size: tuple[int, int]
-    """Height and width of the input."""
-    resize: int | tuple[int, int] | None = None
-    """The shorter side, or height and width, before the middle is cut out; by default ``size``."""
-    mean: tuple[float, ...] = (0.0, 0.0, 0.0)
-    std: tuple[float, ...] = (1.0, 1.0, 1.0)
-    """Of the pixels, divided by 255; one number means grey pictures."""
-    interpolation: str = "bilinear"
+    def __init__(
+        self,
+        size: int | Sequence[int],
+        *,
+        resize: int | Sequence[int] | None = None,
+        mean: Sequence[float] = (0.0,),
+        std: Sequence[float] = (1.0,),
+        interpolation: str = "bilinear",
+        grey: bool = False,
+    ) -> None:
+        self.size = tuple(size) if isinstance(size, Sequence) else (size, size)
+        self.resize = tuple(resize) if isinstance(resize, Sequence) else resize or self.size
+        for side in (*self.size, *(self.resize if isinstance(self.resize, tuple) else (self.resize,))):
+            _validate.at_least(side, "size", 1)
+        if len(self.size) != 2 or (isinstance(self.resize, tuple) and len(self.resize) != 2):
+            raise InvalidInput(f"size and resize must be one number, or height and width; got {size!r} and {resize!r}.")
+        self.mode = "L" if grey else "RGB"
+        if len(mean) != len(std) or len(mean) not in (1, len(self.mode)) or min(std) <= 0:
+            raise InvalidInput(
+                f"mean and std must be one number, or three, and std positive; got {mean!r} and {std!r}."
+            )
+        self.interpolation = _validate.one_of(interpolation, "interpolation", _INTERPOLATIONS)
+        self.mean, self.std = (np.resize(np.array(values, np.float32), len(self.mode)) for values in (mean, std))
 
     def __str__(self) -> str:
         """Describe the steps in one line."""
-        resized = self.resize or self.size
-        first = f"shorter side to {resized}" if isinstance(resized, int) else f"resized to {resized[0]} x {resized[1]}"
-        numbers = [" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std)]
-        middle = "" if resized == self.size else f", middle {self.size[0]} x {self.size[1]}"
-        return f"{first} ({self.interpolation}){middle}, mean {numbers[0]}, std {numbers[1]}"
+        new, (height, width) = self.resize, self.size
+        first = f"shorter side to {new}" if isinstance(new, int) else f"resized to {new[0]} x {new[1]}"
+        middle = "" if new == self.size else f", middle {height} x {width}"
+        mean, std = (" ".join(f"{value:g}" for value in values) for values in (self.mean, self.std))
+        return f"{first} ({self.interpolation}){middle}, mean {mean}, std {std}"
 
     def __call__(self, picture: Image.Image) -> NDArray[np.float32]:
         """The input (channels, height, width)."""
         from PIL import Image
 
-        height, width = self.size
-        new = self.resize or self.size
+        (height, width), new = self.size, self.resize
         if isinstance(new, int):
             longer = int(max(picture.size) * new / min(picture.size))  # as torchvision rounds
             new = (longer, new) if picture.height > picture.width else (new, longer)
@@ -59,9 +84,8 @@ class Preprocessing(NamedTuple):
             picture = picture.resize((new[1], new[0]), getattr(Image.Resampling, self.interpolation.upper()))
         top, left = round((new[0] - height) / 2), round((new[1] - width) / 2)
         picture = picture.crop((left, top, left + width, top + height))  # black where it is too small
-        pixels = np.asarray(picture.convert("L" if len(self.mean) == 1 else "RGB"), dtype=np.float32)
-        mean, std = (np.array(values, np.float32) for values in (self.mean, self.std))
-        normal = (pixels.reshape(height, width, -1) / np.float32(255.0) - mean) / std
+        pixels = np.asarray(picture.convert(self.mode), dtype=np.float32).reshape(height, width, -1)
+        normal = (pixels / np.float32(255.0) - self.mean) / self.std
         return np.ascontiguousarray(normal.transpose(2, 0, 1), dtype=np.float32)
 
 
@@ -80,30 +104,8 @@ class RecordedPreprocessing(NamedTuple):
         return self.make(given) if isinstance(given, list) else np.asarray(self.make(given.convert("RGB")), np.float32)
 
 
-Prepare: TypeAlias = "Preprocessing | RecordedPreprocessing | Callable[[Any], Any]"
-"""What makes inputs of pictures or texts."""
-
-
-def preprocessing(
-    size: int | Sequence[int],
-    *,
-    resize: int | Sequence[int] | None = None,
-    mean: Sequence[float] = (0.0,),
-    std: Sequence[float] = (1.0,),
-    interpolation: str = "bilinear",
-) -> Preprocessing:
-    """Check options and make a :class:`Preprocessing` of them; one number for mean and std serves three channels."""
-    both = tuple(size) if isinstance(size, Sequence) else (size, size)
-    before = tuple(resize) if isinstance(resize, Sequence) else resize
-    for value in (*both, *(before if isinstance(before, tuple) else (before or 1,))):
-        _validate.at_least(value, "size", 1)
-    if len(both) != 2 or (isinstance(before, tuple) and len(before) != 2):
-        raise InvalidInput(f"size and resize must be one number, or height and width; got {size!r} and {resize!r}.")
-    if len(mean) != len(std) or len(mean) not in (1, 3) or min(std) <= 0:
-        raise InvalidInput(f"mean and std must be one number, or three, and std positive; got {mean!r} and {std!r}.")
-    _validate.one_of(interpolation, "interpolation", INTERPOLATIONS)
-    means, stds = (tuple(float(v) for v in values) * (3 // len(values)) for values in (mean, std))
-    return Preprocessing((both[0], both[1]), before, means, stds, interpolation)
+Prepare: TypeAlias = "Callable[[Any], Any]"
+"""What makes an input of a picture, or inputs of a list of texts."""
 
 
 def of_timm(model: Any) -> RecordedPreprocessing | None:
@@ -129,20 +131,19 @@ def of_transformers(folder: str, *, texts: bool) -> RecordedPreprocessing | None
     except (ImportError, RuntimeError) as error:
         raise MissingExtra(f"models of transformers need that package ({error}).") from error
     try:
-        if not texts:
-            return _of_processor(AutoImageProcessor.from_pretrained(folder, backend="pil"))
-        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        if texts:
+            tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        else:
+            processor: Any = AutoImageProcessor.from_pretrained(folder, backend="pil")
     except (OSError, ValueError, KeyError):
         return None
-    longest = int(min(tokenizer.model_max_length, 512))
-    options = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "np"}
-    return RecordedPreprocessing(
-        lambda given: {str(name): np.asarray(value) for name, value in tokenizer(given, **options).items()},
-        f"{type(tokenizer).__name__}, at most {longest} tokens (the tokenizer of {folder})",
-    )
-
-
-def _of_processor(processor: Any) -> RecordedPreprocessing:
+    if texts:
+        longest = int(min(tokenizer.model_max_length, 512))
+        options = {"padding": True, "truncation": True, "max_length": longest, "return_tensors": "np"}
+        return RecordedPreprocessing(
+            lambda given: {str(name): np.asarray(value) for name, value in tokenizer(given, **options).items()},
+            f"{type(tokenizer).__name__}, at most {longest} tokens (the tokenizer of {folder})",
+        )
     record = processor.to_dict()
     steps = ", ".join(f"{name} {record[name]}" for name in _STEPS if record.get(name) is not None)
     return RecordedPreprocessing(

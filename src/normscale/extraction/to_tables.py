@@ -15,7 +15,7 @@ from normscale import _validate
 from normscale._atomic import atomic_path
 from normscale._progress import bar
 from normscale.errors import InvalidInput, NormscaleError
-from normscale.extraction.extracting import extract_batches, extract_options, from_scikit, is_scikit
+from normscale.extraction.extracting import extract_batches, extract_options
 from normscale.extraction.items import Items, open_items
 from normscale.extraction.models import OpenedModel, open_model
 from normscale.jobs import open_engine
@@ -43,6 +43,7 @@ class _Job(NamedTuple):
     model: str
     model_files: str
     data: str
+    data_files: str
     pattern: str
     """Where a piece goes, by its number."""
     keep: str
@@ -50,6 +51,10 @@ class _Job(NamedTuple):
     devices: list[str] | list[None]
     given: dict[str, Any]
     """Options of :func:`normscale.extraction.extract`."""
+
+
+_ITEMS: dict[str, Items] = {}
+"""The inputs that this process reads, by what tells them from others."""
 
 
 def extract_to(
@@ -96,18 +101,20 @@ def extract_to(
     else:
         need_arrow("pyarrow", output)
     options = extract_options(given)
-    _items.cache_clear()  # the files may be others than last time
     parts = [data] if os.path.exists(data) else data.rsplit("@", 1)  # FOLDER@LIST.txt
     located = "@".join(map(os.path.abspath, parts))
-    items = _items(located, options.column, options.label, options.on_invalid)
+    items = _open_items(located, options)
+    _ITEMS[str(items.stamp)] = items
     folder = JobFolder(f"{output}.pieces" if suffix else output)
     name, files = _located(model, options.weights)
     pattern = os.path.join(folder.path, "part-{:06d}" + (".parquet" if suffix in ("", ".parquet") else ".npz"))
-    job = _Job(name, files, located, pattern, keep, piece_rows, device.split(",") if device else [None], given)
-    chosen = {**vars(options), "preprocess": options.preprocess and str(options.preprocess)}
+    devices = device.split(",") if device else [None]
+    job = _Job(name, files, located, str(items.stamp), pattern, keep, piece_rows, devices, given)
     unchanging = ("workers", "device", "progress", "say")
-    changing = {key: one for key, one in chosen.items() if key not in unchanging and one is not None}
-    plan = {"model": name, "model files": files, "data": items.stamp, "options": changing}
+    chosen = {key: one for key, one in vars(options).items() if key not in unchanging and one is not None}
+    if options.preprocess:
+        chosen["preprocess"] = str(options.preprocess)
+    plan = {"model": name, "model files": files, "data": items.stamp, "options": chosen}
     pieces = [pattern.format(number) for number in range(-(-items.n // piece_rows))]
     try:
         with folder.working({**plan, "keep": keep, "piece_rows": piece_rows}):
@@ -119,13 +126,12 @@ def extract_to(
                 bar("extracting pieces", len(pieces), wanted=len(pieces) > 1) as line,
             ):
                 line.at(len(pieces) - len(missing))
-                said: set[str] = set()
+                said: dict[str, str] = {}
                 for _, texts in workers.map(_make, job, missing):
                     for text in texts:
                         key = text.partition(": on the first")[0]  # a lower precision is compared in every piece
-                        if key not in said:
+                        if said.setdefault(key, text) is text:
                             say(text)
-                        said.add(key)
                     line.advance(1)
             made = list(filter(os.path.exists, pieces))
             if not made:
@@ -145,21 +151,23 @@ def _make(job: _Job, number: int) -> list[str]:
     said: list[str] = []
     paths: list[str] = []
     options = extract_options(job.given)
-    opened = _model(job.model, options.weights, job.model_files)
-    items = _items(job.data, options.column, options.label, options.on_invalid)
+    if job.data_files not in _ITEMS:
+        _ITEMS[job.data_files] = _open_items(job.data, options)
+    items = _ITEMS[job.data_files]
     rows = number * job.piece_rows, min((number + 1) * job.piece_rows, items.n)
-    if is_scikit(opened.model):
-        contents = [item.content for item in items.between(*rows)]
-        parts = [from_scikit(opened.model, contents if items.texts else np.stack(contents), options.ood)]
-    else:
-        given = {**job.given, "device": job.devices[number % len(job.devices)], "say": said.append}
-        parts = list(extract_batches(opened, items, rows=rows, paths=paths, **given))
-    if parts:
+    given = {**job.given, "device": job.devices[number % len(job.devices)], "say": said.append}
+    opened = _model(job.model, options.weights, job.model_files)
+    if parts := list(extract_batches(opened, items, rows=rows, paths=paths, **given)):
         outputs = ModelOutputs.concatenate(parts)
         piece = job.pattern.format(number)
         columns = {"path": paths} if paths and piece.endswith(".parquet") else None
         write_table(piece, _in_half_precision(outputs) if job.keep == "float16" else outputs, columns=columns)
     return said
+
+
+def _open_items(path: str, options: Any) -> Items:
+    _ITEMS.clear()  # one at a time
+    return open_items(path, column=options.column, label=options.label, on_invalid=options.on_invalid)
 
 
 def _joined(pieces: list[str], output: str | None) -> int:
@@ -183,19 +191,13 @@ def _model(name: str, weights: str | None, files: str) -> OpenedModel:
     return open_model(name, weights=weights)
 
 
-@lru_cache(maxsize=2)
-def _items(path: str, column: str | None, label: str | None, on_invalid: str) -> Items:
-    return open_items(path, column=column, label=label, on_invalid=on_invalid)
-
-
 def _in_half_precision(outputs: ModelOutputs) -> ModelOutputs:
     """The arrays in float16, which ends at 65 504."""
-    with np.errstate(over="ignore"):
-        arrays = {name: outputs.array(name).astype(np.float16) for name in outputs.names}
-    for name, array in arrays.items():
-        if not np.isfinite(array).all():
-            raise InvalidInput(f"{name} holds numbers beyond 65504, where float16 ends; leave keep='float16' out.")
-    return outputs.replace(**arrays)
+    try:
+        with np.errstate(over="raise"):
+            return outputs.replace(**{name: outputs.array(name).astype(np.float16) for name in outputs.names})
+    except FloatingPointError:
+        raise InvalidInput("outputs go beyond 65504, where float16 ends; leave keep='float16' out.") from None
 
 
 def _located(model: str, weights: str | None) -> tuple[str, str]:

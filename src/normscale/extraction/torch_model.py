@@ -13,18 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from normscale import _validate
-from normscale.errors import InvalidInput
-from normscale.extraction.batch_reader import Inputs, n_inputs, some_inputs
-from normscale.extraction.layers import (
-    LastLayer,
-    Layers,
-    find_last_layer,
-    forward,
-    layer_modules,
-    module_of,
-    pooled,
-    token_mask,
-)
+from normscale.errors import InvalidInput, first_line
+from normscale.extraction.batch_reader import Inputs, finite, n_inputs, some_inputs
+from normscale.extraction.layers import LastLayer, Layers, find_last_layer, forward, layer_modules, pooled, token_mask
 from normscale.outputs import FEATURES, LOGITS, Head
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -58,10 +49,8 @@ class TorchNetwork:
         """Check names and options; nothing is run."""
         self.model = unwrapped(model)
         self.head: Head | None = None
-        self._layers = layer_modules(self.model, layers)
         self._features, self._feature_layer = features, feature_layer if features else None
-        if self._feature_layer is not None:
-            self._layers = {FEATURES: module_of(self.model, self._feature_layer), **self._layers}
+        self._layers = layer_modules(self.model, layers, self._feature_layer)
         self._lower = DTYPES[_validate.one_of(dtype, "dtype", tuple(DTYPES))]
         self._device, self._say = _usable(device), say
         self._largest_batch: int | None = None
@@ -79,22 +68,17 @@ class TorchNetwork:
 
     def read(self, inputs: Inputs, first_row: int, prefix: str = "") -> dict[str, NDArray[np.float32]]:
         """The arrays of a batch, their names behind a prefix; an error names the row that is not finite."""
-        placed = to_network(inputs, self.model)
-        is_first = self._last is None
+        placed, is_first = to_network(inputs, self.model), self._last is None
         tensors = self._in_memory(placed)
         if is_first and self._lower is not None:
             self._compare(placed, tensors[LOGITS])
-        arrays = {prefix + name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}
-        for name, array in arrays.items():
-            if not np.isfinite(array).all():
-                raise _validate.invalid_row_error(array, name, first_row=first_row)
-        return arrays
+        return finite({prefix + name: tensor.float().cpu().numpy() for name, tensor in tensors.items()}, first_row)
 
     def _in_memory(self, inputs: Any) -> dict[str, Tensor]:
         """Run a batch; one that is too large for the device's memory in halves, as all that follow."""
-        count = n_inputs(inputs)
+        count = size = n_inputs(inputs)
         while True:
-            size = min(count, self._largest_batch or count)
+            size = min(size, self._largest_batch or size)
             try:
                 parts = [self._run(some_inputs(inputs, start, start + size)) for start in range(0, count, size)]
                 return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -102,8 +86,8 @@ class TorchNetwork:
                 where, _ = device_and_dtype(self.model)
                 if size == 1:
                     raise InvalidInput(f"one input alone is too large for the memory of {where} ({error}).") from error
-            self._largest_batch = size // 2
             self._say(f"{size} inputs at once are too many for the memory of {where}; going on with {size // 2}.")
+            self._largest_batch = size // 2
 
     def _run(self, inputs: Any) -> dict[str, Tensor]:
         device, _ = device_and_dtype(self.model)
@@ -115,10 +99,9 @@ class TorchNetwork:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AssertionError) as error:
             shapes = {n: tuple(v.shape) for n, v in inputs.items()} if isinstance(inputs, dict) else tuple(inputs.shape)
-            message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise InvalidInput(
-                f"the model fails on inputs of shape {shapes}: {message}. Check that they have the size and the names "
-                "that it was made for."
+                f"the model fails on inputs of shape {shapes}: {first_line(error)}. Check that they have the size and "
+                "the names that it was made for."
             ) from error
 
     def _forward(self, inputs: Any) -> dict[str, Tensor]:
@@ -172,8 +155,9 @@ def _usable(device: str | torch.device | None) -> str | torch.device | None:
     try:
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        what = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InvalidInput(f"nothing runs on the device {str(device)!r} here ({what}). Leave device out.") from error
+        raise InvalidInput(
+            f"nothing runs on the device {str(device)!r} here ({first_line(error)}). Leave device out."
+        ) from error
     return device
 
 
