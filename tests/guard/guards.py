@@ -58,6 +58,6 @@ def one_class(n: int, predicted: int = 3) -> NDArray[np.float32]:
 
 def moments_of(on: Guard) -> tuple[float, list[float], list[float]]:
     """The running moments, to the bit."""
-    moments = on.state.statistics.moments
+    moments = on.state.stream.statistics.moments
     assert moments is not None
     return moments.weight, moments.mean.tolist(), moments.m2.tolist()

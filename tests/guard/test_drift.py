@@ -23,7 +23,7 @@ def test_a_stream_as_in_training_never_alarms() -> None:
     for i in range(100):
         verdict = send(on, digits(100, seed=i))
         assert (verdict.mode, verdict.alarms) == ("running", ())
-    assert on.state.rows == 10_000
+    assert on.state.stream.rows == 10_000
 
 
 def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
@@ -37,14 +37,14 @@ def test_one_class_freezes_before_its_rows_are_taken_in(tmp_path: Path) -> None:
     assert modes[-1] == "frozen"
     # Nothing that may have raised the alarm is believed: neither its block, nor what came before it.
     assert moments_of(on) == moments_of(guard())
-    assert on.state.rows == 0
+    assert on.state.stream.rows == 0
     assert 100 <= rows <= 800
-    assert on.state.frozen is not None
+    assert on.state.stream.frozen is not None
     send(on, one_class(300))
     assert "(in training 13 %) of the recent rows are predicted '3'" in " ".join(
-        alarm.text for alarm in on.state.alarms
+        alarm.text for alarm in on.state.stream.alarms
     )
-    assert {alarm.name for alarm in on.state.alarms} >= {"class_balance"}
+    assert {alarm.name for alarm in on.state.stream.alarms} >= {"class_balance"}
     assert guard(tmp_path / "s").mode == "frozen"
 
 
@@ -76,8 +76,8 @@ def test_rows_drawn_together_or_apart_freeze_too(scale: float, words: str) -> No
     for i in range(5):
         send(on, centre + scale * (digits(200, seed=i) - centre))
     assert on.mode == "frozen"
-    assert on.state.frozen is not None
-    assert words in on.state.frozen.because
+    assert on.state.stream.frozen is not None
+    assert words in on.state.stream.frozen.because
     assert moments_of(on) == before
 
 
@@ -105,7 +105,7 @@ def test_a_frozen_guard_thaws_when_the_stream_is_calm_again_or_when_told() -> No
         rows += 20
     assert on.mode == "running"
     assert 300 <= rows <= 1200  # the window must forget, then the calm must last
-    assert on.state.rows == 20
+    assert on.state.stream.rows == 20
     assert on.state.kept_out == 200 + rows - 20
     never = guard(policy=Policy(window=200.0, evidence=100.0, calm=math.inf))
     send(never, one_class(200))
@@ -146,13 +146,13 @@ def test_a_row_far_out_is_flagged_and_cannot_move_or_freeze_anything() -> None:
     assert verdict.taken_in == 40
     assert verdict.is_ood[20]
     assert on.mode == "running"
-    assert on.state.rows == 340
+    assert on.state.stream.rows == 340
     assert on.state.kept_out == 2
     others = np.delete(rows, 20, axis=0)
     twin = guard()
     send(twin, digits(300))
     np.testing.assert_allclose(np.delete(verdict.scores, 20), send(twin, others).scores, rtol=1e-12)
-    mine, theirs = (one.state.statistics.moments for one in (on, twin))
+    mine, theirs = (one.state.stream.statistics.moments for one in (on, twin))
     assert mine is not None
     assert theirs is not None
     assert mine.weight == theirs.weight  # the same rows, summed in other blocks
@@ -166,13 +166,13 @@ def test_an_alarm_knows_since_when(monkeypatch: pytest.MonkeyPatch) -> None:
     send(on, one_class(600))
     time = 1050.0
     send(on, one_class(10))
-    assert {alarm.since for alarm in on.state.alarms} == {1000.0}
+    assert {alarm.since for alarm in on.state.stream.alarms} == {1000.0}
     for i in range(120):
         send(on, digits(50, seed=i))
-    assert not on.state.alarms
+    assert not on.state.stream.alarms
     time = 1100.0
     send(on, one_class(3000))
-    assert {alarm.since for alarm in on.state.alarms} == {1100.0}
+    assert {alarm.since for alarm in on.state.stream.alarms} == {1100.0}
 
 
 def test_readings_equal_their_definitions() -> None:
@@ -198,16 +198,16 @@ def test_readings_equal_their_definitions() -> None:
         share = policy.window * (1.0 - math.exp(-n / policy.window)) / n
         weights = np.concatenate([weights * math.exp(-n / policy.window), np.full(n, share)])
         seen = np.concatenate([seen, block])
-    assert monitor.weight == pytest.approx(weights.sum(), rel=1e-12)
-    np.testing.assert_allclose(monitor.mean, (weights[:, None] * seen).sum(axis=0) / weights.sum(), rtol=1e-10)
+    assert monitor.moments.weight == pytest.approx(weights.sum(), rel=1e-12)
+    np.testing.assert_allclose(monitor.moments.mean, (weights[:, None] * seen).sum(axis=0) / weights.sum(), rtol=1e-10)
     balance, shift, spread, flagged, stream_only = drift.readings(monitor)
-    assert monitor.answered == pytest.approx(monitor.weight)
+    assert monitor.answered == pytest.approx(monitor.moments.weight)
     assert stream_only.value == pytest.approx((lately - 5.0) / 250.0, rel=1e-9)
     recent = np.array([weights[seen.argmax(axis=1) == c].sum() for c in range(8)]) / weights.sum()
     q = reference.share
     chance = np.minimum(np.sqrt(2 * q * (1 - q) / (math.pi * weights.sum())), 2 * q)
     assert balance.value == pytest.approx(max(0, 0.5 * (np.abs(recent - q).sum() - chance.sum())), abs=1e-12)
-    distance = np.abs(monitor.mean - rows.astype(np.float64).mean(axis=0)) / rows.astype(np.float64).std(axis=0)
+    distance = np.abs(monitor.moments.mean - rows.astype(np.float64).mean(axis=0)) / rows.astype(np.float64).std(axis=0)
     assert shift.value == pytest.approx(distance.max(), rel=1e-9)
     assert shift.worst == distance.argmax()
     centre = (weights[:, None] * seen).sum(axis=0) / weights.sum()
@@ -272,8 +272,8 @@ def test_an_alarm_of_an_unbalanced_stream_says_what_to_do(name: str, advice: str
     on = guard(made=detector(name))
     for _ in range(8):
         send(on, one_class(100))
-    (balance,) = [alarm.text for alarm in on.state.alarms if alarm.name == "class_balance"]
+    (balance,) = [alarm.text for alarm in on.state.stream.alarms if alarm.name == "class_balance"]
     assert advice in balance
     assert (on.mode == "frozen") == (name == "norm_scaling")
-    if on.state.frozen is not None:
-        assert advice in on.state.frozen.because
+    if on.state.stream.frozen is not None:
+        assert advice in on.state.stream.frozen.because

@@ -51,7 +51,7 @@ def test_any_groups_of_any_requests_equal_the_detectors_own_stream(cuts: list[in
     assert weight == own.running_.weight == own.training_weight_ + len(rows)
     np.testing.assert_allclose(mean, own.running_.mean, rtol=1e-12)
     np.testing.assert_allclose(m2, own.running_.m2, rtol=1e-11)
-    assert on.state.rows == on.state.scored == len(rows)
+    assert on.state.stream.rows == on.state.scored == len(rows)
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling", "energy", "multi_threshold"))
@@ -77,7 +77,7 @@ def test_probabilities_are_refused_unless_the_detector_was_fitted_on_them() -> N
         (refusal,) = on.process([request(some)])
         assert isinstance(refusal, ns.InvalidInput)
         assert "the request holds probabilities, not logits (every row adds up to 1" in str(refusal)
-    assert on.state.rows == 0
+    assert on.state.stream.rows == 0
     assert send(on, np.log(shares)).scores.shape == (40,)  # logarithms of probabilities have their uses
     on.store.close()
     with pytest.warns(NumericalWarning, match="holds probabilities"):
@@ -96,10 +96,10 @@ def test_a_restart_goes_on_to_the_bit(tmp_path: Path, name: str, monkeypatch: py
         killed = guard(tmp_path / "b", IGNORE, made)  # opened anew each time, never closed in order
         one, other = send(never_killed, rows[i : i + 10]), send(killed, rows[i : i + 10])
         assert one.scores.tolist() == other.scores.tolist()
-    for key, array in record_arrays(never_killed.state.statistics.state).items():
-        assert array.tolist() == record_arrays(killed.state.statistics.state)[key].tolist(), key
-    assert killed.state.rows == 300
-    assert killed.state.recent.predicted.tolist() == never_killed.state.recent.predicted.tolist()
+    for key, array in record_arrays(never_killed.state.stream.statistics.state).items():
+        assert array.tolist() == record_arrays(killed.state.stream.statistics.state)[key].tolist(), key
+    assert killed.state.stream.rows == 300
+    assert killed.state.stream.recent.predicted.tolist() == never_killed.state.stream.recent.predicted.tolist()
     with open_store(tmp_path / "b") as store, store.transaction() as transaction:
         assert len(transaction.entries_after(0)) < 12  # what lies far behind is dropped
 
@@ -113,7 +113,7 @@ def test_two_processes_on_one_store_agree_to_the_bit(tmp_path: Path) -> None:
         np.testing.assert_allclose(verdict.scores, own.stream(rows[i : i + 5]), rtol=1e-12, atol=1e-12)
     a.refresh(), b.refresh()
     assert moments_of(a) == moments_of(b)
-    assert a.state.rows == b.state.rows == 200
+    assert a.state.stream.rows == b.state.stream.rows == 200
 
 
 @pytest.mark.parametrize("name", ("norm_scaling", "robust_norm_scaling"))
@@ -130,8 +130,8 @@ def test_a_process_that_slept_for_longer_than_the_log_lasts_catches_up(
         if i in (0, 26, 27, 28):
             sleeper.refresh()  # once after a long sleep, then within what the log still has
     sleeper.refresh()
-    for key, array in record_arrays(worker.state.statistics.state).items():
-        assert array.tolist() == record_arrays(sleeper.state.statistics.state)[key].tolist(), key
+    for key, array in record_arrays(worker.state.stream.statistics.state).items():
+        assert array.tolist() == record_arrays(sleeper.state.stream.statistics.state)[key].tolist(), key
 
 
 def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: 
     assert (first.repeated, twin.repeated, foreign.repeated) == (False, True, False)  # keys are each client's own
     assert isinstance(other, InvalidInput)
     assert "used for other rows" in str(other)
-    assert on.state.rows == 8
+    assert on.state.stream.rows == 8
     again = guard(tmp_path / "s", IGNORE, made)
     (repeated,) = again.process([first_request])
     assert isinstance(repeated, Verdict)
@@ -160,7 +160,7 @@ def test_a_key_counts_once_in_its_group_in_others_and_after_a_restart(tmp_path: 
     assert repeated.scores.tolist() == first.scores.tolist()
     assert repeated.is_ood.tolist() == first.is_ood.tolist()
     assert repeated.rows == first.rows
-    assert again.state.rows == 8
+    assert again.state.stream.rows == 8
 
 
 def test_old_answers_are_forgotten_by_age_and_by_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_a_transaction_that_fails_leaves_no_trace(tmp_path: Path, monkeypatch: p
             on.reset()
     assert on.state is before
     assert not send(on, digits(5, seed=1), key="k").repeated
-    assert on.state.rows == guard(tmp_path / "s", IGNORE).state.rows == 10
+    assert on.state.stream.rows == guard(tmp_path / "s", IGNORE).state.stream.rows == 10
 
 
 def test_a_group_that_breaks_half_way_leaves_no_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_a_group_that_breaks_half_way_leaves_no_trace(tmp_path: Path, monkeypatc
         on.process([request(digits(3), "a"), request(digits(3), "b")])
     assert on.state is before
     assert len(seen(on)["recent"]["score"]) == 5
-    assert guard(tmp_path / "s", IGNORE).state.rows == 5
+    assert guard(tmp_path / "s", IGNORE).state.stream.rows == 5
 
 
 def test_decisions_survive_a_restart(tmp_path: Path) -> None:
@@ -231,17 +231,17 @@ def test_decisions_survive_a_restart(tmp_path: Path) -> None:
     again = guard(tmp_path / "s")
     assert again.state.threshold.value == 1.25
     assert again.mode == "frozen"
-    assert again.state.frozen is not None
-    assert again.state.frozen.because == "a new camera"
-    assert (again.state.rows, again.state.kept_out, again.state.scored) == (5, 6, 11)
+    assert again.state.stream.frozen is not None
+    assert again.state.stream.frozen.because == "a new camera"
+    assert (again.state.stream.rows, again.state.kept_out, again.state.scored) == (5, 6, 11)
     again.set_threshold(None)
     again.thaw()
     assert again.state.threshold == again.start.threshold
     again.reset()
-    assert (again.state.rows, again.mode) == (0, "running")
+    assert (again.state.stream.rows, again.mode) == (0, "running")
     assert moments_of(again) == moments_of(guard())
     on.refresh()
-    assert on.state.rows == 0
+    assert on.state.stream.rows == 0
 
 
 def test_a_new_threshold_of_the_guard_file_counts_until_a_person_draws_another(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_bad_request_is_refused_by_itself(n: int, bad: float, sentence: str) -
     for each in (request(rows), request(rows[:1])):
         twin.process([each])
     assert moments_of(on) == moments_of(twin)
-    assert on.state.rows == n + 1
+    assert on.state.stream.rows == n + 1
     (again,) = on.process([request(spoilt, key="k")])
     assert isinstance(again, InvalidInput)  # a refusal is not remembered as an answer
 
@@ -330,7 +330,7 @@ def test_a_bad_request_is_refused_by_itself(n: int, bad: float, sentence: str) -
 def test_large_numbers_that_have_moments_are_taken() -> None:
     on = guard(policy=IGNORE)
     assert send(on, np.full((3, 8), 9e99)).taken_in == 3
-    assert np.isfinite(record_arrays(on.state.statistics.state)["moments.m2"]).all()
+    assert np.isfinite(record_arrays(on.state.stream.statistics.state)["moments.m2"]).all()
 
 
 def test_every_kind_of_number_is_taken(tmp_path: Path) -> None:

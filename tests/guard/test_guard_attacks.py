@@ -157,12 +157,12 @@ def test_what_happens_to_one_class_alone_is_an_alarm() -> None:
     for _ in range(8):
         rows = np.concatenate([pool[random.integers(0, 4, 30)], CASE.draw(70, random)])
         run.send(rows[random.permutation(100)])
-        if run.state.alarms:
+        if run.state.stream.alarms:
             break
-    alarm = next(alarm for alarm in run.state.alarms if alarm.name == "reference_flags")
+    alarm = next(alarm for alarm in run.state.stream.alarms if alarm.name == "reference_flags")
     assert "of the training rows predicted class" in alarm.text
-    recent, kept = run.state.recent, aim.detector._baseline.kept["logits"]
-    scores = aim.detector.score(kept), run.state.statistics.score(ns.ModelOutputs(kept))
+    recent, kept = run.state.stream.recent, aim.detector._baseline.kept["logits"]
+    scores = aim.detector.score(kept), run.state.stream.statistics.score(ns.ModelOutputs(kept))
     limit = aim.detector.threshold_.value
     of_class = kept.argmax(axis=1) == recent.reference_class
     alone = (np.maximum(*scores) > limit) & ~(scores[0] > limit) & of_class
@@ -197,7 +197,7 @@ def test_every_thaw_takes_as_long_and_begins_from_the_file() -> None:
             guard.score(CASE.draw(20, random))
             waited += 20
         waits.append(waited)
-        assert guard.state.rows == 20  # not from what raised the alarm
+        assert guard.state.stream.rows == 20  # not from what raised the alarm
     assert 100 < min(waits) <= max(waits) < 600
 
 
@@ -206,15 +206,15 @@ def test_an_alarm_ends_after_a_calm_spell_well_below_its_limit() -> None:
     heard = list[str]()
     guard.listeners.append(lambda _, own: heard.extend(entry.event for entry in own))
     random = np.random.default_rng(0)
-    while not guard.state.alarms:
+    while not guard.state.stream.alarms:
         guard.score(CASE.draw(20, random) + 0.4 * CASE.std)
-    calm = [alarm.calm_rows for alarm in guard.state.alarms]
+    calm = [alarm.calm_rows for alarm in guard.state.stream.alarms]
     assert max(calm) == 0
-    since = {alarm.name: alarm.since for alarm in guard.state.alarms}
+    since = {alarm.name: alarm.since for alarm in guard.state.stream.alarms}
     for _ in range(14):  # it goes below the limit and back: one alarm all the time
         guard.score(CASE.draw(20, random) - 0.4 * CASE.std)
-    assert since.items() <= {alarm.name: alarm.since for alarm in guard.state.alarms}.items()
-    while guard.state.alarms:
+    assert since.items() <= {alarm.name: alarm.since for alarm in guard.state.stream.alarms}.items()
+    while guard.state.stream.alarms:
         guard.score(CASE.draw(100, random))
     assert [event for event in heard if event == "calm"] == ["calm"]
     readings = guard.readings()

@@ -21,7 +21,7 @@ from normscale.errors import InvalidInput, MissingOutput
 from normscale.guard import Guard, Policy, Request, Verdict, open_guard, open_store
 from normscale.guard.drift import DriftMonitor
 from normscale.guard.pipe import watch_pipe
-from normscale.state import record_arrays
+from normscale.state import record_arrays, same_records
 from running_norm import RunningNorm, Shifted
 
 SAMPLE = ns.load_sample()
@@ -55,9 +55,9 @@ def test_it_goes_on_to_the_bit_after_a_restart(tmp_path: Path, name: str) -> Non
         killed = guard(tmp_path / "b", IGNORE, made)  # opened anew each time, never closed in order
         one, other = never_killed.score(rows[i : i + 7]), killed.score(rows[i : i + 7])
         assert one.scores.tolist() == other.scores.tolist()
-    assert killed.state.rows == 70
-    for key, array in record_arrays(never_killed.state.statistics.state).items():
-        assert array.tolist() == record_arrays(killed.state.statistics.state)[key].tolist(), key
+    assert killed.state.stream.rows == 70
+    for key, array in record_arrays(never_killed.state.stream.statistics.state).items():
+        assert array.tolist() == record_arrays(killed.state.stream.statistics.state)[key].tolist(), key
 
 
 def test_a_missing_array_is_named_and_a_bad_number_in_any_array_refuses() -> None:
@@ -75,7 +75,7 @@ def test_a_missing_array_is_named_and_a_bad_number_in_any_array_refuses() -> Non
     good, refused = on.process([Request(rows), Request(rows.replace(features=spoilt))])
     assert isinstance(good, Verdict)
     assert isinstance(refused, InvalidInput)
-    assert on.state.rows == 4
+    assert on.state.stream.rows == 4
 
 
 def test_plain_logits_are_enough_for_a_detector_of_logits() -> None:
@@ -120,7 +120,7 @@ def test_drift_readings_are_computed_once_per_block(monkeypatch: pytest.MonkeyPa
     read = DriftMonitor.readings
 
     def counted(self: DriftMonitor, recent: Any, running: Any) -> Any:
-        calls.append(recent.weight)
+        calls.append(recent.moments.weight)
         return read(self, recent, running)
 
     on = guard(policy=Policy())
@@ -143,9 +143,10 @@ def test_recent_rows_are_the_same_for_those_who_read_them(tmp_path: Path) -> Non
         send(writer, rows)
     send(writer, one_class(700))
     reader.refresh()
-    for mine, others in zip(writer.state.recent, reader.state.recent, strict=True):
-        assert np.array_equal(np.asarray(mine), np.asarray(others))
-    assert writer.state._replace(statistics=None, recent=None) == reader.state._replace(statistics=None, recent=None)  # type: ignore[arg-type]
+    mine, others = (one.state.stream for one in (writer, reader))
+    assert same_records(mine.recent, others.recent)
+    assert mine._replace(statistics=None, recent=None) == others._replace(statistics=None, recent=None)  # type: ignore[arg-type]
+    assert writer.state._replace(stream=others) == reader.state
 
 
 SCRIPT = """
@@ -163,7 +164,7 @@ except ValueError as error:
 if sys.argv[3] == "write":
     for i in range(40):
         on.score(digits(25, seed=i))
-print({{name: array.tobytes().hex() for name, array in record_arrays(on.state.statistics.state).items()}})
+print({{name: array.tobytes().hex() for name, array in record_arrays(on.state.stream.statistics.state).items()}})
 """
 
 
@@ -188,7 +189,7 @@ def test_kernels_of_either_kind_read_the_writers_bits(tmp_path: Path, name: str)
 
 
 def test_the_guard_itself_takes_an_open_store() -> None:
-    assert Guard(detector(), open_store(":memory:")).state.rows == 0
+    assert Guard(detector(), open_store(":memory:")).state.stream.rows == 0
 
 
 def test_a_row_far_out_in_any_array_that_is_read_is_flagged_and_not_taken_in() -> None:
@@ -218,7 +219,7 @@ def test_the_default_stands_guard_through_a_restart(tmp_path: Path) -> None:
     given = np.concatenate([first.score(rows[:100]).scores, first.score(rows[100:200]).scores])
     first.store.close()
     again = guard(tmp_path / "s", IGNORE, made)
-    assert again.state.rows == 200
+    assert again.state.stream.rows == 200
     given = np.concatenate([given, again.score(rows[200:300]).scores])
     np.testing.assert_allclose(given, made.reset().stream(rows[:300]), rtol=1e-12)
     with pytest.raises(MissingOutput, match="features is missing"):

@@ -47,23 +47,23 @@ def test_rows_that_nobody_watched_do_not_end_a_probation(tmp_path: Path) -> None
     send(trusting, digits(520))
     trusting.store.close()
     careful = guard(tmp_path / "s", None, detector(ROBUST))
-    assert careful.state.rows == 520
-    assert careful.judge.probation_left(careful.state) == 500
+    assert careful.state.stream.rows == 520
+    assert careful.judge.probation_left(careful.state.stream) == 500
     careful.store.close()
 
 
 def test_the_row_after_a_probation_is_judged_by_both_statistics() -> None:
     on = guard(policy=Policy(most_stream_only_flags=1.0, flagged=0.99, balance=0.99), made=detector(ROBUST))
     send(on, digits(499))
-    assert on.judge.probation_left(on.state) == 1
+    assert on.judge.probation_left(on.state.stream) == 1
     send(on, digits(1))
     odd = ns.load_sample().ood["unseen_digits"].logits[:40]
     file = on.detector.score(odd)
-    running = on.state.statistics.score(ns.ModelOutputs(odd))
+    running = on.state.stream.statistics.score(ns.ModelOutputs(odd))
     assert (running > file).any()
     after = on.judge.rule(on.state, "a", on.now, ns.ModelOutputs(odd[:1]), np.zeros(1, np.int64)).verdict
     np.testing.assert_array_equal(
-        after.scores, np.maximum(file, on.state.statistics.step(ns.ModelOutputs(odd[:1]))[0])[:1]
+        after.scores, np.maximum(file, on.state.stream.statistics.step(ns.ModelOutputs(odd[:1]))[0])[:1]
     )
     on.store.close()
 
@@ -71,13 +71,13 @@ def test_the_row_after_a_probation_is_judged_by_both_statistics() -> None:
 def test_training_counts_as_many_rows_also_over_a_store_that_trusted(tmp_path: Path) -> None:
     trusting = guard(tmp_path / "s", IGNORE)
     send(trusting, digits(10))
-    weight = trusting.state.statistics.moments.weight
+    weight = trusting.state.stream.statistics.moments.weight
     trusting.store.close()
     careful = guard(tmp_path / "s")
-    moments, training = careful.state.statistics.moments, careful.detector._baseline.moments
+    moments, training = careful.state.stream.statistics.moments, careful.detector._baseline.moments
     assert weight < 1000.0 == moments.weight
     # The mean lies between training's and the stream's, by their weights.
-    was = trusting.state.statistics.moments
+    was = trusting.state.stream.statistics.moments
     np.testing.assert_allclose(moments.mean, ((1000.0 - weight) * training.mean + weight * was.mean) / 1000.0)
     careful.store.close()
 

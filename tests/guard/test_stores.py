@@ -73,7 +73,7 @@ def test_a_store_that_is_deleted_or_replaced_is_noticed_before_an_answer(tmp_pat
         guard(tmp_path / "s", IGNORE).store.close()
     with pytest.raises(StoreUnavailable, match="deleted, moved or replaced"):
         send(on, digits(10))
-    assert on.state.rows == 10
+    assert on.state.stream.rows == 10
     os.replace(tmp_path / "moved", tmp_path / "s")
     with pytest.raises(StoreUnavailable, match="restart"):  # only a new start can tell what is in the file
         send(on, digits(10))
@@ -89,7 +89,7 @@ def test_a_log_that_somebody_folded_in_is_no_loss(tmp_path: Path) -> None:
         with closing(sqlite3.connect(tmp_path / "s")) as other:
             assert other.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()[0] == 0
         send(on, digits(10))
-    assert guard(tmp_path / "s", IGNORE).state.rows == 30
+    assert guard(tmp_path / "s", IGNORE).state.stream.rows == 30
 
 
 def test_a_damaged_state_does_not_pass_for_one(tmp_path: Path) -> None:
@@ -172,7 +172,6 @@ def test_an_alarm_and_its_end_are_entries_of_their_own() -> None:
     events = [entry.event for entry in heard if entry.event not in ("rows", "kept_out")]
     assert events[0] == "alarm"
     assert "freeze" in events
-    assert on.state.alarms_raised >= events.count("alarm") > 0
     (first, *_) = [read_json(entry.note)["alarms"] for entry in heard if entry.event == "alarm"]
     assert {"name", "value", "limit", "text", "since", "calm_rows"} == set(first[0])
     for i in range(80):
@@ -196,7 +195,7 @@ def test_a_store_belongs_to_one_detector(tmp_path: Path) -> None:
     for other in (other_detector(), detector("robust_norm_scaling")):
         with pytest.raises(InvalidInput, match="another detector; its rows do not belong to this one"):
             open_guard(other, tmp_path / "s", IGNORE)
-    assert guard(tmp_path / "s", IGNORE).state.rows == 50  # a refusal leaves it as it was
+    assert guard(tmp_path / "s", IGNORE).state.stream.rows == 50  # a refusal leaves it as it was
 
 
 def test_waiting_for_a_busy_store_ends_when_it_is_free(tmp_path: Path) -> None:

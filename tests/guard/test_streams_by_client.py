@@ -34,7 +34,7 @@ def test_each_client_is_scored_by_its_own_stream(name: str, tmp_path: Path) -> N
             part = all_rows[start : start + 30]
             np.testing.assert_allclose(send(on, part, client=client).scores, twins[client].stream(part), rtol=1e-9)
     assert {client: one["rows"] for client, one in sources(on).items()} == dict.fromkeys(rows, 90)
-    assert on.state.rows == on.state.scored == 270
+    assert on.state.stream.rows == on.state.scored == 270
 
 
 def test_processes_on_one_store_agree_on_every_stream(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_rows_of_all_clients_together_are_watched_and_freeze_nobody() -> None:
     on = guard(policy=WATCH)
     for i in range(60):  # too few of each for a reading of its own
         verdict = send(on, one_class(40), client=f"camera-{i}")
-    assert "class_balance" in [alarm.name for alarm in on.state.alarms]
+    assert "class_balance" in [alarm.name for alarm in on.state.stream.alarms]
     assert "class_balance" in verdict.alarms
     assert state_document(on)["streams"]["standing"] == {"running": 0, "alarm": 0, "frozen": 0}  # nobody has looked
     assert sources(on)
@@ -118,7 +118,7 @@ def test_a_store_has_one_stream_or_one_for_every_client(tmp_path: Path) -> None:
     send(guard(tmp_path / "s"), digits(20))
     with pytest.raises(InvalidInput, match="--stream-by all, which do not become those of --stream-by client"):
         guard(tmp_path / "s", WATCH)
-    assert guard(tmp_path / "s").state.rows == 20
+    assert guard(tmp_path / "s").state.stream.rows == 20
 
 
 def test_without_running_statistics_there_is_nothing_to_keep_apart() -> None:

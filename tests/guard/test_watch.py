@@ -42,13 +42,13 @@ def test_a_bad_line_stops_or_is_passed_over() -> None:
         on, out = guard(), io.BytesIO()
         with pytest.raises(InvalidInput, match="line 2: "):
             watch_pipe(on, io.BytesIO(good + b"\n" + line + b"\n" + good + b"\n"), out)
-        assert len(lines(out.getvalue())) == on.state.rows == 1  # what came before it is answered and counted
+        assert len(lines(out.getvalue())) == on.state.stream.rows == 1  # what came before it is answered and counted
     on, out = guard(), io.BytesIO()
     totals = watch_pipe(on, io.BytesIO(b"\n".join([good, *bad, good])), out, skip=True)
     answers = lines(out.getvalue())
     assert totals == (2, totals.flagged, len(bad))
     assert ["error" in answer for answer in answers] == [False, *[True] * len(bad), False]
-    assert on.state.rows == 2
+    assert on.state.stream.rows == 2
 
 
 def test_freezing_is_said() -> None:

@@ -130,7 +130,7 @@ class Run:
 
     @property
     def frozen(self) -> bool:
-        return self.state.frozen is not None
+        return self.state.stream.frozen is not None
 
     def send(self, rows: Rows, client: str = "", at: float = 0.0) -> Verdict:
         """Send a block, and count what a person would hear of: alarms, freezes and thaws."""
@@ -138,7 +138,7 @@ class Run:
         self.state = ruling.after
         self.rows += len(rows)
         self.frozen_rows += len(rows) * self.frozen
-        self.alarm_rows += len(rows) * bool(self.state.alarms)
+        self.alarm_rows += len(rows) * bool(self.state.stream.alarms)
         for event, note, _ in ruling.log:
             self.messages += len(note["alarms"]) if event == "alarm" else event in ("freeze", "thaw")
         return ruling.verdict
@@ -146,15 +146,16 @@ class Run:
     def flags(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows would be flagged now."""
         block = Block.of(ns.ModelOutputs(rows), self.judge.drift)
-        return self.judge._score(self.state, block, np.zeros(len(rows), np.bool_)).flags  # nothing is taken in
+        none = np.zeros(len(rows), np.bool_)  # is taken in
+        return self.judge._score(self.state.stream, self.state.threshold, block, none).flags
 
     def alarm_soon(self, case: Case) -> bool:
         """Whether an alarm stands, or the next honest rows would raise one."""
-        if self.state.alarms or self.frozen:
+        if self.state.stream.alarms or self.frozen:
             return True
         twin = Run(self.judge, self.state)
         twin.send(case.draw(NEXT, np.random.default_rng(self.state.scored)), at=self.state.at)
-        return bool(twin.state.alarms)
+        return bool(twin.state.stream.alarms)
 
 
 class Look(NamedTuple):
@@ -174,7 +175,8 @@ class Look(NamedTuple):
 
 def look(run: Run, case: Case) -> Look:
     """Ask about the probes, and whether the next honest rows would raise an alarm; the guard stays as it is."""
-    flags, by_file = (each.flags(case.in_distribution) for each in (run, Run(run.judge, run.judge.start)))
+    file = Run(run.judge, run.state._replace(stream=run.judge.start))
+    flags, by_file = (each.flags(case.in_distribution) for each in (run, file))
     predicted = case.in_distribution.argmax(axis=1)
     classes = [predicted == c for c in range(case.mean.size)]
     moved = max((flags[mine].mean() - by_file[mine].mean() for mine in classes if mine.sum() >= 20), default=0.0)
@@ -419,7 +421,7 @@ def nuisance(target: Target, until_frozen: bool, rows: int = LONG) -> Nuisance:
     """Send crafted rows as long as the guard runs, or as long as no alarm stands; honest rows otherwise."""
     run, crafted, random, hostile = target.open(), Crafted(target), np.random.default_rng(0), 0
     while run.rows < rows:
-        if not (run.frozen if until_frozen else run.state.alarms):
+        if not (run.frozen if until_frozen else run.state.stream.alarms):
             run.send(np.concatenate([crafted.draw(run, 4), target.case.draw(1, random)]))
             hostile += 4
         else:

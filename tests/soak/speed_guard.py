@@ -2,9 +2,10 @@
 
     python tests/soak/speed_guard.py --fastapi PYTHON     # a Python with fastapi and uvicorn; Debian's wrk sends
 
-Two peers in one run, in turns: the same guard with its store in memory (nothing is written to disk), and FastAPI
-that parses the body and returns it. Only ratios within the run mean something: client and servers share the machine,
-whose load stands in the record, docs/results/guard-speed.json under "clients".
+Three peers in one run, in turns: the same guard with its store in memory (nothing is written to disk), the same uvicorn
+with an endpoint that parses the body and returns it, and FastAPI that does the same. Only ratios within the run mean
+something: client and servers share the machine, whose load stands in the record, docs/results/guard-speed.json under
+"clients".
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
@@ -42,6 +42,7 @@ app = FastAPI()
 async def echo(body: dict[str, Any]) -> dict[str, Any]:
     return body
 """
+EMPTY = ROOT / "benchmarks"
 UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -55,6 +56,19 @@ def measured(port: int, clients: int, seconds: int, folder: Path) -> dict[str, f
     assert "Non-2xx" not in said, said
     p50, p99 = float(found[1]) * UNITS[found[2]], float(found[3]) * UNITS[found[4]]
     return {"requests_per_second": float(found[5]), "p50_ms": p50, "p99_ms": p99}
+
+
+def wait_for(port: int, seconds: float = 30.0) -> None:
+    """Until somebody listens."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def main() -> int:
@@ -72,24 +86,25 @@ def main() -> int:
         head = "wrk.method = 'POST'\nwrk.headers['Content-Type'] = 'application/json'\n"
         (folder / "post.lua").write_text(f"{head}wrk.body = '{body}'\n")
         (folder / "peer.py").write_text(PEER)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        command = [chosen.fastapi, "-m", "uvicorn", "peer:app", "--port", str(port), "--no-access-log"]
-        peer = subprocess.Popen(command, cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)})
-        stack.callback(peer.kill)
+        ports = {}
+        peers = {
+            "endpoint that writes nothing": (sys.executable, "empty_endpoint:app", EMPTY),
+            "FastAPI, returns the body": (chosen.fastapi, "peer:app", folder),
+        }
+        for name, (python, app, where) in peers.items():
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                ports[name] = free.getsockname()[1]
+            command = [python, "-m", "uvicorn", app, "--port", str(ports[name]), "--no-access-log"]
+            peer = subprocess.Popen(command, cwd=where, env={**os.environ, "PYTHONPATH": str(where)})
+            stack.callback(peer.kill)
         # One row again and again is not the stream of training: alarms are off, so that every row is taken in.
         options = {"guard": str(folder / "store.sqlite"), "guard, store in memory": ":memory:"}
-        ports = {"FastAPI, returns the body": port}
         for name, store in options.items():
             log = folder / f"{name}.log"
             server = Server(detector, log, "--store", store, "--on-drift", "ignore", kernels="auto")
             ports[name] = stack.enter_context(server).port
-        for _ in range(200):
-            try:
-                urlopen(f"http://127.0.0.1:{port}/openapi.json", timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.1)
+        for name in peers:
+            wait_for(ports[name])
         for one in ports.values():
             measured(one, 8, 2, folder)  # until the compiled kernels are there
         before, rows = os.getloadavg()[0], list[dict[str, Any]]()

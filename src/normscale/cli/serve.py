@@ -133,13 +133,13 @@ def _start(settings: ServerSettings) -> None:
                 facts: dict[str, Any] = {
                     "detector": repr(guard.detector),
                     "store": guard.store.name,
-                    "rows": state.rows,
+                    "rows": state.stream.rows,
                 }
                 tell("guard", guard=name, address=address, **facts, mode=guard.mode, notes=notes)
             else:
                 say(
                     f"{guard.detector!r} on {guard.n_classes} classes, threshold {state.threshold.value:.6g}\n"
-                    f"store {guard.store.name}: {state.rows} rows in the statistics, {guard.mode}; "
+                    f"store {guard.store.name}: {state.stream.rows} rows in the statistics, {guard.mode}; "
                     f"on drift: {guard.policy.on_drift}\n"
                     f"{address} is the page; POST {server}v2/models/{name}/infer takes {' and '.join(guard.widths)}."
                 )

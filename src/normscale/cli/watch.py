@@ -56,6 +56,8 @@ def watch(
             say=lambda sentence: say(f"normscale: {sentence}"),
         )
     is_static = guard.mode == Mode.STATIC
-    counted = f"{guard.state.scored} rows scored so far" if is_static else f"{guard.state.rows} rows in the statistics"
+    counted = (
+        f"{guard.state.scored} rows scored so far" if is_static else f"{guard.state.stream.rows} rows in the statistics"
+    )
     skipped = f"; {totals.skipped} lines skipped" if totals.skipped else ""
     say(f"{totals.flagged} of {totals.rows} rows are out-of-distribution; {counted}{skipped}")

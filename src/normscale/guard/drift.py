@@ -127,12 +127,10 @@ class Seen(NamedTuple):
 class RecentRows(NamedTuple):
     """What the recent rows look like; older ones fade. Never changed: each block makes a new one."""
 
-    weight: float
-    """How many rows that were taken in it rests on; at most the window."""
+    moments: BlockState
+    """Of the logits of rows that were taken in; they weigh as much as the window at most."""
     predicted: FloatArray
-    mean: FloatArray
-    m2: FloatArray
-    """(C,) sum of their squared deviations from it."""
+    """(C,) how many of them are of each predicted class."""
     stream_only: float = 0.0
     """How many rows the running statistics alone flagged, over a shorter window."""
     answered: float = 0.0
@@ -145,33 +143,24 @@ class RecentRows(NamedTuple):
     @classmethod
     def empty(cls, n_classes: int) -> RecentRows:
         """Start without any row."""
-        return cls(0.0, *np.zeros((3, n_classes)))
+        return cls(BlockState(0.0, *np.zeros((2, n_classes))), np.zeros(n_classes))
 
     def after(self, seen: Seen, window: float) -> RecentRows:
         """Count a block of rows, each as heavy as the next."""
-        rows, soon, moments = seen.answered, self.stream_only, seen.moments
+        rows, soon, (weight, mean, m2) = seen.answered, self.stream_only, self.moments
         keep, new = _fading(rows, window)
         answered, flagged = self.answered * keep + new, self.flagged * keep + seen.flagged * (new / rows)
         if seen.stream_only is not None:
             keep, new = _fading(rows, _SOON)
             soon = self.stream_only * keep + seen.stream_only * (new / rows)
         after = self._replace(answered=answered, flagged=flagged, stream_only=soon)
-        if moments is None:
+        if seen.moments is None:
             return after
-        keep, new = _fading(moments.weight, window)
-        share = new / moments.weight
-        before = BlockState(self.weight * keep, self.mean, self.m2 * keep)
-        weight, mean, m2 = combine(before, BlockState(new, moments.mean, moments.m2 * share))
-        return after._replace(weight=weight, predicted=self.predicted * keep + seen.predicted * share, mean=mean, m2=m2)
-
-    def without_stream_only(self) -> RecentRows:
-        """Forget what the running statistics flagged: they begin anew."""
-        return self._replace(stream_only=0.0, reference=-1.0, reference_class=-1)
-
-
-def _std(moments: BlockState | RecentRows) -> FloatArray:
-    std: FloatArray = np.sqrt(moments.m2 / moments.weight)
-    return std
+        keep, new = _fading(seen.moments.weight, window)
+        share = new / seen.moments.weight
+        added = BlockState(new, seen.moments.mean, seen.moments.m2 * share)
+        moments = combine(BlockState(weight * keep, mean, m2 * keep), added)
+        return after._replace(moments=moments, predicted=self.predicted * keep + seen.predicted * share)
 
 
 def _fading(rows: float, window: float) -> tuple[float, float]:
@@ -219,8 +208,8 @@ class DriftMonitor:
     def readings(self, recent: RecentRows, running: BlockState | None = None) -> tuple[Reading, ...]:
         """Read the recent rows and the running moments. What rests on too few rows is left out."""
         readings = []
-        if self.baseline is not None and recent.weight >= self._enough:
-            readings = [self._balance(recent), *self._moved(recent, Drift.SHIFT, Drift.SPREAD)]
+        if self.baseline is not None and recent.moments.weight >= self._enough:
+            readings = [self._balance(recent), *self._moved(recent.moments, Drift.SHIFT, Drift.SPREAD)]
         if recent.answered >= self._enough:
             readings.append(self._reading(Drift.FLAGGED, recent.flagged / recent.answered))
         if recent.answered > 0.0:
@@ -232,16 +221,16 @@ class DriftMonitor:
         return tuple(readings)
 
     def _balance(self, recent: RecentRows) -> Reading:
-        shares = recent.predicted / recent.weight
+        shares = recent.predicted / recent.moments.weight
         excess = shares - self.share
-        chance = np.minimum(self._noise / math.sqrt(recent.weight), 2.0 * self.share)
+        chance = np.minimum(self._noise / math.sqrt(recent.moments.weight), 2.0 * self.share)
         balance, worst = max(0.0, 0.5 * float(np.abs(excess).sum() - chance.sum())), int(excess.argmax())
         detail = f"{100 * shares[worst]:.0f} % (in training {100 * self.share[worst]:.0f} %)"
         return self._reading(Drift.BALANCE, balance, worst, detail)
 
-    def _moved(self, moments: BlockState | RecentRows, shift: Drift, spread: Drift) -> list[Reading]:
+    def _moved(self, moments: BlockState, shift: Drift, spread: Drift) -> list[Reading]:
         distance = (moments.mean - self.mean) * self.per_deviation
-        wider = np.where(self.per_deviation > 0.0, _std(moments) * self.per_deviation, 1.0)
+        wider = np.where(self.per_deviation > 0.0, np.sqrt(moments.m2 / moments.weight) * self.per_deviation, 1.0)
         factor = np.maximum(wider, 1.0 / np.maximum(wider, 1.0 / _WIDEST))
         farthest, strangest = int(np.abs(distance).argmax()), int(factor.argmax())
         side = "above" if distance[farthest] > 0.0 else "below"

@@ -10,7 +10,7 @@ import hashlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,7 +85,7 @@ class Guard:
     >>> detector = ns.NormScaling().fit(sample.train).set_threshold(sample.validation)
     >>> guard = Guard(detector, open_store(":memory:"))
     >>> verdict = guard.score(sample.ood["unseen_digits"][:3], client="camera-7")
-    >>> verdict.is_ood.tolist(), verdict.mode, guard.state.rows
+    >>> verdict.is_ood.tolist(), verdict.mode, guard.state.stream.rows
     ([True, True, True], 'running', 3)
     >>> guard.store.close()
     """
@@ -104,7 +104,7 @@ class Guard:
                 "class dominates. For an unbalanced stream use robust_norm_scaling or stream_aware+..., or leave out "
                 "--expect: then the guard freezes, and the detector file answers."
             )
-        self.by_client = self.policy.by_client
+        self.by_client = self.policy.stream_by == StreamBy.CLIENT
         if self.by_client and not detector._runs:
             raise InvalidInput(
                 f"{detector.name} has no running statistics, so no client teaches another; leave out --stream-by."
@@ -114,10 +114,10 @@ class Guard:
         self._fitted_on_probabilities = (
             training is not None and detect_probabilities(training.moments.mean[None]) is not None
         )
-        statistics = statistics_of(detector, {name: self.widths[name] for name in detector.reads}, self.policy)
-        self.start = GuardState(0, 0.0, statistics, RecentRows.empty(self.n_classes), detector.threshold_)
+        statistics = statistics_of(detector, self.policy)
+        self.start = GuardState(0, 0.0, Stream(statistics, RecentRows.empty(self.n_classes)), detector.threshold_)
         """The state of an empty store: what the detector file says."""
-        self.judge = Judge(self.start, self.drift, detector.class_names)
+        self.judge = Judge(self.start.stream, self.drift, detector.class_names)
         self._highest = self._highest_score()
         self.listeners: list[Callable[[list[Entry], list[Entry]], None]] = []
         """Each is called with new entries that are on disk: those of other processes, and those of this one."""
@@ -129,7 +129,7 @@ class Guard:
         self.sources: tuple[dict[int, int], list[StoredStream]] = {}, []
         """How many streams there are of each standing, and the worst of them, when somebody last looked."""
         with store.transaction() as transaction:
-            claim(transaction, detector, by_client=self.by_client)
+            claim(transaction, detector, self.policy.stream_by)
             self.head = transaction.head()
             self.state = self._loaded(transaction)
             entries = transaction.entries_after(self.state.seq - 1)
@@ -140,7 +140,7 @@ class Guard:
     @property
     def mode(self) -> Mode:
         """How rows are scored now."""
-        return self.judge.mode_of(self.state)
+        return self.judge.mode_of(self.state.stream)
 
     @property
     def now(self) -> float:
@@ -253,10 +253,17 @@ class Guard:
         return verdicts
 
     def _decide(
-        self, event: Event, note: dict[str, Any], by: str, *, dropped: Standing | None = None, **changed: Any
+        self,
+        event: Event,
+        note: dict[str, Any],
+        by: str,
+        stream: Mapping[str, Any] | None = None,
+        dropped: Standing | None = None,
+        **changed: Any,
     ) -> GuardState:
-        """Change the state as a person wants it, drop streams of some standing, and write down ``by`` whom."""
+        """Change state and stream as a person wants it, drop streams of some standing, and write down ``by`` whom."""
         with self.session() as session:
+            changed["stream"] = session.state.stream._replace(**(stream or {}))
             session.state = session.state._replace(**changed)
             if dropped is not None:
                 session.transaction.drop_streams(at_least=dropped)
@@ -268,8 +275,8 @@ class Guard:
         threshold = self.start.threshold if value is None else Threshold(_validate.real(value, "threshold"))
         if not np.isfinite(threshold.value):
             raise InvalidInput(f"threshold must be finite; got {value!r}.")
-        changed: dict[str, Any] = {"threshold": threshold, "threshold_decided": value is not None}
-        return self._decide(Event.THRESHOLD, {"value": threshold.value, "own": value is None}, by, **changed)
+        note, decided = {"value": threshold.value, "own": value is None}, value is not None
+        return self._decide(Event.THRESHOLD, note, by, threshold=threshold, threshold_decided=decided)
 
     @property
     def notes(self) -> list[str]:
@@ -303,29 +310,29 @@ class Guard:
         steps = np.array([[-_FAR_AWAY], [0.0], [_FAR_AWAY]])
         zeros = {name: np.zeros((1, moments.mean.size)) for name, moments in known.items()}
         rows = {name: np.vstack([zeros[name], moments.mean + steps * moments.std]) for name, moments in known.items()}
-        return float(self.start.statistics.score(ModelOutputs._trusted(rows)).max())
+        return float(self.start.stream.statistics.score(ModelOutputs._trusted(rows)).max())
 
     def freeze(self, because: str, *, by: str = "") -> GuardState:
         """Score by the detector file's statistics and take nothing in, until :meth:`thaw` or :meth:`reset`."""
         if self.judge.mode == Mode.STATIC:
             raise InvalidInput(f"{self.detector.name} has no running statistics; there is nothing to freeze.")
-        return self._decide(Event.FREEZE, {"because": because}, by, frozen=Frozen(self.now, because, by_person=True))
+        frozen = Frozen(self.now, because, by_person=True)
+        return self._decide(Event.FREEZE, {"because": because}, by, {"frozen": frozen})
 
     def thaw(self, *, by: str = "") -> GuardState:
         """Resume taking rows in; what is compared with training begins anew, or it would freeze again."""
-        anew: dict[str, Any] = {"frozen": None, "recent": self.start.recent, "alarms": ()}
-        return self._decide(Event.THAW, {"because": "a person said so"}, by, dropped=Standing.FROZEN, **anew)
+        anew = {"frozen": None, "recent": self.start.stream.recent, "alarms": ()}
+        return self._decide(Event.THAW, {"because": "a person said so"}, by, anew, Standing.FROZEN)
 
     def reset(self, *, by: str = "") -> GuardState:
         """Forget the stream, or those of all clients: back to the detector file's statistics."""
-        anew: dict[str, Any] = self.start.stream._asdict()
-        return self._decide(Event.RESET, {}, by, dropped=Standing.RUNNING, **anew)
+        return self._decide(Event.RESET, {}, by, self.start.stream._asdict(), Standing.RUNNING)
 
     def readings(self) -> tuple[Reading, ...]:
         """The drift readings, and those of the running statistics where there is one stream."""
         if self.by_client:
-            return self.drift.readings(self.state.recent)
-        return self.judge.readings(self.state, self.state.statistics)
+            return self.drift.readings(self.state.stream.recent)
+        return self.judge.readings(self.state.stream)
 
     def probe(self) -> None:
         """Write to the store, or raise :class:`StoreUnavailable` as answers would."""
@@ -498,9 +505,9 @@ def fingerprint(detector: Detector) -> str:
     return digest.hexdigest()
 
 
-def claim(transaction: Transaction, detector: Detector, *, by_client: bool) -> None:
+def claim(transaction: Transaction, detector: Detector, stream_by: str) -> None:
     """Make sure that a store belongs to the detector, and has one stream or one for every client, as is wanted."""
-    wanted = {"detector": fingerprint(detector), "stream_by": StreamBy.CLIENT if by_client else StreamBy.ALL}
+    wanted = {"detector": fingerprint(detector), "stream_by": stream_by}
     for key, own in wanted.items():
         known = transaction.text(key)
         if known is None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale._kernels import BlockState
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.errors import FileFormatError
@@ -40,7 +39,6 @@ class Statistics:
     """
 
     detector: Detector
-    widths: Mapping[str, int]
     running: bool = False
     state: Any = None
     prior: float = math.inf
@@ -49,7 +47,7 @@ class Statistics:
 
     def step(self, outputs: ModelOutputs) -> tuple[FloatArray, Statistics]:
         """Scores of rows as they are taken in one by one, and the statistics after them."""
-        rows, state, scores = outputs.only(*self.widths), self.state, []
+        rows, state, scores = outputs.only(*self.detector.reads), self.state, []
         for part in self._parts(len(rows)):
             own = copied(state) if self.detector._in_place else state
             prepared = self.detector._prepare(rows if part is None else rows[part], 1)
@@ -63,7 +61,7 @@ class Statistics:
         if math.isinf(self.prior):
             yield None
             return
-        weight, first = self.block_state().weight, 0
+        weight, first = self._of(self.state).weight, 0
         while first < n_rows:
             room = 2.0 * self.prior - weight
             last = n_rows if room >= n_rows - first else first + max(1, math.ceil(room))
@@ -71,43 +69,42 @@ class Statistics:
             weight, first = self.prior if last - first >= room else weight + last - first, last
 
     def _halved(self, state: Any) -> Any:
-        if math.isinf(self.prior) or self.block_state(state).weight < 2.0 * self.prior:
+        if math.isinf(self.prior) or self._of(state).weight < 2.0 * self.prior:
             return state
-        return self.detector._of_moments(RunningMoments.wrap(self.block_state(state)).reweighted(self.prior).state)
+        return self.detector._of_moments(self._of(state).reweighted(self.prior).state)
 
     def score(self, outputs: ModelOutputs) -> FloatArray:
         """Score rows by the statistics as they are."""
-        rows = outputs.only(*self.widths)
+        rows = outputs.only(*self.detector.reads)
         return self.detector._score_at(self.state, rows, 1) if self.running else self.detector._score(rows, 1)
 
-    def block_state(self, state: Any = None) -> BlockState:
-        """The moments that a state is, by default that at this moment; only where :attr:`moments` are known."""
-        moments = self.detector._moments(self.state if state is None else state)
+    def _of(self, state: Any) -> RunningMoments:
+        moments = self.detector._moments(state)
         assert moments is not None
-        return moments
+        return RunningMoments.wrap(moments)
 
     @property
     def moments(self) -> RunningMoments | None:
         """Running moments of the logits, where these are what is kept."""
-        moments = self.detector._moments(self.state) if self.running else None
-        return None if moments is None else RunningMoments.wrap(moments)
+        known = self.running and self.detector._moments(self.state) is not None
+        return self._of(self.state) if known else None
 
     def restored(self, tensors: Mapping[str, NDArray[Any]]) -> Statistics:
         """Read what the store kept; where training counted as fewer rows then, it gets the rest."""
         state = self.detector._read_state(tensors, _STATISTICS)
-        missing = 0.0 if math.isinf(self.prior) else self.prior - self.block_state(state).weight
+        missing = 0.0 if math.isinf(self.prior) else self.prior - self._of(state).weight
         if missing > 0.0:
-            training = RunningMoments.wrap(self.block_state()).reweighted(missing)
-            state = self.detector._of_moments(training.merge(RunningMoments.wrap(self.block_state(state))).state)
+            training = self._of(self.state).reweighted(missing)
+            state = self.detector._of_moments(training.merge(self._of(state)).state)
         return replace(self, state=state)
 
 
-def statistics_of(detector: Detector, widths: Mapping[str, int], policy: Policy) -> Statistics:
+def statistics_of(detector: Detector, policy: Policy) -> Statistics:
     """The statistics that a detector starts with; where the stream is not trusted, its first rows decide nothing."""
     own = copy.copy(detector)
     if not own._runs:
-        return Statistics(own, widths)
-    at_start = Statistics(own, widths, True, own._current())
+        return Statistics(own)
+    at_start = Statistics(own, True, own._current())
     if policy.trusting:
         return at_start
     if at_start.moments is None:
@@ -149,45 +146,29 @@ class Stream(NamedTuple):
     frozen: Frozen | None = None
     alarms: tuple[Alarm, ...] = ()
 
+    def froze(self, frozen: Frozen, start: Stream) -> Stream:
+        """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
+        recent = self.recent._replace(stream_only=0.0, reference=-1.0, reference_class=-1)
+        return Stream(start.statistics, recent, frozen=frozen, alarms=frozen.alarms)
+
 
 class GuardState(NamedTuple):
-    """All that a guard knows, with the fields of its stream.
+    """All that a guard knows.
 
-    Where every client has a stream of its own, those are kept beside it. Then these fields watch the rows of all: their
-    statistics stay those of the start, and only a person freezes them.
+    Where every client has a stream of its own, those are kept beside it. Then its stream watches the rows of all: its
+    statistics stay those of the start, and only a person freezes it.
     """
 
     seq: int
     """The last entry of the log that it includes."""
     at: float
-    statistics: Statistics
-    recent: RecentRows
+    stream: Stream
     threshold: Threshold
-    rows: int = 0
-    counted: int = 0
-    frozen: Frozen | None = None
-    alarms: tuple[Alarm, ...] = ()
     scored: int = 0
     kept_out: int = 0
     """Rows answered but not taken in, since the store began."""
-    alarms_raised: int = 0
     threshold_decided: bool = False
     """Whether a person drew the threshold; else it is the detector file's, or that of the command line, of today."""
-
-    @property
-    def stream(self) -> Stream:
-        """The fields of its stream."""
-        return Stream(*(getattr(self, name) for name in Stream._fields))
-
-    def with_stream(self, stream: Stream) -> GuardState:
-        """The same guard with another stream."""
-        return self._replace(**stream._asdict())
-
-    def froze(self, because: str, alarms: tuple[Alarm, ...], start: GuardState) -> GuardState:
-        """After an alarm: what was taken in since the start may be what raised it, so none of it is believed."""
-        frozen = Frozen(self.at, because, alarms=alarms)
-        recent = self.recent.without_stream_only()
-        return self._replace(frozen=frozen, statistics=start.statistics, recent=recent, rows=0, counted=0)
 
 
 Kept = TypeVar("Kept", GuardState, Stream)
@@ -196,6 +177,7 @@ Kept = TypeVar("Kept", GuardState, Stream)
 def pack(state: GuardState | Stream, *, with_statistics: bool = True) -> bytes:
     """Write a state as bytes."""
     plain = state._asdict()
+    plain |= plain.pop("stream", state)._asdict()
     statistics, tensors = plain.pop("statistics"), record_arrays(plain.pop("recent"), _RECENT)
     if with_statistics and statistics.running:
         tensors |= record_arrays(statistics.state, _STATISTICS)
@@ -205,20 +187,23 @@ def pack(state: GuardState | Stream, *, with_statistics: bool = True) -> bytes:
 def unpack(start: Kept, data: bytes) -> Kept:
     """Read a state from bytes; ``start`` is that of an empty store."""
     parts, tensors = unpack_state(data, STORED)
+    stream = start.stream if isinstance(start, GuardState) else start
     try:
-        fields = {name: parts[name] for name in start._fields if name not in (_STATISTICS, _RECENT)}
-        fields[_RECENT] = record_of(RecentRows, tensors, _RECENT)
-        fields["alarms"] = _alarms(parts["alarms"])
+        statistics, frozen = stream.statistics, None
+        if any(name.startswith(_STATISTICS) for name in tensors):
+            statistics = statistics.restored(tensors)
         if parts["frozen"] is not None:
             since, because, by_person, alarms = parts["frozen"]
-            fields["frozen"] = Frozen(since, because, by_person, _alarms(alarms))
-        if isinstance(start, GuardState):
-            value, per_class, *rest = fields["threshold"]
-            stored = Threshold(value, None if per_class is None else tuple(per_class), *rest)
-            fields["threshold"] = stored if fields["threshold_decided"] else start.threshold
-        if any(name.startswith(_STATISTICS) for name in tensors):
-            fields[_STATISTICS] = start.statistics.restored(tensors)
-        return start._replace(**fields)
+            frozen = Frozen(since, because, by_person, _alarms(alarms))
+        recent, rows, counted = record_of(RecentRows, tensors, _RECENT), parts["rows"], parts["counted"]
+        stream = Stream(statistics, recent, rows, counted, frozen, _alarms(parts["alarms"]))
+        if isinstance(start, Stream):
+            return stream
+        value, per_class, *rest = parts["threshold"]
+        stored = Threshold(value, None if per_class is None else tuple(per_class), *rest)
+        threshold = stored if parts["threshold_decided"] else start.threshold
+        facts = {name: parts[name] for name in GuardState._fields if name not in ("stream", "threshold")}
+        return GuardState(stream=stream, threshold=threshold, **facts)
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"the state of the guard is damaged ({error!r}); {STORED.when_damaged}") from error
 

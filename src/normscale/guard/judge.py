@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -21,9 +21,10 @@ import numpy as np
 from normscale import _kernels
 from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows, Seen
-from normscale.guard.guard_state import Alarm, GuardState, Statistics, Stream
+from normscale.guard.guard_state import Alarm, Frozen, GuardState, Statistics, Stream
 from normscale.guard.policy import OnDrift
 from normscale.guard.stores.store import Event
+from normscale.metrics.thresholds import Threshold
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Kind, pack_state, unpack_state
 
@@ -101,6 +102,10 @@ class Block(NamedTuple):
         far, outliers = distances > drift.far, distances > drift.policy.outlier
         return cls(outputs, _kernels.predicted(outputs.logits), far, outliers)
 
+    def flags(self, threshold: Threshold, scores: FloatArray) -> BoolArray:
+        """Which rows are out-of-distribution."""
+        return threshold.flags(scores, None if threshold.per_class is None else self.predicted) | self.outliers
+
 
 LogLine = tuple[Event, dict[str, Any], dict[str, Any]]
 """What happened, a note, and further fields of the entry."""
@@ -114,7 +119,6 @@ class Ruling(NamedTuple):
     log: list[LogLine]
     """Alarms, freeze, thaw, and rows that share a fate."""
     after: GuardState
-    seen: Seen
     readings: tuple[Reading, ...]
     stream: Stream | None = None
     """After the rows, where the client has a stream of its own."""
@@ -130,9 +134,9 @@ class _Scored(NamedTuple):
 
 
 class Judge:
-    """Applies a policy to blocks of rows; ``start`` is the state of an empty store."""
+    """Applies a policy to blocks of rows; ``start`` is a stream that nothing was taken into."""
 
-    def __init__(self, start: GuardState, drift: DriftMonitor, class_names: tuple[str, ...] | None) -> None:
+    def __init__(self, start: Stream, drift: DriftMonitor, class_names: tuple[str, ...] | None) -> None:
         self.start = start
         self.drift = drift
         self.policy = drift.policy
@@ -141,8 +145,8 @@ class Judge:
         self.mode = Mode.RUNNING if start.statistics.running else Mode.STATIC
         self._may_freeze = self.policy.on_drift == OnDrift.FREEZE and self.mode == Mode.RUNNING
         kept = {} if drift.baseline is None else drift.baseline.kept
-        self._has_moments = start.statistics.moments is not None
         self._reference: Block | None = None
+        self._reference_scores = np.zeros(0)
         if self.mode == Mode.RUNNING and not self._trusting and len(kept.get(LOGITS, ())):
             self._reference = Block.of(ModelOutputs._trusted(dict(kept)), drift)
             self._reference_scores = start.statistics.score(self._reference.outputs)
@@ -161,135 +165,138 @@ class Judge:
         Where the client has a ``stream`` of its own, that one learns, and may freeze. The stream of the state then only
         watches the rows of all clients.
         """
-        state = state._replace(at=at)
-        if stream is None:
-            return self._rule(state, client, outputs, request_starts)
-        by_person = state.frozen
-        alone = state.with_stream(stream if by_person is None else stream._replace(frozen=by_person))
-        ruling = self._rule(alone, client, outputs, request_starts)
-        own, all_rows = ruling.after.stream, state.stream
-        recent, rows = all_rows.recent.after(ruling.seen, self.policy.window), state.rows + ruling.verdict.taken_in
-        after = ruling.after.with_stream(all_rows._replace(recent=recent, rows=rows))
-        after, log = self._watched(after, () if self._trusting else self.drift.readings(recent), len(outputs))
-        names = dict.fromkeys((*ruling.verdict.alarms, *(alarm.name for alarm in after.alarms)))
-        log += [(event, note, {"client": client, **fields}) for event, note, fields in ruling.log]
-        own = own if by_person is None else own._replace(frozen=stream.frozen)
-        return ruling._replace(verdict=replace(ruling.verdict, alarms=tuple(names)), log=log, after=after, stream=own)
-
-    def _rule(self, state: GuardState, client: str, outputs: ModelOutputs, request_starts: IntArray) -> Ruling:
-        log: list[LogLine] = []
-        if state.frozen is not None and (why := self._thaws(state)):
-            state = state._replace(frozen=None)
-            log.append((Event.THAW, {"because": why}, {}))
+        state, own = state._replace(at=at), state.stream if stream is None else stream
+        held = None if stream is None else state.stream.frozen  # a person freezes all streams at once
         block = Block.of(outputs, self.drift)
-        may = ~block.far
-        scored = self._score(state, block, may)
-        seen = self._seen(state, block, may, scored)
-        recent = state.recent.after(seen, self.policy.window)
-        rows = state.rows + int(np.count_nonzero(scored.taken))
-        if rows // _LOOK_EVERY != state.rows // _LOOK_EVERY and rows >= self.start.statistics.probation:
-            recent = self._with_reference(state, recent, scored.statistics)
-        readings = () if self._trusting else self.readings(state._replace(recent=recent), scored.statistics)
-        state, more = self._watched(state, readings, len(outputs))
-        log += more
-        if state.frozen is None and self._may_freeze and any(reading.freezing for reading in readings):
-            because = " ".join(alarm.text for alarm in state.alarms)
-            log.append((Event.FREEZE, {"because": because}, {}))
-            state = state.froze(because, state.alarms, self.start)
-            scored = self._score(state, block, may)  # as if it had been frozen before these rows came
-            seen = self._seen(state, block, may, scored)
-            recent = state.recent.after(seen, self.policy.window)
-        after = self._after(state._replace(recent=recent), scored)
-        taken, names = int(np.count_nonzero(scored.taken)), tuple(alarm.name for alarm in after.alarms)
-        mode = self.mode_of(after).value
-        verdict = Verdict(scored.scores, scored.flags, block.predicted, mode, taken, names, after.rows)
+        scored, seen, own, readings, log = self._learn(own if held is None else own._replace(frozen=held), state, block)
+        mode, every, n, taken = self.mode_of(own).value, own, len(outputs), int(np.count_nonzero(scored.taken))
+        if stream is not None:
+            own = own if held is None else own._replace(frozen=stream.frozen)
+            log = [(event, note, {"client": client}) for event, note, _ in log]
+            recent = state.stream.recent.after(seen, self.policy.window)
+            every = state.stream._replace(recent=recent, rows=state.stream.rows + taken)
+            every, more = self._watched(every, () if self._trusting else self.drift.readings(recent), at, n)
+            log = more + log
+        names = tuple(dict.fromkeys(alarm.name for alarm in (*own.alarms, *every.alarms)))
+        verdict = Verdict(scored.scores, scored.flags, block.predicted, mode, taken, names, own.rows)
+        after = state._replace(stream=every, scored=state.scored + n, kept_out=state.kept_out + n - taken)
         log += _fates(client, block, scored, request_starts)
-        return Ruling(verdict, scored.taken, log, after, seen, readings)
+        return Ruling(verdict, scored.taken, log, after, readings, None if stream is None else own)
 
-    def _watched(self, state: GuardState, readings: tuple[Reading, ...], rows: int) -> tuple[GuardState, list[LogLine]]:
-        """The state with the alarms that stand after some rows, and what is to be said of them."""
-        alarms, known = tuple(self._alarms(state, readings, rows)), {alarm.name for alarm in state.alarms}
+    def _learn(
+        self, stream: Stream, state: GuardState, block: Block
+    ) -> tuple[_Scored, Seen, Stream, tuple[Reading, ...], list[LogLine]]:
+        """Take rows into a stream, and look at what has become of it."""
+        log: list[LogLine] = []
+        if stream.frozen is not None and (why := self._thaws(stream)):
+            stream = stream._replace(frozen=None)
+            log.append((Event.THAW, {"because": why}, {}))
+        scored, seen, after = self._taken_in(stream, state.threshold, block)
+        if after.rows // _LOOK_EVERY != stream.rows // _LOOK_EVERY and after.rows >= after.statistics.probation:
+            after = after._replace(recent=self._with_reference(state.threshold, after))
+        readings = () if self._trusting else self.readings(after)
+        after, more = self._watched(after, readings, state.at, len(block.far))
+        log += more
+        if after.frozen is None and self._may_freeze and any(reading.freezing for reading in readings):
+            because = " ".join(alarm.text for alarm in after.alarms)
+            log.append((Event.FREEZE, {"because": because}, {}))
+            stream = stream.froze(Frozen(state.at, because, alarms=after.alarms), self.start)
+            scored, seen, after = self._taken_in(stream, state.threshold, block)  # as if frozen before they came
+        return scored, seen, after, readings, log
+
+    def _taken_in(self, stream: Stream, threshold: Threshold, block: Block) -> tuple[_Scored, Seen, Stream]:
+        scored = self._score(stream, threshold, block, ~block.far)
+        seen, taken = self._seen(stream, block, scored), int(np.count_nonzero(scored.taken))
+        after = stream._replace(
+            statistics=scored.statistics,
+            recent=stream.recent.after(seen, self.policy.window),
+            rows=stream.rows + taken,
+            counted=stream.counted + (0 if self._trusting else taken),
+        )
+        return scored, seen, after
+
+    def _watched(
+        self, stream: Stream, readings: tuple[Reading, ...], at: float, rows: int
+    ) -> tuple[Stream, list[LogLine]]:
+        """The stream with the alarms that stand after some rows, and what is to be said of them."""
+        alarms, known = tuple(self._alarms(stream, readings, at, rows)), {alarm.name for alarm in stream.alarms}
         log: list[LogLine] = []
         if new := [alarm for alarm in alarms if alarm.name not in known]:
             log.append((Event.ALARM, {"alarms": [alarm._asdict() for alarm in new]}, {}))
-        elif state.alarms and not alarms:
+        elif stream.alarms and not alarms:
             log.append((Event.CALM, {}, {}))
-        return state._replace(alarms=alarms, alarms_raised=state.alarms_raised + len(new)), log
+        return stream._replace(alarms=alarms), log
 
-    def readings(self, state: GuardState, statistics: Statistics) -> tuple[Reading, ...]:
+    def readings(self, stream: Stream) -> tuple[Reading, ...]:
         """The drift readings, of the running statistics too where they are moments and not frozen."""
-        running = statistics.block_state() if self._has_moments and state.frozen is None else None
-        return self.drift.readings(state.recent, running)
+        running = stream.statistics.moments if stream.frozen is None else None
+        return self.drift.readings(stream.recent, None if running is None else running.state)
 
-    def mode_of(self, state: GuardState) -> Mode:
-        """How rows are scored in a state."""
-        return Mode.FROZEN if state.frozen is not None else self.mode
+    def mode_of(self, stream: Stream) -> Mode:
+        """How rows are scored in a stream."""
+        return Mode.FROZEN if stream.frozen is not None else self.mode
 
-    def probation_left(self, state: GuardState) -> int:
+    def probation_left(self, stream: Stream) -> int:
         """Rows to be taken in before answers are more than the detector file's."""
-        return max(0, math.ceil(self.start.statistics.probation) - state.counted)
+        return max(0, math.ceil(self.start.statistics.probation) - stream.counted)
 
-    def calm_rows(self, state: GuardState) -> int:
+    def calm_rows(self, stream: Stream) -> int:
         """Rows for which every reading has been well below its limit; all that are needed when no alarm stands."""
-        return min((alarm.calm_rows for alarm in state.alarms), default=math.ceil(self.policy.calm))
+        return min((alarm.calm_rows for alarm in stream.alarms), default=math.ceil(self.policy.calm))
 
-    def _thaws(self, state: GuardState) -> str | None:
-        if state.frozen is not None and state.frozen.by_person:
+    def _thaws(self, stream: Stream) -> str | None:
+        if stream.frozen is not None and stream.frozen.by_person:
             return None
         if self.policy.on_drift != OnDrift.FREEZE:
             return "drift is not acted on any more"
-        return None if state.alarms else "the stream is calm again"
+        return None if stream.alarms else "the stream is calm again"
 
-    def _alarms(self, state: GuardState, readings: tuple[Reading, ...], rows: int) -> Iterator[Alarm]:
+    def _alarms(self, stream: Stream, readings: tuple[Reading, ...], at: float, rows: int) -> Iterator[Alarm]:
         """The alarms that stand after some rows: new ones, and earlier ones that have not been calm for long."""
-        earlier = {alarm.name: alarm for alarm in state.alarms}
+        earlier = {alarm.name: alarm for alarm in stream.alarms}
         by_name = {reading.name.value: reading for reading in readings}
         for name in dict.fromkeys((*by_name, *earlier)):
             reading, alarm = by_name.get(name), earlier.get(name)
             if reading is not None and reading.alarming:
                 text = reading.explained(self.class_names)
-                yield Alarm(name, alarm.since if alarm else state.at, reading.value, reading.limit, text)
+                yield Alarm(name, alarm.since if alarm else at, reading.value, reading.limit, text)
             elif alarm is not None:
                 calm_rows = alarm.calm_rows + rows if reading is None or reading.calm else 0
                 if calm_rows < self.policy.calm:
                     yield alarm._replace(calm_rows=calm_rows)
 
-    def _score(self, state: GuardState, block: Block, may: BoolArray) -> _Scored:
+    def _score(self, stream: Stream, threshold: Threshold, block: Block, may: BoolArray) -> _Scored:
         file, none = self.start.statistics, np.zeros_like(may)
-        if state.frozen is not None:
+        if stream.frozen is not None:
             scores = file.score(block.outputs)
-            return _Scored(scores, self._flags(state, scores, block), none, none, state.statistics)
-        scores, statistics = _stepped(state.statistics, block.outputs, may)
+            return _Scored(scores, block.flags(threshold, scores), none, none, stream.statistics)
+        scores, statistics = _stepped(stream.statistics, block.outputs, may)
         if self._trusting or self.mode == Mode.STATIC:
-            return _Scored(scores, self._flags(state, scores, block), none, may, statistics)
+            return _Scored(scores, block.flags(threshold, scores), none, may, statistics)
         by_file = file.score(block.outputs)
         scores = np.maximum(by_file, scores)
-        flags, flagged_by_file = self._flags(state, scores, block), self._flags(state, by_file, block)
+        flags, flagged_by_file = block.flags(threshold, scores), block.flags(threshold, by_file)
         stream_only = flags & ~flagged_by_file
-        early = state.counted + np.cumsum(may) - may < file.probation
+        early = stream.counted + np.cumsum(may) - may < file.probation
         scores, flags = np.where(early, by_file, scores), np.where(early, flagged_by_file, flags)
         return _Scored(scores, flags, stream_only, may, statistics)
 
-    def _flags(self, state: GuardState, scores: FloatArray, block: Block) -> BoolArray:
-        flags = state.threshold.flags(scores, block.predicted if state.threshold.per_class is not None else None)
-        return flags | block.outliers
-
-    def _seen(self, state: GuardState, block: Block, may: BoolArray, scored: _Scored) -> Seen:
+    def _seen(self, stream: Stream, block: Block, scored: _Scored) -> Seen:
         """Count the answers to all rows, and the rows that were taken in, or would be if the guard were not frozen."""
-        alone = int(np.count_nonzero(scored.stream_only)) if state.frozen is None else None
-        predicted = np.bincount(block.predicted[may], minlength=state.recent.mean.size)
+        may, alone = ~block.far, int(np.count_nonzero(scored.stream_only)) if stream.frozen is None else None
+        predicted = np.bincount(block.predicted[may], minlength=stream.recent.predicted.size)
         logits = block.outputs.logits if may.all() else block.outputs.logits[may]
         moments = _kernels.absorb(logits, 0.0, *np.zeros((2, logits.shape[1]))) if len(logits) else None
         return Seen(may.size, int(np.count_nonzero(scored.flags)), alone, predicted, moments)
 
-    def _with_reference(self, state: GuardState, recent: RecentRows, statistics: Statistics) -> RecentRows:
+    def _with_reference(self, threshold: Threshold, stream: Stream) -> RecentRows:
         """Look which of the training rows that are kept the running statistics alone would flag."""
-        if self._reference is None:
+        recent, block, by_file = stream.recent, self._reference, self._reference_scores
+        if block is None:
             return recent
-        block, by_file = self._reference, self._reference_scores
-        scores = np.maximum(by_file, statistics.score(block.outputs))
-        alone = self._flags(state, scores, block) & ~self._flags(state, by_file, block)
-        n_classes = recent.mean.size
+        scores = np.maximum(by_file, stream.statistics.score(block.outputs))
+        alone = block.flags(threshold, scores) & ~block.flags(threshold, by_file)
+        n_classes = recent.predicted.size
         rows = np.bincount(block.predicted, minlength=n_classes).astype(np.float64)
         flagged = np.maximum(np.bincount(block.predicted[alone], minlength=n_classes) - _FEW_REFERENCE, 0)
         shares = np.where(rows >= _FEWEST_OF_A_CLASS, flagged / np.maximum(rows, 1.0), 0.0)
@@ -297,16 +304,6 @@ class Judge:
         if of_all >= shares[worst]:
             return recent._replace(reference=of_all, reference_class=-1)
         return recent._replace(reference=float(shares[worst]), reference_class=worst)
-
-    def _after(self, state: GuardState, scored: _Scored) -> GuardState:
-        n, taken = scored.taken.size, int(np.count_nonzero(scored.taken))
-        return state._replace(
-            statistics=scored.statistics,
-            rows=state.rows + taken,
-            counted=state.counted + (0 if self._trusting else taken),
-            scored=state.scored + n,
-            kept_out=state.kept_out + n - taken,
-        )
 
 
 def _fates(client: str, block: Block, scored: _Scored, request_starts: IntArray) -> Iterator[LogLine]:

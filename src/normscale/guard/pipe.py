@@ -54,7 +54,8 @@ def watch_pipe(
         totals = PipeTotals(totals.rows + rows, totals.flagged + flagged, totals.skipped + len(bad))
         if guard.mode != mode:
             mode = guard.mode
-            say(f"frozen: {guard.state.frozen.because}" if guard.state.frozen else "running again: the stream is calm.")
+            frozen = guard.state.stream.frozen
+            say(f"frozen: {frozen.because}" if frozen else "running again: the stream is calm.")
     return totals
 
 

@@ -77,11 +77,6 @@ class Policy:
     """Where statistics are moments: how many rows the training counts as; beyond twice as many, the past fades."""
 
     @property
-    def by_client(self) -> bool:
-        """Whether every client has a stream of its own."""
-        return self.stream_by == StreamBy.CLIENT
-
-    @property
     def trusting(self) -> bool:
         """Whether the stream is trusted."""
         return self.on_drift == OnDrift.IGNORE

@@ -266,9 +266,9 @@ def test_a_torn_log_opens_with_the_blocks_before_the_tear(
         Path(f"{copy}-wal").write_bytes(log)
         with open_store(copy) as store:
             guard = Guard(ns.load_detector(sample_guard), store, Policy(on_drift="ignore"))
-            moments = guard.state.statistics.moments
+            moments = guard.state.stream.statistics.moments
             assert moments is not None
-            found = Moments(guard.state.rows, moments.weight, moments.mean, moments.std)
+            found = Moments(guard.state.stream.rows, moments.weight, moments.mean, moments.std)
         closest = min(range(len(prefixes)), key=lambda count: found.distance(prefixes[count]))
         assert found.distance(prefixes[closest]) < 1e-12
         counts.add(closest)

@@ -24,9 +24,9 @@ def opened(store: str = ":memory:", **policy: float) -> Guard:
 def freeze(guard: Guard) -> None:
     guard.score(DIGITS[:120])
     for start in range(0, 600, 20):
-        if guard.state.frozen is None:
+        if guard.state.stream.frozen is None:
             guard.score(ONE_CLASS[start : start + 20])
-    assert guard.state.frozen is not None
+    assert guard.state.stream.frozen is not None
 
 
 def values(guard: Guard) -> dict[str, float | None]:
@@ -37,7 +37,7 @@ def test_readings_of_the_running_statistics_are_there_while_they_run() -> None:
     guard = opened()
     guard.score(DIGITS[:200])
     found = values(guard)
-    running, training = guard.state.statistics.moments, guard.detector._baseline
+    running, training = guard.state.stream.statistics.moments, guard.detector._baseline
     assert running is not None
     assert training is not None
     distance = np.abs(running.mean - training.moments.mean) / training.moments.std
@@ -59,7 +59,7 @@ def test_what_froze_it_stays_after_the_alarm_and_after_a_restart(tmp_path: Path)
     assert " ".join(alarm["text"] for alarm in then) == state_document(guard)["frozen_because"]
     for _ in range(4):
         guard.score(DIGITS)
-    assert guard.state.alarms == ()
+    assert guard.state.stream.alarms == ()
     assert state_document(guard)["frozen_by"] == then
     guard.store.close()
     again = opened(store)
@@ -102,7 +102,7 @@ def test_how_long_the_stream_is_on_probation() -> None:
     guard = open_guard(detector, ":memory:")
     assert state_document(guard)["probation"] == 500
     guard.score(DIGITS[:300])
-    assert state_document(guard)["probation"] == 500 - guard.state.rows < 250
+    assert state_document(guard)["probation"] == 500 - guard.state.stream.rows < 250
     guard.score(DIGITS[:300])
     assert state_document(guard)["probation"] == 0
     guard.store.close()

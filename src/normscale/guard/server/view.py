@@ -77,7 +77,8 @@ class View:
 
 def state_document(guard: Guard) -> dict[str, Any]:
     """What a guard knows, without the past."""
-    state, threshold, frozen = guard.state, guard.state.threshold, guard.state.frozen
+    state, threshold, stream = guard.state, guard.state.threshold, guard.state.stream
+    frozen = stream.frozen
     values = {reading.name: reading.value for reading in guard.readings()}
     return {
         "detector": guard.detector.name,
@@ -89,19 +90,19 @@ def state_document(guard: Guard) -> dict[str, Any]:
             "keep": threshold.keep,
             "own": guard.start.threshold.value,
         },
-        "rows": state.rows,
+        "rows": stream.rows,
         "scored": state.scored,
         "kept_out": state.kept_out,
         "mode": guard.mode,
         "notes": guard.notes,
-        "probation": 0 if guard.by_client else guard.judge.probation_left(state),
+        "probation": 0 if guard.by_client else guard.judge.probation_left(stream),
         "on_drift": guard.policy.on_drift,
         "streams": _streams(guard),
         "frozen_since": frozen and frozen.since,
         "frozen_because": frozen and frozen.because,
         "frozen_by": [alarm._asdict() for alarm in frozen.alarms] if frozen else [],
         "thaw": _thaw(guard),
-        "alarms": [alarm._asdict() for alarm in state.alarms],
+        "alarms": [alarm._asdict() for alarm in stream.alarms],
         "readings": [
             {"name": name, "label": name.replace("_", " "), "value": values.get(name), "limit": number_for_json(limit)}
             for name, limit in guard.drift.limits.items()
@@ -115,10 +116,10 @@ def state_document(guard: Guard) -> dict[str, Any]:
 
 def _thaw(guard: Guard) -> dict[str, Any] | None:
     """When a frozen guard goes on by itself; None if it is not frozen, or only a person ends it."""
-    state, needed = guard.state, guard.policy.calm
-    if state.frozen is None or state.frozen.by_person or not math.isfinite(needed):
+    stream, needed = guard.state.stream, guard.policy.calm
+    if stream.frozen is None or stream.frozen.by_person or not math.isfinite(needed):
         return None
-    calm_rows = guard.judge.calm_rows(state)
+    calm_rows = guard.judge.calm_rows(stream)
     return {"calm_rows": calm_rows, "needed": math.ceil(needed), "to_come": max(0, math.ceil(needed - calm_rows))}
 
 
@@ -134,8 +135,12 @@ def _streams(guard: Guard) -> dict[str, Any]:
 
 
 def _classes(guard: Guard) -> dict[str, Any]:
-    baseline, recent = guard.detector._baseline, guard.state.recent
-    running = None if guard.by_client else guard.state.statistics.moments
+    baseline, recent, weight = (
+        guard.detector._baseline,
+        guard.state.stream.recent,
+        guard.state.stream.recent.moments.weight,
+    )
+    running = None if guard.by_client else guard.state.stream.statistics.moments
     of_both = {"training": baseline and baseline.moments, "running": running}
     moments = {
         f"{when}_{name}": None if found is None else getattr(found, name).tolist()
@@ -145,7 +150,7 @@ def _classes(guard: Guard) -> dict[str, Any]:
     return {
         "name": list(guard.detector.class_names or map(str, range(guard.n_classes))),
         "training_share": None if baseline is None else baseline.share.tolist(),
-        "recent_share": (recent.predicted / recent.weight).tolist() if recent.weight else None,
+        "recent_share": (recent.predicted / weight).tolist() if weight else None,
         **moments,
         "weight": running and running.weight,
     }

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self
 from normscale.encoding.json_text import read_json
 from normscale.errors import FileFormatError
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _TABLES = (
     "state (id INTEGER PRIMARY KEY, seq BIGINT NOT NULL, previous {bytes} NOT NULL, tag {bytes} NOT NULL, "
     "state {bytes} NOT NULL)",
