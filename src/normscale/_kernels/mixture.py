@@ -66,10 +66,10 @@ class ClassProfiles(NamedTuple):
     """(C,) of the confidence of the rows predicted c."""
     count_scale: FloatArray
     """(C,) what a row far above that median counts as: about 2."""
-    top_odds: FloatArray
-    """(C,) exp((upper quartile - median) / softness)."""
+    quartile: FloatArray
+    """(C,) the upper one of that confidence."""
     top_scale: FloatArray
-    """(C,) what a row far above the upper quartile counts as: about 4."""
+    """(C,) what a row far above it counts as: about 4."""
     share: FloatArray
     """(C,) of training rows predicted c."""
     mean: FloatArray
@@ -120,16 +120,11 @@ class Mixture(NamedTuple):
         """Before any row."""
         numbers = np.zeros(_TOTALS + 4 * n_classes + 2 * n_classes * n_classes + 2 * n_coordinates)
         numbers[GROWN] = 1.0
-        return cls.of(numbers, n_classes)
-
-    @classmethod
-    def of(cls, numbers: FloatArray, n_classes: int) -> Mixture:
-        """The state whose numbers lie behind each other in an array; a view."""
         return mixture_of(numbers, n_classes)
 
 
 def mixture_of(numbers: FloatArray, n_classes: int) -> Mixture:
-    """The same as a function, which numba compiles too."""
+    """The state whose numbers lie behind each other in an array; a view. numba compiles it, too."""
     a = _TOTALS + 4 * n_classes
     b = a + 2 * n_classes * n_classes
     vectors = numbers[_TOTALS:a].reshape(4, n_classes)
@@ -196,10 +191,11 @@ def stream_mixture(
     if any(outside(numbers, -_LARGEST, _LARGEST) for numbers in (rows.logits, rows.confidence[:, None])):
         return False
     loops = _loops()
-    if isinstance(state, RowGroups):
-        loops.stream_groups(rows.block(slice(None)), profiles, settings, state, out)
-    else:
-        in_blocks(lambda block: loops.stream(rows.block(block), profiles, settings, state, out[block]), rows.logits)
+    with np.errstate(all="ignore"):
+        if isinstance(state, RowGroups):
+            loops.stream_groups(rows.block(slice(None)), profiles, settings, state, out)
+        else:
+            in_blocks(lambda block: loops.stream(rows.block(block), profiles, settings, state, out[block]), rows.logits)
     return True
 
 
@@ -212,6 +208,11 @@ def score_mixture(
     threads: int = 1,
 ) -> bool:
     """Score rows with the state as it is into ``out`` (n,); False when a row is not finite or too large."""
+
+    def score(block: slice) -> None:
+        with np.errstate(all="ignore"):
+            loops.score(rows.block(block), profiles, settings, state, out[block])
+
     loops = _loops()
-    in_blocks(lambda block: loops.score(rows.block(block), profiles, settings, state, out[block]), rows.logits, threads)
+    in_blocks(score, rows.logits, threads)
     return bool(np.isfinite(out).all())

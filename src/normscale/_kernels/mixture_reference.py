@@ -1,4 +1,4 @@
-"""One row of the two-groups stream in plain numpy: always there, and easier to read than the compiled form.
+"""The two-groups stream in plain numpy, always there; :mod:`normscale._kernels.mixture_compiled` compiles its loops.
 
 For a row z, predicted c, of confidence B (in deviations), and distance Q, the mean square of its coordinates in
 training deviations from the mean of class c (a coordinate more than 2.5 deviations away counts as 2.5):
@@ -35,14 +35,21 @@ from numpy.typing import NDArray
 
 from normscale._kernels import members_of_each
 from normscale._kernels import mixture as mix
-from normscale._kernels.mixture import ClassProfiles, FloatArray, Mixture, MixtureRows, MixtureSettings, RowGroups
+from normscale._kernels.mixture import (
+    ClassProfiles,
+    FloatArray,
+    Mixture,
+    MixtureRows,
+    MixtureSettings,
+    RowGroups,
+    mixture_of,
+)
 
 
-def soft_step(u: FloatArray, odds: FloatArray | float = 1.0) -> FloatArray:
-    """(b,) from 0 to 1 around u = softness log odds."""
+def soft_step(u: FloatArray) -> FloatArray:
+    """(b,) from 0 to 1 around u = 0."""
     grown = np.exp(np.maximum(-np.abs(u) / mix.SOFTNESS, -700.0))
-    above, below = np.where(u < 0.0, grown, 1.0), np.where(u < 0.0, 1.0, grown)
-    step: FloatArray = above / (above + below * odds)
+    step: FloatArray = np.where(u < 0.0, grown, 1.0) / (1.0 + grown)
     return step
 
 
@@ -66,11 +73,10 @@ def soft_counts(
     rows: MixtureRows, t: FloatArray, c: NDArray[np.int64], profiles: ClassProfiles
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """ID counts (b,), counts of rows above the median and the upper quartile of the confidence; 1 on average."""
-    u = rows.confidence - profiles.median[c]
     return (
         soft_step(t) * profiles.similarity_scale[c],
-        soft_step(u) * profiles.count_scale[c],
-        soft_step(u, profiles.top_odds[c]) * profiles.top_scale[c],
+        soft_step(rows.confidence - profiles.median[c]) * profiles.count_scale[c],
+        soft_step(rows.confidence - profiles.quartile[c]) * profiles.top_scale[c],
     )
 
 
@@ -149,84 +155,129 @@ def shared_position(
     return np.minimum(mix.SHARED_MOST, 0.5 * mix.SHARED_COUNT * evidence)
 
 
-def stream(
-    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
-) -> None:
-    """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
-    totals = state.totals
-    with np.errstate(all="ignore"):
-        places, predicted = coordinates(rows.logits), rows.logits.argmax(axis=1)
-        alike = similarity(rows, predicted, profiles)
-        counts = np.column_stack(soft_counts(rows, alike, predicted, profiles)).tolist()
-        for i, c in enumerate(predicted.tolist()):
-            confidence, t = float(rows.confidence[i]), float(alike[i])
-            count, above, top = counts[i]
-            totals[mix.ROWS] += 1.0
-            totals[mix.RECENT] = totals[mix.RECENT] * settings.recent_decay + 1.0
-            totals[mix.RECENT_ID] = totals[mix.RECENT_ID] * settings.recent_decay + count
-            totals[mix.LONG] = totals[mix.LONG] * settings.long_decay + 1.0
-            totals[mix.LONG_ID] = totals[mix.LONG_ID] * settings.long_decay + above
-            totals[mix.LONG_TOP] = totals[mix.LONG_TOP] * settings.long_decay + top
-            totals[mix.GROWN] /= settings.recent_decay
-            state.recent[c] += totals[mix.GROWN]
-            if totals[mix.GROWN] > mix.OVERGROWN:
-                state.recent[:] /= totals[mix.GROWN]
-                totals[mix.GROWN] = 1.0
-            state.seen[c] = state.seen[c] * settings.class_decay + 1.0
-            state.id_count[c] = state.id_count[c] * settings.class_decay + count
-            state.ood_weight[c] *= settings.class_decay
-
-            share = id_share(c, profiles, settings, state)
-            x = in_deviations(places[i], c, profiles)
-            group = float(state.ood_weight[c]), settings.prior, state.ood_mean[c], state.ood_variance[c]
-            evidence = float(position(x[None], *group)[0])
-            shared = float(shared_position(rows.places[i : i + 1], profiles, settings, state)[0])
-            learned = evidence + shared - math.log(share)
-            out[i] = trust_in_stream(covariate_shift(totals)) * learned - confidence
-
-            odds = share / (1.0 - share + mix.LEAST_OOD) * math.exp(min(max(t - evidence, -600.0), 600.0))
-            responsibility = 1.0 / (1.0 + odds)
-            state.ood_weight[c] += responsibility
-            _join(x, responsibility / state.ood_weight[c], state.ood_mean[c], state.ood_variance[c])
-            if rows.places.shape[1]:
-                rate = teaching_rate(c, profiles, settings, state)
-                lead = min((mix.SUSPECT - out[i]) / mix.SUSPECT_WIDTH, mix.UNSUSPECTED)
-                taught = rate / (1.0 + math.exp(max(lead, -600.0)))
-                totals[mix.SHARED] = totals[mix.SHARED] * settings.recent_decay + rate
-                totals[mix.SHARED_OOD] = totals[mix.SHARED_OOD] * settings.recent_decay + taught
-                y = np.clip(rows.places[i], -mix.SHARED_REACH, mix.SHARED_REACH)
-                _join(y, taught / totals[mix.SHARED_OOD], state.shared_mean[0], state.shared_variance[0])
-
-
-def _join(x: FloatArray, step: float, mean: FloatArray, variance: FloatArray) -> None:
-    """Take x into moments with the weight ``step`` of the whole."""
-    move = x - mean
-    mean += step * move
-    variance[:] = (1.0 - step) * (variance + step * move * move)
-
-
-def stream_groups(
-    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, groups: RowGroups, out: FloatArray
-) -> None:
-    """As :func:`stream`, each group of rows by its own state."""
-    n_classes = profiles.share.size
-    for i in range(groups.places.size):
-        a, b = groups.edges[i], groups.edges[i + 1]
-        some = MixtureRows(rows.logits[a:b], rows.confidence[a:b], rows.places[a:b])
-        stream(some, profiles, settings, Mixture.of(groups.table[groups.places[i]], n_classes), out[a:b])
-
-
 def score(
     rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
 ) -> None:
     """Score rows with the state as it is into ``out`` (b,)."""
     predicted = rows.logits.argmax(axis=1)
     trust = trust_in_stream(covariate_shift(state.totals))
-    with np.errstate(all="ignore"):
-        shared = shared_position(rows.places, profiles, settings, state)
-        for c, members in members_of_each(predicted):
-            x = in_deviations(coordinates(rows.logits[members]), c, profiles)
-            group = float(state.ood_weight[c]), settings.prior, state.ood_mean[c], state.ood_variance[c]
-            learned = position(x, *group) + shared[members] - math.log(id_share(c, profiles, settings, state))
-            out[members] = trust * learned - rows.confidence[members]
+    shared = shared_position(rows.places, profiles, settings, state)
+    for c, members in members_of_each(predicted):
+        x = in_deviations(coordinates(rows.logits[members]), c, profiles)
+        group = float(state.ood_weight[c]), settings.prior, state.ood_mean[c], state.ood_variance[c]
+        learned = position(x, *group) + shared[members] - math.log(id_share(c, profiles, settings, state))
+        out[members] = trust * learned - rows.confidence[members]
     out[~np.isfinite(rows.logits).all(axis=1)] = np.nan
+
+
+def first_largest(rows: NDArray[Any], i: int) -> int:
+    """The first of the largest numbers of row i."""
+    return int(rows[i].argmax())
+
+
+def standardise(logits: NDArray[Any], i: int, c: int, profiles: ClassProfiles, x: FloatArray) -> float:
+    """Row i in training deviations from the mean of class c, cut off at the reach, into x; returns its Q."""
+    x[:] = in_deviations(coordinates(logits[i : i + 1]), c, profiles)[0]
+    return float(np.square(x).mean())
+
+
+def position_of_row(x: FloatArray, weight: float, prior: float, c: int, mean: FloatArray, var: FloatArray) -> float:
+    """As :func:`position`, of one row, by the OoD group c."""
+    return float(position(x[None], weight, prior, mean[c], var[c])[0])
+
+
+def join(x: FloatArray, step: float, c: int, mean: FloatArray, variance: FloatArray) -> None:
+    """Take x into the moments of group c with the weight ``step`` of the whole."""
+    move = x - mean[c]
+    mean[c] += step * move
+    variance[c] = (1.0 - step) * (variance[c] + step * move * move)
+
+
+# What follows is compiled as it stands, with other forms of the four functions above.
+
+
+def logistic(u: float) -> float:
+    """From 0 to 1 around u = 0."""
+    grown = math.exp(max(-abs(u), -700.0))
+    return (grown if u < 0.0 else 1.0) / (1.0 + grown)
+
+
+def shared_position_of_row(
+    places: FloatArray, i: int, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, y: FloatArray
+) -> float:
+    """S of row i, whose coordinates, cut off, go into y."""
+    for j in range(y.size):
+        y[j] = min(mix.SHARED_REACH, max(-mix.SHARED_REACH, places[i, j]))
+    weight, prior = shared_weight(profiles, state.totals), mix.SHARED_PRIOR * settings.prior
+    evidence = position_of_row(y, weight, prior, 0, state.shared_mean, state.shared_variance)
+    return min(mix.SHARED_MOST, 0.5 * mix.SHARED_COUNT * evidence)
+
+
+def take_in(
+    rows: MixtureRows,
+    some: tuple[int, int],
+    profiles: ClassProfiles,
+    settings: MixtureSettings,
+    state: Mixture,
+    room: tuple[FloatArray, FloatArray],
+    out: FloatArray,
+) -> None:
+    """Take the rows from the first of ``some`` to the last in one by one and score each; ``state`` moves on."""
+    totals, prior, (x, y) = state.totals, settings.prior, room
+    sure, far = profiles.similarity_weights[0], profiles.similarity_weights[1]
+    for i in range(some[0], some[1]):
+        confidence = float(rows.confidence[i])
+        c = first_largest(rows.logits, i)
+        distance = standardise(rows.logits, i, c, profiles, x)
+        t = sure * confidence - far * distance - profiles.similarity_median[c]
+        count = logistic(t / mix.SOFTNESS) * profiles.similarity_scale[c]
+        above = logistic((confidence - profiles.median[c]) / mix.SOFTNESS) * profiles.count_scale[c]
+        top = logistic((confidence - profiles.quartile[c]) / mix.SOFTNESS) * profiles.top_scale[c]
+        totals[mix.ROWS] += 1.0
+        totals[mix.RECENT] = totals[mix.RECENT] * settings.recent_decay + 1.0
+        totals[mix.RECENT_ID] = totals[mix.RECENT_ID] * settings.recent_decay + count
+        totals[mix.LONG] = totals[mix.LONG] * settings.long_decay + 1.0
+        totals[mix.LONG_ID] = totals[mix.LONG_ID] * settings.long_decay + above
+        totals[mix.LONG_TOP] = totals[mix.LONG_TOP] * settings.long_decay + top
+        totals[mix.GROWN] /= settings.recent_decay
+        state.recent[c] += totals[mix.GROWN]
+        if totals[mix.GROWN] > mix.OVERGROWN:
+            state.recent[:] /= totals[mix.GROWN]
+            totals[mix.GROWN] = 1.0
+        state.seen[c] = state.seen[c] * settings.class_decay + 1.0
+        state.id_count[c] = state.id_count[c] * settings.class_decay + count
+        weight = state.ood_weight[c] * settings.class_decay
+
+        share = id_share(c, profiles, settings, state)
+        evidence = position_of_row(x, weight, prior, c, state.ood_mean, state.ood_variance)
+        learned = evidence + shared_position_of_row(rows.places, i, profiles, settings, state, y) - math.log(share)
+        score = trust_in_stream(covariate_shift(totals)) * learned - confidence
+
+        responsibility = logistic(math.log((1.0 - share + mix.LEAST_OOD) / share) + evidence - t)
+        state.ood_weight[c] = weight + responsibility
+        join(x, responsibility / state.ood_weight[c], c, state.ood_mean, state.ood_variance)
+        if y.size:
+            rate = teaching_rate(c, profiles, settings, state)
+            lead = max((score - mix.SUSPECT) / mix.SUSPECT_WIDTH, -mix.UNSUSPECTED)
+            totals[mix.SHARED] = totals[mix.SHARED] * settings.recent_decay + rate
+            totals[mix.SHARED_OOD] = totals[mix.SHARED_OOD] * settings.recent_decay + rate * logistic(lead)
+            join(y, rate * logistic(lead) / totals[mix.SHARED_OOD], 0, state.shared_mean, state.shared_variance)
+        out[i] = score
+
+
+def stream(
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, state: Mixture, out: FloatArray
+) -> None:
+    """Take rows in one by one and score each into ``out`` (b,); ``state`` moves on."""
+    room = np.empty(profiles.mean.shape[1]), np.empty(rows.places.shape[1])
+    take_in(rows, (0, out.size), profiles, settings, state, room, out)
+
+
+def stream_groups(
+    rows: MixtureRows, profiles: ClassProfiles, settings: MixtureSettings, groups: RowGroups, out: FloatArray
+) -> None:
+    """As :func:`stream`, each group of rows by its own state."""
+    room = np.empty(profiles.mean.shape[1]), np.empty(rows.places.shape[1])
+    for g in range(groups.places.size):
+        state = mixture_of(groups.table[groups.places[g]], profiles.share.size)
+        take_in(rows, (groups.edges[g], groups.edges[g + 1]), profiles, settings, state, room, out)

@@ -12,7 +12,6 @@ from normscale import _validate
 from normscale._kernels import mixture as kernel
 from normscale._kernels import mixture_reference as reference
 from normscale._kernels.mixture import (
-    SOFTNESS,
     SUSPECT,
     SUSPECT_WIDTH,
     UNSUSPECTED,
@@ -46,7 +45,6 @@ PROFILES = {
 """What the parts of profiles in a record must be."""
 _COORDINATES = 32
 """At most so many coordinates of the features describe the shared group."""
-_LARGEST_EXPONENT = 600.0
 _SMALLEST = 1e-6
 """Share of the average variance that a variance never falls below: a constant logit is not infinitely exact."""
 
@@ -135,17 +133,17 @@ def finished_profiles(
     profiles: ClassProfiles, sample: RowSample, confidence: FloatArray, distance: FloatArray
 ) -> ClassProfiles:
     """The profiles with what a sample of training rows tells, by confidence and distance (m,) of each."""
-    median, count_scale, top_odds, top_scale = _levels(confidence, sample)
+    median, quartile, count_scale, top_scale = _levels(confidence, sample)
     weights = np.array([1.0, 1.0 / sample.spread_within(distance)])
     weights /= sample.spread_within(confidence - weights[1] * distance)
-    similarity_median, similarity_scale, _, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
+    similarity_median, _, similarity_scale, _ = _levels(weights[0] * confidence - weights[1] * distance, sample)
     return profiles._replace(
         similarity_weights=weights,
         similarity_median=similarity_median,
         similarity_scale=similarity_scale,
         median=median,
         count_scale=count_scale,
-        top_odds=top_odds,
+        quartile=quartile,
         top_scale=top_scale,
         shared_share=np.array([np.average(_suspected(confidence), weights=sample.weights)]),
     )
@@ -160,14 +158,13 @@ def _suspected(confidence: FloatArray) -> FloatArray:
 
 
 def _levels(values: FloatArray, sample: RowSample) -> FloatArray:
-    """Median, what a row far above it counts as, odds that lead to the upper quartile, the count there; (4, C)."""
+    """Median, upper quartile, and what a row far above each counts as; (4, C)."""
     levels = np.empty((4, sample.counts.size))
     edges = np.searchsorted(sample.classes, np.arange(sample.counts.size + 1))
     for c in range(sample.counts.size):
         own = values[edges[c] : edges[c + 1]] if edges[c] < edges[c + 1] else values
-        median, upper = np.quantile(own, (0.5, 0.75))
-        odds = np.exp(min((upper - median) / SOFTNESS, _LARGEST_EXPONENT))
-        levels[:, c] = median, 1.0 / soft_step(own - median).mean(), odds, 1.0 / soft_step(own - upper).mean()
+        quantiles = np.quantile(own, (0.5, 0.75))
+        levels[:, c] = *quantiles, *(1.0 / soft_step(own - one).mean() for one in quantiles)
     return levels
 
 
