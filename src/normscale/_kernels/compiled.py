@@ -23,6 +23,7 @@ Array = Any  # numba reads no annotations: float arrays of the shapes below
 _UNDERFLOW = 1e-290  # below it terms may have been cut off by the smallest number exp_nonpositive returns
 _LONG_ROW = 128  # numbers that absorb should see at a time
 _MANY = 16  # classes from which rows go one by one (measured)
+_SHORT = 16  # rows of a group, below which they go one by one
 _TILE = 128  # rows: a tile of ten classes and its statistics fill the first-level cache
 
 
@@ -255,11 +256,18 @@ def stream_groups(
     They are what training counts as, weight, mean and m2. False when a result is not finite; some have moved then.
     """
     n_classes = rows.shape[1]
+    z = np.empty(n_classes)
     for i in range(places.size):
         a, b = edges[i], edges[i + 1]
         own = table[places[i]]
         mean, m2 = own[2 : 2 + n_classes], own[2 + n_classes :]
-        if not stream_scores(rows[a:b], own[1], mean, m2, kind, inverse_tau, out[a:b]):
+        if b - a < _SHORT:
+            for k in range(a, b):
+                top = _take_in(rows[k], 1.0 / (own[1] + k - a + 1.0), mean, m2, inverse_tau, z)
+                out[k] = _row_score(z, top, kind)
+            if not _all_finite(mean, m2):
+                return False
+        elif not stream_scores(rows[a:b], own[1], mean, m2, kind, inverse_tau, out[a:b]):
             return False
         own[1] += b - a
     return True

@@ -95,7 +95,10 @@ _names = {
 
 
 def _compiled(function: Any, options: dict[str, Any] = EXACT) -> Any:
-    """A function of the reference, compiled; those that are compiled after it find it so."""
+    """A function of the reference, compiled; those that are compiled after it find it so.
+
+    numba's cache on disk notices changes of the reference's file, not of this one.
+    """
     _names[function.__name__] = own = compiled(options)(FunctionType(function.__code__, _names, function.__name__))
     return own
 

@@ -7,9 +7,9 @@ one table, so that a block with rows of many sources is one call of a kernel.
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterator, MutableMapping, Sequence
-from itertools import count
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from itertools import count, repeat
 from typing import Any
 
 import numpy as np
@@ -65,8 +65,8 @@ class SourceStates(MutableMapping[str, Any]):
         most = max(1, MEMORY // (8 * ends[-1])) if in_memory is None else in_memory
         self._in_memory = _validate.at_least(most, "in_memory", 1)
         self._table = np.empty((0, ends[-1]))
-        self._row_of: OrderedDict[str, int] = OrderedDict()
-        self._free: list[int] = []
+        self._row_of: dict[str, int] = {}
+        self._calls, self._used = 1, np.zeros(0, np.int64)  # in which call each row of the table was; 0: it is free
         self._file: Any = None
 
     def stream(
@@ -95,14 +95,14 @@ class SourceStates(MutableMapping[str, Any]):
         return self._record(numbers[None].copy())
 
     def __setitem__(self, source: str, state: Any) -> None:
-        numbers, place = self._numbers(state), self._rows_of([source])  # which may move the table
-        self._table[place] = numbers
+        numbers, row = self._numbers(state), self._rows_of([source])  # which may move the table
+        self._table[row] = numbers
 
     def __delitem__(self, source: str) -> None:
         if source not in self:
             raise KeyError(source)
         if source in self._row_of:
-            self._free.append(self._row_of.pop(source))
+            self._used[self._row_of.pop(source)] = 0
         if self._file is not None:
             self._file.execute("delete from states where source = ?", (source,))
 
@@ -118,8 +118,9 @@ class SourceStates(MutableMapping[str, Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """All states in memory, for a copy or another process."""
-        rows = OrderedDict((name, place) for place, name in enumerate(self))
-        return {**self.__dict__, "_table": self._whole_table(), "_row_of": rows, "_free": [], "_file": None}
+        rows = {name: row for row, name in enumerate(self)}
+        used = np.ones(len(rows), np.int64)
+        return {**self.__dict__, "_table": self._whole_table(), "_row_of": rows, "_used": used, "_file": None}
 
     def copy_for(self, detector: Any) -> SourceStates:
         """A copy of all states, for a copy of the detector."""
@@ -173,41 +174,49 @@ class SourceStates(MutableMapping[str, Any]):
 
         What is not in memory is read from disk, or begins.
         """
-        place, missing = self._row_of, [name for name in names if name not in self._row_of]
-        for name in names:
-            if name in place:
-                place.move_to_end(name)
-        if len(missing) > len(self._free):
-            self._make_room(len(missing) - len(self._free))
-        if missing:
-            start = self._numbers(self._detector.start())
-            for name in missing:
+        rows = np.fromiter(map(self._row_of.get, names, repeat(-1)), np.int64, len(names))
+        self._calls += 1
+        self._used[rows[rows >= 0]] = self._calls
+        missing = np.flatnonzero(rows < 0)
+        if missing.size:
+            rows[missing] = free = self._free_rows(missing.size)
+            self._used[free], self._table[free] = self._calls, self._numbers(self._detector.start())
+            for name, row in zip((names[i] for i in missing.tolist()), free.tolist(), strict=True):
                 before = self._find(name)
-                place[name] = row = self._free.pop()
-                self._table[row] = start if before is None else before
-        return np.fromiter(map(place.__getitem__, names), np.int64, len(names))
+                if before is not None:
+                    self._table[row] = before
+                self._row_of[name] = row
+        return rows
 
-    def _make_room(self, n: int) -> None:
-        """Free n rows: make the table longer, or move the states used longest ago to disk."""
+    def _free_rows(self, n: int) -> IntArray:
+        """Free rows of the table: make it longer, or move the states used longest ago to disk."""
         have, width = self._table.shape
-        longer = min(self._in_memory, max(_FEWEST, 2 * have, have + n)) - have
-        if longer > 0:
+        longer = min(self._in_memory, max(_FEWEST, 2 * have, len(self._row_of) + n)) - have
+        if len(self._row_of) + n > have and longer > 0:
             self._table = np.concatenate([self._table, np.empty((longer, width))])
-            self._free = [*range(have + longer - 1, have - 1, -1), *self._free]
-        if n > longer:
-            self._store(n - max(longer, 0))
+            self._used = np.concatenate([self._used, np.zeros(longer, np.int64)])
+        if len(self._row_of) + n > len(self._table):
+            self._store(max(n, self._in_memory // 8))  # some more, because it takes a look at all of them
+        return np.flatnonzero(self._used == 0)[:n]
 
     def _store(self, n: int) -> None:
-        """Move the n states used longest ago, or all, to disk."""
+        """Move the n states used longest ago to disk, but none that this call has asked for."""
         if self._file is None:
             import sqlite3
 
             self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file of SQLite's own
             self._file.execute("create table states (source text primary key, state blob)")
-        moved = [self._row_of.popitem(last=False) for _ in range(min(n, len(self._row_of)))]
+        oldest = sorted(self._row_of.items(), key=lambda item: self._used[item[1]])[:n]
+        moved = [(name, row) for name, row in oldest if self._used[row] < self._calls]
         packed = ((name, self._table[row].tobytes()) for name, row in moved)
         self._file.executemany("insert or replace into states values (?, ?)", packed)
-        self._free.extend(row for _, row in moved)
+        self._forget(moved)
+
+    def _forget(self, held: Iterable[tuple[str, int]]) -> None:
+        """Free the rows of some sources."""
+        for name, row in list(held):
+            del self._row_of[name]
+            self._used[row] = 0
 
     def _stream(self, rows: ModelOutputs, names: list[str], threads: int) -> FloatArray:
         """Take rows in, each by the state of the source that its code says, and score them (n,)."""
@@ -216,6 +225,7 @@ class SourceStates(MutableMapping[str, Any]):
         arrays = {name: prepared.array(name) for name in prepared.names}
         if len(names) <= self._in_memory:
             return self._step(arrays, self._rows_of(names), codes, threads)
+        self._calls += 1
         self._store(len(self._row_of))
         self._file.commit()  # some sources after the others: an error in the last must leave the first as they were
         scores = np.empty(len(rows))
@@ -227,8 +237,7 @@ class SourceStates(MutableMapping[str, Any]):
                 scores[own] = self._step(part, self._rows_of(some), codes[own] - first, threads)
         except InvalidInput:
             self._file.rollback()
-            self._free.extend(self._row_of.values())
-            self._row_of.clear()
+            self._forget(self._row_of.items())
             raise
         return scores
 
@@ -257,7 +266,8 @@ class SourceStates(MutableMapping[str, Any]):
 
 def _sources(by: Sequence[Any] | NDArray[Any], n: int) -> tuple[list[str], IntArray]:
     """The names of the sources, and the place of every row's among them."""
-    given = np.asarray(by)
+    texts = isinstance(by, list) and by and type(by[0]) is str  # as they are: an array of texts is made again of them
+    given = np.asarray(by, object if texts else None)
     if given.shape != (n,):
         raise InvalidInput(f"by must name the source of each of the {n} rows; got an array of shape {given.shape}.")
     if given.dtype.kind not in "OUSiub":
@@ -267,11 +277,11 @@ def _sources(by: Sequence[Any] | NDArray[Any], n: int) -> tuple[list[str], IntAr
         if most - least < 8 * n + 1024 and most < 1 << 63:  # few enough to look each number up
             offset = given.astype(np.int64) - least
             seen = np.bincount(offset) > 0
-            return [str(least + one) for one in np.flatnonzero(seen).tolist()], (np.cumsum(seen) - 1)[offset]
+            return list(map(str, (np.flatnonzero(seen) + least).tolist())), (np.cumsum(seen) - 1)[offset]
     found: dict[Any, int] = defaultdict(count().__next__)  # numbers in the order of the first appearance
     codes = np.fromiter(map(found.__getitem__, given.tolist()), np.int64, n)
     names = list(found)
-    if all(type(one) is str for one in names):
+    if set(map(type, names)) <= {str}:
         return names, codes
     for code, one in enumerate(names):
         if one is None or one != one:
