@@ -51,7 +51,7 @@ def slow(train: np.ndarray, rows: np.ndarray, seed: int = 0, distance: float = 1
         disturbed = [
             w + distance * np.linalg.norm(w) * e / np.linalg.norm(e) for w, e in zip(HEAD[0], noise[r], strict=True)
         ]
-        layers.append(np.array(disturbed))
+        layers.append(np.array(disturbed, np.float32).astype(np.float64))  # as they are kept
 
     def views(f: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return f, np.concatenate([w @ f + HEAD[1] for w in layers])

@@ -252,7 +252,7 @@ class WeiPer(Detector):
         msp_weight: float
 
     fitted_: Fitted
-    _disturbed: FloatArray
+    _disturbed: NDArray[np.float32]
 
     def __init__(
         self,
@@ -294,14 +294,17 @@ class WeiPer(Detector):
             self.fitted_ = self.fitted_._replace(msp_weight=weight)
 
     def _derive(self) -> None:
-        """Weights (d, repeats * n_classes) from the seed; this generator's numbers never change between versions."""
+        """Weights (repeats * n_classes, d) from the seed; this generator's numbers never change between versions.
+
+        They are random, so float32 will do: of ImageNet's networks they are half a gigabyte.
+        """
         weight = self.fitted_.head.weight.astype(np.float64)
-        noise = np.random.RandomState(self.seed).standard_normal((self.repeats, *weight.shape))
-        sizes = self.distance * lengths(weight)[:, None]
-        for part in noise:
-            part *= sizes / lengths(part)[:, None]
-            part += weight
-        self._disturbed = noise.reshape(-1, weight.shape[1]).T
+        disturbed = np.empty((self.repeats, *weight.shape), np.float32)
+        sizes, random = self.distance * lengths(weight)[:, None], np.random.RandomState(self.seed)
+        for part in disturbed:
+            noise = random.standard_normal(weight.shape)
+            part[...] = weight + noise * (sizes / lengths(noise)[:, None])
+        self._disturbed = disturbed.reshape(-1, weight.shape[1])
 
     def _values(self, rows: ModelOutputs) -> Iterator[tuple[int, FloatArray]]:
         """Blocks of what the histograms are of: 0 with features (n, d), 1 with disturbed logits (n, any number)."""
@@ -313,8 +316,9 @@ class WeiPer(Detector):
         """The logits (n, some of the repeats, n_classes) of a block of features under the disturbed weights."""
         bias = self.fitted_.head.bias.astype(np.float64)
         step = max(1, _PRODUCTS // (len(block) * bias.size)) * bias.size
-        for a in range(0, self._disturbed.shape[1], step):
-            logits = (block @ self._disturbed[:, a : a + step]).reshape(len(block), -1, bias.size)
+        for a in range(0, len(self._disturbed), step):
+            weights = self._disturbed[a : a + step].astype(np.float64)
+            logits = (block @ weights.T).reshape(len(block), -1, bias.size)
             logits += bias
             yield logits
 
@@ -329,7 +333,7 @@ class WeiPer(Detector):
         for where, block in float_blocks(outputs.features, FEATURES, self.fitted_.head.n_classes):
             shares = np.zeros((len(block), self.bins))
             for logits in self._logits(block):
-                shares += of_logits.counts(logits.reshape(len(block), -1)) / self._disturbed.shape[1]
+                shares += of_logits.counts(logits.reshape(len(block), -1)) / len(self._disturbed)
                 logits -= logits.max(axis=2, keepdims=True)
                 msp[where] += (1.0 / np.exp(logits, out=logits).sum(axis=2)).sum(axis=1) / self.repeats
             own = of_features.counts(block) / block.shape[1]
