@@ -20,7 +20,7 @@ from normscale.bench.experiments.measuring import Measured
 from normscale.bench.report.own_outputs import report_on
 from normscale.cli import app
 from normscale.outputs import ModelOutputs
-from normscale.rows.gathering import gather
+from normscale.rows.reader import gather
 from program import python
 
 SAMPLE = ns.load_sample()

@@ -15,7 +15,8 @@ import pytest
 import normscale as ns
 from jobs.parts import CLASSES, logits_of, write_folder, write_logits
 from normscale import jobs
-from normscale.jobs.running import PIECE_ROWS, merged_in_order
+from normscale.jobs.fitting import merged_in_order
+from normscale.jobs.running import PIECE_ROWS
 from normscale.jobs.sources import Layout, Piece, RowSource
 from normscale.rows import find_files
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import inspect
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -130,6 +132,28 @@ def job_options(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**{name: value for name, value in given.items() if value is not None}, "say": note, "tick": tick}
 
 
+def input_named(item: str, taken: Container[str] = ()) -> tuple[str, str]:
+    """Name and path of a table given as ``NAME=PATH`` or ``PATH``; without a name that of the file or folder serves.
+
+    What stands before ``=`` is no name where it has a slash: it is part of a path, or an object store's options.
+
+    Examples
+    --------
+    >>> input_named("near=sample:unseen_digits"), input_named("sets/noise.npz")
+    (('near', 'sample:unseen_digits'), ('noise', 'sets/noise.npz'))
+    >>> input_named("far=sets/*.parquet"), input_named("sets/day=1/*.parquet")
+    (('far', 'sets/*.parquet'), ('day=1', 'sets/day=1/*.parquet'))
+    """
+    name, equals, path = item.partition("=")
+    if not equals or "/" in name:
+        path, plain = item, item.partition("?")[0] if "://" in item else item.removeprefix(jobs.SAMPLE)
+        parts = [part for part in plain.replace(os.sep, "/").split("/") if part and not glob.has_magic(part)]
+        name = os.path.splitext(parts[-1])[0] if parts else plain
+    if name in taken:
+        raise InvalidInput(f"another table is called {name!r}; name this one: OTHER={path}.")
+    return name, path
+
+
 def read_sides(
     train: list[str],
     id_tables: list[str],
@@ -148,7 +172,10 @@ def read_sides(
         source = jobs.RowSource(paths, class_names=class_names, probabilities=probabilities)
         sides.append(jobs.read(source, check_labels=True, say=note))
         class_names = class_names or source.layout.class_names
-    ood_sets = jobs.read_named(ood_tables, class_names=class_names, probabilities=probabilities, say=note)
+    ood_sets: dict[str, ModelOutputs] = {}
+    for item in ood_tables:
+        name, path = input_named(item, ood_sets)
+        ood_sets[name] = jobs.read(path, class_names=class_names, probabilities=probabilities, say=note)
     return sides[0], sides[1], ood_sets
 
 

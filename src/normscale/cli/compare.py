@@ -14,7 +14,7 @@ from normscale.bench.experiments.methods import fit_on
 from normscale.bench.network_folder import OWN_SETS
 from normscale.cli import option, say
 from normscale.cli._eval_printing import check_output
-from normscale.cli._options import NO_TABLES, RESULT_OPTIONS, DetectorsOption, note, takes
+from normscale.cli._options import NO_TABLES, RESULT_OPTIONS, DetectorsOption, input_named, note, takes
 from normscale.cli.evaluate import ResultChoices, compare_in_memory
 from normscale.cli.extract import MODEL_HELP, MODEL_OPTIONS, model_options
 from normscale.detectors.base import Setting
@@ -58,7 +58,7 @@ def compare(
     own = {"train": train, "validation": validation, "test": id_data}
     sets = {name: _Input(path, name) for name, path in own.items() if path is not None}
     for item in ood_data:
-        name, path = jobs.input_named(item, [*sets, *OWN_SETS])
+        name, path = input_named(item, [*sets, *OWN_SETS])
         sets[name] = _Input(path, "ood")
     if benchmark is not None:
         sets = _sets_of(benchmark, data_root) | sets

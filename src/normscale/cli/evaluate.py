@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from normscale import jobs
 from normscale._progress import bar
 from normscale.bench.experiments.comparison import (
     ComparedTables,
@@ -31,6 +30,7 @@ from normscale.cli._options import (
     IdOption,
     OodOption,
     TrainOption,
+    input_named,
     job_options,
     note,
     print_skipped,
@@ -76,7 +76,7 @@ def evaluate(
     check_output(results.output)
     named: dict[str, str] = {}
     for item in ood_tables:
-        name, path = jobs.input_named(item, [*named, *(OWN_SETS if results.report is not None else ())])
+        name, path = input_named(item, [*named, *(OWN_SETS if results.report is not None else ())])
         named[name] = path
     tables = ComparedTables(id_tables, named, train, validation)
     detectors = named_detectors(saved, detector or [])
@@ -143,7 +143,7 @@ def _write_report(folder: str, found: TableComparison, tables: ComparedTables, f
             found.id_test,
             found.ood_sets,
             train=found.train,
-            id_name=jobs.input_named(tables.id_test[0])[0],
+            id_name=input_named(tables.id_test[0])[0],
             sources=tables.ood,
             command=" ".join(["normscale", *sys.argv[1:]]),
             figures=figures,

@@ -16,8 +16,8 @@ from normscale.jobs.evaluating import Evaluated, evaluate
 from normscale.jobs.fitting import FitResult, fit
 from normscale.jobs.running import ENGINES, PIECE_ROWS, EngineFailed, JobOptions, Progress, open_engine
 from normscale.jobs.scoring import ScoreResult, score
-from normscale.jobs.sources import SAMPLE, RowSource, Skipped, describe, input_named, read, read_named
+from normscale.jobs.sources import SAMPLE, RowSource, Skipped, describe, read
 
 __all__ = ["ENGINES", "PIECE_ROWS", "SAMPLE", "EngineFailed", "Evaluated", "FitResult", "JobOptions"]
-__all__ += ["Progress", "RowSource", "ScoreResult", "Skipped", "describe", "evaluate", "fit", "input_named"]
-__all__ += ["open_engine", "read", "read_named", "score"]
+__all__ += ["Progress", "RowSource", "ScoreResult", "Skipped", "describe", "evaluate", "fit", "open_engine"]
+__all__ += ["read", "score"]

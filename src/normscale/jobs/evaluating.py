@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Unpack
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from normscale.detectors.base import Detector
 from normscale.detectors.choosing import AUTO
 from normscale.errors import InvalidInput
 from normscale.jobs.fitting import fit
-from normscale.jobs.running import JobOptions, Paths, open_engine, with_defaults
+from normscale.jobs.running import JobOptions, Paths, open_engine
 from normscale.jobs.scoring import gathered_scores
 from normscale.jobs.sources import Skipped
 from normscale.metrics.ranking import RankingResult
@@ -37,7 +38,7 @@ def evaluate(
     *,
     train: Sequence[str] = (),
     validation: Sequence[str] = (),
-    **options: Unpack[JobOptions],
+    **options: Any,
 ) -> list[Evaluated]:
     """Compare detectors as fitted on tables of any size: fit what needs it, score every set, rank all scores.
 
@@ -56,15 +57,15 @@ def evaluate(
     **options
         See :class:`~normscale.jobs.JobOptions`.
     """
-    job = with_defaults(options)
+    job = JobOptions(**options)
     on = {name: _fit_paths(detector, train, validation) for name, detector in detectors.items()}
     found = []
-    with open_engine(job["engine"], workers=job["workers"], address=job["address"]) as opened:
-        job["engine"], job["workers"], job["address"] = opened, None, None
+    with open_engine(job.engine, workers=job.workers, address=job.address) as opened:
+        job = replace(job, engine=opened, workers=None, address=None)
         for method, detector in detectors.items():
             start = time.perf_counter()
             if on[method]:
-                detector = fit(on[method], detector, **job).detector
+                detector = fit(on[method], detector, **vars(job)).detector
             assert isinstance(detector, Detector)
             id_scores, id_skipped = gathered_scores(id_paths, detector, opened, job)
             for name, paths in ood_paths.items():

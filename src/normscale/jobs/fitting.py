@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,16 +22,14 @@ from normscale.jobs.running import (
     Paths,
     ProgressCounter,
     Tick,
-    merged_in_order,
     open_engine,
     run,
-    say_all,
-    with_defaults,
 )
 from normscale.jobs.sources import Layout, Piece, PieceRows, RowSource, Skipped, read
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
+Value = TypeVar("Value")
 
 
 class FitResult(NamedTuple):
@@ -55,7 +53,7 @@ def fit(
     stream: bool = False,
     class_names: Sequence[str] | None = None,
     arrays: str | Sequence[str] | None = None,
-    **options: Unpack[JobOptions],
+    **options: Any,
 ) -> FitResult:
     """Fit a detector on the rows of tables; the same rows give the same bits in one file or in many.
 
@@ -78,41 +76,44 @@ def fit(
     **options
         See :class:`~normscale.jobs.JobOptions`.
     """
-    job = with_defaults(options)
-    say, engine = job["say"], job["engine"]
+    job = JobOptions(**options)
     model = None if detector is None or detector == AUTO else detector
     if isinstance(model, (str, Mapping)):
         model = as_detector(model)
     names = ((arrays,) if isinstance(arrays, str) else arrays) or (LOGITS, FEATURES)
     names = names if model is None else model._arrays_in_fit
-    source = RowSource(paths, [*names, LOGITS], probabilities=job["probabilities"])
+    source = RowSource(paths, [*names, LOGITS], probabilities=job.probabilities)
     there = source.layout.widths
     if model is not None and (missing := [name for name in names if name not in there]):
         raise MissingOutput(
             f"{model.name} reads {' and '.join(missing)}; {source.path} has {', '.join(there)}. Give a table that has "
             "them, or choose another detector."
         )
-    say_all(source.look(reads_logits=LOGITS in names, check_labels=True), say)
+    source.look(job.say, reads_logits=LOGITS in names, check_labels=True)
     model = model or default_detector(there, head=source.has_head)
     names = model._arrays_in_fit
-    task = _FitJob(source, names, job["on_invalid"], threshold_on is not None)
-    pieces, why = source.row_pieces(job["piece_rows"]), model._why_all_rows()
-    if why and engine not in (None, "here"):
-        say(f"{model.name} must see all rows at once ({why}), so they are read by this process, without workers")
+    task = _FitJob(source, names, job.on_invalid, threshold_on is not None)
+    pieces, why = source.row_pieces(job.piece_rows), model._why_all_rows()
+    is_here = job.engine in (None, "here")
+    if why and not is_here:
+        job.say(f"{model.name} must see all rows at once ({why}), so they are read by this process, without workers")
     if why or (model._reads_again and len(pieces) == 1):
         reason = f"must see all rows at once ({why})" if why else "reads the rows more than once"
-        seen = _fit_gathered(model, task, job["memory"], f"{model.name} {reason}")
+        seen = _fit_gathered(model, task, job.memory, f"{model.name} {reason}")
+    elif is_here and len(pieces) == 1:
+        seen = _fit_piece(model, task, pieces)
     else:
-        if engine not in (None, "here"):
+        if not is_here:
             source.refuse_pieces("leave the engine out, or give files, folders, globs or s3:// paths")
-        with open_engine(engine, workers=job["workers"], address=job["address"], n_tasks=len(pieces)) as opened:
-            seen = _fit_pieces(model, task, pieces, opened, job["tick"])
+        with open_engine(job.engine, workers=job.workers, address=job.address, n_tasks=len(pieces)) as engine:
+            seen = _fit_pieces(model, task, pieces, engine, job.tick)
     model.class_names = _names(class_names, source.layout, source.path)
     if (useless := why_nothing_is_learned(model)) is not None:
         raise InvalidInput(useless)
-    say_all(_remarks(model, seen, source), say)
+    for remark in _remarks(model, seen, source):
+        job.say(remark)
     if threshold_on is not None:
-        held_out = read(threshold_on, names, class_names=model.class_names, reads_logits=LOGITS in names, **job)
+        held_out = read(threshold_on, names, class_names=model.class_names, reads_logits=LOGITS in names, **vars(job))
         if missing := [name for name in model.reads if name not in held_out.names]:
             raise MissingOutput(
                 f"{model.name} reads {' and '.join(missing)}; the rows for the threshold have "
@@ -120,7 +121,8 @@ def fit(
                 "pass arrays='logits' to fit on logits alone."
             )
         model.set_threshold(held_out, keep, conformal=conformal, per_class=per_class, stream=stream)
-        say_all(_threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream), say)
+        for remark in _threshold_remarks(model, held_out, seen, source.path, threshold_on, stream=stream):
+            job.say(remark)
     return FitResult(model, seen.n_rows, seen.skipped, source.layout)
 
 
@@ -177,6 +179,14 @@ def _fit_gathered(model: Detector, job: _FitJob, memory: int | str | None, why: 
     except InvalidInput as error:
         raise rows.explain(error) from None
     seen.skipped = rows.skipped
+    return seen
+
+
+def _fit_piece(model: Detector, job: _FitJob, pieces: Sequence[Piece]) -> _Seen:
+    """Fit on a single piece, here."""
+    learning = PartialFit(model)
+    (total, seen), _ = _fit_task(job._replace(fit=learning), pieces)
+    learning.finish(total)
     return seen
 
 
@@ -259,3 +269,17 @@ def _names(given: Sequence[str] | None, layout: Layout, path: str) -> tuple[str,
             f"{', '.join(layout.class_names)}. Columns are matched by name, so give no names, or rename the columns."
         )
     return names
+
+
+def merged_in_order(values: Sequence[Value], merge: Callable[[Value, Value], Value]) -> Value:
+    """Merge values two neighbours at a time, as a tree whose shape depends on their number alone: always the same bits.
+
+    Examples
+    --------
+    >>> merged_in_order("abcde", lambda a, b: f"({a}{b})")
+    '(((ab)(cd))e)'
+    """
+    while len(values) > 1:
+        pairs = [merge(values[i], values[i + 1]) for i in range(0, len(values) - 1, 2)]
+        values = [*pairs, *values[2 * len(pairs) :]]
+    return values[0]

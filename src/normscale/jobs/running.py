@@ -11,9 +11,10 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-from normscale._validate import ON_INVALID, at_least, one_of
+from normscale._validate import at_least, one_of
 from normscale.errors import InvalidInput, NormscaleError, NumericalWarning
 
 ENGINES = ("here", "local", "ray")
@@ -23,7 +24,6 @@ PIECE_ROWS = 500_000
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Say = Callable[[str], object]
 Work = Callable[[Any, Any], Any]
-Value = TypeVar("Value")
 
 
 class Progress(NamedTuple):
@@ -70,12 +70,6 @@ def warn(text: str) -> None:
     warnings.warn(text, NumericalWarning, stacklevel=3)
 
 
-def say_all(texts: Iterable[str], say: Say) -> None:
-    """Say each of these remarks once."""
-    for text in dict.fromkeys(texts):
-        say(text)
-
-
 class EngineFailed(NormscaleError, RuntimeError):
     """Processes died again and again, or do not run this version."""
 
@@ -109,47 +103,29 @@ class ThisProcess(Engine):
         pass
 
 
-class JobOptions(TypedDict, total=False):
-    """Options that :func:`~normscale.jobs.fit`, ``score`` and ``evaluate`` share."""
+@dataclass(frozen=True)
+class JobOptions:
+    """Options that :func:`~normscale.jobs.fit`, ``score``, ``evaluate`` and ``read`` share."""
 
-    probabilities: bool
+    probabilities: bool = False
     """The tables hold probabilities in the place of logits; their logarithm is taken."""
-    on_invalid: str
+    on_invalid: str = "raise"
     """A row that holds NaN or infinity: ``"raise"``, or ``"skip"``, counted and listed; its score is NaN."""
-    engine: str | Engine | None
+    engine: str | Engine | None = None
     """``"here"``, ``"local"`` or ``"ray"``, or an engine; as in :func:`~normscale.jobs.open_engine`."""
-    workers: int | None
+    workers: int | None = None
     """How many tasks at the same time; by default one for each core."""
-    address: str | None
+    address: str | None = None
     """Of a Ray cluster."""
-    piece_rows: int
+    piece_rows: int = PIECE_ROWS
     """Rows of a piece. It decides a worker's memory, how scores are cut into files, and the last bits of a fit."""
-    memory: int | str | None
+    memory: int | str | None = None
     """How much memory rows may take that must be read into one place, such as ``"8GiB"``; by default half of what is
     free."""
-    tick: Tick | None
+    tick: Tick | None = None
     """Called with the :class:`Progress`."""
-    say: Say
+    say: Say = warn
     """Called with every remark on the rows; by default they are warnings."""
-
-
-_DEFAULTS: JobOptions = {
-    "probabilities": False,
-    "on_invalid": "raise",
-    "engine": None,
-    "workers": None,
-    "address": None,
-    "piece_rows": PIECE_ROWS,
-    "memory": None,
-    "tick": None,
-    "say": warn,
-}
-
-
-def with_defaults(options: JobOptions) -> JobOptions:
-    """The options given, and the defaults of all others."""
-    one_of(options.get("on_invalid", "raise"), "on_invalid", ON_INVALID)
-    return {**_DEFAULTS, **options}
 
 
 @contextmanager
@@ -200,17 +176,3 @@ def run(engine: Engine, work: Work, shared: Any, tasks: Sequence[Any], counter: 
         results[place] = result
         counter.add(1, n_rows)
     return [results[place] for place in range(len(tasks))]
-
-
-def merged_in_order(values: Sequence[Value], merge: Callable[[Value, Value], Value]) -> Value:
-    """Merge values two neighbours at a time, as a tree whose shape depends on their number alone: always the same bits.
-
-    Examples
-    --------
-    >>> merged_in_order("abcde", lambda a, b: f"({a}{b})")
-    '(((ab)(cd))e)'
-    """
-    while len(values) > 1:
-        pairs = [merge(values[i], values[i + 1]) for i in range(0, len(values) - 1, 2)]
-        values = [*pairs, *values[2 * len(pairs) :]]
-    return values[0]

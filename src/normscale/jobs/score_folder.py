@@ -57,11 +57,11 @@ def score_to_folder(
     job = job._replace(output=folder.path)
     with (
         folder.working(_plan_document(job, pieces)),
-        open_engine(given["engine"], workers=given["workers"], address=given["address"], n_tasks=len(pieces)) as opened,
+        open_engine(given.engine, workers=given.workers, address=given.address, n_tasks=len(pieces)) as opened,
     ):
         done = _finished(folder, pieces)
         before = len(done)
-        moved = _score_missing(job, pieces, folder, done, opened, given["tick"])
+        moved = _score_missing(job, pieces, folder, done, opened, given.tick)
         if lost := [part_name(piece) for piece in _missing_parts(folder, pieces)]:
             raise EngineFailed(
                 f"{len(lost)} of {len(pieces)} files, such as {lost[0]}, were written and are not in {folder.path}. On "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,11 @@ from normscale import _validate
 from normscale._validate import FloatArray, IntArray
 from normscale.detectors.base import Detector
 from normscale.errors import InvalidInput
-from normscale.jobs.running import Engine, JobOptions, Paths, ProgressCounter, Tick, run, say_all, with_defaults
-from normscale.jobs.sources import Piece, PieceRows, RowSource, Skipped
+from normscale.jobs.running import Engine, JobOptions, Paths, ProgressCounter, Tick, run
+from normscale.jobs.sources import MemoryBound, Piece, PieceRows, RowSource, Skipped
 from normscale.metrics.thresholds import Threshold
 from normscale.outputs import LOGITS, predicted_where_finite
 from normscale.rows import CHUNK_ELEMENTS, TEXT, is_remote, open_sink
-from normscale.rows.gathering import MemoryBound
 from normscale.rows.reader import Chunk, Columns
 
 FILE = "file"
@@ -154,7 +153,7 @@ def score(
     threshold: float | None = None,
     keep_columns: Sequence[str] = (),
     threads: int = 1,
-    **options: Unpack[JobOptions],
+    **options: Any,
 ) -> ScoreResult:
     """Score the rows of tables; the same files give the same bytes on every engine.
 
@@ -191,7 +190,7 @@ def score(
     **options
         See :class:`~normscale.jobs.JobOptions`.
     """
-    given = with_defaults(options)
+    given = JobOptions(**options)
     limit = detector.threshold_ if threshold is None else Threshold(_validate.real(threshold, "threshold"))
     moves = stream and detector._runs
     for option, column in {"by": by, "order_by": order_by}.items():
@@ -209,23 +208,23 @@ def score(
         raise InvalidInput(
             f"the column {taken[0]!r} of {source.path} cannot be kept: the scores have one of that name."
         )
-    job = ScoreJob(detector, source, given["on_invalid"], limit, moves, not source.is_one_table)
-    job = job._replace(by=by or "", order_by=order_by or "", memory=given["memory"], threads=threads)
-    say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
+    job = ScoreJob(detector, source, given.on_invalid, limit, moves, not source.is_one_table)
+    job = job._replace(by=by or "", order_by=order_by or "", memory=given.memory, threads=threads)
+    source.look(given.say, reads_logits=LOGITS in detector.reads)
     if is_folder(os.fspath(output)):
         from normscale.jobs.score_folder import score_to_folder
 
         source.refuse_pieces("name a file for its scores, or - ")
-        return score_to_folder(job, source.file_pieces(given["piece_rows"]), output, given)
-    if given["engine"] not in (None, "here") or given["address"] is not None:
+        return score_to_folder(job, source.file_pieces(given.piece_rows), output, given)
+    if given.engine not in (None, "here") or given.address is not None:
         raise InvalidInput("workers write their scores into a folder, one file a piece; add --output FOLDER.")
-    return _score_to_file(job, os.fspath(output), given["tick"])
+    return _score_to_file(job, os.fspath(output), given.tick)
 
 
 def source_for(paths: Paths, detector: Detector, given: JobOptions, keep: Sequence[str] = ()) -> RowSource:
     """The rows that a fitted detector scores."""
     detector._require_fitted()
-    names, probabilities = [*detector.reads, LOGITS], given["probabilities"]
+    names, probabilities = [*detector.reads, LOGITS], given.probabilities
     return RowSource(paths, names, class_names=detector.class_names, probabilities=probabilities, keep=keep)
 
 
@@ -259,10 +258,10 @@ def _score_to_file(job: ScoreJob, output: str, tick: Tick | None) -> ScoreResult
 def gathered_scores(paths: Paths, detector: Detector, engine: Engine, given: JobOptions) -> tuple[FloatArray, Skipped]:
     """The finite scores of all rows, in order, as fitted; made by an engine, and kept in memory, 8 bytes each."""
     source = source_for(paths, detector, given)
-    say_all(source.look(reads_logits=LOGITS in detector.reads), given["say"])
-    pieces = source.file_pieces(given["piece_rows"])
-    job = ScoreJob(detector, source, given["on_invalid"])
-    found = run(engine, _piece_scores, job, pieces, ProgressCounter("scoring", len(pieces), given["tick"]))
+    source.look(given.say, reads_logits=LOGITS in detector.reads)
+    pieces = source.file_pieces(given.piece_rows)
+    job = ScoreJob(detector, source, given.on_invalid)
+    found = run(engine, _piece_scores, job, pieces, ProgressCounter("scoring", len(pieces), given.tick))
     scores: FloatArray = np.concatenate([own for own, _ in found])
     if not scores.size:
         raise InvalidInput(f"{source.path} holds no finite score; both sides need some.")

@@ -7,21 +7,21 @@ give the same bits in one file or in many.
 
 from __future__ import annotations
 
-import glob
 import io
 import itertools
 import os
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normscale._validate import at_least
+from normscale._validate import ON_INVALID, at_least, one_of
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
 from normscale.input_checks import log_of_probabilities, look_at_first_rows
-from normscale.jobs.running import PIECE_ROWS, JobOptions, Paths, say_all, with_defaults
+from normscale.jobs.running import PIECE_ROWS, JobOptions, Paths, Say
 from normscale.outputs import LOGITS, ModelOutputs, mask_of_finite_rows
 from normscale.rows import (
     CHUNK_ELEMENTS,
@@ -35,8 +35,7 @@ from normscale.rows import (
 )
 from normscale.rows.columns import LOGIT, class_order, in_class_order
 from normscale.rows.files import ByteSource
-from normscale.rows.gathering import MemoryBound, gather
-from normscale.rows.reader import Chunk, even_chunks
+from normscale.rows.reader import Chunk, even_chunks, gather
 
 SAMPLE = "sample:"
 LISTED = 1000
@@ -46,6 +45,10 @@ _LEFT_OPEN = 64
 """Up to so many files stay open between the look at their heads and the reading of their rows."""
 _WORKER_BYTES = 500 << 20
 """Of a process that has loaded Python, numpy, pyarrow, the kernels and Ray: measured by benchmarks/engines.py."""
+
+_MEMORY = 8 << 30
+"""The bound in bytes where the system does not say how much memory is free."""
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 class Span(NamedTuple):
@@ -58,11 +61,6 @@ class Span(NamedTuple):
     """On disk."""
     rows: range | None = None
     """Their numbers in the file; None: all."""
-
-    @property
-    def start(self) -> int:
-        """The first of them."""
-        return 0 if self.rows is None else self.rows.start
 
 
 class Piece(NamedTuple):
@@ -127,6 +125,33 @@ class Skipped(NamedTuple):
         return Skipped(self.n + other.n, self.rows + other.rows)
 
 
+class MemoryBound:
+    """Counts rows that are kept in memory, and refuses more than may be; by default half of what is free.
+
+    Examples
+    --------
+    >>> MemoryBound("1.5 GB").n_bytes, MemoryBound("2GiB").n_bytes, MemoryBound(1000).n_bytes
+    (1500000000, 2147483648, 1000)
+    """
+
+    def __init__(self, given: int | str | None = None, why: str = "", advice: str = "", copies: int = 1) -> None:
+        self._why, self._advice, self._copies = why, advice, copies
+        self.n_bytes, self._because = _bytes_of(given)
+        self._used = 0
+
+    def add(self, outputs: ModelOutputs, n_rows: int | None = None) -> None:
+        """Count rows of which there will be ``n_rows`` in all, if that is known; raise where they will not fit."""
+        more = self._copies * sum(outputs.array(name).nbytes for name in outputs.names)
+        self._used += more
+        expected = self._used if n_rows is None or not len(outputs) else max(self._used, more * n_rows // len(outputs))
+        if expected > self.n_bytes:
+            least = "at least " if n_rows is None else ""
+            raise InvalidInput(
+                f"{self._why}: they take {least}{_shown(expected)} of memory, and the bound is {_shown(self.n_bytes)} "
+                f"({self._because}). Pass memory={_shown(expected)!r} or more, or {self._advice}."
+            )
+
+
 class PieceRows:
     """The rows of a piece for a detector, without those that hold NaN or infinity where they are to be skipped.
 
@@ -136,7 +161,7 @@ class PieceRows:
     def __init__(self, chunks: Iterable[Chunk], layout: Layout, names: Sequence[str], on_invalid: str) -> None:
         self._chunks = even_chunks(chunks, max(1, CHUNK_ELEMENTS // sum(layout.widths.values())))
         self._names = [*dict.fromkeys(names)]
-        self.skips = on_invalid == "skip"
+        self.skips = one_of(on_invalid, "on_invalid", ON_INVALID) == "skip"
         self._last: Chunk | None = None
         self.skipped = Skipped()
         self.n_rows = 0
@@ -216,28 +241,6 @@ class _Head(NamedTuple):
     """The first row of every row group, and the number of all rows."""
     reader: TableReader | None
     """Left open where files are few, so that this process opens them once."""
-
-
-def input_named(item: str, taken: Container[str] = ()) -> tuple[str, str]:
-    """Name and path of a table given as ``NAME=PATH`` or ``PATH``; without a name that of the file or folder serves.
-
-    What stands before ``=`` is no name where it has a slash: it is part of a path, or an object store's options.
-
-    Examples
-    --------
-    >>> input_named("near=sample:unseen_digits"), input_named("sets/noise.npz")
-    (('near', 'sample:unseen_digits'), ('noise', 'sets/noise.npz'))
-    >>> input_named("far=sets/*.parquet"), input_named("sets/day=1/*.parquet")
-    (('far', 'sets/*.parquet'), ('day=1', 'sets/day=1/*.parquet'))
-    """
-    name, equals, path = item.partition("=")
-    if not equals or "/" in name:
-        path, plain = item, item.removeprefix(SAMPLE).partition("?")[0] if "://" in item else item.removeprefix(SAMPLE)
-        parts = [part for part in plain.replace(os.sep, "/").split("/") if part and not glob.has_magic(part)]
-        name = os.path.splitext(parts[-1])[0] if parts else plain
-    if name in taken:
-        raise InvalidInput(f"another table is called {name!r}; name this one: OTHER={path}.")
-    return name, path
 
 
 class RowSource:
@@ -403,15 +406,15 @@ class RowSource:
             else:
                 reader.close()
 
-    def look(self, *, reads_logits: bool = True, check_labels: bool = False) -> list[str]:
-        """Look at the first rows: refuse what is surely wrong; remarks on what probably is."""
+    def look(self, say: Say, *, reads_logits: bool = True, check_labels: bool = False) -> None:
+        """Look at the first rows: refuse what is surely wrong, and say what probably is."""
         chunks = self.chunks(self.whole())
         first = next((chunk for chunk in chunks if len(chunk.outputs)), None)
         if first is None:
             raise InvalidInput(f"{self.path} holds no rows.")
         self._begun, self._close_pipe = itertools.chain([first], chunks), chunks.close
         self.has_head = first.outputs.head is not None
-        return self.notes + look_at_first_rows(
+        remarks = look_at_first_rows(
             first.outputs,
             first.origins[0][0],
             self.layout.class_names,
@@ -419,6 +422,8 @@ class RowSource:
             reads_logits=reads_logits,
             check_labels=check_labels,
         )
+        for remark in self.notes + remarks:
+            say(remark)
 
     def rows(self, piece: Piece | None, names: Sequence[str], on_invalid: str) -> PieceRows:
         """The rows of a piece, or all; all go on with the rows that :meth:`look` read."""
@@ -439,7 +444,7 @@ def read(
     reads_logits: bool = True,
     check_labels: bool = False,
     advice: str = "give a sample of the rows",
-    **options: Unpack[JobOptions],
+    **options: Any,
 ) -> ModelOutputs:
     """All rows of tables in one record, within a bound of memory, looked at as a job looks at them.
 
@@ -459,28 +464,19 @@ def read(
     **options
         ``probabilities``, ``on_invalid``, ``memory`` and ``say`` of :class:`~normscale.jobs.JobOptions`.
     """
-    given = with_defaults(options)
+    job = JobOptions(**options)
     source = paths
     if not isinstance(source, RowSource):
         arrays = None if names is None else [*names, LOGITS]
-        source = RowSource(source, arrays, class_names=class_names, probabilities=given["probabilities"])
-    say_all(source.look(reads_logits=reads_logits, check_labels=check_labels), given["say"])
-    rows = source.rows(None, tuple(source.layout.widths), given["on_invalid"])
-    found = rows.gathered(source.n_rows, given["memory"], f"the rows of {source.path} are read into one place", advice)
+        source = RowSource(source, arrays, class_names=class_names, probabilities=job.probabilities)
+    source.look(job.say, reads_logits=reads_logits, check_labels=check_labels)
+    rows = source.rows(None, tuple(source.layout.widths), job.on_invalid)
+    found = rows.gathered(source.n_rows, job.memory, f"the rows of {source.path} are read into one place", advice)
     if found is None:
         raise InvalidInput(f"{source.path} holds no rows.")
     if rows.skipped.n:
         total = rows.n_rows + rows.skipped.n
-        given["say"](f"{source.path}: {rows.skipped.n} of {total} rows hold NaN or infinity and are left out")
-    return found
-
-
-def read_named(items: Iterable[str], **options: Any) -> dict[str, ModelOutputs]:
-    """Read tables given as ``NAME=PATH`` or ``PATH``, by their names; ``options`` are those of :func:`read`."""
-    found: dict[str, ModelOutputs] = {}
-    for item in items:
-        name, path = input_named(item, found)
-        found[name] = read(path, **options)
+        job.say(f"{source.path}: {rows.skipped.n} of {total} rows hold NaN or infinity and are left out")
     return found
 
 
@@ -502,6 +498,26 @@ def describe(paths: Paths, names: Sequence[str] | None, piece_rows: int = PIECE_
             f"about {memory / 1e6:,.0f} MB of memory per worker",
         ]
     )
+
+
+def _bytes_of(given: int | str | None) -> tuple[int, str]:
+    if given is None:
+        try:
+            with open("/proc/meminfo", encoding="ascii") as file:
+                free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+        except (OSError, StopIteration, ValueError):
+            return _MEMORY, "the default"
+        return free // 2, "half of what is free"
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?i?)b?\s*", str(given).lower())
+    try:
+        assert found is not None
+        return int(float(found[1]) * _UNITS[found[2]]), "as given"
+    except (AssertionError, ValueError, KeyError):
+        raise InvalidInput(f"memory must be a number of bytes, such as 500MB or 8GiB; got {given!r}.") from None
+
+
+def _shown(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f}GB" if n_bytes >= 10**8 else f"{-(-n_bytes // 1000)}kB"
 
 
 def _common_folder(paths: Sequence[str]) -> str:

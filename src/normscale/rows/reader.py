@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import zlib
@@ -18,7 +19,6 @@ from normscale.errors import FileFormatError, InvalidInput, MissingOutput, Norms
 from normscale.outputs import FEATURES, LOGITS, Head, ModelOutputs
 from normscale.rows.columns import LABELS, ColumnLayout, label_numbers
 from normscale.rows.files import ByteSource, format_of, format_of_content, is_pipe, source_of
-from normscale.rows.gathering import gather
 
 if TYPE_CHECKING:
     from normscale.rows.writing import Sink
@@ -86,6 +86,38 @@ def even_chunks(chunks: Iterable[Chunk], n_rows: int) -> Iterator[Chunk]:
                 yield whole
     if waiting:
         yield Chunk.join(waiting)
+
+
+def gather(parts: Iterable[ModelOutputs], n_rows: int | None = None) -> ModelOutputs | None:
+    """Put outputs below each other; None if there is none.
+
+    Where ``n_rows`` says how many rows there are at most, they are filled in place: concatenating needs twice the
+    memory.
+
+    Examples
+    --------
+    >>> parts = [ModelOutputs([[1.0, 2.0]], labels=[1]), ModelOutputs([[3.0, 4.0]], labels=[0])]
+    >>> both = gather(parts, 3)
+    >>> both.logits.tolist(), both.labels.tolist()
+    ([[1.0, 2.0], [3.0, 4.0]], [1, 0])
+    """
+    coming = iter(parts)
+    first = next(coming, None)
+    if first is None or n_rows is None or len(first) == n_rows:
+        rest = list(coming)
+        return ModelOutputs.concatenate([first, *rest]) if first is not None and rest else first
+    arrays = {name: np.empty((n_rows, first.array(name).shape[1]), first.array(name).dtype) for name in first.names}
+    labels = np.empty(n_rows, np.int64)
+    stop = 0
+    for part in itertools.chain([first], coming):
+        start, stop = stop, stop + len(part)
+        for name, array in arrays.items():
+            kind = np.result_type(array, part.array(name))
+            arrays[name] = array = array.astype(kind, copy=False)
+            array[start:stop] = part.array(name)
+        labels[start:stop] = -1 if part.labels is None else part.labels
+    found = {name: array[:stop] for name, array in arrays.items()}
+    return ModelOutputs._trusted(found, None if first.labels is None else labels[:stop], first.head)
 
 
 class TableReader(ABC):
