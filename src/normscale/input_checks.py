@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from normscale._validate import FloatArray, IntArray, Rows, finite_row_mask
 from normscale.errors import InvalidInput
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs, row_keys
 
 TOLERANCE = 0.01
 """How far from 1 a row of probabilities may add up: three decimals of twenty classes are rounded by no more."""
@@ -32,7 +32,7 @@ _SPREAD = 1e-5
 _FEWEST_FOR_COLUMNS = 20
 """Rows below which whole numbers may be chance."""
 _FEWEST_LABELLED, _LISTED_CLASSES = 50, 3
-_KEPT, _BLOCK = 1 << 14, 1 << 20
+_KEPT = 1 << 14
 _FEWEST_SHARED = 10
 """Rows that must be comparable before a share is named."""
 
@@ -290,7 +290,7 @@ def _largest_by_chance(labels: IntArray, predicted: IntArray) -> float:
 class RowSketch:
     """Whether two tables have rows in common, in bounded memory.
 
-    Every row has a number, made of its bits, that is as good as random. A sketch keeps the smallest of these numbers
+    Every row has a number that is as good as random. A sketch keeps the smallest of these numbers
     (the "k minimum values" of Bar-Yossef et al., 2002): another table's rows whose numbers are as small must be among
     them if they are in the first table.
 
@@ -318,9 +318,7 @@ class RowSketch:
 
     def take_in(self, rows: Rows) -> None:
         """Note some rows; float32 rows and their copy in float64 are the same rows."""
-        step = max(1, _BLOCK // rows.shape[1])
-        for start in range(0, rows.shape[0], step):
-            self._note(_numbers(rows[start : start + step]), True)
+        self._note(row_keys(rows), True)
 
     def merge(self, other: RowSketch) -> None:
         """Note the rows that another sketch has noted."""
@@ -340,17 +338,3 @@ class RowSketch:
         if numbers.size < _FEWEST_SHARED:
             return None
         return float(np.isin(numbers, self._smallest, assume_unique=True).mean())
-
-
-def _numbers(rows: Rows) -> NDArray[np.uint64]:
-    """A number for every row, made of its bits in float64; equal rows have equal numbers."""
-    values = np.ascontiguousarray(rows, dtype=np.float64) + 0.0  # -0 becomes 0
-    odd = np.random.default_rng(0).integers(0, 1 << 63, rows.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    mixed = values.view(np.uint64)
-    mixed ^= mixed >> np.uint64(32)
-    mixed *= odd
-    mixed ^= mixed >> np.uint64(29)
-    total: NDArray[np.uint64] = mixed.sum(axis=1, dtype=np.uint64)
-    total *= np.uint64(0x9E3779B97F4A7C15)
-    total ^= total >> np.uint64(32)
-    return total

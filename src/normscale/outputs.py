@@ -41,6 +41,7 @@ LABEL_NAMES = ("label", "labels")
 
 
 _SLICE_ROWS = 1 << 14
+_KEYED_AT_ONCE = 1 << 18
 
 
 class Head(NamedTuple):
@@ -352,6 +353,31 @@ def row_slices(outputs: ModelOutputs) -> Iterator[ModelOutputs]:
     """Outputs in parts of some thousand rows, so that what is made of them takes little memory."""
     for start in range(0, len(outputs), _SLICE_ROWS):
         yield outputs[start : start + _SLICE_ROWS] if len(outputs) > _SLICE_ROWS else outputs
+
+
+def row_keys(rows: Rows) -> NDArray[np.uint64]:
+    """A number (n,) for every row that depends on its numbers alone, in whatever order; it looks random.
+
+    Numbers count in single precision: what a step makes of the same rows differs in the last digits of double precision
+    where it was fitted on them in other parts.
+    """
+    keys = np.zeros(len(rows), np.uint64)
+    size = max(16, _KEYED_AT_ONCE // rows.shape[1])
+    for a in range(0, len(rows), size):
+        with np.errstate(over="ignore"):
+            single = np.asarray(rows[a : a + size], np.float32)
+        numbers = np.array(single, np.float64, order="C") + 0.0  # -0 is 0
+        keys[a : a + size] = _mixed(numbers.view(np.uint64)).sum(axis=1, dtype=np.uint64)
+    return _mixed(keys)
+
+
+def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Numbers whose bits all depend on all bits of the given ones, which are overwritten (Stafford's mixer)."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits ^= bits >> np.uint64(shift)
+        bits *= np.uint64(factor)
+    bits ^= bits >> np.uint64(31)
+    return bits
 
 
 _RESERVED = frozenset(name for name in dir(ModelOutputs) if name not in (LOGITS, FEATURES)) | {"labels", "head"}

@@ -6,7 +6,8 @@ float32, but their log-odds are -20.7 and -27.6: nothing saturates, no false tie
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,6 +17,8 @@ from normscale import _kernels, _validate
 if TYPE_CHECKING:
     from normscale._validate import FloatArray, Rows
 
+_BLOCK_ELEMENTS = 1 << 16
+
 
 def scaled_scores(
     rows: Rows, shift: FloatArray, factor: FloatArray, kind: str, threads: int = 1, *, name: str = "logits"
@@ -24,11 +27,7 @@ def scaled_scores(
 
     ``kind`` is ``"log_odds"``, ``"max"`` or ``"log_sum_exp"``; ``name`` is what the rows are called in an error.
     """
-    return _scores("frozen_scores", rows, shift, factor, _kernels.KINDS[kind], threads=threads, name=name)
-
-
-def _scores(kernel: str, rows: Rows, *arguments: Any, threads: int, name: str = "logits") -> FloatArray:
-    scores = _kernels.scores_of(kernel, rows, *arguments, threads=threads)
+    scores = _kernels.frozen_scores(rows, shift, factor, _kernels.KINDS[kind], threads)
     if scores is None:
         raise _validate.invalid_row_error(rows, name, can_skip=True)
     return scores
@@ -87,7 +86,13 @@ def entropy_score(logits: ArrayLike, *, threads: int = 1) -> FloatArray:
     >>> entropy_score([[0.0, 0.0], [60.0, 0.0]])
     array([6.93147181e-01, 5.34147157e-25])
     """
-    return _scores("softmax_entropy", _validate.as_rows(logits), threads=threads)
+    rows = _validate.as_rows(logits)
+    scores = np.exp(msp_score(rows, threads=threads))  # the odds
+    for where, below in _less_largest(rows):
+        total = 1.0 + scores[where]
+        below *= np.exp(below)
+        scores[where] = np.log1p(scores[where]) - below.sum(axis=1) / total
+    return scores
 
 
 def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads: int = 1) -> FloatArray:
@@ -103,7 +108,24 @@ def gen_score(logits: ArrayLike, gamma: float = 0.1, top: int = 100, *, threads:
     rows = _validate.as_rows(logits)
     gamma = _validate.fraction(gamma, "gamma", allow_one=True)
     top = min(_validate.at_least(top, "top", 1), rows.shape[1])
-    return _scores("generalised_entropy", rows, gamma, top, threads=threads)
+    scores = msp_score(rows, threads=threads)
+    for where, below in _less_largest(rows):
+        log_odds, n_less = scores[where], rows.shape[1] - top
+        log_total = np.logaddexp(0.0, log_odds)
+        below[np.arange(len(below)), below.argmax(axis=1)] = -np.inf  # it enters by the sum over the others, exactly
+        log_p = np.partition(below, n_less, axis=1)[:, n_less + 1 :] - log_total[:, None]
+        terms = np.exp(gamma * (log_p + np.log1p(-np.exp(log_p)))).sum(axis=1)
+        scores[where] = terms + np.exp(gamma * (log_odds - 2.0 * log_total))
+    return scores
+
+
+def _less_largest(rows: Rows) -> Iterator[tuple[slice, FloatArray]]:
+    """Blocks of finite rows, as (where they are, each row less its largest number in float64)."""
+    step = max(16, _BLOCK_ELEMENTS // rows.shape[1])
+    for a in range(0, rows.shape[0], step):
+        block = rows[a : a + step].astype(np.float64)
+        block -= block.max(axis=1, keepdims=True)
+        yield slice(a, a + step), block
 
 
 def confidence(scores: ArrayLike) -> FloatArray:

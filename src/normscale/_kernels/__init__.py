@@ -272,12 +272,10 @@ def members_of_each(classes: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[n
     return zip(found.tolist(), np.split(order, starts[1:]), strict=False)  # no rows: no class, and one empty part
 
 
-def scores_of(kernel: str, rows: NDArray[Any], *arguments: Any, threads: int = 1) -> FloatArray | None:
-    """Scores (n,) of rows (n, C) by the kernel ``frozen_scores``, ``softmax_entropy`` or ``generalised_entropy``.
-
-    The kernel is called with a block of rows, the arguments and the place for its scores. None when a row is not
-    finite.
-    """
-    function, out = getattr(active(), kernel), np.empty(rows.shape[0])
-    done = in_blocks(lambda block: function(native(rows[block]), *arguments, out[block]), rows, threads)
+def frozen_scores(
+    rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kind: int, threads: int = 1
+) -> FloatArray | None:
+    """Scores (n,) of (rows - shift) * factor for rows (n, C); None when a row is not finite."""
+    out, frozen = np.empty(rows.shape[0]), active().frozen_scores
+    done = in_blocks(lambda block: frozen(native(rows[block]), shift, factor, kind, out[block]), rows, threads)
     return out if all(done) else None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from normscale._kernels import LOG_ODDS, MAX, TINY_VARIANCE
-from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive, larger, log_one_minus
+from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_nonpositive, larger
 
 Array = Any  # numba reads no annotations: float arrays of the shapes below
 
@@ -61,18 +61,16 @@ def _scale_frozen(row: Array, shift: Array, factor: Array, z: Array) -> tuple[fl
 
 
 @compiled({**REDUCE, **INLINE})
-def _sums_of_exp(z: Array, top: float) -> tuple[float, float, float]:
-    """Sums of exp(d), d = z - top, over all classes and over those below the top, and of d exp(d); four at once."""
+def _sums_of_exp(z: Array, top: float) -> tuple[float, float]:
+    """Sums of exp(z - top) over all classes and over those below the top; four at once."""
     every = 0.0
     below = 0.0
-    weighted = 0.0
     for j in range(z.shape[0]):
         d = z[j] - top
         term = exp_nonpositive(d)
         every += term
         below += term if d < 0.0 else 0.0
-        weighted += term * d
-    return every, below, weighted
+    return every, below
 
 
 @compiled(EXACT)
@@ -95,7 +93,7 @@ def _row_score(z: Array, top: float, kind: int) -> float:
     """Reduce one row of scaled logits to its score."""
     if kind == MAX:
         return -top
-    every, below, _ = _sums_of_exp(z, top)
+    every, below = _sums_of_exp(z, top)
     if kind == LOG_ODDS:
         return _log_others(z, top, every, below)
     return -(top + np.log(every))
@@ -368,54 +366,3 @@ def frozen_scores(rows: Array, shift: Array, factor: Array, kind: int, out: Arra
         trace += _scale_tile(rows[a:b], shift, factor, turned)
         _tile_scores(turned, tile, kind, out[a:b])
     return trace == 0.0
-
-
-@compiled(EXACT)
-def softmax_entropy(rows: Array, out: Array) -> bool:
-    """-sum p log p of the softmax; False when a row is not finite."""
-    zeros, ones, z = np.zeros(rows.shape[1]), np.ones(rows.shape[1]), np.empty(rows.shape[1])
-    trace = 0.0
-    for i in range(rows.shape[0]):
-        top, trace_of_row = _scale_frozen(rows[i], zeros, ones, z)
-        trace += trace_of_row
-        every, below, weighted = _sums_of_exp(z, top)
-        others = below + (np.round(every - below) - 1.0)
-        out[i] = np.log1p(others) - weighted / (1.0 + others)
-    return trace == 0.0
-
-
-@compiled({**REDUCE, **INLINE})
-def _sum_of_powers(z: Array, top: float, log_total: float, gamma: float, own_term: float, powers: Array) -> float:
-    """Sum of (p (1 - p)) ** gamma, which is ``own_term`` for a largest z; four at once.
-
-    Three loops, because one would be too long to become vector code.
-    """
-    for j in range(z.shape[0]):
-        powers[j] = exp_nonpositive((z[j] - top) - log_total)
-    for j in range(z.shape[0]):  # below the top p is at most 1/2
-        powers[j] = gamma * ((z[j] - top) - log_total + log_one_minus(powers[j]))
-    total = 0.0
-    for j in range(z.shape[0]):
-        term = exp_nonpositive(powers[j])
-        total += term if z[j] < top else own_term
-    return total
-
-
-@compiled(EXACT)
-def generalised_entropy(rows: Array, gamma: float, top: int, out: Array) -> bool:
-    """Sum of (p (1 - p)) ** gamma over the ``top`` largest p of the softmax; False when a row is not finite.
-
-    The largest p enters by the sum over the others, so that 1 - p keeps its digits however confident the row is.
-    """
-    n_classes = rows.shape[1]
-    zeros, ones, z, powers = np.zeros(n_classes), np.ones(n_classes), np.empty(n_classes), np.empty(n_classes)
-    for i in range(rows.shape[0]):
-        largest, trace = _scale_frozen(rows[i], zeros, ones, z)
-        if trace != 0.0:  # of NaN too, which np.partition must not meet
-            return False
-        every, below, _ = _sums_of_exp(z, largest)
-        log_total = np.log1p(below + (np.round(every - below) - 1.0))
-        own_term = np.exp(gamma * (_log_others(z, largest, every, below) - 2.0 * log_total))
-        chosen = z if top >= n_classes else np.partition(z, n_classes - top)[n_classes - top :]
-        out[i] = _sum_of_powers(chosen, largest, log_total, gamma, own_term, powers)
-    return True

@@ -175,34 +175,6 @@ def frozen_scores(rows: NDArray[Any], shift: FloatArray, factor: FloatArray, kin
     return True
 
 
-def softmax_entropy(rows: NDArray[Any], out: FloatArray) -> bool:
-    """-sum p log p of the softmax; False when a row is not finite."""
-    for place in _places(rows):
-        if not np.isfinite(rows[place]).all():
-            return False
-        below = _cube(rows[place])
-        below -= below.max(axis=-1, keepdims=True)
-        others = np.exp(_scores(below, LOG_ODDS))
-        out[place] = in_rows(np.log1p(others) - (below * np.exp(below)).sum(axis=-1) / (1.0 + others))
-    return True
-
-
-def generalised_entropy(rows: NDArray[Any], gamma: float, top: int, out: FloatArray) -> bool:
-    """Sum of (p (1 - p)) ** gamma over the ``top`` largest p of the softmax; False when a row is not finite."""
-    for place in _places(rows):
-        below = rows[place].astype(np.float64)
-        if not np.isfinite(below).all():
-            return False
-        below -= below.max(axis=1, keepdims=True)
-        log_others = _log_others(below)
-        log_total = np.logaddexp(0.0, log_others)
-        n_less = below.shape[1] - top
-        log_p = np.partition(below, n_less, axis=1)[:, n_less + 1 :] - log_total[:, None]  # the largest comes on top
-        terms = np.exp(gamma * (log_p + np.log1p(-np.exp(log_p)))).sum(axis=1)
-        out[place] = terms + np.exp(gamma * (log_others - 2.0 * log_total))
-    return True
-
-
 def _scores(z: FloatArray, kind: int, scratch: FloatArray | None = None) -> FloatArray:
     """Reduce a cube of scaled logits to the scores of its rows (step, run); ``z`` may be overwritten."""
     top = z.max(axis=-1)

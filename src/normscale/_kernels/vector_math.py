@@ -1,4 +1,4 @@
-"""Scalar functions that LLVM can run four at a time: exp, log(1 - p) and max.
+"""Scalar functions that LLVM can run four at a time: exp and max.
 
 The libm versions are calls, and a loop with a call in it stays scalar; these are straight-line arithmetic, so
 the loops of :mod:`normscale._kernels.compiled` become AVX code. Accuracy: ``exp_nonpositive`` within 2 ulp.
@@ -98,14 +98,3 @@ def exp_nonpositive(x: float) -> float:
     odd = odd * s + _Q1
     result: float = (1.0 + (r + s * (even + odd * r))) * _from_bits((_as_bits(shifted) + 1023) << 52)
     return result
-
-
-@compiled(EXACT)
-def log_one_minus(p: float) -> float:
-    """log(1 - p) for 0 <= p <= 1/2, as 2 artanh(s) with s = -p / (2 - p): |s| is at most 1/3, so 15 terms do."""
-    s = -p / (2.0 - p)
-    q = s * s
-    series = 0.0
-    for k in range(15):
-        series = series * q + 1.0 / (29 - 2 * k)
-    return 2.0 * s * series

@@ -14,7 +14,7 @@ from normscale._validate import BoolArray, FloatArray, IntArray, Rows
 from normscale.detectors.registry import DEFAULT
 from normscale.errors import InvalidInput
 from normscale.moments import RunningMoments, declared_moments
-from normscale.outputs import LOGITS, ModelOutputs
+from normscale.outputs import LOGITS, ModelOutputs, row_keys
 from normscale.state import Numbers
 
 if TYPE_CHECKING:
@@ -136,11 +136,7 @@ def _smallest_hashes(arrays: dict[str, Rows]) -> dict[str, NDArray[np.float32]]:
     """Some rows, in an order and by a choice that their logits alone decide."""
     width = sum(array.shape[1] for array in arrays.values())
     most = min(_MOST_KEPT, max(1, _MOST_NUMBERS // width))
-    first = _single(arrays[LOGITS][:, :_HASHED]) + np.float32(0.0)  # no negative zeros
-    bits = first.view(np.uint32).astype(np.uint64)
-    hashes = (bits * np.uint64(0x9E3779B97F4A7C15) ** np.arange(1, bits.shape[1] + 1, dtype=np.uint64)).sum(axis=1)
-    hashes = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
-    hashes ^= hashes >> np.uint64(32)
+    hashes = row_keys(arrays[LOGITS][:, :_HASHED])
     chosen = np.arange(hashes.size)
     if hashes.size > most:
         chosen = np.flatnonzero(hashes <= np.partition(hashes, most - 1)[most - 1])

@@ -310,7 +310,7 @@ class LogitScores:
         if self.factor.size != width or self.shift.size != width:
             self.shift, self.factor = (np.broadcast_to(one, width).copy() for one in (self.shift, self.factor))
         rows = _kernels.less_row_means(logits) if self.centred else logits
-        scores = _kernels.scores_of("frozen_scores", rows, self.shift, self.factor, self.kind)
+        scores = _kernels.frozen_scores(rows, self.shift, self.factor, self.kind)
         return np.full(len(logits), np.nan) if scores is None else self.weight * scores
 
 

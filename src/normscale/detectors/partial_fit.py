@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from normscale._validate import BoolArray, FloatArray, IntArray
 from normscale.detectors.baseline import TrainingBaseline
-from normscale.detectors.row_blocks import block_rows
 from normscale.errors import InvalidInput, NumericalWarning
-from normscale.outputs import LOGITS, Head, ModelOutputs, row_slices
+from normscale.outputs import LOGITS, Head, ModelOutputs, row_keys, row_slices
 from normscale.state import Numbers
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ class RowSample(NamedTuple):
         """A sample of rows with logits, with numbers (n, k)."""
         predicted = rows.predicted
         counts = np.bincount(predicted, minlength=rows.n_classes).astype(np.float64)
-        return cls(content_keys(rows, (LOGITS,)), predicted, values, counts)._cut()
+        return cls(row_keys(rows.logits), predicted, values, counts)._cut()
 
     def merge(self, other: RowSample) -> RowSample:
         """The sample of both sets of rows."""
@@ -303,32 +302,5 @@ class CommonScale(NamedTuple):
 
 def second_half(rows: ModelOutputs) -> BoolArray:
     """(n,) which rows are of the second half; their logits say, or their first array where there are none."""
-    arrays = (LOGITS,) if LOGITS in rows.names else rows.names[:1]
-    return (content_keys(rows, arrays) & np.uint64(1)).astype(np.bool_)  # samples go by the high bits
-
-
-def content_keys(rows: ModelOutputs, arrays: tuple[str, ...]) -> NDArray[np.uint64]:
-    """A number (n,) for every row that depends on its numbers in these arrays alone, not on their order.
-
-    It looks random. Numbers count in single precision: what a step makes of the same rows differs in the last digits of
-    double precision where it was fitted on them in other parts.
-    """
-    keys = np.zeros(len(rows), np.uint64)
-    for name in arrays:
-        array = rows.array(name)
-        size = block_rows(array.shape[1])
-        for a in range(0, len(rows), size):
-            with np.errstate(over="ignore"):
-                single = np.asarray(array[a : a + size], np.float32)
-            numbers = np.array(single, np.float64, order="C") + 0.0  # -0 is 0
-            keys[a : a + size] += _mixed(numbers.view(np.uint64)).sum(axis=1, dtype=np.uint64)
-    return _mixed(keys)
-
-
-def _mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Numbers whose bits all depend on all bits of the given ones, which are overwritten (Stafford's mixer)."""
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        bits ^= bits >> np.uint64(shift)
-        bits *= np.uint64(factor)
-    bits ^= bits >> np.uint64(31)
-    return bits
+    array = rows.array(LOGITS if LOGITS in rows.names else rows.names[0])
+    return (row_keys(array) & np.uint64(1)).astype(np.bool_)  # samples go by the high bits
