@@ -251,3 +251,8 @@ def test_the_default_of_one_file_here_is_that_of_many_on_ray(
     one = jobs.fit(tmp_path / "one.parquet", engine=local, **options).detector
     many = jobs.fit(sorted(folder.glob("*.parquet")), engine=ray_engine, **options).detector
     assert one._pack() == many._pack()
+
+
+def test_a_misspelled_option_is_refused() -> None:
+    with pytest.raises(TypeError, match="memroy"):
+        jobs.fit("sample:train", "energy", memroy="1GB")

@@ -264,11 +264,8 @@ def test_safetensors_of_another_kind(tmp_path: Path) -> None:
     [
         ({"head_weight": np.ones((3, 2))}, "a head needs both head_weight and head_bias"),
         ({"head_bias": np.ones(3)}, "a head needs both head_weight and head_bias"),
-        (
-            {"head_weight": np.ones(3), "head_bias": np.ones(3)},
-            r"must have shape \(n_classes, n_features\)",
-        ),
-        ({"head_weight": np.ones((3, 2)), "head_bias": np.ones(2)}, r"\(n_classes,\); got \(3, 2\) and \(2,\)"),
+        ({"head_weight": np.ones(3), "head_bias": np.ones(3)}, "head weight must have shape"),
+        ({"head_weight": np.ones((3, 2)), "head_bias": np.ones(2)}, r"one number for each of 3 classes; got \(2,\)"),
         ({"head_weight": np.ones((4, 2)), "head_bias": np.ones(4)}, r"head_weight must have shape \(3, 2\)"),
         ({"head_weight": np.ones((3, 5)), "head_bias": np.ones(3)}, r"shape \(3, 2\), as logits and features have"),
         ({"head_weight": np.full((3, 2), np.nan), "head_bias": np.ones(3)}, "finite numbers"),

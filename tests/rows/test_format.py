@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import normscale as ns
 from normscale.cli import app
 from normscale.rows import TableReader, format_of, open_table, register_format
-from normscale.rows.files import formats, unregister_format
+from normscale.rows.files import _formats, formats
 from normscale.rows.reader import Block, Columns
 from normscale.rows.writing import GatheringSink
 
@@ -54,7 +54,7 @@ class Halves(TableReader):
 @pytest.fixture
 def halves() -> Iterator[type[TableReader]]:
     yield register_format(Halves)
-    unregister_format("halves")
+    _formats.pop("halves")
 
 
 ROWS = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float16).astype(np.float32)
@@ -123,6 +123,6 @@ def test_a_format_that_is_only_read_says_so(tmp_path: Path) -> None:
             ns.write_table(tmp_path / "a.ro", ROWS)
         assert not list(tmp_path.iterdir())
     finally:
-        unregister_format("read_only")
+        _formats.pop("read_only")
     with pytest.raises(ns.FileFormatError, match=r"'\.ro' is not known"):
         format_of("a.ro")

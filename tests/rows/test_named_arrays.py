@@ -231,10 +231,10 @@ def test_parquet_columns_beside_lists(tmp_path: Path) -> None:
 
 def test_a_large_head_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    monkeypatch.setattr("normscale.rows.formats.parquet._LARGEST_HEAD", 100)
-    with pytest.raises(InvalidInput, match=r"a \.parquet file has room for 100; write \.npz or \.safetensors"):
+    monkeypatch.setattr("normscale.rows.formats.parquet.Parquet.largest_head", 95)
+    with pytest.raises(InvalidInput, match=r"96 bytes; at most 95 are kept; write \.npz or \.safetensors"):
         write_table(tmp_path / "a.parquet", make())
-    monkeypatch.setattr("normscale.rows.writing.LARGEST_HEAD", 50)
+    monkeypatch.setattr("normscale.rows.reader.TableReader.largest_head", 50)
     with pytest.raises(InvalidInput, match="the head takes 96 bytes; at most 50 are kept"):
         write_table(tmp_path / "a.npz", make())
     assert not list(tmp_path.iterdir())

@@ -62,10 +62,10 @@ def print_means(rows: list[Measurement]) -> None:
 
 def print_rows(rows: list[Measurement], format: Format) -> None:
     """Print a table for people, or CSV or a JSON object per line; *_out: OoD is positive, *_in: in-distribution is."""
-    if format is Format.TABLE:
+    if format == "table":
         _print_table(rows)
     else:
-        sys.stdout.write(_as_text(rows, ".csv" if format is Format.CSV else ".jsonl"))
+        sys.stdout.write(_as_text(rows, ".csv" if format == "csv" else ".jsonl"))
 
 
 def check_output(path: str | None) -> None:

@@ -8,8 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from normscale import jobs
 from normscale._progress import bar
@@ -28,29 +27,6 @@ _LISTED_FILES, _LISTED_ROWS = 20, 5
 _WIDE = 110
 """Columns of tables that nobody sees in a terminal."""
 _Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-class EngineName(StrEnum):
-    """Where the work is done."""
-
-    HERE = "here"
-    LOCAL = "local"
-    RAY = "ray"
-
-
-class OnInvalid(StrEnum):
-    """What to do with a row that holds NaN or infinity."""
-
-    RAISE = "raise"
-    SKIP = "skip"
-
-
-class Format(StrEnum):
-    """How results are printed."""
-
-    TABLE = "table"
-    CSV = "csv"
-    JSON = "json"
 
 
 def complete_detector(incomplete: str) -> list[str]:
@@ -72,11 +48,15 @@ OodOption = Annotated[list[str], option("Outputs on OoD inputs.", "[NAME=]TABLE"
 TrainOption = Annotated[list[str], option("Outputs on the training set.", "TABLE", "--train")]
 DetectorsOption = Annotated[list[str] | None, detector_option("all")]
 SeedOption = Annotated[int, option("Of the order of shuffled streams.", min=0)]
+Format = Literal["table", "csv", "json"]
 FormatOption = Annotated[Format, option("How to print the results.", "--format", "-f")]
 ProbabilitiesOption = Annotated[bool, option("The logits are probabilities: take their logarithm.", "--probabilities")]
+OnInvalid = Literal["raise", "skip"]
 OnInvalidOption = Annotated[OnInvalid, option("A row with NaN or infinity: stop, or skip it.")]
 MemoryOption = Annotated[str | None, option("Most memory for rows, as 8GiB.", "SIZE", shown="half of the free")]
-EngineOption = Annotated[EngineName | None, option("Here, on processes or on Ray.", shown="by the size")]
+EngineOption = Annotated[
+    Literal["here", "local", "ray"] | None, option("Here, on processes or on Ray.", shown="by the size")
+]
 WorkersOption = Annotated[int | None, option("Tasks at the same time.", shown="all cores", min=1)]
 AddressOption = Annotated[str | None, option("Of a Ray cluster that is running.", "ADDRESS")]
 PieceRowsOption = Annotated[int | None, option("Rows of a piece.", shown="500000", min=1)]
@@ -86,7 +66,7 @@ SharedOptions = Mapping[str, tuple[Any, Any]]
 """Name -> type with what typer shows, and default."""
 JOB_OPTIONS: SharedOptions = {
     "probabilities": (ProbabilitiesOption, False),
-    "on_invalid": (OnInvalidOption, OnInvalid.RAISE),
+    "on_invalid": (OnInvalidOption, "raise"),
     "memory": (MemoryOption, None),
     "engine": (EngineOption, None),
     "workers": (WorkersOption, None),
@@ -96,7 +76,7 @@ JOB_OPTIONS: SharedOptions = {
 """What every job over tables takes: :class:`normscale.jobs.JobOptions`."""
 RESULT_OPTIONS: SharedOptions = {
     "seed": (SeedOption, 0),
-    "format": (FormatOption, Format.TABLE),
+    "format": (FormatOption, "table"),
     "output": (
         Annotated[str | None, option("The rows: .csv, .json or .jsonl.", "FILE", "--output", "-o")],
         None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from enum import StrEnum
 from itertools import groupby
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,20 +26,13 @@ _WIDEST = 110
 _COLOURS = {HOLDS: "green", DIFFERS: "yellow"}
 
 
-class AuditFormat(StrEnum):
-    """How claims are printed."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
 def audit_claims(
     train: TrainOption = NO_TABLES,
     id_tables: IdOption = NO_TABLES,
     ood_tables: OodOption = NO_TABLES,
     in_set: Annotated[str | None, option("The network's set, as in the paper.", "NAME")] = None,
     seed: SeedOption = 0,
-    format: Annotated[AuditFormat, option("json has more numbers.", "--format", "-f")] = AuditFormat.TABLE,
+    format: Annotated[Literal["table", "json"], option("json has more numbers.", "--format", "-f")] = "table",
 ) -> None:
     """Recompute the paper's claims from its tables and on outputs.
 
@@ -49,7 +41,7 @@ def audit_claims(
     outputs = read_sides(train, id_tables, ood_tables) or ()
     with bar("auditing", STEPS) as line:
         claims = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
-    if format is AuditFormat.JSON:
+    if format == "json":
         for claim in claims:
             typer.echo(write_json({**claim._asdict(), "title": POINTS[claim.point], "version": __version__}))
         return

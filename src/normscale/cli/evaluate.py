@@ -121,7 +121,7 @@ def compare_in_memory(
 
 def _show(rows: list[Measurement], results: ResultChoices, means: Sequence[Measurement] = ()) -> None:
     """Print the rows and the means, say what looks wrong about them, and write them to a file if one was named."""
-    is_table = results.format is Format.TABLE
+    is_table = results.format == "table"
     print_rows(rows if is_table else [*rows, *means], results.format)
     if means and is_table:
         print_means(list(means))

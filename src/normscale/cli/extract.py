@@ -38,7 +38,7 @@ MODEL_OPTIONS: SharedOptions = {
     "workers": (Annotated[int, option("Threads that read; with --engine, processes.", min=1)], 4),
     "on_invalid": (
         Annotated[OnInvalid, option("A picture that cannot be read: stop, or go on.")],
-        OnInvalid.RAISE,
+        "raise",
     ),
 }
 """What the commands that run a model share."""
@@ -67,7 +67,7 @@ def extract_outputs(
 
     options = model_options(**given) | {"ood": ood, "features": features, "piece_rows": piece_rows}
     if engine is not None:
-        options |= {"engine": engine.value, "processes": given["workers"], "address": address}
+        options |= {"engine": engine, "processes": given["workers"], "address": address}
     done = extract_to(model, data, output, say=note, **options)
     say(f"{done.n_rows} rows in {done.path}")
 

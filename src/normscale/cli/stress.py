@@ -16,7 +16,6 @@ from normscale.cli._eval_printing import print_rows
 from normscale.cli._options import (
     NO_TABLES,
     DetectorsOption,
-    Format,
     FormatOption,
     IdOption,
     OodOption,
@@ -44,7 +43,7 @@ def command(
     train: TrainOption = NO_TABLES,
     detector: DetectorsOption = None,
     seed: SeedOption = 0,
-    format: FormatOption = Format.TABLE,
+    format: FormatOption = "table",
     output: Annotated[str | None, option("Every row as .json.", "FILE", "--output", "-o")] = None,
     picture: Annotated[str | None, option("Draw a map: .png, .svg or .pdf.", "FILE")] = None,
     network: Annotated[str | None, option("A trained network, to corrupt its test pictures.", "FOLDER")] = None,
@@ -98,7 +97,7 @@ def command(
         result.save(output)
     if picture is not None:
         save_stress_map(result, picture)
-    if format is Format.TABLE:
+    if format == "table":
         print_summary(result)
     else:
         print_rows(result.rows, format)

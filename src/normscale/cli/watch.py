@@ -28,7 +28,7 @@ def watch(
     threshold: ThresholdOption = None,
     on_drift: OnDriftOption = ON_DRIFT,
     expect: ExpectOption = EXPECT,
-    on_invalid: Annotated[OnInvalid, option("A line that cannot be scored: stop, or go on.")] = OnInvalid.RAISE,
+    on_invalid: Annotated[OnInvalid, option("A line that cannot be scored: stop, or go on.")] = "raise",
 ) -> None:
     """Score rows from a pipe as they come, one line each.
 
@@ -52,7 +52,7 @@ def watch(
             guard,
             sys.stdin.buffer,
             sys.stdout.buffer,
-            skip=on_invalid is OnInvalid.SKIP,
+            skip=on_invalid == "skip",
             say=lambda sentence: say(f"normscale: {sentence}"),
         )
     is_static = guard.mode == Mode.STATIC

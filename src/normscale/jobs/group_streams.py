@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -60,10 +61,10 @@ class _Group:
             self.n_pieces = int.from_bytes(stored[:8], "little")
             self.detector = type(job.detector)._from_state(*unpack_state(stored[8:]))
         if job.by:
-            states, group_of = SourceStates(self.detector), _GroupOf()
+            states = SourceStates(self.detector)
             states._in_memory = max(1, states._in_memory // share)
             before: Mapping[str, Any] = self.detector._sources or {}
-            states.update((source, before[source]) for source in before if group_of[source] == number)
+            states.update((source, before[source]) for source in before if _group_of(source) == number)
             self.detector._sources = states
 
     def keep(self, piece: Piece, scores: FloatArray) -> None:
@@ -115,34 +116,35 @@ def _stream_sorted(job: ScoreJob, group: _Group, pieces: Sequence[Piece], parts:
         group.keep(piece, own_scores)
 
 
-class _GroupOf(dict[Any, int]):
-    """The group of a source."""
+@lru_cache(1 << 20, typed=True)
+def _group_of(source: Any) -> int:
+    return zlib.crc32(str(source).encode()) % _GROUPS
 
-    def __missing__(self, source: Any) -> int:
-        self[source] = number = zlib.crc32(str(source).encode()) % _GROUPS
-        return number
+
+def _groups(sources: NDArray[Any]) -> NDArray[np.int64]:
+    """The group of every row's source."""
+    return np.array(list(map(_group_of, sources.tolist())), np.int64)
 
 
 def _by_group(job: ScoreJob, rows: PieceRows) -> Iterator[tuple[int, Chunk]]:
     """The good rows of every chunk, by the group of their sources."""
-    group_of = _GroupOf()
     for chunk, good in rows.with_masks():
         own = chunk if good is None or good.all() else chunk.take(good)
         if not job.by:
             yield 0, own
             continue
-        groups = np.array(list(map(group_of.__getitem__, own.columns[job.by].tolist())), np.int64)
+        groups = _groups(own.columns[job.by])
         for number in np.unique(groups).tolist():
             yield number, own.take(np.flatnonzero(groups == number))
 
 
 def stored_scores(job: ScoreJob, piece: Piece) -> Callable[..., FloatArray]:
     """A scorer that gives the scores that :func:`_stream_task` has kept of a piece."""
-    folder, group_of = JobFolder(job.output), _GroupOf()
+    folder = JobFolder(job.output)
     left: dict[int, FloatArray] = {}
 
     def scores(outputs: ModelOutputs, threads: int, by: NDArray[Any] | None = None) -> FloatArray:
-        groups = np.array([0] * len(outputs) if by is None else list(map(group_of.__getitem__, by.tolist())))
+        groups = np.zeros(len(outputs), np.int64) if by is None else _groups(by)
         found = np.empty(len(outputs))
         for number in np.unique(groups).tolist():
             if number not in left:

@@ -33,8 +33,6 @@ CLASS_NAMES = "class_names"
 ARRAYS = "arrays"
 RESERVED = frozenset({*LABEL_NAMES, HEAD_WEIGHT, HEAD_BIAS, CLASS_NAMES, ARRAYS})
 """Names that have a meaning of their own in a file, and that no array of outputs can have there."""
-LARGEST_HEAD = 1 << 28
-"""Bytes of a head's weight: 32000 classes of 2048 features in float32. A head is read whole, so it needs a bound."""
 
 Take = Callable[[int], NDArray[Any]]
 """Gives the next so many rows of an array."""
@@ -105,7 +103,8 @@ class ArraysReader(TableReader):
         if HEAD_WEIGHT in there or HEAD_BIAS in there:
             if HEAD_WEIGHT not in there or HEAD_BIAS not in there:
                 raise self._layout_error(f"a head needs both {HEAD_WEIGHT} and {HEAD_BIAS}; one of them is missing.")
-            self._check_head(self._look(HEAD_WEIGHT), self._look(HEAD_BIAS))
+            for name in (HEAD_WEIGHT, HEAD_BIAS):
+                self._check_head(name, self._look(name))
             self._take_head(self._whole(HEAD_WEIGHT), self._whole(HEAD_BIAS))
 
     def _names_of_arrays(
@@ -154,17 +153,11 @@ class ArraysReader(TableReader):
                 f"is an input, a column a class. Write {first}.T."
             )
 
-    def _check_head(self, weight: Stored, bias: Stored) -> None:
-        self._check_numbers(HEAD_WEIGHT, weight.dtype)
-        self._check_numbers(HEAD_BIAS, bias.dtype)
-        if len(weight.shape) != 2 or bias.shape != weight.shape[:1]:
-            raise self._layout_error(
-                f"{HEAD_WEIGHT} must have shape (n_classes, n_features) and {HEAD_BIAS} (n_classes,); "
-                f"got {weight.shape} and {bias.shape}."
-            )
-        size = math.prod(weight.shape) * weight.dtype.itemsize
-        if size > LARGEST_HEAD:
-            raise self._layout_error(f"{HEAD_WEIGHT} takes {size} bytes; at most {LARGEST_HEAD} are read.")
+    def _check_head(self, name: str, stored: Stored) -> None:
+        self._check_numbers(name, stored.dtype)
+        size = math.prod(stored.shape) * stored.dtype.itemsize
+        if size > self.largest_head:
+            raise self._layout_error(f"{name} takes {size} bytes; at most {self.largest_head} are read.")
 
     def _check_numbers(self, name: str, dtype: np.dtype[Any]) -> None:
         if dtype.hasobject:

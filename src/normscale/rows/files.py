@@ -57,11 +57,6 @@ def register_format(cls: FormatClass) -> FormatClass:
     return cls
 
 
-def unregister_format(name: str) -> None:
-    """Forget a format, for tests."""
-    _formats.pop(name, None)
-
-
 def formats() -> list[type[TableReader]]:
     """All formats in the order of their names, text last."""
     _find_own()

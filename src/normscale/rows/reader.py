@@ -164,6 +164,8 @@ class TableReader(ABC):
     """A column for each class, instead of an array of all logits."""
     keeps: ClassVar[frozenset[str]] = frozenset({"arrays", "labels", "head", "class names"})
     """What a table may hold beside its logits."""
+    largest_head: ClassVar[int] = 1 << 28
+    """Bytes of a head's weight, which is read whole: 32000 classes of 2048 features in float32."""
     _damage: tuple[type[Exception], ...] = DAMAGE
 
     def __init__(

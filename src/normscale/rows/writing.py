@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from normscale._atomic import atomic_path
 from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, Head, ModelOutputs, as_outputs
-from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, LARGEST_HEAD, RESERVED, native
+from normscale.rows.arrays import ARRAYS, CLASS_NAMES, HEAD_BIAS, HEAD_WEIGHT, RESERVED, native
 from normscale.rows.columns import LABELS, TEXT, logit_columns
 from normscale.rows.files import check_folder, format_of
 from normscale.rows.reader import CHUNK_ELEMENTS, Columns, TableReader
@@ -241,10 +241,9 @@ def _check_place(shown: str, format: type[TableReader], table: ModelOutputs, nam
     taken = [name for name in table.names if name in RESERVED]
     if taken:
         raise InvalidInput(f"{shown}: an array cannot be called {taken[0]} in a file, where that means something else.")
-    if table.head is not None and table.head.weight.nbytes > LARGEST_HEAD:
-        raise InvalidInput(
-            f"{shown}: the head takes {table.head.weight.nbytes} bytes; at most {LARGEST_HEAD} are kept."
-        )
+    if table.head is not None and (size := table.head.weight.nbytes) > format.largest_head:
+        others = "; write .npz or .safetensors" if format.by_columns else ""
+        raise InvalidInput(f"{shown}: the head takes {size} bytes; at most {format.largest_head} are kept{others}.")
     there = {
         "arrays": [name for name in table.names if name != LOGITS],
         "head": ["head"] * (table.head is not None),

@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from normscale._validate import Rows
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import EmptyTable, FileFormatError, InvalidInput
-from normscale.outputs import FEATURES, LOGITS, Head, check_name
-from normscale.rows.arrays import CLASS_NAMES, RESERVED
+from normscale.outputs import FEATURES, LOGITS, check_name
+from normscale.rows.arrays import CLASS_NAMES, RESERVED, native
 from normscale.rows.columns import LABELS, LOGIT
 from normscale.rows.files import ByteSource, need_arrow, register_format
 from normscale.rows.reader import CHUNK_ELEMENTS, DAMAGE, KEPT, Block, Columns, TableReader
@@ -34,8 +36,6 @@ _BATCH_ROWS = 1 << 16  # Arrow's own copies are of this size, not of a chunk's
 _WIDEST = 1 << 24  # numbers in a list: more in a row is a mistake
 _ROW_GROUP = 1 << 16  # rows of scores that are gathered: a row group of a few rows would cost more than they
 _HEAD = b"normscale.head"
-_LARGEST_HEAD = 1 << 25
-"""Bytes of weight and bias: Arrow keeps metadata in memory several times over, and refuses texts beyond 100 MB."""
 
 
 class ParquetSink(GatheringSink):
@@ -46,7 +46,8 @@ class ParquetSink(GatheringSink):
         self._arrow, parquet = (need_arrow(module, self.path) for module in ("pyarrow", "pyarrow.parquet"))
         about, metadata = self.about, dict[Any, bytes | str](self.about.metadata)
         if about.head is not None:
-            metadata[_HEAD] = _head_text(self.path, about.head)
+            tensors = {name: np.ascontiguousarray(native(one)) for name, one in about.head._asdict().items()}
+            metadata[_HEAD] = base64.b64encode(save(tensors))
         if about.class_names is not None:
             metadata[CLASS_NAMES] = write_json(about.class_names)
         fields = [self._field(*item) for item in self.columns.items()]
@@ -254,6 +255,8 @@ class Parquet(ArrowReader):
 
     name, described, suffixes = "parquet", "a .parquet file", (".parquet",)
     magic, sink = (b"PAR1",), ParquetSink
+    largest_head = 1 << 25
+    """Arrow keeps metadata in memory several times over, and refuses texts beyond 100 MB."""
 
     def close(self) -> None:
         self._parquet_file.close()
@@ -329,28 +332,7 @@ def open_parquet(source: ByteSource) -> Any:
     return parquet.ParquetFile(source.open(), pre_buffer=True)  # few large requests
 
 
-def _head_text(path: str, head: Head) -> bytes:
-    """A network's head for a file's metadata: base64 of a .safetensors file."""
-    from safetensors.numpy import save
-
-    tensors = {}
-    for name, one in zip(("weight", "bias"), head, strict=True):
-        tensors[name] = np.ascontiguousarray(one, one.dtype.newbyteorder("=") if one.dtype.kind == "f" else np.float64)
-    size = sum(one.nbytes for one in tensors.values())
-    if size > _LARGEST_HEAD:
-        raise InvalidInput(
-            f"{path}: the head takes {size} bytes, and a .parquet file has room for {_LARGEST_HEAD}; write .npz or "
-            ".safetensors."
-        )
-    return base64.b64encode(save(tensors))
-
-
 def _head_of(path: str, text: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    if len(text) > 2 * _LARGEST_HEAD:
-        raise FileFormatError(f"{path}: its head takes {len(text)} bytes; at most {2 * _LARGEST_HEAD} are read.")
     try:
         tensors = load(base64.b64decode(text, validate=True))
         return tensors["weight"], tensors["bias"]
