@@ -84,8 +84,8 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
         "errors", "metrics", "moments", "outputs", "rows", "scaling", "scores",
     },
     "bench.paper": {
-        "_validate", "bench.experiments", "bench.report", "detectors", "encoding", "errors", "metrics", "outputs",
-        "sample", "scores",
+        "_progress", "_validate", "bench.experiments", "bench.report", "detectors", "encoding", "errors", "metrics",
+        "outputs", "sample", "scores",
     },
     "cli": {
         "_atomic", "_kernels", "_progress", "_validate", "_version", "bench.data", "bench.experiments",

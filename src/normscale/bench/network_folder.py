@@ -31,7 +31,7 @@ class NetworkFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.network = self.path / "network.safetensors"
-        self.result = self.path / "result.json"
+        self.log, self.result = self.path / "log.jsonl", self.path / "result.json"
         self.perturbation = self.path / "perturbation.json"
         self.missing = self.path / "missing.json"
 

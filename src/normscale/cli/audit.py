@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from normscale._progress import bar
 from normscale._version import __version__
-from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, STEPS, Claim, audit, summary
+from normscale.bench.paper.audit import DIFFERS, HOLDS, POINTS, Claim, audit, summary
 from normscale.bench.paper.claim import NOTHING
 from normscale.cli import option
 from normscale.cli._options import NO_TABLES, IdOption, OodOption, SeedOption, TrainOption, console, read_sides
@@ -39,8 +38,7 @@ def audit_claims(
     Without tables of your own, the outputs of the embedded sample.
     """
     outputs = read_sides(train, id_tables, ood_tables) or ()
-    with bar("auditing", STEPS) as line:
-        claims = audit(*outputs, in_set=in_set, seed=seed, tick=lambda what: line.advance(doing=f"checked {what}"))
+    claims = audit(*outputs, in_set=in_set, seed=seed)
     if format == "json":
         for claim in claims:
             typer.echo(write_json({**claim._asdict(), "title": POINTS[claim.point], "version": __version__}))

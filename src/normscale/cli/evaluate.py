@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
-from normscale._progress import bar
 from normscale.bench.experiments.comparison import (
     ComparedTables,
     TableComparison,
@@ -103,16 +102,7 @@ def compare_in_memory(
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Measurement]:
     """Compare in every setting, print, and write what was asked for; with ``groups`` of OoD sets, also their means."""
-    with bar("comparing", None) as line:
-        found = compare_tables(
-            tables,
-            detectors,
-            seed=results.seed,
-            total=line.total,
-            advance=lambda n, what: line.advance(n, doing=what),
-            say=note,
-            **reading,
-        )
+    found = compare_tables(tables, detectors, seed=results.seed, say=note, **reading)
     _show(found.rows, results, group_means(found.rows, groups or {}))
     if results.report is not None:
         _write_report(results.report, found, tables, results.figures)

@@ -27,7 +27,6 @@ def leaderboard(
 
     Numbers of a run are kept in OUTPUT/rows/. Started again, only what is missing is measured.
     """
-    from normscale._progress import bar
     from normscale.bench.experiments.run_folder import RunFolder
     from normscale.bench.experiments.stress import rank_run
     from normscale.bench.experiments.stress_result import load_stress
@@ -43,10 +42,9 @@ def leaderboard(
     files = [folder / "rows" / f"{run.plan.name}.json" for run in opened]
     if len(set(files)) < len(files):
         raise InvalidInput("two of the runs have the same name; rank them in folders of their own.")
-    with bar("detectors", len(wanted) * len(runs)) as line:
-        for run, file in zip(opened, files, strict=True):
-            if not file.exists() or load_stress(file).settings.get("asked") != asked:
-                rank_run(run, **asked, tick=lambda name: line.advance(doing=name)).save(file)
+    for run, file in zip(opened, files, strict=True):
+        if not file.exists() or load_stress(file).settings.get("asked") != asked:
+            rank_run(run, **asked).save(file)
     options = [text for one in detector or [] for text in ("-d", one)]
     options += [f"--{name}={value}" for name, value in {"rows": rows, "train-rows": train_rows}.items() if value]
     command = ["normscale", "leaderboard", *runs, *options, "-o", output]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from normscale._progress import bar
 from normscale.bench.experiments.alarms import changed_outputs, changed_pictures
 from normscale.bench.experiments.methods import fit_on
-from normscale.bench.experiments.stress import GRID, steps, stress
+from normscale.bench.experiments.stress import stress
 from normscale.bench.experiments.stress_result import RECOMMENDED, RULE, TOLERANCE, StressResult, summarise
 from normscale.bench.paper.presets import PREFERRED, STATICS, own_methods
 from normscale.cli import option, say
@@ -82,17 +81,15 @@ def command(
     changed = (
         changed_outputs(id_test.only(*shared), seed) if network is None else changed_pictures(Path(network), pictures)
     )
-    with bar("streams", steps(GRID, len(ood_sets))) as line:
-        result = stress(
-            id_test,
-            ood_sets,
-            {**fitted, **own_methods(train_outputs)},
-            changed=dict(changed),
-            notes={"preferred": PREFERRED, "n_train": len(train_outputs)},
-            seed=seed,
-            threads=threads,
-            tick=lambda what: line.advance(doing=what),
-        )
+    result = stress(
+        id_test,
+        ood_sets,
+        {**fitted, **own_methods(train_outputs)},
+        changed=dict(changed),
+        notes={"preferred": PREFERRED, "n_train": len(train_outputs)},
+        seed=seed,
+        threads=threads,
+    )
     if output is not None:
         result.save(output)
     if picture is not None:

@@ -133,9 +133,8 @@ def test_a_finished_network_from_elsewhere_is_not_trained_again(
     for name in ("network.safetensors", "result.json"):
         shutil.copy(Path(run.folder) / name, tmp_path / name)
     monkeypatch.setattr("normscale.bench.train.run.train", lambda *_, **__: pytest.fail("it was trained again"))
-    ticked: list[float] = []
-    again = train_network(tmp_path, "digits", width=8, recipe="fast", epochs=6, seed=1, tick=ticked.append)
-    assert (again.info, again.log, sum(ticked)) == (run.info, run.log, 6)
+    again = train_network(tmp_path, "digits", width=8, recipe="fast", epochs=6, seed=1)
+    assert (again.info, again.log) == (run.info, run.log)
     before, after = (json.loads((Path(folder) / "result.json").read_text()) for folder in (run.folder, tmp_path))
     assert {**before, "missing": {}} == after, "what trained it is still said"
     mine, theirs = (Path(folder) / "outputs" / "test.safetensors" for folder in (run.folder, tmp_path))

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import normscale as ns
 from bench.train.small_training import RECIPE, Digits, network, run
 from normscale.bench.train.network_file import read_tensors, save_checkpoint, write_tensors
-from normscale.bench.train.training import CHECKPOINT_FILE, LOG_FILE, RECIPES, accuracy, find_recipe, train
+from normscale.bench.train.training import CHECKPOINT_FILE, RECIPES, accuracy, find_recipe, train
 from normscale.state import FORMAT
 
 PROGRAM = str(Path(__file__).with_name("small_training.py"))
@@ -88,7 +88,7 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(uninterrupted: nn.
     log = train(model, Digits(), RECIPE, folder=tmp_path)
     assert same_weights(model, uninterrupted)
     assert [line.epoch for line in log] == [1, 2, 3]
-    lines = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
     assert not list(tmp_path.glob("*.tmp*")) or kills > 0
 
@@ -98,7 +98,7 @@ def test_a_finished_training_is_not_repeated(uninterrupted: nn.Module, folder: P
     again, log = run(str(folder))
     assert same_weights(uninterrupted, again)
     assert [line._asdict() for line in log] == [
-        json.loads(line) for line in (folder / LOG_FILE).read_text().splitlines()
+        json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()
     ]
     assert (folder / CHECKPOINT_FILE).read_bytes() == before
 
@@ -199,18 +199,17 @@ def test_a_parameter_without_an_axis_survives_a_resumption(tmp_path: Path) -> No
     class Killed(Exception):
         pass
 
-    steps = 0
-
-    def kill(_: float) -> None:
-        nonlocal steps
-        steps += 1
-        if steps == 15:
-            raise Killed
+    class Killing(Digits):
+        def epoch(self, index: int, *, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            for number, batch in enumerate(super().epoch(index, start=start)):
+                if index * len(self) + number == 15:
+                    raise Killed
+                yield batch
 
     whole, resumed = Scaled(), Scaled()
     train(whole, Digits(), RECIPE)
     with pytest.raises(Killed):
-        train(Scaled(), Digits(), RECIPE, folder=tmp_path, checkpoint_seconds=0.0, tick=kill)
+        train(Scaled(), Killing(), RECIPE, folder=tmp_path, checkpoint_seconds=0.0)
     train(resumed, Digits(), RECIPE, folder=tmp_path)
     assert same_weights(whole, resumed)
     assert resumed.scale.shape == ()

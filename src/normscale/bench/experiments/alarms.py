@@ -7,7 +7,7 @@ pictures where the network is at hand, scaled and noised outputs elsewhere.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,7 +80,6 @@ def false_alarms(
     changed: Mapping[str, ModelOutputs],
     *,
     seed: int = 0,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> list[Alarms]:
     """Flag in-distribution streams by detectors whose statistics run; none of them is changed.
 
@@ -107,7 +106,6 @@ def false_alarms(
             labelled = rows.labels is not None and (rows.labels >= 0).all()
             shares = float(frozen.mean()), float(streamed.mean())
             alarms.append(Alarms(method, name, *shares, len(frozen), rows.accuracy if labelled else None))
-        tick(method)
     return alarms
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import cache
 from itertools import chain, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from normscale._lock import locked
 from normscale._processes import end_with_parent
@@ -23,7 +23,6 @@ from normscale.bench.experiments.methods import Method, find_method, fit_on, why
 from normscale.bench.experiments.network_outputs import Job, prepare, require_layers
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder
-from normscale.bench.experiments.stress import GRID, steps
 from normscale.bench.experiments.stress import stress as run_stress
 from normscale.bench.network_folder import TEST, TRAIN, VALIDATION, read_document
 from normscale.detectors.base import Detector
@@ -31,8 +30,7 @@ from normscale.errors import InvalidInput
 from normscale.outputs import PERTURBED_LOGITS, ModelOutputs
 
 LOOK_SECONDS = 0.5
-"""How often the progress of other processes is read."""
-_done: Any = None  # in a worker: how much of each network has been done
+"""How often the progress of other processes is read from their files."""
 
 
 class Bench(NamedTuple):
@@ -78,24 +76,13 @@ def bench(
         jobs = [Job(os.fspath(folder), plan, seed, place, threads) for seed in plan.seeds]
         begun = [job for job in jobs if not job.is_done]
         ready = [job for job in jobs if job not in begun]
-        costs = {job.seed: job.cost for job in begun}
-        done = dict.fromkeys(costs, 0.0)
         n_new = 0
-        with bar("preparing networks" if begun else "comparing", sum(costs.values()) or 1.0, unit="share") as line:
-
-            def tick(job: Job, amount: float) -> None:
-                done[job.seed] = max(done[job.seed], min(amount, costs[job.seed]))
-                n_done = sum(done[seed] >= costs[seed] for seed in costs)
-                line.at(sum(done.values()), f"network {min(n_done + 1, len(costs))} of {len(costs)}")
-
-            try:
-                for job in chain(ready, prepare_all(begun, workers, tick)):
-                    if job.seed in costs:
-                        tick(job, costs[job.seed])  # whatever it had to do
-                    n_new += compute_cells(run, job.seed, methods, list(plan.ood), say)
-                    run.write_results()
-            finally:
+        try:
+            for job in chain(ready, prepare_all(begun, workers)):
+                n_new += compute_cells(run, job.seed, methods, list(plan.ood), say)
                 run.write_results()
+        finally:
+            run.write_results()
         if stress is not None:
             _stress_first_network(run, plan, stress, workers, place)
         n_there = sum(run.has_cell(*cell) for cell in product(plan.seeds, plan.ood, plan.methods))
@@ -110,75 +97,51 @@ def _stress_first_network(
     if run.stress.exists() or not sets:
         return
     train, test = (run.outputs(seed, name) for name in (TRAIN, TEST))
-    with bar("stress grid", steps(GRID, len(sets))) as line:
-
-        def tick(what: str) -> None:
-            line.advance(doing=f"stress grid, {what}")
-
-        files = run.network(seed)
-        changed = dict(changed_pictures(files.path, plan.data, root)) if files.network.exists() else {}
-        methods = fit(train)
-        run_stress(test, sets, methods, changed=changed, seed=seed, threads=threads, tick=tick).save(run.stress)
+    files = run.network(seed)
+    changed = dict(changed_pictures(files.path, plan.data, root)) if files.network.exists() else {}
+    run_stress(test, sets, fit(train), changed=changed, seed=seed, threads=threads).save(run.stress)
 
 
-def prepare_all(jobs: Sequence[Job], workers: int, tick: Callable[[Job, float], None]) -> Iterator[Job]:
+def prepare_all(jobs: Sequence[Job], workers: int) -> Iterator[Job]:
     """Prepare networks and yield each as it is done; with one worker, the work is done in this process.
 
-    ``tick`` is called with a job and how much of it has been done. The first error of a job is raised after all the
-    others have been yielded: the other networks are worth having.
+    The first error of a job is raised after all the others have been yielded: the other networks are worth having.
     """
     error: BaseException | None = None
     if workers == 1 or len(jobs) < 2:
         for job in jobs:
-            amounts: list[float] = []
-
-            def add(amount: float, job: Job = job, amounts: list[float] = amounts) -> None:
-                amounts.append(amount)
-                tick(job, sum(amounts))
-
             try:
-                prepare(job, add)
+                prepare(job)
             except Exception as problem:
                 error = error or problem
             else:
                 yield job
     else:
         context = multiprocessing.get_context("spawn")
-        shared = context.RawArray("d", len(jobs))
-        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker, (shared,))
+        pool = ProcessPoolExecutor(min(workers, len(jobs)), context, _start_worker)
         try:
-            waiting: dict[Future[None], Job] = {pool.submit(_work, i, job): job for i, job in enumerate(jobs)}
-            while waiting:
-                finished = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED).done
-                for job, done in zip(jobs, shared, strict=True):
-                    tick(job, done)
-                for future in finished:
-                    job = waiting.pop(future)
-                    if future.exception() is None:
-                        yield job
-                    else:
-                        error = error or future.exception()
+            with bar("preparing networks", sum(job.n_steps for job in jobs), unit="share") as line:
+                waiting: dict[Future[None], Job] = {pool.submit(prepare, job): job for job in jobs}
+                while waiting:
+                    finished = wait(waiting, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED).done
+                    n_done = len(jobs) - len(waiting)
+                    line.at(sum(job.n_done for job in jobs), f"network {n_done + 1} of {len(jobs)}")
+                    for future in finished:
+                        job = waiting.pop(future)
+                        if future.exception() is None:
+                            yield job
+                        else:
+                            error = error or future.exception()
         finally:
             pool.shutdown(cancel_futures=True)
     if error is not None:
         raise error
 
 
-def _start_worker(shared: Any) -> None:
+def _start_worker() -> None:
     """Set a worker up; it ends with its parent, also when that is killed."""
-    global _done
-    _done = shared
     silence()
     end_with_parent()
-
-
-def _work(number: int, job: Job) -> None:
-    """Prepare a network, and write down how much of it has been done."""
-
-    def add(amount: float) -> None:
-        _done[number] += amount
-
-    prepare(job, add)
 
 
 def compute_cells(

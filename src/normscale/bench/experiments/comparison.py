@@ -10,8 +10,9 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from normscale import jobs
+from normscale._progress import bar
 from normscale.bench.experiments.measurement import Measurement
-from normscale.bench.experiments.measuring import Advance, Measured, measure, rows_to_score
+from normscale.bench.experiments.measuring import Measured, measure
 from normscale.bench.experiments.methods import (
     Method,
     default_methods,
@@ -89,13 +90,8 @@ def compare_each(
     seed: int = 0,
     *,
     shifted: Sequence[OutputsLike] = (),
-    total: Callable[[int], None] = lambda _: None,
-    advance: Advance = lambda rows, what: None,
 ) -> Iterator[Measured]:
-    """:func:`compare` with the scores behind each record, detector by detector: only one is in memory at a time.
-
-    ``total`` is told how many rows there are to score, ``advance`` what begins.
-    """
+    """:func:`compare` with the scores behind each record, detector by detector: only one is in memory at a time."""
     given = [] if detectors is None else _with_names(detectors)
     names = shared_names((one.name, one.class_names) for _, one in given if isinstance(one, Detector))
 
@@ -121,28 +117,26 @@ def compare_each(
     if detectors is not None:
         for detector in chosen.values():
             training_rows(detector, to_fit, held_out)  # what cannot be fitted is said before the others are measured
-    every = {name: every_setting(name, detector) for name, detector in chosen.items()}
-    sizes = [len(ood) for ood in sets.values()]
-    rows = {name: sum(rows_to_score(every[name], len(side), sizes) for side in sides.values()) for name in every}
-    total(sum(rows.values()))
-    for name, detector in chosen.items():
-        advance(0, f"fitting {name} ({detector.about.cost})")
-        try:
-            fitted = fit_on(detector, to_fit, held_out)
-        except InvalidInput as error:
-            if detectors is not None:
-                raise
-            advance(rows[name], name)
-            for (in_set, side), (ood_set, ood), method in product(sides.items(), sets.items(), every[name]):
-                counts: Any = {"n_id": len(side), "n_ood": len(ood)}
-                yield Measured(Measurement.of(method, ood_set, in_set=in_set, skipped=str(error), **counts), None)
-            continue
-        methods = [method._replace(detector=fitted) for method in every[name]]
-        for in_set, side in sides.items():
-            for one in measure(methods, side, sets, in_set=in_set, seed=seed, advance=advance):
-                streamed = one.record.setting == Setting.STREAM
-                yield one if streamed else one._replace(record=one.record._replace(seed=None))
-        del fitted, methods  # before the next detector is fitted: it may be as large as the training rows
+    with bar("comparing", len(chosen)) as line:
+        for name, detector in chosen.items():
+            line.advance(0, f"{name} ({detector.about.cost})")  # said before it begins
+            methods = every_setting(name, detector)
+            try:
+                fitted = fit_on(detector, to_fit, held_out)
+            except InvalidInput as error:
+                if detectors is not None:
+                    raise
+                for (in_set, side), (ood_set, ood), method in product(sides.items(), sets.items(), methods):
+                    counts: Any = {"n_id": len(side), "n_ood": len(ood)}
+                    yield Measured(Measurement.of(method, ood_set, in_set=in_set, skipped=str(error), **counts), None)
+            else:
+                methods = [method._replace(detector=fitted) for method in methods]
+                for in_set, side in sides.items():
+                    for one in measure(methods, side, sets, in_set=in_set, seed=seed):
+                        streamed = one.record.setting == Setting.STREAM
+                        yield one if streamed else one._replace(record=one.record._replace(seed=None))
+                del fitted, methods  # before the next detector is fitted: it may be as large as the training rows
+            line.advance()
 
 
 def _by_set(measured: Iterable[Measured]) -> list[Measured]:
@@ -203,8 +197,6 @@ def compare_tables(
     *,
     seed: int,
     say: Callable[[str], object],
-    total: Callable[[int], None] = lambda _: None,
-    advance: Advance = lambda rows, what: None,
     **options: Any,
 ) -> TableComparison:
     """Read all tables and compare in every setting; ``options`` are those of :func:`normscale.jobs.read`."""
@@ -242,8 +234,6 @@ def compare_tables(
         detectors=detectors or None,
         seed=seed,
         shifted=[read["shifted"]] if "shifted" in read else [],
-        total=total,
-        advance=advance,
     )
     return TableComparison(_by_set(measured), read["id"], ood_sets, train)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import product
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normscale import _validate
+from normscale._progress import bar
 from normscale._provenance import commit
 from normscale._validate import FloatArray, IntArray
 from normscale.bench.experiments.measurement import Measurement, ScoredPair, require_one_network
@@ -27,9 +28,6 @@ from normscale.detectors.base import Detector, Setting
 from normscale.errors import InvalidInput
 from normscale.outputs import ModelOutputs
 from normscale.state import copied
-
-Advance = Callable[[int, str], None]
-"""Called with how many rows were scored by one method (0 before it begins), and what is done: detector, cost, set."""
 
 
 class Measured(NamedTuple):
@@ -49,8 +47,6 @@ def measure(
     seed: int = 0,
     threads: int = 1,
     quiet: bool = False,
-    tick: Callable[[str], None] = lambda _: None,
-    advance: Advance = lambda rows, what: None,
 ) -> Iterator[Measured]:
     """Measure methods with fitted detectors on every OoD set; no detector is changed.
 
@@ -58,8 +54,7 @@ def measure(
     and ``skipped`` says why.
 
     ``streams`` are drawn from both sets, by default one of all rows. ``quiet``: no warning of rows far outside of
-    training, where noise is meant to be. ``tick`` is called after each OoD set and each of the streams, ``advance``
-    after each block of rows; :func:`rows_to_score` says how many there will be.
+    training, where noise is meant to be.
     """
     if not ood_sets:
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to compare.")
@@ -71,27 +66,23 @@ def measure(
         silent = {id(method.detector): _silenced(method.detector) for method in methods}
         methods = [method._replace(detector=silent[id(method.detector)]) for method in methods]
     groups: Sequence[Streams] = [Streams(len(id_test), seed=seed)] if streams is None else streams
-    id_side = _Side("the ID set", id_test, methods, advance)
-    with ThreadPoolExecutor(_validate.at_least(threads, "threads", 1)) as pool:
+    with (
+        ThreadPoolExecutor(_validate.at_least(threads, "threads", 1)) as pool,
+        bar("streams", len(ood_sets) * len(groups), quiet_seconds=1.0) as line,
+    ):
+        id_side = _Side("the ID set", id_test, methods)
         for name, ood in ood_sets.items():
-            pair = _Pair(id_side, _Side(name, ood, methods, advance), methods, advance)
+            pair = _Pair(id_side, _Side(name, ood, methods), methods)
             for group, measured in zip(groups, pool.map(pair.measured, groups), strict=True):
                 for one in measured:
                     yield one._replace(record=one.record._replace(in_set=in_set, seed=seed))
-                tick(f"{name}: {group}" if str(group) else name)
+                line.advance(doing=f"{name}: {group}" if str(group) else name)
 
 
 def _silenced(detector: Detector) -> Detector:
     twin = copy.copy(detector)
     twin._marks_far_rows = False
     return twin
-
-
-def rows_to_score(methods: Sequence[Method], n_id: int, n_ood: Sequence[int]) -> int:
-    """How many rows :func:`measure` will score on all rows of a test set and some OoD sets."""
-    still = len({id(method.detector) for method in methods if method.setting is not Setting.STREAM})
-    running = sum(method.setting is Setting.STREAM for method in methods)
-    return still * (n_id + sum(n_ood)) + running * sum(n_id + n for n in n_ood)
 
 
 def _prepared(detector: Detector, outputs: ModelOutputs) -> ModelOutputs:
@@ -114,7 +105,7 @@ def _prepared(detector: Detector, outputs: ModelOutputs) -> ModelOutputs:
 class _Side:
     """One set: scores of the detectors whose statistics do not run, prepared rows of those whose statistics do."""
 
-    def __init__(self, name: str, outputs: ModelOutputs, methods: Sequence[Method], advance: Advance) -> None:
+    def __init__(self, name: str, outputs: ModelOutputs, methods: Sequence[Method]) -> None:
         self.name, self.outputs = name, outputs
         self.scores: dict[int, FloatArray] = {}
         self.prepared: dict[int, ModelOutputs] = {}
@@ -124,13 +115,12 @@ class _Side:
             if setting is Setting.STREAM:
                 self.prepared[key] = _prepared(detector, outputs)
             elif key not in self.scores:
-                doing = f"{detector.name} ({detector.about.cost}) on {name}"
-                advance(0, doing)
                 started = time.perf_counter()
                 self.scores[key] = np.empty(len(outputs))
-                for block in row_blocks(outputs, detector.reads, len(outputs)):
-                    self.scores[key][block] = scores = detector.score(outputs[block])
-                    advance(len(scores), doing)
+                with bar(f"{detector.name} ({detector.about.cost}) on {name}", len(outputs), quiet_seconds=1.0) as line:
+                    for block in row_blocks(outputs, detector.reads, len(outputs)):
+                        self.scores[key][block] = scores = detector.score(outputs[block])
+                        line.advance(len(scores))
                 self.seconds[key] = time.perf_counter() - started
 
     @cached_property
@@ -165,8 +155,8 @@ class _Sum:
 class _Pair:
     """The test set and one OoD set; rows count through the test set and on."""
 
-    def __init__(self, inside: _Side, outside: _Side, methods: Sequence[Method], advance: Advance) -> None:
-        self.inside, self.outside, self.methods, self.advance = inside, outside, methods, advance
+    def __init__(self, inside: _Side, outside: _Side, methods: Sequence[Method]) -> None:
+        self.inside, self.outside, self.methods = inside, outside, methods
         self.n_id = len(inside.outputs)
         self.running = {at: one.detector for at, one in enumerate(methods) if one.setting is Setting.STREAM}
 
@@ -220,16 +210,17 @@ class _Pair:
         """Scores of a stream, in the order of the sets, and the seconds they took."""
         state, scores, seconds = copied(detector.state_), np.empty(self.n_id + len(self.outside.outputs)), 0.0
         sides = self.inside.prepared[id(detector)], self.outside.prepared[id(detector)]
-        for block in row_blocks(sides[0], sides[0].names, stream.size):
-            rows = stream[block]
-            is_id = rows < self.n_id
-            arrays = {}
-            for name in sides[0].names:
-                a, b = (side.array(name) for side in sides)
-                arrays[name] = together = np.empty((rows.size, a.shape[1]), np.result_type(a, b))
-                together[is_id], together[~is_id] = a[rows[is_id]], b[rows[~is_id] - self.n_id]
-            started = time.perf_counter()
-            scores[rows], state = detector._step(state, ModelOutputs._trusted(arrays), 1)
-            seconds += time.perf_counter() - started
-            self.advance(rows.size, f"{detector.name} in a stream with {self.outside.name}")
+        with bar(f"{detector.name} in a stream with {self.outside.name}", stream.size, quiet_seconds=1.0) as line:
+            for block in row_blocks(sides[0], sides[0].names, stream.size):
+                rows = stream[block]
+                is_id = rows < self.n_id
+                arrays = {}
+                for name in sides[0].names:
+                    a, b = (side.array(name) for side in sides)
+                    arrays[name] = together = np.empty((rows.size, a.shape[1]), np.result_type(a, b))
+                    together[is_id], together[~is_id] = a[rows[is_id]], b[rows[~is_id] - self.n_id]
+                started = time.perf_counter()
+                scores[rows], state = detector._step(state, ModelOutputs._trusted(arrays), 1)
+                seconds += time.perf_counter() - started
+                line.advance(rows.size)
         return scores, seconds

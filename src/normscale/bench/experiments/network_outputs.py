@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from normscale.bench.train.run import RunResult
 
 _NO_LAYERS = (LOGITS, FEATURES, HEAD_WEIGHT)
-PER_SET = 0.2
-"""Cost of a set's outputs in epochs of training: a forward pass over a third as many images, some perturbed too."""
 
 
 def arrays_read(detectors: list[Detector], name: str) -> tuple[str, ...]:
@@ -78,19 +76,24 @@ class Job(NamedTuple):
         return there and self.run.network(self.seed).result.exists()
 
     @property
-    def cost(self) -> float:
-        """How much work it is from the beginning, in epochs of training."""
+    def n_steps(self) -> int:
+        """How many steps it is from the beginning: epochs of training, then sets."""
         from normscale.bench.train.training import find_recipe
 
-        epochs = find_recipe(self.plan.recipe, self.plan.epochs).epochs
-        return epochs + PER_SET * len((*OWN_SETS, *self.plan.ood))
+        return find_recipe(self.plan.recipe, self.plan.epochs).epochs + len((*OWN_SETS, *self.plan.ood))
+
+    @property
+    def n_done(self) -> int:
+        """How many of its steps its files show."""
+        files = self.run.network(self.seed)
+        n_sets = sum(files.outputs(name).exists() for name in (*OWN_SETS, *self.plan.ood))
+        if files.result.exists():
+            return self.n_steps - len((*OWN_SETS, *self.plan.ood)) + n_sets
+        return len(files.log.read_text().splitlines()) if files.log.exists() else 0
 
 
-def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
-    """Do what is missing of a network: training, and outputs on every set. Killed, the next call goes on.
-
-    ``tick`` is called with how much more has been done, in epochs of training.
-    """
+def prepare(job: Job) -> None:
+    """Do what is missing of a network: training, and outputs on every set. Killed, the next call goes on."""
     import torch
 
     from normscale.bench.train.run import train_network, with_each_set
@@ -109,13 +112,11 @@ def prepare(job: Job, tick: Callable[[float], None] = lambda _: None) -> None:
             image_size=plan.image_size,
             outputs=False,
             root=job.root,
-            tick=tick,
         )
         files.make()
 
         def write(name: str, read: Callable[[], ImageSet]) -> None:
             _write_outputs(job, result, name, read)
-            tick(PER_SET)
 
         missing = with_each_set(result, plan.ood, job.root, write)
         others = {name: why for name, why in read_document(files.missing).items() if name not in plan.ood}

@@ -5,11 +5,12 @@ Every kind of stream (:mod:`normscale.bench.experiments.streams`) is a share of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from normscale._progress import bar
 from normscale._provenance import environment
 from normscale.bench.experiments.alarms import Alarms, changed_outputs, changed_pictures, false_alarms
 from normscale.bench.experiments.measurement import Measurement, StreamKind
@@ -54,14 +55,12 @@ def stress(
     notes: Mapping[str, Any] | None = None,
     seed: int = 0,
     threads: int = 1,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> StressResult:
     """Measure fitted detectors, by name, on every kind of stream; none of them is changed.
 
     There is a row for every OoD set, kind of stream and method. A stream that the sets have too few rows for has rows
     without numbers and with the reason. With ``changed``, outputs on inputs that have changed, the false alarms of the
-    methods that run are counted too. ``notes`` are kept in the result's settings. ``tick`` is called after each of the
-    :func:`steps`.
+    methods that run are counted too. ``notes`` are kept in the result's settings.
 
     Examples
     --------
@@ -73,7 +72,7 @@ def stress(
     """
     named = [Method(name, one, main_setting(one), title_of(name)) for name, one in methods.items()]
     streams = streams_of(kinds, id_test, seed)
-    measured = measure(named, id_test, ood_sets, streams=streams, seed=seed, threads=threads, quiet=True, tick=tick)
+    measured = measure(named, id_test, ood_sets, streams=streams, seed=seed, threads=threads, quiet=True)
     rows = [one.record._replace(version="", commit=None) for one in measured]  # the file says it once
     settings = {
         "seed": seed,
@@ -87,11 +86,6 @@ def stress(
     return StressResult(rows, settings, alarms=alarms)
 
 
-def steps(kinds: Sequence[StreamKind], n_sets: int) -> int:
-    """How often ``tick`` will be called."""
-    return n_sets * len({(kind.share, kind.balance) for kind in kinds})
-
-
 def rank(
     detectors: Sequence[str],
     train: ModelOutputs,
@@ -99,29 +93,29 @@ def rank(
     test: ModelOutputs,
     ood_sets: Mapping[str, ModelOutputs],
     changed: Mapping[str, ModelOutputs] | None = None,
-    *,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> StressResult:
     """Fit and measure detectors one after the other: on all rows, and in every one of ``KINDS``.
 
     Rows of the result without a stream are of all rows of both sets. A detector that cannot be fitted or measured is
-    named in ``settings["left_out"]`` with the reason. ``tick`` is called with the name of a detector that is done. The
-    false alarms of the default are counted too, on inputs that have ``changed`` among others.
+    named in ``settings["left_out"]`` with the reason. The false alarms of the default are counted too, on inputs
+    that have ``changed`` among others.
     """
     streams = [Streams(len(test)), *streams_of(list(KINDS.values()), test)]
     rows: list[Measurement] = []
     alarms: list[Alarms] = []
     left_out: dict[str, str] = {}
-    for name in detectors:
-        try:
-            detector = fit_on(make_for(name, train), train, validation)
-            measured = list(measure(_methods(name, detector), test, ood_sets, streams=streams, quiet=True))
-            rows += [one.record._replace(version="", commit=None) for one in measured]
-            if name == DEFAULT:
-                alarms += false_alarms({name: detector}, test, changed or {})
-        except Exception as error:  # whatever a detector does must not take the others with it
-            left_out[name] = why_failed(error)
-        tick(name)
+    with bar("detectors", len(detectors)) as line:
+        for name in detectors:
+            line.advance(0, name)
+            try:
+                detector = fit_on(make_for(name, train), train, validation)
+                measured = list(measure(_methods(name, detector), test, ood_sets, streams=streams, quiet=True))
+                rows += [one.record._replace(version="", commit=None) for one in measured]
+                if name == DEFAULT:
+                    alarms += false_alarms({name: detector}, test, changed or {})
+            except Exception as error:  # whatever a detector does must not take the others with it
+                left_out[name] = why_failed(error)
+            line.advance()
     sizes = {"n_train": len(train), "n_id": len(test), "ood_sets": {one: len(ood) for one, ood in ood_sets.items()}}
     return StressResult(rows, {**sizes, "left_out": left_out}, alarms=alarms)
 
@@ -139,7 +133,6 @@ def rank_run(
     *,
     rows: int | None = None,
     train_rows: int | None = None,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> StressResult:
     """:func:`rank` detectors on the outputs of a run's first network.
 
@@ -164,7 +157,7 @@ def rank_run(
         changed = {}
     if not changed:
         changed, how = dict(changed_outputs(test.only(*(set(test.names) & {LOGITS, FEATURES})))), "outputs"
-    result = rank(detectors, train, outputs.get(VALIDATION), test, sets, changed, tick=tick)
+    result = rank(detectors, train, outputs.get(VALIDATION), test, sets, changed)
     about = {"network": run.plan.name, "in_set": run.plan.in_set, "seed": seed, "made_by": environment()}
     asked = {"detectors": list(detectors), "rows": rows, "train_rows": train_rows}
     return result._replace(settings={**about, **result.settings, "changed": how, "asked": asked})

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
+from normscale._progress import bar
 from normscale._validate import FloatArray
 from normscale.bench.experiments.measurement import ScoredPair
 from normscale.bench.experiments.run_folder import RunFolder
@@ -107,23 +109,21 @@ def resample(
     resamples: int = 1000,
     level: float = LEVEL,
     seed: int = 0,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> Resampled:
     """Draw rows again and again: intervals of all averages, and the subject against every other method.
 
     The rows of a resample are the same for all methods and all networks, and the in-distribution rows also for all OoD
     sets. What is resampled is the mean over networks: an interval is about these networks on other inputs.
-    ``load`` reads the scores of a cell; ``tick`` is called with the OoD set after each (set, network) pair.
+    ``load`` reads the scores of a cell.
     """
     drawn: dict[tuple[str, str, int], FloatArray] = {}
-    for name in board.ood_sets:
-        for network in board.seeds:
-            there = [method for method in board.methods if (method, name, network) in board.cells]
-            if there:
+    with bar("resampling rows", len(board.ood_sets) * len(board.seeds), quiet_seconds=1.0) as line:
+        for name, network in product(board.ood_sets, board.seeds):
+            if there := [method for method in board.methods if (method, name, network) in board.cells]:
                 pairs = [load(network, name, method) for method in there]
                 rows = resampled_auroc(pairs, resamples, seed)
                 drawn |= {(method, name, network): row for method, row in zip(there, rows, strict=True)}
-                tick(name)
+            line.advance(doing=f"resampling rows: {name}")
 
     def mean_of(method: str, sets: Sequence[str], networks: Sequence[int]) -> FloatArray:
         mean: FloatArray = np.mean([drawn[method, one, network] for one in sets for network in networks], axis=0)

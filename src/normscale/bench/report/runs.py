@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -74,12 +74,11 @@ def read_runs(
     *,
     as_seeds: bool = False,
     resamples: int = 1000,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> list[ReportedRun]:
     """Read runs, finished or not; of each, ``settings.json`` and the files of results are enough.
 
     ``as_seeds`` takes runs with the same in-distribution set as networks of one run. Rows are resampled where the
-    scores are on disk and ``comparisons.json`` is not of these cells; ``tick`` is called with each OoD set.
+    scores are on disk and ``comparisons.json`` is not of these cells.
     """
     if len({Path(folder).resolve() for folder in folders}) < len(folders):
         raise InvalidInput("a run was named twice; name every folder once.")
@@ -96,7 +95,7 @@ def read_runs(
     reported = []
     for experiment, title in zip(experiments.values(), titles, strict=True):
         read, has_scores = _read(experiment, title, additions)
-        reported.append(_with_resampled(read, len(experiment) == 1, has_scores, resamples, tick))
+        reported.append(_with_resampled(read, len(experiment) == 1, has_scores, resamples))
     return reported
 
 
@@ -123,9 +122,7 @@ def _read(runs: Sequence[RunFolder], title: str, additions: Additions) -> tuple[
     return ReportedRun(title, first, networks, board, reference, accuracies), has_scores
 
 
-def _with_resampled(
-    read: ReportedRun, alone: bool, has_scores: bool, resamples: int, tick: Callable[[str], None]
-) -> ReportedRun:
+def _with_resampled(read: ReportedRun, alone: bool, has_scores: bool, resamples: int) -> ReportedRun:
     """The run with the comparisons that were kept, if they are of its cells, or with new ones."""
     kept = Resampled.load(read.run) if alone else None
     if kept is not None and kept.fits(read.board) and (kept.intervals or not has_scores):
@@ -133,7 +130,7 @@ def _with_resampled(
     if not has_scores or not resamples:
         why = "no comparison of them was recorded" if kept is None else "the comparisons kept are of other cells"
         return read._replace(why_not_resampled=f"its scores are not there, and {why}")
-    made = resample(read.board, read.scores, resamples=resamples, tick=tick)
+    made = resample(read.board, read.scores, resamples=resamples)
     if alone:
         made.save(read.run)
     return read._replace(resampled=made)

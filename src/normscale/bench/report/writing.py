@@ -71,14 +71,7 @@ def report(
         RunFolder.open(folder)  # what is wrong with a folder goes before what is missing here
     if figures:
         _require_matplotlib()
-    with bar("resampling rows", None, quiet_seconds=1.0) as line:
-        read = read_runs(
-            folders,
-            additions,
-            as_seeds=as_seeds,
-            resamples=resamples,
-            tick=lambda name: line.advance(doing=f"resampling rows: {name}"),
-        )
+    read = read_runs(folders, additions, as_seeds=as_seeds, resamples=resamples)
     page = _page_path(folders, output)
     page.parent.mkdir(parents=True, exist_ok=True)
     single = len(read) == 1

@@ -85,7 +85,6 @@ def train_network(
     outputs: bool = True,
     root: str | os.PathLike[str] | None = None,
     say: Callable[[str], None] = lambda _: None,
-    tick: Callable[[float], None] = lambda _: None,
 ) -> RunResult:
     """Train a network on a data set, or go on with it, and write everything a comparison needs to ``folder``.
 
@@ -101,8 +100,8 @@ def train_network(
         OoD sets and layers whose outputs are written too. A set that cannot be had is reported, not fatal.
     outputs : bool
         False writes no outputs at all, for a caller that reads out more than logits and features.
-    say, tick : callable
-        Called with a sentence on what is done; called after every step with the share of an epoch that it was.
+    say : callable
+        Called with a sentence on what is done.
     """
     steps = find_recipe(recipe, epochs)
     splits = load_splits(data, seed, image_size, root)
@@ -136,7 +135,7 @@ def train_network(
             drop_last=len(training) > steps.batch_size,
         )
         checked = plain_batches(validation, info)
-        log = train(model, batches, steps, folder=folder, validation=checked, settings=settings, tick=tick)
+        log = train(model, batches, steps, folder=folder, validation=checked, settings=settings)
         round_weights(model)  # what is measured is the network that is kept
         info = info._replace(test_accuracy=accuracy(model, plain_batches(test, info)))
         result: dict[str, Any] = {
@@ -151,7 +150,6 @@ def train_network(
     else:
         model, info, result = _laid_out(done[0], channels_last), done[1], read_document(files.result)
         log = [EpochLog(**line) for line in result["log"]]
-        tick(steps.epochs)
     say(f"test accuracy {info.test_accuracy:.2%}")
     run = RunResult(os.fspath(folder), model, info, log, {}, splits)
     if outputs:

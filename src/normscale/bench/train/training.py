@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from normscale import _validate
 from normscale._progress import Bar, bar
+from normscale.bench.network_folder import NetworkFolder
 from normscale.bench.train.network_file import load_checkpoint, save_checkpoint
 from normscale.encoding.json_text import read_json, write_json
 from normscale.errors import InvalidInput, TrainingDiverged
 from normscale.extraction.torch_model import evaluating
 
 CHECKPOINT_FILE = "checkpoint.safetensors"
-LOG_FILE = "log.jsonl"
 
 
 class Recipe(NamedTuple):
@@ -115,18 +115,16 @@ def train(
     validation: EpochBatches | None = None,
     settings: dict[str, Any] | None = None,
     checkpoint_seconds: float = 60.0,
-    tick: Callable[[float], None] = lambda _: None,
 ) -> list[EpochLog]:
     """Train ``model`` in place and return the log of every epoch.
 
     ``folder`` keeps the checkpoint, from which a training goes on, and the log. A checkpoint of other ``settings`` is
-    refused. The accuracy on ``validation`` is taken after every epoch and influences nothing. ``tick`` is called after
-    every step with the share of an epoch that it was.
+    refused. The accuracy on ``validation`` is taken after every epoch and influences nothing.
     """
     training = _Training(model, batches, recipe, folder, settings or {})
     with bar("training", training.total_steps, unit="share") as line:
         while training.position.epoch < recipe.epochs:
-            training.epoch(line, validation, checkpoint_seconds, tick)
+            training.epoch(line, validation, checkpoint_seconds)
     return training.log
 
 
@@ -179,9 +177,7 @@ class _Training:
         self.position = Position(*header["position"])
         self.log = [EpochLog(*line) for line in header["log"]]
 
-    def epoch(
-        self, line: Bar, validation: EpochBatches | None, checkpoint_seconds: float, tick: Callable[[float], None]
-    ) -> None:
+    def epoch(self, line: Bar, validation: EpochBatches | None, checkpoint_seconds: float) -> None:
         self.model.train()
         started = saved_at = time.monotonic()
         before, rate = self.position.seconds, 0.0
@@ -198,7 +194,6 @@ class _Training:
                 f"epoch {at.epoch + 1}/{self.recipe.epochs}  loss {at.loss_sum / at.n_images:.3f}  "
                 f"accuracy {at.n_correct / at.n_images:.1%}  {at.n_images / max(at.seconds, 1e-9):.0f} images/s",
             )
-            tick(1.0 / len(self.batches))
             if now - saved_at > checkpoint_seconds:
                 self._save()
                 saved_at = now
@@ -235,7 +230,7 @@ class _Training:
         header = {"settings": self.settings, "position": list(self.position), "log": [list(line) for line in self.log]}
         save_checkpoint(self.folder / CHECKPOINT_FILE, self.model, self.optimiser, header)
         lines = [write_json(line._asdict()) + "\n" for line in self.log]
-        (self.folder / LOG_FILE).write_text("".join(lines))  # for people; the checkpoint's log is what counts
+        NetworkFolder(self.folder).log.write_text("".join(lines))  # for people; the checkpoint's log is what counts
 
 
 @torch.inference_mode()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from normscale.bench.paper.audit.outputs import STEPS as STEPS
 from normscale.bench.paper.audit.outputs import audit_outputs
 from normscale.bench.paper.audit.tables import audit_tables
 from normscale.bench.paper.claim import DIFFERS, HOLDS, POINTS, UNCHECKED, VERDICTS, Claim, summary
@@ -13,7 +12,7 @@ from normscale.outputs import ModelOutputs
 from normscale.sample import load_sample
 
 __all__ = ["DIFFERS", "HOLDS", "POINTS", "UNCHECKED", "VERDICTS", "Claim", "audit", "audit_outputs", "audit_tables"]
-__all__ += ["STEPS", "summary"]
+__all__ += ["summary"]
 
 
 def audit(
@@ -23,7 +22,6 @@ def audit(
     *,
     in_set: str | None = None,
     seed: int = 0,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> list[Claim]:
     """All eight points, in order; see :func:`audit_outputs`. Without outputs: on the embedded sample.
 
@@ -37,5 +35,5 @@ def audit(
         train, test, ood_sets = sample.train, sample.test, sample.ood
     if train is None or test is None or ood_sets is None:
         raise InvalidInput("train, test and ood_sets go together; pass all three, or none for the embedded sample.")
-    claims = audit_tables() + audit_outputs(train, test, ood_sets, in_set=in_set, seed=seed, tick=tick)
+    claims = audit_tables() + audit_outputs(train, test, ood_sets, in_set=in_set, seed=seed)
     return sorted(claims, key=lambda claim: claim.point)  # a stable sort: within a point, the tables first

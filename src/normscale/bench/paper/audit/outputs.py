@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normscale import _validate
+from normscale._progress import bar
 from normscale._validate import Rows
 from normscale.bench.experiments.measurement import require_one_network, score_shuffled
 from normscale.bench.experiments.streams import all_kinds
@@ -65,12 +66,11 @@ def audit_outputs(
     *,
     in_set: str | None = None,
     seed: int = 0,
-    tick: Callable[[str], None] = lambda _: None,
 ) -> list[Claim]:
     """Check the paper's claims on the outputs of one network.
 
     With labels of the test set, calibration is checked too. ``in_set`` says which of the paper's sets the network was
-    trained on: its numbers are then beside OoD sets of its names. ``tick`` is called ``STEPS`` times.
+    trained on: its numbers are then beside OoD sets of its names.
     """
     if not ood_sets:
         raise InvalidInput("ood_sets is empty; at least one OoD set is needed to audit outputs.")
@@ -80,9 +80,10 @@ def audit_outputs(
     ood = {name: rows.only(LOGITS) for name, rows in ood_sets.items()}
     given = Given(train.only(LOGITS), test.only(LOGITS), ood, in_set, _validate.at_least(seed, "seed", 0))
     claims: list[Claim] = []
-    for name, check in _CHECKS.items():
-        claims += check(given)
-        tick(name)
+    with bar("auditing", len(_CHECKS)) as line:
+        for name, check in _CHECKS.items():
+            claims += check(given)
+            line.advance(doing=f"checked {name}")
     return claims
 
 
@@ -277,5 +278,3 @@ _CHECKS: dict[str, Callable[[Given], list[Claim]]] = {
     "the positive class": check_positive,
     "calibration": check_calibration,
 }
-STEPS = len(_CHECKS)
-"""How often ``tick`` is called."""
