@@ -91,11 +91,7 @@ def in_markdown(table: ReportTable | None, sections: Sequence[Section] | None = 
         for i, row in enumerate(section.rows):
             cells = [*([section.title if not i else ""] if titled else [])]
             for j, (column, value) in enumerate(zip(table.columns, row, strict=True)):
-                text = (
-                    f"{value:.{digits}f}"
-                    if column.kind in ("value", "ranked") and isinstance(value, float)
-                    else column.show(value)
-                )
+                text = column.show(value, digits)
                 cells.append(f"**{markdown_text(text)}**" if (i, j) in section.best else markdown_text(text))
             lines.append("| " + " | ".join(cells) + " |")
     notes = [f"* {markdown_text(note)}" for note in table.notes]

@@ -25,6 +25,7 @@ from normscale.bench.report.table import Column, ReportTable, Section
 from normscale.bench.report.tables import (
     SETTINGS,
     accuracy_table,
+    averages_table,
     comparison_table,
     expanded_table,
     metric_title,
@@ -125,6 +126,19 @@ def test_every_set_and_its_share_of_the_stream(finished: RunFolder, one: Reporte
         values = [float(row[place] or 0.0) for row in section.rows]
         wanted = (min if metric.startswith("fpr") else max)(values)
         assert {i for i, j in section.best if j == place} == {i for i, value in enumerate(values) if value == wanted}
+
+
+def test_a_mean_is_shown_with_its_deviation_over_seeds(finished: RunFolder, one: ReportedRun) -> None:
+    values = [recomputed(finished, "auroc", "energy", "svhn", seed) for seed in SEEDS]
+    text = f"{np.mean(values):.4f} ±{np.std(values):.4f}"
+    table = per_set_table(one, "per_set")
+    rows = next(
+        texts for texts, section in zip(table.texts(), table.sections, strict=True) if "static" in section.title
+    )
+    assert next(row[1] for row in rows if row[0] == "Energy") == text
+    assert any("± their population standard deviation" in note for note in table.notes)
+    averages = averages_table([one])
+    assert all("±" in row[-1] for row in averages.texts()[0])
 
 
 def averages_of(one: ReportedRun, metric: str) -> dict[str, dict[str, Any]]:

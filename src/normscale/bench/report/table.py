@@ -12,13 +12,27 @@ Row: TypeAlias = tuple[Value, ...]
 NOTHING = "–"
 _FORMS: dict[str, str] = {
     "count": "{:,}",
-    "value": "{:.4f}",
-    "ranked": "{:.4f}",
-    "spread": "±{:.4f}",
-    "difference": "{:+.4f}",
+    "value": "{:.{digits}f}",
+    "ranked": "{:.{digits}f}",
+    "spread": "±{:.{digits}f}",
+    "difference": "{:+.{digits}f}",
     "percent": "{:.2f} %",
     "points": "{:+.2f} %",
 }
+
+
+class Mean(float):
+    """A mean over networks that is shown with its deviation, where there are several."""
+
+    spread: float | None = None
+
+    @classmethod
+    def of(cls, mean: float | None, spread: float | None) -> Mean | None:
+        """None without a mean."""
+        made = None if mean is None else cls(mean)
+        if made is not None:
+            made.spread = spread
+        return made
 
 
 class Column(NamedTuple):
@@ -32,7 +46,7 @@ class Column(NamedTuple):
         """Whether it is sorted and aligned as numbers."""
         return self.kind != "text"
 
-    def show(self, value: Value) -> str:
+    def show(self, value: Value, digits: int = 4) -> str:
         """The value for people.
 
         Examples
@@ -45,7 +59,9 @@ class Column(NamedTuple):
         if value is None or isinstance(value, str):
             return NOTHING if value is None else value
         number = 100 * value if self.kind in ("percent", "points") else value
-        return _FORMS[self.kind].format(number).replace("-", "−")
+        text = _FORMS[self.kind].format(number, digits=digits).replace("-", "−")
+        spread = getattr(value, "spread", None)
+        return text if spread is None else f"{text} {_FORMS['spread'].format(spread, digits=digits)}"
 
 
 class Section(NamedTuple):

@@ -11,7 +11,7 @@ from normscale.bench.experiments.stress_result import RULE, StressResult, summar
 from normscale.bench.report.paired import ALL_SETS
 from normscale.bench.report.published import PublishedValue
 from normscale.bench.report.runs import ReportedRun, n_unfinished, not_measured
-from normscale.bench.report.table import Column, ReportTable, Row, Value, table_of
+from normscale.bench.report.table import Column, Mean, ReportTable, Row, Value, table_of
 from normscale.detectors.base import Setting
 from normscale.errors import InvalidInput, UnknownDetector
 from normscale.metrics import METRICS
@@ -113,6 +113,7 @@ def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
     columns: list[MethodColumn] = [(Column("Method"), title_of), (Column("Mean", "ranked"), mean)]
     columns += [(Column(one.title, "ranked"), _mean(one, AUROC)) for one in runs]
     notes = ["Mean AUROC over all OoD sets of a run; best first.", APART]
+    notes += [f"{OVER_SEEDS}: {_SPREAD_NOTES[OVER_SEEDS]}."] if any(len(one.board.seeds) > 1 for one in runs) else []
     if any(one.board.trained for one in runs):
         notes.append(f"Networks: {', '.join(f'{one.title} {len(one.board.seeds)}' for one in runs)}.")
     if 1 < len(firsts) < len(runs):
@@ -123,7 +124,8 @@ def averages_table(runs: Sequence[ReportedRun]) -> ReportTable:
 
 
 def _mean(one: ReportedRun, metric: str) -> Callable[[str], Value]:
-    return lambda method: one.board.average(metric, method).mean
+    """An average over the OoD sets, shown with how much another training changes it."""
+    return lambda method: Mean.of(*one.board.average(metric, method)[:2])
 
 
 def comparison_table(one: ReportedRun, name: str) -> ReportTable:
@@ -134,7 +136,7 @@ def comparison_table(one: ReportedRun, name: str) -> ReportTable:
     ends = {} if one.resampled is None else one.resampled.intervals
     columns: list[MethodColumn] = [
         (Column("Method"), title_of),
-        (Column(metric_title(AUROC), "ranked"), _mean(one, AUROC)),
+        (Column(metric_title(AUROC), "ranked"), lambda method: board.average(AUROC, method).mean),
         (Column("from", "value"), lambda method: ends.get(method, (None, None))[0]),
         (Column("to", "value"), lambda method: ends.get(method, (None, None))[1]),
         (Column(OVER_SEEDS, "spread"), lambda method: board.average(AUROC, method).over_seeds),
@@ -175,7 +177,7 @@ def per_set_table(one: ReportedRun, file: str) -> ReportTable:
             return [None if average is None else sign * average]
 
         def on(ood_set: str, metric: str = metric) -> Callable[[str], Value]:
-            return lambda method: board.mean(metric, method, ood_set).mean
+            return lambda method: Mean.of(*board.mean(metric, method, ood_set)[:2])
 
         columns: list[MethodColumn] = [(Column("Method"), title_of)]
         columns += [
@@ -184,7 +186,7 @@ def per_set_table(one: ReportedRun, file: str) -> ReportTable:
         made = _by_setting([one], columns, rank)
         sections |= {f"{metric_title(metric)}, {heading.lower()}": rows for heading, rows in made.items()}
     notes = ["In brackets: the share of OoD rows in the stream of the test set and this OoD set."]
-    notes += ["Means over seeds."] if len(board.seeds) > 1 else []
+    notes += ["Means over seeds, ± their population standard deviation."] if len(board.seeds) > 1 else []
     return table_of(file, "Every OoD set", [column for column, _ in columns], sections, notes)
 
 
