@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ def test_an_option_or_command_is_one_line() -> None:
     lines = REFERENCE.read_text().splitlines()
     assert sum(line.startswith("│") for line in lines) > 150
     assert [line for line in lines if re.match("│ {12}", line)] == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_in_a_narrow_terminal_an_option_is_two_lines_at_most(name: str) -> None:
+    lines = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).output.splitlines()
+    goes_on = [line.startswith("│" + " " * 12) for line in lines]
+    assert any(line.startswith("│") for line in lines)
+    assert not any(map(all, pairwise(goes_on)))
 
 
 @pytest.mark.parametrize("command", commands(), ids=lambda command: str(command.name))

@@ -115,8 +115,8 @@ class LazyGroup(TyperGroup):
         """The options before a command; the help of each fits one line."""
         parameters: list[Any] = super().get_params(ctx)
         for parameter in parameters:
-            if parameter.name == "show_completion":
-                parameter.help = "Show completion for the current shell."
+            if parameter.name.endswith("_completion"):
+                parameter.help = "Completion for the current shell."
         return parameters
 
     def invoke(self, ctx: Any) -> Any:
@@ -168,6 +168,7 @@ def _tidy(parameters: list[Any]) -> None:
         parameter.show_default = False
         if hasattr(parameter, "display_type"):  # other versions of typer name types otherwise
             parameter.display_type = _plain_type(parameter.display_type)
+            parameter._get_number_range_help_str = lambda: None
 
 
 def _default(parameter: Any) -> str:

@@ -38,29 +38,28 @@ def complete_detector(incomplete: str) -> list[str]:
 
 def detector_option(default: str | bool = False) -> Any:
     """``--detector``, with what is taken where it is not given."""
-    text, words = "As knn, knn:k=20 or react+energy.", ("DETECTOR", "--detector", "-d")
+    text, words = "As knn:k=20 or react+energy.", ("DETECTOR", "--detector", "-d")
     return option(text, *words, shown=default, autocompletion=complete_detector)
 
 
 NO_TABLES: list[str] = []
-IdOption = Annotated[list[str], option("Outputs on in-distribution test inputs.", "TABLE", "--id")]
+IdOption = Annotated[list[str], option("In-distribution test outputs.", "TABLE", "--id")]
 OodOption = Annotated[list[str], option("Outputs on OoD inputs.", "[NAME=]TABLE", "--ood")]
 TrainOption = Annotated[list[str], option("Outputs on the training set.", "TABLE", "--train")]
 DetectorsOption = Annotated[list[str] | None, detector_option("all")]
-SeedOption = Annotated[int, option("Of the order of shuffled streams.", min=0)]
+SeedOption = Annotated[int, option("Of shuffled streams.", min=0)]
 Format = Literal["table", "csv", "json"]
-FormatOption = Annotated[Format, option("How to print the results.", "--format", "-f")]
-ProbabilitiesOption = Annotated[bool, option("The logits are probabilities: take their logarithm.", "--probabilities")]
+FormatOption = Annotated[Format, option("How to print.", "--format", "-f")]
+ProbabilitiesOption = Annotated[bool, option("The logits are probabilities.", "--probabilities")]
 OnInvalid = Literal["raise", "skip"]
-OnInvalidOption = Annotated[OnInvalid, option("A row with NaN or infinity: stop, or skip it.")]
-MemoryOption = Annotated[str | None, option("Most memory for rows, as 8GiB.", "SIZE", shown="half of the free")]
-EngineOption = Annotated[
-    Literal["here", "local", "ray"] | None, option("Here, on processes or on Ray.", shown="by the size")
-]
+OnInvalidOption = Annotated[OnInvalid, option("A row with NaN or infinity.")]
+MemoryOption = Annotated[str | None, option("Most, as 8GiB.", "SIZE", shown="half of the free")]
+EngineName = Literal["here", "local", "ray"]
+EngineOption = Annotated[EngineName | None, option("Where tasks run.", shown="by the size")]
 WorkersOption = Annotated[int | None, option("Tasks at the same time.", shown="all cores", min=1)]
 AddressOption = Annotated[str | None, option("Of a Ray cluster that is running.", "ADDRESS")]
 PieceRowsOption = Annotated[int | None, option("Rows of a piece.", shown="500000", min=1)]
-DryRunOption = Annotated[bool, option("Print pieces, bytes and memory, and stop.", "--dry-run")]
+DryRunOption = Annotated[bool, option("Print the plan, and stop.", "--dry-run")]
 
 SharedOptions = Mapping[str, tuple[Any, Any]]
 """Name -> type with what typer shows, and default."""

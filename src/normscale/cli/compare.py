@@ -34,16 +34,16 @@ def compare(
     model: Annotated[str, option(MODEL_HELP, "MODEL", "--model")],
     id_data: Annotated[str | None, option("In-distribution test inputs.", "DATA", "--id")] = None,
     ood_data: Annotated[list[str], option("OoD inputs; may be repeated.", "[NAME=]DATA", "--ood")] = NO_TABLES,
-    train: Annotated[str | None, option("Training inputs, to fit detectors on.", "DATA")] = None,
-    validation: Annotated[str | None, option("Held-out inputs, to set the saved threshold.", "DATA")] = None,
-    benchmark: Annotated[str | None, option("imagenet1k, imagenet200, cifar10 or cifar100.", "NAME")] = None,
-    data_root: Annotated[str, option("Where the benchmark's sets are.", "FOLDER")] = "data",
-    outputs: Annotated[str, option("Of the model's outputs; kept.", "FOLDER")] = "outputs",
+    train: Annotated[str | None, option("Training inputs.", "DATA")] = None,
+    validation: Annotated[str | None, option("Held-out inputs, for --save.", "DATA")] = None,
+    benchmark: Annotated[str | None, option("As imagenet1k or cifar10.", "NAME")] = None,
+    data_root: Annotated[str, option("Of the benchmark.", "FOLDER")] = "data",
+    outputs: Annotated[str, option("Kept outputs.", "FOLDER")] = "outputs",
     detector: DetectorsOption = None,
-    save: Annotated[str | None, option("Save the detector with the best mean AUROC.", "FILE")] = None,
+    save: Annotated[str | None, option("The best by mean AUROC.", "FILE")] = None,
     **given: Any,
 ) -> None:
-    """Run a model over its data and compare all detectors on its outputs.
+    """Run a model over data and compare all detectors.
 
     --benchmark takes the sets of OpenOOD v1.5 that are there, with means over near and far sets.
 

@@ -12,12 +12,12 @@ EXAMPLES = ("normscale export --model net.onnx --detector detector.safetensors -
 
 def export(
     model: Annotated[str, option("An ONNX classifier.", "FILE", "--model", "-m")],
-    detector: Annotated[str, option("A detector that `normscale fit` saved.", "FILE", "--detector", "-d")],
+    detector: Annotated[str, option("What `normscale fit` saved.", "FILE", "--detector", "-d")],
     output: Annotated[str, option("The new model (.onnx).", "FILE", "--output", "-o")],
-    stateful: Annotated[bool, option("Statistics as inputs and outputs.", "--stateful/--frozen")] = False,
+    stateful: Annotated[bool, option("Moving statistics.", "--stateful/--frozen")] = False,
     logits: Annotated[str | None, option("The tensor with the logits.", "TENSOR", shown="found")] = None,
     features: Annotated[str | None, option("The tensor with the features.", "TENSOR")] = None,
-    threshold: Annotated[float | None, option("Flag scores above it.", shown="the detector's")] = None,
+    threshold: Annotated[float | None, option("Flag scores above it.", shown="detector's")] = None,
 ) -> None:
     """Add the outputs ood_score and is_ood to an ONNX classifier.
 

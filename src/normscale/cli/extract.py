@@ -8,20 +8,20 @@ from typing import Annotated, Any, Literal
 import typer
 
 from normscale.cli import option, say
-from normscale.cli._options import AddressOption, EngineOption, OnInvalid, SharedOptions, note, takes
+from normscale.cli._options import AddressOption, EngineName, OnInvalid, SharedOptions, note, takes
 from normscale.errors import InvalidInput
 
 EXAMPLES = ("normscale extract timm:vit_small_patch16_224 pictures/ -o outputs.parquet",)
-MODEL_HELP = "Such as hf:NAME, timm:NAME, or a file."
+MODEL_HELP = "As hf:NAME, timm:NAME or a file."
 _TEXTS = {
-    "feature_layer": ("NAME", "The layer of the features, if not found."),
-    "weights": ("FILE", "A state dictionary for the model."),
+    "feature_layer": ("NAME", "Layer of the features."),
+    "weights": ("FILE", "A state dictionary."),
     "classes": ("FILE", "The model's classes, a name in each line."),
-    "column": ("NAME", "Column of a .parquet file with the inputs."),
-    "label": ("NAME", "Column of a .parquet file with class numbers."),
-    "device": ("NAME", "Where to run, such as cuda; several with commas."),
+    "column": ("NAME", "Column of the inputs (.parquet)."),
+    "label": ("NAME", "Column of class numbers (.parquet)."),
+    "device": ("NAME", "Such as cuda, or cuda:0,cuda:1."),
     "size": ("N|HxW", "Preprocessing by hand: size of the input."),
-    "resize": ("N|HxW", "With --size: size before the middle is cut out."),
+    "resize": ("N|HxW", "With --size: of the whole picture."),
     "mean": ("R,G,B", "With --size: mean of the pixels, from 0 to 1."),
     "std": ("R,G,B", "With --size: standard deviation of the pixels."),
 }
@@ -29,15 +29,15 @@ MODEL_OPTIONS: SharedOptions = {
     "layers": (Annotated[list[str] | None, option("A further layer to keep.", "NAME")], None),
     **{name: (Annotated[str | None, option(text, metavar)], None) for name, (metavar, text) in _TEXTS.items()},
     "interpolation": (
-        Annotated[str, option("nearest, bilinear, bicubic or lanczos.")],
+        Annotated[str, option("Or nearest, bicubic, lanczos.")],
         "bilinear",
     ),
     "batch_size": (Annotated[int, option("Inputs at a time.", min=1)], 128),
-    "dtype": (Annotated[Literal["float32", "bfloat16", "float16"], option("What to run in.")], "float32"),
-    "keep": (Annotated[Literal["float32", "float16"], option("What to write.")], "float32"),
-    "workers": (Annotated[int, option("Threads that read; with --engine, processes.", min=1)], 4),
+    "dtype": (Annotated[Literal["float32", "bfloat16", "float16"], option("To run in.")], "float32"),
+    "keep": (Annotated[Literal["float32", "float16"], option("To write.")], "float32"),
+    "workers": (Annotated[int, option("Reading threads, or processes.", min=1)], 4),
     "on_invalid": (
-        Annotated[OnInvalid, option("A picture that cannot be read: stop, or go on.")],
+        Annotated[OnInvalid, option("A picture that cannot be read.")],
         "raise",
     ),
 }
@@ -47,13 +47,13 @@ MODEL_OPTIONS: SharedOptions = {
 @takes(MODEL_OPTIONS)
 def extract_outputs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder of pictures, .parquet, .npz or .txt files.")],
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A folder of pictures, .parquet, .npz or .txt.")],
     *,
     output: Annotated[str, option("A table, or a folder.", "PATH", "--output", "-o")],
     ood: Annotated[bool, option("The inputs are OoD.", "--ood")] = False,
-    features: Annotated[bool, option("Keep the penultimate layer.")] = True,
+    features: Annotated[bool, option("Keep features.")] = True,
     piece_rows: Annotated[int, option("Rows of a piece.", min=1)] = 8192,
-    engine: EngineOption = None,
+    engine: Annotated[EngineName, option("Where pieces are made.")] = "here",
     address: AddressOption = None,
     **given: Any,
 ) -> None:
@@ -66,7 +66,7 @@ def extract_outputs(
     from normscale.extraction.to_tables import extract_to
 
     options = model_options(**given) | {"ood": ood, "features": features, "piece_rows": piece_rows}
-    if engine is not None:
+    if engine != "here":
         options |= {"engine": engine, "processes": given["workers"], "address": address}
     done = extract_to(model, data, output, say=note, **options)
     say(f"{done.n_rows} rows in {done.path}")

@@ -28,7 +28,7 @@ def report(
     pdf: Annotated[bool, option("Write the figures as .pdf too.", "--pdf")] = False,
     classes: Annotated[str | None, option("Predicted classes in the figures of logits.", "2,4,9")] = None,
 ) -> None:
-    """Write a report of one run or several: a page, tables and figures.
+    """Write a report of runs: a page, tables and figures.
 
     The page is one HTML file that needs no network.
     """

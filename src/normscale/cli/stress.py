@@ -50,7 +50,7 @@ def command(
     threads: Annotated[int, option("Threads that share the work.", min=1)] = 1,
     probabilities: ProbabilitiesOption = False,
 ) -> None:
-    """Measure running statistics on streams of many kinds and say what to use.
+    """Measure running statistics on streams and say what to use.
 
     Streams differ in the share of OoD rows, their order and the balance of classes. Without tables, the sample's.
     """
