@@ -26,7 +26,7 @@ from normscale.bench.experiments.alarms import UNCHANGED
 from normscale.bench.experiments.methods import DEFAULT, FROZEN_SUFFIX, title_of
 from normscale.bench.experiments.stress import KINDS
 from normscale.bench.paper.additions import paper_additions
-from normscale.bench.paper.claims import claims_table
+from normscale.bench.paper.claims import HERE, NOISE, claims_table
 from normscale.bench.paper.presets import FROZEN, RUNNING
 from normscale.bench.paper.published import IN_SETS
 from normscale.bench.report.rendering import markdown_text
@@ -127,6 +127,19 @@ def published_tables() -> str:
     lines = [f"| AUROC, ours (paper) | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [f"| {name} | {' | '.join(found.get(name, '') for found in columns.values())} |" for name in methods]
     return "\n".join(lines) + "\n"
+
+
+def pictures_table() -> str:
+    """Mean AUROC over the in-distribution sets, on the OoD sets shared with the paper, and without noise."""
+    columns = {"all shared OoD sets": [], "pictures alone": list(NOISE)}
+    methods = [name for name in reported()[0].board.methods if name in (RUNNING, FROZEN, *HERE, "multi_threshold")]
+
+    def mean(method: str, without: Sequence[str]) -> float:
+        sets = {one.title: [name for name in one.shared if name not in without] for one in reported()}
+        return fmean(one.board.average("auroc", method, sets[one.title]).mean or 0.0 for one in reported())
+
+    rows = [(title_of(name), *(mean(name, without) for without in columns.values())) for name in methods]
+    return table(["mean AUROC of the networks", *columns], sorted(rows, key=lambda row: -float(row[1])))
 
 
 def sizes_table() -> str:
@@ -417,6 +430,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "sets": sets_table,
     "averages": lambda: in_markdown(averages_table(reported())),
     "published": published_tables,
+    "pictures": pictures_table,
     "claims": lambda: in_markdown(claims_table(reported())),
     "differences": sizes_table,
     "wide": wide_table,
