@@ -174,10 +174,8 @@ def _fit_gathered(model: Detector, job: _FitJob, memory: int | str | None, why: 
     gathered = rows.gathered(job.source.n_rows, memory, why, advice, seen.watch)
     if gathered is None:
         raise InvalidInput(f"{why}, and there are no rows.")
-    try:
+    with rows.explained():
         model._fit_chunks([gathered])
-    except InvalidInput as error:
-        raise rows.explain(error) from None
     seen.skipped = rows.skipped
     return seen
 
@@ -214,10 +212,8 @@ def _fit_task(job: _FitJob, pieces: Sequence[Piece]) -> tuple[tuple[Partial, _Se
     found = []
     for piece in pieces:
         rows, seen = job.rows(piece), _Seen(sketches=job.sketches)
-        try:
+        with rows.explained():
             partial = job.fit.partial(seen.watch(rows))
-        except InvalidInput as error:
-            raise rows.explain(error) from None
         seen.skipped = rows.skipped
         found.append((partial, seen))
     total, seen = merged_in_order(found, merged)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from normscale._validate import FloatArray
 from normscale.detectors.base import Detector
 from normscale.detectors.by_source import SourceStates
-from normscale.errors import InvalidInput
 from normscale.jobs.job_folder import STATES, JobFolder
 from normscale.jobs.running import Engine, ProgressCounter, Tick, run
 from normscale.jobs.scoring import ScoreJob
@@ -87,15 +86,13 @@ def _stream_task(job: ScoreJob, task: tuple[Sequence[int], Sequence[Piece]]) -> 
         rows = job.rows(piece)
         chunks: dict[int, list[Chunk]] = {number: [] for number in groups}
         scores: dict[int, list[FloatArray]] = {number: [np.empty(0)] for number in groups}
-        try:
+        with rows.explained():
             for number, chunk in _by_group(job, rows):
                 if number in groups and job.order_by:
                     bound.add(chunk.outputs)
                     chunks[number].append(chunk)
                 elif number in groups:
                     scores[number].append(job.streamed(chunk, groups[number].detector.stream))
-        except InvalidInput as error:
-            raise rows.explain(error) from None
         n_rows += rows.n_rows + rows.skipped.n
         for number, group in groups.items():
             group.keep(piece, np.concatenate(scores[number]))

@@ -22,7 +22,7 @@ from normscale._kernels import backend
 from normscale._validate import FloatArray
 from normscale._version import __version__
 from normscale.detectors.base import Detector
-from normscale.encoding.json_text import read_json, write_json
+from normscale.encoding.json_text import read_json
 from normscale.errors import InvalidInput
 from normscale.jobs.group_streams import stored_scores, stream_groups
 from normscale.jobs.job_folder import STATES, JobFolder
@@ -33,7 +33,6 @@ from normscale.outputs import ModelOutputs
 from normscale.rows import need_arrow
 from normscale.rows.files import source_of
 from normscale.rows.formats.parquet import ParquetSink, open_parquet
-from normscale.rows.writing import TableMetadata
 from normscale.state import copied, record_arrays, unpack_state
 
 MOVED = "_job/detector.safetensors"
@@ -139,11 +138,9 @@ def _piece_state(job: ScoreJob, piece: Piece) -> tuple[dict[str, NDArray[Any]], 
     if (stored := folder.read(name)) is not None:
         return load(stored), 0
     state, rows = job.detector._empty_state(), job.rows(piece)
-    try:
+    with rows.explained():
         for chunk in rows:
             state = job.detector.step(state, chunk)[1]
-    except InvalidInput as error:
-        raise rows.explain(error) from None
     arrays = {key: np.asarray(array) for key, array in record_arrays(state).items()}
     folder.write(name, save(arrays))
     return arrays, rows.skipped.n + rows.n_rows
@@ -169,7 +166,7 @@ def _score_piece(job: ScoreJob, task: tuple[Piece, Any]) -> tuple[_PieceReport, 
     flagged = sum(int(chunk["is_ood"].sum()) for chunk in chunks) if job.limit is not None else 0
     report = _PieceReport(sum(len(chunk["score"]) for chunk in chunks), flagged, rows.skipped)
     data, name = io.BytesIO(), part_name(piece)
-    sink = ParquetSink(data, name, job.columns, TableMetadata(metadata={_REPORT: write_json(report._asdict())}))
+    sink = ParquetSink(data, name, job.columns, texts={_REPORT: report._asdict()})
     for chunk in chunks:
         sink.write(chunk)
     sink.finish()

@@ -78,14 +78,12 @@ class ScoreJob(NamedTuple):
         layout = self.source.layout
         for chunk, good in self._sorted_at_once(rows) if self.order_by else rows.with_masks():
             outputs = chunk.outputs
-            try:
+            with rows.explained():
                 if good is None or good.all():
                     scores = self.streamed(chunk, scorer)
                 else:
                     scores = np.full(len(outputs), np.nan)
                     scores[good] = self.streamed(chunk.take(good), scorer)
-            except InvalidInput as error:
-                raise rows.explain(error) from None
             columns: Columns = {**chunk.columns, "score": scores}
             if self.with_file:
                 paths = [path.partition("?")[0].removeprefix(layout.root) for path, _, _ in chunk.origins]

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,8 +208,16 @@ class PieceRows:
         self._last = None if found is None else Chunk(found, {}, tuple(origins))
         return found
 
-    def explain(self, error: InvalidInput) -> InvalidInput:
-        """The error with the file, and with the row that is to blame where one is not finite.
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Let an error of the body tell the file, and the row that is to blame where one is not finite."""
+        try:
+            yield
+        except InvalidInput as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: InvalidInput) -> InvalidInput:
+        """The error with the file and the row.
 
         The row is looked for in the last chunk, or in all rows where they were gathered.
         """

@@ -7,7 +7,7 @@ A format is one class, a :class:`~normscale.rows.reader.TableReader`, in a file 
         name, suffixes, described = "halves", (".f16",), "an .f16 file (rows of half floats)"
 
         def _read_head(self): ...       # fill n_rows, widths and the like
-        def _blocks(self, groups): ...  # give the rows
+        def _blocks(self): ...          # give the rows
 
 A path with a scheme (``s3://``, ``gs://``, ``hdfs://``, ...) belongs to pyarrow's file systems; what follows a question
 mark in it are that file system's options, such as ``?endpoint_override=localhost:9000&scheme=http``.

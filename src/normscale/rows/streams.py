@@ -65,10 +65,7 @@ class Pipe(ByteSource):
 
     def head(self) -> bytes:
         """The first bytes, left in place. Waits for a whole line or nine bytes, whichever comes first."""
-        while len(self._ahead) < HEAD_BYTES and b"\n" not in self._ahead:
-            piece = self._some(1 << 16)
-            if not piece:
-                break
+        while len(self._ahead) < HEAD_BYTES and b"\n" not in self._ahead and (piece := self._some(1 << 16)):
             self._ahead += piece
         return self._ahead
 

@@ -9,7 +9,8 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,32 +24,22 @@ from normscale.rows.files import check_folder, format_of
 from normscale.rows.reader import CHUNK_ELEMENTS, Columns, TableReader
 
 
-class TableMetadata(NamedTuple):
-    """What a table says beside its rows."""
-
-    class_names: list[str] | None = None
-    head: Head | None = None
-    arrays: list[str] | None = None
-    """Names of the arrays, where neither logits nor features tell that the others are arrays."""
-    metadata: Mapping[str, str] = {}
-    """Further texts, for a Parquet file."""
-
-    @property
-    def texts(self) -> dict[str, list[str]]:
-        """The texts, by the names that :mod:`normscale.rows.arrays` reads."""
-        named = {CLASS_NAMES: self.class_names, ARRAYS: self.arrays}
-        return {name: texts for name, texts in named.items() if texts is not None}
-
-
 class Sink(ABC):
     """A table that is being written: it takes columns of one length, as often as they come; messages call it ``path``.
 
     A type of a column is numpy's, whose object stands for texts and whose subarrays for the rows of an array, or
-    pyarrow's, for what numpy has no type for.
+    pyarrow's, for what numpy has no type for. ``texts`` are lists and records that stand beside the rows, by name.
     """
 
-    def __init__(self, file: Any, path: str, columns: Mapping[str, Any], about: TableMetadata) -> None:
-        self.file, self.path, self.columns, self.about = file, path, dict(columns), about
+    def __init__(
+        self,
+        file: Any,
+        path: str,
+        columns: Mapping[str, Any],
+        head: Head | None = None,
+        texts: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.file, self.path, self.columns, self.head, self.texts = file, path, dict(columns), head, texts
         self.open()
 
     def open(self) -> None:  # noqa: B027 - some have nothing to begin with
@@ -80,7 +71,7 @@ class GatheringSink(Sink):
         self._parts.append(columns)
 
     def finish(self) -> None:
-        head = self.about.head
+        head = self.head
         arrays = {} if head is None else {HEAD_WEIGHT: native(head.weight), HEAD_BIAS: native(head.bias)}
         self.save({**self._gathered(), **arrays})
 
@@ -107,9 +98,7 @@ def texts_of(column: NDArray[Any], kind: Any = None) -> list[str]:
 
 
 @contextmanager
-def open_sink(
-    path: str | os.PathLike[str], columns: Mapping[str, Any], about: TableMetadata | None = None
-) -> Iterator[Sink]:
+def open_sink(path: str | os.PathLike[str], columns: Mapping[str, Any], **more: Any) -> Iterator[Sink]:
     """Write a table in the body of a ``with`` statement; it is in its place after the body, unless that raised.
 
     Parameters
@@ -119,7 +108,8 @@ def open_sink(
         output. Text and Parquet are written as the rows come; the others are gathered in memory until the end.
     columns : mapping from name to dtype
         As :class:`Sink` has them; those in :attr:`TableReader.columns` are.
-    about : TableMetadata, optional
+    **more
+        ``head`` and ``texts`` of :class:`Sink`.
 
     Examples
     --------
@@ -138,7 +128,7 @@ def open_sink(
     if name != "-":
         check_folder(name)
     with nullcontext(name) if name == "-" else atomic_path(name) as file:
-        sink = format.sink(file, name, columns, about or TableMetadata())
+        sink = format.sink(file, name, columns, **more)
         try:
             yield sink
             sink.finish()
@@ -195,18 +185,18 @@ def write_table(
     header = logit_columns(table.n_classes, names) if in_columns else None
     if header is not None and (twice := sorted(set(header) & set(table.names))):
         raise InvalidInput(f"{name}: an array and a column of logits are both called {twice[0]}; rename the array.")
-    about = TableMetadata(
-        None if header is not None else names,
-        table.head,
-        None if has_logits or table.get("features") is not None else list(table.names),
-    )
+    named = {
+        CLASS_NAMES: None if header is not None else names,
+        ARRAYS: None if has_logits or table.get("features") is not None else list(table.names),
+    }
+    more_texts = {key: found for key, found in named.items() if found is not None}
     first = _columns_of(table[:0], header, format)
     kinds: dict[str, np.dtype[Any]] = {key: np.dtype((one.dtype, one.shape[1:])) for key, one in first.items()}
     texts = {key: np.array(column, dtype=TEXT) for key, column in (columns or {}).items()}
     kinds |= dict.fromkeys(texts, TEXT)
     width = sum(table.array(array).shape[1] for array in table.names)
     step = max(1, min(1 << 20, CHUNK_ELEMENTS // width)) if format.by_columns else max(1, len(table))
-    with open_sink(name, kinds, about) as sink:
+    with open_sink(name, kinds, head=table.head, texts=more_texts) as sink:
         for start in range(0, len(table), step):
             beside = {key: column[start : start + step] for key, column in texts.items()}
             sink.write({**_columns_of(table[start : start + step], header, format), **beside})

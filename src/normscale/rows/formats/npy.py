@@ -72,7 +72,7 @@ class NpzSink(GatheringSink):
     def save(self, arrays: Columns) -> None:
         """Write arrays by any name, which ``numpy.savez`` cannot: it has parameters called ``file`` and so on."""
         kept = {name: np.array(texts_of(one), np.str_) if one.dtype == TEXT else one for name, one in arrays.items()}
-        texts = {name: np.array(texts, np.str_) for name, texts in self.about.texts.items()}
+        texts = {name: np.array(texts, np.str_) for name, texts in self.texts.items()}
         with zipfile.ZipFile(self.file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             for name, array in {**kept, **texts}.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:

@@ -44,12 +44,10 @@ class ParquetSink(GatheringSink):
     def open(self) -> None:
         super().open()
         self._arrow, parquet = (need_arrow(module, self.path) for module in ("pyarrow", "pyarrow.parquet"))
-        about, metadata = self.about, dict[Any, bytes | str](self.about.metadata)
-        if about.head is not None:
-            tensors = {name: np.ascontiguousarray(native(one)) for name, one in about.head._asdict().items()}
+        metadata: dict[Any, Any] = {name: write_json(texts) for name, texts in self.texts.items()}
+        if self.head is not None:
+            tensors = {name: np.ascontiguousarray(native(one)) for name, one in self.head._asdict().items()}
             metadata[_HEAD] = base64.b64encode(save(tensors))
-        if about.class_names is not None:
-            metadata[CLASS_NAMES] = write_json(about.class_names)
         fields = [self._field(*item) for item in self.columns.items()]
         repeating = [field.name for field in fields if not self._arrow.types.is_floating(field.type)]
         self._schema = self._arrow.schema(fields, metadata=metadata or None)

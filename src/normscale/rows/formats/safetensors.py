@@ -31,7 +31,7 @@ class SafetensorsSink(GatheringSink):
         """Write the arrays in C order: the library writes memory as it lies, also that of a transposed view."""
         from safetensors.numpy import save_file
 
-        texts = {name: write_json(texts) for name, texts in self.about.texts.items()}
+        texts = {name: write_json(texts) for name, texts in self.texts.items()}
         save_file({name: np.ascontiguousarray(one) for name, one in arrays.items()}, self.file, metadata=texts or None)
 
 
