@@ -11,7 +11,7 @@ import pytest
 import normscale as ns
 from guard.guards import detector, digits, guard, moments_of, one_class, sample, send
 from normscale._kernels import BlockState
-from normscale.detectors.baseline import TrainingBaseline
+from normscale.detectors.baseline import FAR_SCORE, TrainingBaseline
 from normscale.guard import Policy
 from normscale.guard.drift import DriftMonitor, RecentRows, Seen
 from normscale.guard.guard import Clock
@@ -138,7 +138,7 @@ def test_a_row_far_out_is_flagged_and_cannot_move_or_freeze_anything() -> None:
     confident[0, 2] = 1e30
     verdict = send(on, confident)
     assert verdict.is_ood.tolist() == [True]  # however confident it looks
-    assert verdict.scores[0] < 0
+    assert verdict.scores[0] == FAR_SCORE
     assert (verdict.taken_in, verdict.mode) == (0, "running")
     assert moments_of(on) == before
     rows = np.concatenate([digits(20).astype(np.float64), confident, digits(20, seed=3).astype(np.float64)])

@@ -14,6 +14,7 @@ import pytest
 import normscale as ns
 from guard.guards import IGNORE, detector, digits, one_class, send
 from guard.guards import guard as opened
+from normscale.detectors.baseline import FAR_SCORE
 from normscale.errors import StoreHeld, StoreUnavailable
 from normscale.guard import Policy, Request
 from normscale.guard.server.group_commit import GroupCommit
@@ -167,4 +168,26 @@ def test_nobody_waits_twice_for_a_store_that_another_process_holds() -> None:
     assert all(isinstance(one, StoreUnavailable) for one in refused)
     assert after == 1
     assert len(calls) <= 2  # one more, where the first was taken up before the others had come
+    on.store.close()
+
+
+@pytest.mark.filterwarnings("ignore::normscale.errors.NumericalWarning")
+@pytest.mark.parametrize("policy", [None, IGNORE], ids=["default", "trusting"])
+@pytest.mark.parametrize("name", ["norm_scaling", ROBUST])
+def test_rows_on_another_scale_are_flagged_as_the_detector_file_flags_them(name: str, policy: Policy | None) -> None:
+    rows = np.concatenate([factor * digits(60) for factor in (1.0, 3.0, 8.0)])
+    on, twin = guard(policy=policy, made=detector(name)), detector(name)
+    file = twin.score(rows)
+    verdict = send(on, rows)
+    outside = file == FAR_SCORE
+    assert 60 < outside.sum() < 180
+    assert verdict.scores[outside].tolist() == file[outside].tolist()
+    assert verdict.is_ood[outside].all()
+    assert verdict.taken_in <= (~outside).sum()  # and they teach nothing
+    send(on, 8.0 * digits(60))
+    assert on.state.stream.rows == verdict.taken_in
+    if policy is None:
+        assert verdict.is_ood[twin.predict(rows)].all()
+    else:
+        np.testing.assert_allclose(verdict.scores, twin.stream(rows), rtol=1e-12)
     on.store.close()

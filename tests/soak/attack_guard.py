@@ -51,9 +51,10 @@ import normscale as ns
 from normscale._atomic import atomic_path
 from normscale._provenance import environment
 from normscale.detectors.base import Detector
+from normscale.detectors.baseline import TrainingBaseline
 from normscale.guard import Policy, Verdict, open_guard
 from normscale.guard.guard_state import GuardState
-from normscale.guard.judge import Block, Judge
+from normscale.guard.judge import Judge
 from normscale.scores import msp_score
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +72,8 @@ PARTS = (0.3, 0.6, 0.95)
 LONG = 20_000
 """Rows of a benign stream, and of an attack that counts messages or frozen rows."""
 REACH = 5.9
-"""Deviations from the training mean that no number of an attacker's row exceeds: beyond, rows are kept out."""
+"""Deviations from the training mean that no number of an attacker's row exceeds, nor the detector's limits of logits:
+beyond, rows are kept out."""
 
 Rows = NDArray[np.float64]
 
@@ -93,6 +95,11 @@ class Case:
 
     def __post_init__(self) -> None:
         self.mean, self.std = self.train.mean(axis=0), self.train.std(axis=0)
+        self._limits = TrainingBaseline.of(ns.ModelOutputs(self.train)).logit_limits()
+
+    def within_reach(self, scaled: Rows) -> Rows:
+        """Rows that are taken in, out of some in deviations from the training mean."""
+        return (self.mean + self.std * scaled.clip(-REACH, REACH)).clip(*self._limits)
 
     def draw(self, n: int, random: np.random.Generator) -> Rows:
         """Honest rows."""
@@ -145,7 +152,7 @@ class Run:
 
     def flags(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows would be flagged now."""
-        block = Block.of(ns.ModelOutputs(rows), self.judge.drift)
+        block = self.judge.block(ns.ModelOutputs(rows))
         none = np.zeros(len(rows), np.bool_)  # is taken in
         return self.judge._score(self.state.stream, self.state.threshold, block, none).flags
 
@@ -294,7 +301,7 @@ def moment_rows(case: Case, corner: Corner, share: float, part: float, seed: int
 
     def make(n: int) -> Rows:
         scaled = (case.draw(n, random) - case.mean) / case.std
-        return case.mean + case.std * (shift + spread * scaled).clip(-REACH, REACH)
+        return case.within_reach(shift + spread * scaled)
 
     return make
 
@@ -308,8 +315,7 @@ def most_harmful_rows(case: Case, detector: Detector, goal: str, seed: int, vict
     random = np.random.default_rng(seed)
     honest, ood = case.draw(40, random), case.ood[random.integers(0, len(case.ood), 40)]
     pool = [case.mean + factor * (rows - case.mean) for factor in (0.3, 0.6, 1.0, 1.6, 2.5) for rows in (honest, ood)]
-    candidates = np.concatenate(pool)
-    candidates = case.mean + case.std * ((candidates - case.mean) / case.std).clip(-REACH, REACH)
+    candidates = case.within_reach((np.concatenate(pool) - case.mean) / case.std)
     probes, cover = case.ood if goal == "hide" else case.in_distribution, case.draw(60, random)
     probes = probes[:200] if victim is None else probes[probes.argmax(axis=1) == victim]
     harms = np.empty(len(candidates))

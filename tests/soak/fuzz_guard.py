@@ -280,13 +280,15 @@ class Twin:
         assert isinstance(detector, ns.NormScaling)
         assert detector._baseline is not None
         self.detector = detector
-        self._mean, self._std = detector._baseline.moments.mean, detector._baseline.moments.std
+        self._baseline = detector._baseline
         self.rows = 0
 
     def accept(self, one: Input) -> int:
         """Take in what the server answered; how many of the rows it must have taken in."""
         rows = read_by_others(one.length, one.body)
-        taken = rows[(np.abs(rows - self._mean) / self._std).max(axis=1) <= OUTLIER]
+        training = self._baseline.moments
+        near = (np.abs(rows - training.mean) / training.std).max(axis=1) <= OUTLIER
+        taken = rows[near & ~self._baseline.far_outside(rows)]
         if len(taken):
             self.detector.stream(taken)
             self.rows += len(taken)

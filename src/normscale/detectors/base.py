@@ -374,7 +374,7 @@ class Detector(Kept):
             _validate.as_rows(record.array(name), name, width=widths.get(name), min_width=_validate.min_width(name))
         return record.only(*self.reads)
 
-    def _far_rows(self, record: ModelOutputs) -> BoolArray | None:
+    def _far_rows(self, record: ModelOutputs, *, warn: bool = True) -> BoolArray | None:
         """(n,) which rows have logits far outside of what training showed, with a warning; None where none has."""
         if not self._marks_far_rows or self._logit_limits == Kept._logit_limits:
             return None
@@ -382,7 +382,7 @@ class Detector(Kept):
         if baseline is None or not _kernels.outside(logits, *self._logit_limits):
             return None
         far = baseline.far_outside(logits)
-        if far.any() and len(record) > 1:
+        if warn and far.any() and len(record) > 1:
             warnings.warn(baseline.far_sentence(logits), NumericalWarning, stacklevel=3)
         return far if far.any() else None
 

@@ -20,6 +20,8 @@ import numpy as np
 
 from normscale import _kernels
 from normscale._validate import BoolArray, FloatArray, IntArray
+from normscale.detectors.base import Detector
+from normscale.detectors.baseline import FAR_SCORE
 from normscale.guard.drift import DriftMonitor, Reading, RecentRows, Seen
 from normscale.guard.guard_state import Alarm, Frozen, GuardState, Statistics, Stream
 from normscale.guard.policy import OnDrift
@@ -92,15 +94,19 @@ class Block(NamedTuple):
     """(n,) too far from training to be taken in ..."""
     outliers: BoolArray
     """(n,) ... or so far that they are flagged, whatever their score."""
+    outside: BoolArray | None
+    """(n,) ... and rows that the detector gives the highest score: their logits lie outside of training; None: none."""
 
     @classmethod
-    def of(cls, outputs: ModelOutputs, drift: DriftMonitor) -> Block:
+    def of(cls, outputs: ModelOutputs, drift: DriftMonitor, detector: Detector) -> Block:
         """Look at rows that were checked."""
-        distances = drift.distances(outputs)
+        distances, outside = drift.distances(outputs), detector._far_rows(outputs, warn=False)
         if distances is None:
             distances = np.zeros(len(outputs))
         far, outliers = distances > drift.far, distances > drift.policy.outlier
-        return cls(outputs, _kernels.predicted(outputs.logits), far, outliers)
+        if outside is not None:
+            far, outliers = far | outside, outliers | outside
+        return cls(outputs, _kernels.predicted(outputs.logits), far, outliers, outside)
 
     def flags(self, threshold: Threshold, scores: FloatArray) -> BoolArray:
         """Which rows are out-of-distribution."""
@@ -148,8 +154,12 @@ class Judge:
         self._reference: Block | None = None
         self._reference_scores = np.zeros(0)
         if self.mode == Mode.RUNNING and not self._trusting and len(kept.get(LOGITS, ())):
-            self._reference = Block.of(ModelOutputs._trusted(dict(kept)), drift)
+            self._reference = self.block(ModelOutputs._trusted(dict(kept)))
             self._reference_scores = start.statistics.score(self._reference.outputs)
+
+    def block(self, outputs: ModelOutputs) -> Block:
+        """Some rows, with what is known of them."""
+        return Block.of(outputs, self.drift, self.start.statistics.detector)
 
     def rule(
         self,
@@ -167,7 +177,7 @@ class Judge:
         """
         state, own = state._replace(at=at), state.stream if stream is None else stream
         held = None if stream is None else state.stream.frozen  # a person freezes all streams at once
-        block = Block.of(outputs, self.drift)
+        block = self.block(outputs)
         scored, seen, own, readings, log = self._learn(own if held is None else own._replace(frozen=held), state, block)
         mode, every, n, taken = self.mode_of(own).value, own, len(outputs), int(np.count_nonzero(scored.taken))
         if stream is not None:
@@ -206,6 +216,8 @@ class Judge:
 
     def _taken_in(self, stream: Stream, threshold: Threshold, block: Block) -> tuple[_Scored, Seen, Stream]:
         scored = self._score(stream, threshold, block, ~block.far)
+        if block.outside is not None:
+            scored.scores[block.outside] = FAR_SCORE
         seen, taken = self._seen(stream, block, scored), int(np.count_nonzero(scored.taken))
         after = stream._replace(
             statistics=scored.statistics,
