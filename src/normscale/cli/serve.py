@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,14 +24,7 @@ StoreOption = Annotated[str | None, option("A file, postgresql://... or :memory:
 ThresholdOption = Annotated[float | None, option("Flag scores above it.", shown="the detector's")]
 
 
-def _drift(help: str) -> Any:
-    return option(help, rich_help_panel="Drift")
-
-
-def _limit(help: str, **bounds: Any) -> Any:
-    return option(help, rich_help_panel="Limits", **bounds)
-
-
+_drift, _limit = partial(option, rich_help_panel="Drift"), partial(option, rich_help_panel="Limits")
 OnDriftOption = Annotated[OnDrift, _drift("What an alarm does.")]
 ExpectOption = Annotated[Expect, _drift("Do classes come as in training?")]
 

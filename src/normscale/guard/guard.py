@@ -464,9 +464,9 @@ def _joined(requests: Sequence[Request]) -> ModelOutputs:
 
 
 def _cut(ruling: Ruling, request: Request, start: int) -> Verdict:
-    all_rows, rows = ruling.verdict, slice(start, start + len(request.outputs))
-    arrays = {name: getattr(all_rows, name)[rows] for name in ("scores", "is_ood", "predicted")}
-    return dataclasses.replace(all_rows, **arrays, taken_in=int(np.count_nonzero(ruling.taken[rows])))
+    verdict, rows = ruling.verdict, slice(start, start + len(request.outputs))
+    columns = {name: getattr(verdict, name)[rows] for name in ("scores", "is_ood", "predicted")}
+    return verdict._replace(**columns, taken_in=int(np.count_nonzero(ruling.taken[rows])))
 
 
 def required_widths(detector: Detector) -> dict[str, int]:

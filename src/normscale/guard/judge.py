@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ from normscale.outputs import LOGITS, ModelOutputs
 from normscale.state import Kind, pack_state, unpack_state
 
 _STORED = Kind("normscale_verdict", "verdict", "", "it is of no use any more.")
-_FACTS = ("mode", "taken_in", "alarms", "rows")
 _ARRAYS = ("scores", "is_ood", "predicted")
 _LOOK_EVERY = 50  # rows that are taken in between two looks at what has become of the training rows
 _FEW_REFERENCE, _FEWEST_OF_A_CLASS = 2, 25
@@ -53,8 +51,7 @@ class Mode(StrEnum):
     STATIC = "static"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The answer to one request, row by row in its order."""
 
     scores: FloatArray
@@ -73,16 +70,17 @@ class Verdict:
 
     def pack(self) -> bytes:
         """Write it as bytes, for a retry of the same request."""
-        arrays = {name: getattr(self, name) for name in _ARRAYS}
-        return pack_state({name: getattr(self, name) for name in _FACTS}, arrays, _STORED)
+        facts = self._asdict()
+        arrays = {name: facts.pop(name) for name in _ARRAYS}
+        return pack_state(facts, arrays, _STORED)
 
     @classmethod
     def unpack(cls, data: bytes) -> Verdict:
         """Read the verdict of an earlier request, marked as repeated."""
-        header, tensors = unpack_state(data, _STORED)
-        fields: dict[str, Any] = {name: header[name] for name in _FACTS} | tensors
-        fields |= {"is_ood": tensors["is_ood"].astype(np.bool_, copy=False), "alarms": tuple(header["alarms"])}
-        return cls(**fields, repeated=True)
+        facts, arrays = unpack_state(data, _STORED)
+        scores, is_ood, predicted = (arrays[name] for name in _ARRAYS)
+        alarms = tuple(facts["alarms"])
+        return cls(scores, is_ood, predicted, facts["mode"], facts["taken_in"], alarms, facts["rows"], repeated=True)
 
 
 class Block(NamedTuple):
@@ -100,13 +98,15 @@ class Block(NamedTuple):
     @classmethod
     def of(cls, outputs: ModelOutputs, drift: DriftMonitor, detector: Detector) -> Block:
         """Look at rows that were checked."""
-        distances, outside = drift.distances(outputs), detector._far_rows(outputs, warn=False)
+        logits, (low, high) = outputs.logits, detector._logit_limits
+        inside = low <= float(logits.min()) and float(logits.max()) <= high
+        distances, outside = drift.distances(outputs), None if inside else detector._far_rows(outputs, warn=False)
         if distances is None:
             distances = np.zeros(len(outputs))
         far, outliers = distances > drift.far, distances > drift.policy.outlier
         if outside is not None:
             far, outliers = far | outside, outliers | outside
-        return cls(outputs, _kernels.predicted(outputs.logits), far, outliers, outside)
+        return cls(outputs, _kernels.predicted(logits), far, outliers, outside)
 
     def flags(self, threshold: Threshold, scores: FloatArray) -> BoolArray:
         """Which rows are out-of-distribution."""

@@ -7,6 +7,7 @@ under load the groups grow by themselves.
 from __future__ import annotations
 
 import asyncio
+import copy
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -123,14 +124,6 @@ def _resolve(futures: list[asyncio.Future[Any]], results: list[Any]) -> None:
             continue
         if isinstance(result, BaseException):
             # One error object may answer many requests: each gets its own, or their tracebacks would grow together.
-            future.set_exception(_copy(result))
+            future.set_exception(copy.copy(result) if isinstance(result, NormscaleError) else result)
         else:
             future.set_result(result)
-
-
-def _copy(error: BaseException) -> BaseException:
-    if isinstance(error, StoreUnavailable):
-        return StoreUnavailable(str(error), full=error.full)
-    if isinstance(error, NormscaleError):
-        return type(error)(str(error))
-    return error
