@@ -57,15 +57,6 @@ def detect_probabilities(logits: Rows) -> DetectedProbabilities | None:
     """Tell whether rows given as logits went through a softmax, its logarithm or a sigmoid; None if not.
 
     Rows with NaN or infinity are left out; log-probabilities may be -infinity.
-
-    Examples
-    --------
-    >>> detect_probabilities(np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).form.value
-    'probabilities'
-    >>> detect_probabilities(np.log([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])).form.value
-    'log-probabilities'
-    >>> detect_probabilities(np.array([[2.0, -1.0], [0.3, 0.4], [5.0, 1.0]])) is None
-    True
     """
     rows = _some_rows(logits)
     if not len(rows):
@@ -122,11 +113,6 @@ def log_of_probabilities(rows: Rows, source: str) -> FloatArray:
     """The logarithm of probabilities, which a softmax turns back into them; other rows raise.
 
     A 0 counts as the smallest number above 0 that the dtype can hold, so that the order of all numbers stays.
-
-    Examples
-    --------
-    >>> log_of_probabilities(np.array([[0.75, 0.25]]), "a.csv").round(3).tolist()
-    [[-0.288, -1.386]]
     """
     values = np.asarray(rows, dtype=np.float64)
     bad = np.isfinite(values).all(axis=1) & (
@@ -147,14 +133,6 @@ def constant_on_log_probabilities(name: str, scores: FloatArray, logits: Rows) -
     """Say that a detector cannot tell rows of log-probabilities apart; None where it can, or where they are logits.
 
     A log-softmax makes log sum exp of every row 0, so that Energy is 0 for all of them but for rounding.
-
-    Examples
-    --------
-    >>> rows = np.log([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
-    >>> constant_on_log_probabilities("energy", np.array([0.0, 1e-16, 0.0]), rows)[:58]
-    'energy gives every row of log-probabilities the same score'
-    >>> constant_on_log_probabilities("msp", np.array([0.1, 0.2, 0.5]), rows) is None
-    True
     """
     found = None if np.ptp(scores) > _SPREAD else detect_probabilities(logits)
     if found is None or found.form is not ProbabilityForm.LOG_PROBABILITIES:
@@ -203,14 +181,6 @@ def odd_column(logits: Rows, names: Sequence[str] | None = None) -> str | None:
 
     A column is one if it holds nothing but whole numbers while others do not: numbers of classes, or numbers that
     count the rows.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> odd_column(np.c_[rng.normal(size=(50, 3)), rng.integers(0, 3, 50)])
-    'column 3 holds nothing but the whole numbers 0 to 2, and the others do not, so it looks like the label'
-    >>> odd_column(rng.normal(size=(50, 3))) is None
-    True
     """
     n_rows, n_columns = logits.shape
     if n_rows < _FEWEST_FOR_COLUMNS or n_columns < 3 or logits.dtype.kind != "f":
@@ -242,14 +212,6 @@ def permuted_labels(labels: IntArray, predicted: IntArray, n_classes: int) -> st
     Two things are looked for: labels that another numbering of the classes would make right, and labels that have
     nothing to do with the predicted classes. By chance the two agree in sum_c P(label = c) P(predicted = c) of the
     rows, which is more than one in C where the rows show some of the classes alone. -1 stands for "not known".
-
-    Examples
-    --------
-    >>> labels = np.arange(300) % 3
-    >>> permuted_labels(labels, (labels + 1) % 3, 3)[:75]
-    'the label is the predicted class in 0.0 % of the rows, and would be in 100.'
-    >>> permuted_labels(labels, labels, 3) is None
-    True
     """
     known = labels >= 0
     if int(known.sum()) < _FEWEST_LABELLED or n_classes < 2:
@@ -293,16 +255,6 @@ class RowSketch:
     Every row has a number that is as good as random. A sketch keeps the smallest of these numbers
     (the "k minimum values" of Bar-Yossef et al., 2002): another table's rows whose numbers are as small must be among
     them if they are in the first table.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> train, test = RowSketch(), RowSketch()
-    >>> rows = rng.normal(size=(1000, 5))
-    >>> train.take_in(rows)
-    >>> test.take_in(np.r_[rows[:300], rng.normal(size=(100, 5))])
-    >>> train.share_of(test)
-    0.75
     """
 
     def __init__(self) -> None:

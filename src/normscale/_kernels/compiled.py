@@ -21,7 +21,6 @@ from normscale._kernels.vector_math import EXACT, INLINE, REDUCE, compiled, exp_
 Array = Any  # numba reads no annotations: float arrays of the shapes below
 
 _UNDERFLOW = 1e-290  # below it terms may have been cut off by the smallest number exp_nonpositive returns
-_LONG_ROW = 128  # numbers that absorb should see at a time
 _MANY = 16  # classes from which rows go one by one (measured)
 _SHORT = 16  # rows of a group, below which they go one by one
 _TILE = 128  # rows: a tile of ten classes and its statistics fill the first-level cache
@@ -107,41 +106,17 @@ def _all_finite(mean: Array, m2: Array) -> bool:
     return trace == 0.0
 
 
-@compiled({**EXACT, **INLINE})
-def _absorb_row(row: Array, inverse_weight: float, mean: Array, m2: Array) -> None:
-    """Welford's update of every class with one row; four at once."""
-    for j in range(mean.shape[0]):
-        x = np.float64(row[j])
-        before = x - mean[j]
-        mean[j] += before * inverse_weight
-        m2[j] += before * (x - mean[j])
-
-
 @compiled(EXACT)
 def absorb(rows: Array, weight: float, mean: Array, m2: Array) -> bool:
-    """Take rows (b, C) into ``mean`` and ``m2`` (C,); False, and nothing changed, when a result is not finite.
-
-    Rows of few classes are read as fewer, longer ones, so that the registers are full; the statistics of their parts
-    are then combined.
-    """
-    n, n_classes = rows.shape
-    fold = max(1, _LONG_ROW // n_classes)
-    n_long = n // fold
-    long_rows = rows[: n_long * fold].reshape(n_long, fold * n_classes)
+    """Take rows (b, C) into ``mean`` and ``m2`` (C,); False, and nothing changed, when a result is not finite."""
     new_mean, new_m2 = mean.copy(), m2.copy()
-    own_mean, own_m2 = np.zeros(fold * n_classes), np.zeros(fold * n_classes)
-    for i in range(n_long):
-        _absorb_row(long_rows[i], 1.0 / (i + 1.0), own_mean, own_m2)
-    total = weight
-    for k in range(own_mean.shape[0] if n_long > 0 else 0):
-        j = k % n_classes
-        total = weight + n_long * (k // n_classes)
-        share = n_long / (total + n_long)
-        delta = own_mean[k] - new_mean[j]
-        new_mean[j] += delta * share
-        new_m2[j] += own_m2[k] + delta * delta * (total * share)
-    for i in range(n_long * fold, n):
-        _absorb_row(rows[i], 1.0 / (weight + i + 1.0), new_mean, new_m2)
+    for i in range(rows.shape[0]):
+        inverse_weight = 1.0 / (weight + i + 1.0)
+        for j in range(new_mean.shape[0]):  # four at once
+            x = np.float64(rows[i, j])
+            before = x - new_mean[j]
+            new_mean[j] += before * inverse_weight
+            new_m2[j] += before * (x - new_mean[j])
     if not _all_finite(new_mean, new_m2):
         return False
     mean[:] = new_mean

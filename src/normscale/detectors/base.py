@@ -25,7 +25,7 @@ from normscale.detectors.baseline import (
     why_little_is_learned,
     why_nothing_is_learned,
 )
-from normscale.detectors.formula import Formula, MomentFormula
+from normscale.detectors.formula import Formula, FormulaScores, MomentFormula
 from normscale.detectors.kept import About as About
 from normscale.detectors.kept import Kept
 from normscale.detectors.kept import Setting as Setting
@@ -431,6 +431,15 @@ class Detector(Kept):
             return False
         self._baseline = own if before is None else before.merge(own)
         return True
+
+
+class ByFormula(Detector):
+    """Base class of detectors that are the formula which they offer."""
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        scorer = FormulaScores.of(self._formula(), self.reads)
+        assert scorer is not None
+        return scorer(outputs, threads)
 
 
 def without_bad_rows(

@@ -8,8 +8,8 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import About, Detector
-from normscale.detectors.formula import BoundaryFormula, scorer_of
+from normscale.detectors.base import About, ByFormula, Detector
+from normscale.detectors.formula import BoundaryFormula
 from normscale.detectors.mahalanobis import class_totals
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, lengths, unit_rows
@@ -234,7 +234,7 @@ _SMALLEST = 1e-100
 """Distance from the mean that no row falls below: a score must be finite."""
 
 
-class ClassDirections(Detector):
+class ClassDirections(ByFormula):
     """Base class of detectors that look at features from their mean, along the classes' weights."""
 
     reads = (LOGITS, FEATURES)
@@ -295,9 +295,6 @@ class FDBD(ClassDirections):
 
     def _formula(self) -> BoundaryFormula:
         return BoundaryFormula(self._closeness, self.mean_, _SMALLEST)
-
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return scorer_of(self)(outputs, threads)
 
 
 @register

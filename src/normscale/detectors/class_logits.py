@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._kernels import members_of_each
 from normscale._validate import FloatArray, IntArray
-from normscale.detectors.base import About, Detector, join
+from normscale.detectors.base import About, ByFormula, Detector, join
 from normscale.detectors.formula import SumFormula, plain_formula
-from normscale.detectors.partial_fit import ROUNDING, merged
+from normscale.detectors.partial_fit import ROUNDING, Gathered, merged
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import blocks_of, by_blocks, float_blocks, log_softmax
 from normscale.detectors.stream_aware import ClassMoments
@@ -130,7 +130,7 @@ class StandardisedMaxLogit(Detector):
 
 
 @register
-class MultiThreshold(Detector):
+class MultiThreshold(ByFormula):
     """How far the log-odds of being wrong lie above the threshold of the predicted class.
 
     ``fit`` sets, for each class, the threshold below which a share ``keep`` of the rows predicted as that class lie; a
@@ -155,25 +155,13 @@ class MultiThreshold(Detector):
     def __init__(self, keep: float = 0.95) -> None:
         self.keep = _validate.fraction(keep, "keep", allow_one=True)
 
-    def _fit(self, chunks: Iterator[ModelOutputs]) -> None:
-        scores, predicted = [], []
-        for chunk in chunks:
-            scores.append(msp_score(chunk.logits))
-            predicted.append(chunk.predicted)
-        if scores and self._widths is not None:
-            every = np.concatenate(scores)
-            n_classes = self._widths[LOGITS]
-            thresholds = thresholds_per_class(every, np.concatenate(predicted), n_classes, self.keep)
-            self._learn(self.Fitted(thresholds))
-            self.threshold_ = Threshold(0.0, keep=self.keep, n=int(every.size))
+    def _partial(self, rows: ModelOutputs, turn: int) -> Gathered:
+        return Gathered([(msp_score(rows.logits), rows.predicted)])
 
-    def _why_all_rows(self) -> str:
-        return "its thresholds are quantiles of all training scores"
-
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        excess: FloatArray = msp_score(outputs.logits, threads=threads)
-        excess -= self.fitted_.thresholds[outputs.predicted]
-        return excess
+    def _finish(self, total: Gathered, turn: int) -> Fitted:
+        scores, predicted = map(np.concatenate, zip(*total.parts, strict=True))
+        self.threshold_ = Threshold(0.0, keep=self.keep, n=scores.size)
+        return self.Fitted(thresholds_per_class(scores, predicted, (self._widths or {})[LOGITS], self.keep))
 
     def _formula(self) -> SumFormula:
         return SumFormula(((1.0, plain_formula("log_odds")),), self.fitted_.thresholds)

@@ -7,6 +7,7 @@ logits, one for features, one for both, and the sum of others.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -180,19 +181,13 @@ def offered_formula(detector: Detector) -> Formula | None:
     return detector._formula() if _works_as_its_formula(type(detector), "_formula", "_score", "_score_at") else None
 
 
-def offered_moments(detector: Detector) -> MomentFormula | None:
-    """The moments that a fitted detector offers; None where it inherits them and streams otherwise."""
-    works = _works_as_its_formula(type(detector), "_moment_formula", "_step", "_prepare")
-    return detector._moment_formula() if works else None
-
-
 def moment_formula_of(detector: Detector) -> MomentFormula:
     """The moments that a graph can carry from batch to batch, and how it scores by them as ``detector.stream`` does."""
     detector._require_fitted()
     why = "it has no running statistics"
     if detector._runs:
-        formula = offered_moments(detector)
-        if formula is not None:
+        works = _works_as_its_formula(type(detector), "_moment_formula", "_step", "_prepare")
+        if works and (formula := detector._moment_formula()) is not None:
             return formula
         why = "its running statistics are not just moments of the logits, and no fixed graph can move them"
     raise InvalidInput(
@@ -251,6 +246,12 @@ class FormulaScores:
     def __init__(self, part: Part, reads: tuple[str, ...]) -> None:
         self.part, self.reads = part, reads
 
+    @classmethod
+    def of(cls, formula: Formula | None, reads: tuple[str, ...]) -> FormulaScores | None:
+        """None where there is no formula, or numpy has no form of it."""
+        part = None if formula is None or not set(reads) <= {LOGITS, FEATURES} else _part(formula)
+        return None if part is None else cls(part, reads)
+
     def __call__(self, outputs: ModelOutputs, threads: int) -> FloatArray:
         size = block_rows(max(outputs.array(name).shape[1] for name in self.reads))
         if len(outputs) <= size:
@@ -265,21 +266,13 @@ class FormulaScores:
         return scores
 
 
-class OwnScores:
-    """The scores of a detector as it computes them itself."""
-
-    def __init__(self, detector: Detector) -> None:
-        self.detector = detector
-
-    def __call__(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return self.detector._score(outputs.only(*self.detector.reads), threads)
-
-
 def scorer_of(detector: Detector) -> Scorer:
     """What scores by a fitted detector as it is now: its formula, where it offers one that numpy has a form of."""
-    formula = offered_formula(detector) if set(detector.reads) <= {LOGITS, FEATURES} else None
-    part = None if formula is None else _part(formula)
-    return OwnScores(detector) if part is None else FormulaScores(part, detector.reads)
+    return FormulaScores.of(offered_formula(detector), detector.reads) or partial(_own_scores, detector)
+
+
+def _own_scores(detector: Detector, outputs: ModelOutputs, threads: int) -> FloatArray:
+    return detector._score(outputs.only(*detector.reads), threads)
 
 
 def _part(formula: Formula) -> Part | None:

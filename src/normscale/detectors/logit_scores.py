@@ -8,17 +8,17 @@ import numpy as np
 
 from normscale import _validate
 from normscale._validate import FloatArray
-from normscale.detectors.base import About, Detector
+from normscale.detectors.base import About, ByFormula, Detector
 from normscale.detectors.formula import LogitFormula, plain_formula
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import by_blocks
 from normscale.metrics.temperature import Slopes, TemperatureSearch, slopes
 from normscale.outputs import FEATURES, LABELS, LOGITS, PERTURBED_LOGITS, ModelOutputs
-from normscale.scores import entropy_score, gen_score, msp_score, scaled_scores
+from normscale.scores import entropy_score, gen_score, msp_score
 from normscale.state import Numbers
 
 
-class PlainScore(Detector):
+class PlainScore(ByFormula):
     """Base class: ``weight * kind(z / temperature)``, one kernel for all of them."""
 
     kind: ClassVar[str] = "log_odds"
@@ -27,13 +27,6 @@ class PlainScore(Detector):
 
     def __init__(self, temperature: float = 1.0) -> None:
         self.temperature = _validate.positive(temperature, "temperature")
-
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        (name,), formula = self.reads, self._formula()
-        rows = outputs.array(name)
-        factor = np.full(rows.shape[1], formula.factor[0])
-        scores = scaled_scores(rows, np.zeros(rows.shape[1]), factor, self.kind, threads, name=name)
-        return scores if formula.weight == 1.0 else formula.weight * scores
 
     def _formula(self) -> LogitFormula:
         return plain_formula(self.kind, self.temperature)
@@ -74,6 +67,9 @@ class ODIN(PlainScore):
 
     def __init__(self, temperature: float = 1000.0) -> None:
         super().__init__(temperature)
+
+    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
+        return msp_score(outputs.array(PERTURBED_LOGITS), self.temperature, threads=threads)
 
 
 @register
@@ -200,7 +196,7 @@ class GradNorm(Detector):
 
 
 @register
-class TemperatureScaling(Detector):
+class TemperatureScaling(ByFormula):
     """The temperature that minimises the negative log-likelihood, then the log-odds of being wrong.
 
     Fit it on labelled rows that the classifier was not trained on; on its training rows it comes out too low.
@@ -232,9 +228,6 @@ class TemperatureScaling(Detector):
     def _finish(self, total: Slopes, turn: int) -> Fitted | None:
         self._fitting.tell(total)
         return None if self._fitting.temperature is None else self.Fitted(self._fitting.temperature)
-
-    def _score(self, outputs: ModelOutputs, threads: int) -> FloatArray:
-        return msp_score(outputs.logits, self.fitted_.temperature, threads=threads)
 
     def _formula(self) -> LogitFormula:
         return plain_formula("log_odds", self.fitted_.temperature)

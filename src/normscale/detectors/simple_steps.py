@@ -8,9 +8,10 @@ import numpy as np
 
 from normscale import _kernels, _validate
 from normscale._validate import IntArray
-from normscale.detectors.base import About, Detector
+from normscale.detectors.base import About
 from normscale.detectors.baseline import MissingClasses, classes_in_training
 from normscale.detectors.formula import FeatureFormula, Formula, LogitFormula, SumFormula, with_logit_terms
+from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import register
 from normscale.detectors.row_blocks import float_blocks, unit_rows
 from normscale.detectors.step import Score, Step, replaced
@@ -180,14 +181,9 @@ class PresentClasses(Step):
 
     @property
     def _in_parts(self) -> bool:
-        """Where all that the scorer learns are moments of the logits, those of the classes that are kept serve it."""
-        scorer = self.scorer
-        learns = type(scorer)._partial not in (Detector._partial, Step._partial) or type(scorer)._fit not in (
-            Detector._fit,
-            Step._fit,
-        )
-        plain = not learns and (not isinstance(scorer, Step) or not scorer.scorer._needs_fit)
-        return plain or super()._in_parts
+        """All that norm-scaling learns are moments of the logits, and those of the classes that are kept serve it."""
+        inner = self.scorer.scorer if isinstance(self.scorer, NormScaling) else None
+        return (inner is not None and not inner._needs_fit) or super()._in_parts
 
     def _partial(self, rows: ModelOutputs, turn: int) -> set[int]:
         """The labels that rows have."""
