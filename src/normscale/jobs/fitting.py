@@ -25,7 +25,7 @@ from normscale.jobs.running import (
     open_engine,
     run,
 )
-from normscale.jobs.sources import Layout, Piece, PieceRows, RowSource, Skipped, read
+from normscale.jobs.sources import Layout, MemoryBound, Piece, PieceRows, RowSource, Skipped, read
 from normscale.outputs import FEATURES, LOGITS, ModelOutputs
 
 _TASKS_PER_WORKER = 8
@@ -171,7 +171,7 @@ def _fit_gathered(model: Detector, job: _FitJob, memory: int | str | None, why: 
     """Fit on all rows in one place, within a bound of memory."""
     rows, seen = job.rows(None), _Seen(sketches=job.sketches)
     advice = "give a sample of the rows, or choose a detector that is fitted in parts, such as norm_scaling or energy"
-    gathered = rows.gathered(job.source.n_rows, memory, why, advice, seen.watch)
+    gathered = rows.gathered(job.source.n_rows, MemoryBound(memory, why, advice), seen.watch)
     if gathered is None:
         raise InvalidInput(f"{why}, and there are no rows.")
     with rows.explained():

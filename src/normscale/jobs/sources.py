@@ -29,13 +29,14 @@ from normscale.rows import (
     SourceFile,
     TableReader,
     find_files,
-    format_of,
     is_pipe,
     is_remote,
     open_table,
 )
-from normscale.rows.columns import LOGIT, class_order, in_class_order
+from normscale.rows.arrays import CLASS_NAMES
+from normscale.rows.columns import LABELS, LOGIT, class_order, in_class_order
 from normscale.rows.files import ByteSource
+from normscale.rows.formats.npy import Npz, NpzSink
 from normscale.rows.reader import Chunk, even_chunks, gather
 
 SAMPLE = "sample:"
@@ -185,17 +186,10 @@ class PieceRows:
     def gathered(
         self,
         n_rows: int | None,
-        memory: int | str | None,
-        why: str,
-        advice: str = "give a sample of the rows",
+        bound: MemoryBound,
         watch: Callable[[Iterable[ModelOutputs]], Iterable[ModelOutputs]] = iter,
     ) -> ModelOutputs | None:
-        """All rows in one place, by way of ``watch``; what would exceed a bound of memory is refused at once.
-
-        ``n_rows`` is how many there will be, where that is known, ``why`` who needs all of them, and ``advice`` what
-        to do if they are too many.
-        """
-        bound = MemoryBound(memory, why, advice)
+        """All rows in one place, by way of ``watch``; ``n_rows`` is how many there will be, where that is known."""
         origins: list[tuple[str, int, int]] = []
 
         def within() -> Iterator[ModelOutputs]:
@@ -457,21 +451,11 @@ def read(
 ) -> ModelOutputs:
     """All rows of tables in one record, within a bound of memory, looked at as a job looks at them.
 
-    Parameters
-    ----------
-    paths : path, or several, or a source
-    names : sequence of str, optional
-        Arrays to read, and logits; by default all. A source has them already.
-    class_names : sequence of str, optional
-        Columns of logits are matched by these names.
-    reads_logits : bool
-        False where probabilities in the place of logits do no harm.
-    check_labels : bool
-        Say so where the labels do not go with the logits.
-    advice : str
-        What to do where the rows do not fit into memory.
-    **options
-        ``probabilities``, ``on_invalid``, ``memory`` and ``say`` of :class:`~normscale.jobs.JobOptions`.
+    ``names`` are the arrays to read beside logits, by default all; a source has them already. Columns of logits are
+    matched by ``class_names``. Probabilities are no mistake where logits are not read (``reads_logits``). With
+    ``check_labels`` labels that do not go with the logits are told. ``advice`` says what to do where the rows do not
+    fit into memory. ``options`` are ``probabilities``, ``on_invalid``, ``memory`` and ``say`` of
+    :class:`~normscale.jobs.JobOptions`.
     """
     job = JobOptions(**options)
     source = paths
@@ -480,7 +464,8 @@ def read(
         source = RowSource(source, arrays, class_names=class_names, probabilities=job.probabilities)
     source.look(job.say, reads_logits=reads_logits, check_labels=check_labels)
     rows = source.rows(None, tuple(source.layout.widths), job.on_invalid)
-    found = rows.gathered(source.n_rows, job.memory, f"the rows of {source.path} are read into one place", advice)
+    bound = MemoryBound(job.memory, f"the rows of {source.path} are read into one place", advice)
+    found = rows.gathered(source.n_rows, bound)
     if found is None:
         raise InvalidInput(f"{source.path} holds no rows.")
     if rows.skipped.n:
@@ -587,16 +572,13 @@ def _open_sample(path: str, options: dict[str, Any]) -> TableReader:
     from normscale.sample import load_sample
 
     sample = load_sample()
-    sets = {"train": sample.train, "validation": sample.validation, "test": sample.test, **sample.ood}
-    outputs = sets.get(path.removeprefix(SAMPLE))
+    outputs = sample.sets.get(path.removeprefix(SAMPLE))
     if outputs is None:
-        known = ", ".join(SAMPLE + name for name in sets)
+        known = ", ".join(SAMPLE + name for name in sample.sets)
         raise InvalidInput(f"the embedded sample has no set {path.removeprefix(SAMPLE)!r}; it has {known}.")
-    arrays = {name: outputs.array(name) for name in outputs.names} | {"class_names": np.array(sample.class_names)}
-    if outputs.labels is not None:
-        arrays["labels"] = outputs.labels
-    if outputs.head is not None:
-        arrays |= {"head_weight": outputs.head.weight, "head_bias": outputs.head.bias}
     data = io.BytesIO()
-    np.savez(data, **arrays)  # type: ignore[arg-type]
-    return format_of("sample.npz")(ByteSource.of_bytes(data.getvalue(), path), **options)
+    sink = NpzSink(data, path, {}, outputs.head, {CLASS_NAMES: sample.class_names})
+    labels = {} if outputs.labels is None else {LABELS: outputs.labels}
+    sink.write({name: outputs.array(name) for name in outputs.names} | labels)
+    sink.finish()
+    return Npz(ByteSource.of_bytes(data.getvalue(), path), **options)

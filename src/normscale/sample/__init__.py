@@ -33,6 +33,11 @@ class Sample(NamedTuple):
     ``gaussian_noise`` (far)."""
     class_names: tuple[str, ...]
 
+    @property
+    def sets(self) -> dict[str, ModelOutputs]:
+        """All sets by name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test, **self.ood}
+
 
 def load_sample() -> Sample:
     """Load the embedded sample.
@@ -77,9 +82,8 @@ def export_sample(folder: str | os.PathLike[str]) -> list[str]:
     """
     sample = load_sample()
     os.makedirs(folder, exist_ok=True)
-    tables = {"train": sample.train, "validation": sample.validation, "test": sample.test, **sample.ood}
     paths = []
-    for name, outputs in tables.items():
+    for name, outputs in sample.sets.items():
         path = os.path.join(os.fspath(folder), f"{name}.npz")
         write_table(path, outputs, class_names=sample.class_names)
         paths.append(path)
