@@ -31,10 +31,10 @@ def make_results(folder: Path, in_set: str, auroc: dict[str, float], fpr95: dict
     for name in sets:
         for method, number in auroc.items():
             setting = {"norm_scaling": "stream", "multi_threshold": "per class"}.get(method, "frozen")
-            for metric in METRICS:
-                value = number if not metric.startswith("fpr") else (fpr95 or {}).get(method, 1 - number)
-                line = {"seed": 0, "in_set": in_set, "ood_set": name, "method": method, "setting": setting}
-                lines.append({**line, "parameters": {}, "n_id": 100, "n_ood": 100, "metric": metric, "value": value})
+            other = (fpr95 or {}).get(method, 1 - number)
+            metrics = {metric: other if metric.startswith("fpr") else number for metric in METRICS}
+            line = {"seed": 0, "in_set": in_set, "ood_set": name, "method": method, "setting": setting, "title": ""}
+            lines.append({**line, "detector": "", "parameters": {}, "n_id": 100, "n_ood": 100, "metrics": metrics})
     (folder / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 

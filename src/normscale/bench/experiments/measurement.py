@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,23 +77,13 @@ class Measurement(NamedTuple):
             **{"seed": None, "version": __version__, **more},
         )
 
-    def per_metric(self) -> Iterator[dict[str, Any]]:
-        """One record per metric, as in ``results.jsonl``."""
-        for metric, value in self.metrics.items():
-            shared = ("seed", "in_set", "ood_set", "method", "setting", "parameters", "n_id", "n_ood", "seconds")
-            record = {name: getattr(self, name) for name in (*shared, "version", "commit")}
-            yield {**record, "metric": metric, "value": value}
-
-    @classmethod
-    def from_metrics(cls, rows: Sequence[dict[str, Any]]) -> Measurement:
-        """Put together what :meth:`per_metric` took apart; such rows have neither the detector's name nor a title."""
-        shared = {name: value for name, value in rows[0].items() if name not in ("metric", "value")}
-        metrics = {row["metric"]: row["value"] for row in rows}
-        return cls.from_json({"detector": "", "title": "", **shared, "metrics": metrics})
+    def as_json(self) -> dict[str, Any]:
+        """Every field that says something, as a line of ``results.jsonl`` and a cell's file have them."""
+        return {name: value for name, value in self._asdict().items() if value != self._field_defaults.get(name, ...)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Measurement:
-        """Read back what :meth:`_asdict` gave, after it was JSON; a TypeError or ValueError for anything else."""
+        """Read back what :meth:`as_json` gave, after it was JSON; a TypeError or ValueError for anything else."""
         record = cls(**values)
         return record._replace(
             parameters=dict(record.parameters),

@@ -5,7 +5,7 @@
     settings.json                       the plan, and what made it
     networks/seed0/                     a network and its outputs, see :mod:`normscale.bench.network_folder`
     cells/seed0/OOD/METHOD.safetensors  scores of both sides and their metrics: a finished cell
-    results.jsonl                       all cells, one line per metric
+    results.jsonl                       accuracies of the networks, and all cells, a line each
     failures.json                       methods that cannot take part, by seed, and why
     comparisons.json                    the subject of the plan against every other method, with intervals
     stress.json                         the stress grid on the first network's outputs
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,7 +155,7 @@ class RunFolder:
         path = self.cell_path(cell.seed or 0, cell.ood_set, cell.method)
         path.parent.mkdir(parents=True, exist_ok=True)
         arrays = {name: array for name, array in scores._asdict().items() if array is not None}
-        save_state(path, {"cell": cell._asdict()}, arrays, CELL)
+        save_state(path, {"cell": cell.as_json()}, arrays, CELL)
 
     def load_cell(self, seed: int, ood_set: str, method: str) -> tuple[Measurement, ScoredPair]:
         """Read a finished cell and its scores."""
@@ -166,7 +166,7 @@ class RunFolder:
     def _cell(path: Path) -> Measurement:
         header = load_header(path, CELL)
         try:
-            return Measurement.from_json({"detector": "", "title": "", **header["cell"]})  # format 1 had neither
+            return Measurement.from_json(header["cell"])
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(f"{path} is not what this version writes ({error}); delete it.") from error
 
@@ -202,28 +202,18 @@ class RunFolder:
 
     def write_results(self) -> Path:
         """Write ``results.jsonl`` anew from the cells and the networks."""
-        accuracies = [row for seed in self.plan.seeds for row in self._accuracy_rows(seed)]
-        rows = [*accuracies, *(row for cell in self.cells() for row in cell.per_metric())]
+        rows: list[dict[str, Any]] = []
+        for seed in self.plan.seeds:
+            if result := self.training(seed):
+                row = {"seed": seed, "in_set": self.plan.in_set, "ood_set": None}
+                row |= {name: result.get(name) for name in ("network", "width", "n_train")}
+                row |= {"n_id": result.get("n_test"), "test_accuracy": result["test_accuracy"]}
+                row |= {"seconds": sum(line["seconds"] for line in result["log"]), "version": result.get("version")}
+                rows.append({**row, "commit": result.get("environment", {}).get("commit")})
+        rows += [cell.as_json() for cell in self.cells()]
         with atomic_path(self.results) as temporary, open(temporary, "w") as file:
             file.writelines(write_json(row) + "\n" for row in rows)
         return self.results
-
-    def _accuracy_rows(self, seed: int) -> Iterator[dict[str, Any]]:
-        result = self.training(seed)
-        if result:
-            yield {
-                "seed": seed,
-                "in_set": self.plan.in_set,
-                "ood_set": None,
-                "method": "classifier",
-                "parameters": {name: result.get(name) for name in ("network", "width", "n_train")},
-                "metric": "test_accuracy",
-                "value": result["test_accuracy"],
-                "n_id": result.get("n_test"),
-                "seconds": sum(line["seconds"] for line in result["log"]),
-                "version": result.get("version"),
-                "commit": result.get("environment", {}).get("commit"),
-            }
 
 
 class Results(NamedTuple):
@@ -235,22 +225,21 @@ class Results(NamedTuple):
 
 def read_results(path: Path) -> Results:
     """Read the cells and accuracies of a results file; one that is not there holds none."""
-    rows: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    accuracies: dict[int, float] = {}
+    found = Results([], {})
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
         try:
             row = read_json(line)
             if row["ood_set"] is None:
-                accuracies[int(row["seed"])] = float(row["value"])
+                found.accuracies[int(row["seed"])] = float(row["test_accuracy"])
             else:
-                rows.setdefault((row["seed"], row["ood_set"], row["method"]), []).append(row)
+                found.cells.append(Measurement.from_json(row))
         except (KeyError, TypeError, ValueError) as error:
             raise FileFormatError(
                 f"{path} line {number} is not a line of results ({error!r}). Write the file again: `normscale bench` "
                 "on the run's folder."
             ) from error
-    return Results([Measurement.from_metrics(of_cell) for of_cell in rows.values()], accuracies)
+    return found
 
 
 def file_form(method: str) -> str:
