@@ -63,7 +63,8 @@ def main() -> None:
 
     from normscale import Mahalanobis
     from normscale.bench.train import resnet18
-    from normscale.extraction import extract, perturbed_logits
+    from normscale.extraction import extract
+    from normscale.extraction.perturbing import perturbed_logits
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {  # room -> rooms it may import from (besides it
     },
     "bench.data": {"_atomic", "_lock", "_progress", "_validate", "encoding", "errors", "extraction"},
     "extraction": {
-        "_atomic", "_progress", "_validate", "errors", "export.onnx", "jobs", "outputs", "rows", "scores",
+        "_atomic", "_progress", "_validate", "detectors", "errors", "export.onnx", "jobs", "outputs", "rows", "scores",
         "sklearn",
     },
     "export": {"_kernels", "detectors", "outputs"},

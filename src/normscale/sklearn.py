@@ -208,6 +208,28 @@ class ClassifierLogits(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return tags
 
 
+def classifier_outputs(classifier: Any, inputs: Any, labels: Any = None) -> ModelOutputs:
+    """Logits of a fitted classifier, and class numbers of labels; features and head where its last step is linear."""
+    logits = ClassifierLogits(classifier, prefit=True).transform(inputs)
+    numbers = None
+    if labels is not None:
+        places = {value: number for number, value in enumerate(classifier.classes_.tolist())}
+        numbers = np.array([places.get(value, -1) for value in np.asarray(labels).tolist()])
+    plain = ModelOutputs(logits, labels=numbers)
+    steps = getattr(classifier, "steps", None)
+    last = classifier if steps is None else steps[-1][1]
+    weight, bias = getattr(last, "coef_", None), getattr(last, "intercept_", None)
+    if weight is None or bias is None or weight.ndim != 2:
+        return plain
+    features = inputs if steps is None else classifier[:-1].transform(inputs)
+    features = np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
+    if len(weight) == 1:  # two classes: the logits are 0 and z
+        weight, bias = np.concatenate([0 * weight, weight]), np.concatenate([0 * bias, bias])
+    if features.ndim != 2 or not np.allclose(features @ weight.T + bias, logits, rtol=1e-4, atol=1e-6):
+        return plain
+    return plain.replace(features=features, head=(weight, bias))
+
+
 def _method(classifier: Any) -> str:
     return "decision_function" if hasattr(classifier, "decision_function") else "predict_proba"
 

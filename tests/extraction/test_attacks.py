@@ -15,7 +15,8 @@ import normscale as ns
 from normscale import InvalidInput
 from normscale.bench.train import resnet20
 from normscale.detectors.mahalanobis import logistic_weights
-from normscale.extraction import attacked_layers, extract
+from normscale.extraction import extract
+from normscale.extraction.perturbing import attacked_layers
 from oracles import mahalanobis
 
 torch.set_num_threads(1)

@@ -357,7 +357,7 @@ class AdaSCALE(HeadStep):
     """Logits of features times exp(sum of all / sum of the largest), with a percentile of the row's own for "largest".
 
     With f the features of an input and f~ those of the input a small step away
-    (:func:`normscale.extraction.perturbed_features`),
+    (:func:`normscale.extraction.perturbing.perturbed_features`),
 
         q = sum max(f~, 0) over the largest 5 % of f + shift_weight * sum |f - f~| over the largest 1 % of f
 

@@ -52,8 +52,8 @@ class MSP(PlainScore):
 class ODIN(PlainScore):
     """Maximum softmax probability at a high temperature, in log-odds, of inputs that were perturbed before.
 
-    The perturbation needs the network's gradient: :func:`normscale.extraction.perturbed_logits` makes it, and
-    ``normscale bench`` does so by itself.
+    The perturbation needs the network's gradient: :func:`normscale.extraction.perturbing.perturbed_logits` makes it,
+    and ``normscale bench`` does so by itself.
     """
 
     name = "odin"

@@ -186,7 +186,7 @@ def _read_pair(pair: str, text: str) -> tuple[str, Any]:
     name, _, value = pair.partition("=")
     if not name or not value:
         raise InvalidInput(
-            f"parameters of a detector look like NAME:parameter=value; got {pair!r} in {text!r}. For example knn:k=20."
+            f"parameters look like NAME:parameter=value; got {pair!r} in {text!r}. For example knn:k=20."
         )
     values = [_read_value(one) for one in value.split(",")]
     return name, values if len(values) > 1 else values[0]

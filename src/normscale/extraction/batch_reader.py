@@ -33,11 +33,6 @@ class Batch(NamedTuple):
     paths: list[str] = []  # noqa: RUF012 - never changed
     """Where each came from, where that is known."""
 
-    @property
-    def n_rows(self) -> int:
-        """The number of inputs."""
-        return n_inputs(self.inputs)
-
 
 def n_inputs(inputs: Inputs) -> int:
     """How many inputs there are."""
@@ -93,7 +88,7 @@ def numbered(
     with bar(doing, total, quiet_seconds=QUIET_SECONDS, wanted=show) as line:
         for batch in batches:
             yield first + done, batch
-            done += batch.n_rows
+            done += n_inputs(batch.inputs)
             line.at(done, f"{doing}, {done / max(time.monotonic() - start, 1e-3):,.0f} inputs/s")
 
 
@@ -126,6 +121,7 @@ def _checked(items: Iterable[Any]) -> Iterator[Batch]:
 
 
 def _inputs_and_labels(item: Any, row: int) -> tuple[Any, Any]:
+    inputs: Any
     if isinstance(item, Mapping) and item:
         named = {str(name): value for name, value in item.items()}
         labels = next((named.pop(name) for name in ("labels", "label") if name in named), None)
@@ -135,29 +131,24 @@ def _inputs_and_labels(item: Any, row: int) -> tuple[Any, Any]:
         lengths = {len(value) for value in inputs.values()}
         if len(lengths) > 1:
             raise InvalidInput(f"the arrays of a batch must have equal lengths; at row {row}: {sorted(lengths)}.")
-        for name in ("pixel_values", "image", "images"):
-            _check_images(inputs.get(name), row)
-        return inputs, labels
-    parts = [item] if _is_array(item) else item
-    if not isinstance(parts, (tuple, list)) or not parts or not _is_array(parts[0]):
-        raise InvalidInput(
-            f"a batch must be images, (images, labels), or a dictionary of what the model's forward takes; at row "
-            f"{row} the data gave {type(item).__name__}."
-        )
-    _check_images(parts[0], row)
-    return parts[0], parts[1] if len(parts) > 1 else None
-
-
-def _check_images(images: Any, row: int) -> None:
-    if images is None:
-        return
-    if images.ndim < 2:
-        raise InvalidInput(
-            f"images must come in batches, (n, channels, height, width); at row {row} the data gave shape "
-            f"{tuple(images.shape)}."
-        )
-    if str(images.dtype).endswith("uint8"):
-        raise InvalidInput(
-            "images must be normalised as in training; got uint8 pixels. For example: "
-            "(images.float() / 255 - mean) / std."
-        )
+        images = [inputs[name] for name in ("pixel_values", "image", "images") if name in inputs]
+    else:
+        parts = [item] if _is_array(item) else item
+        if not isinstance(parts, (tuple, list)) or not parts or not _is_array(parts[0]):
+            raise InvalidInput(
+                f"a batch must be images, (images, labels), or a dictionary of what the model's forward takes; at row "
+                f"{row} the data gave {type(item).__name__}."
+            )
+        inputs, labels, images = parts[0], parts[1] if len(parts) > 1 else None, [parts[0]]
+    for one in images:
+        if one.ndim < 2:
+            raise InvalidInput(
+                f"images must come in batches, (n, channels, height, width); at row {row} the data gave shape "
+                f"{tuple(one.shape)}."
+            )
+        if str(one.dtype).endswith("uint8"):
+            raise InvalidInput(
+                "images must be normalised as in training; got uint8 pixels. For example: "
+                "(images.float() / 255 - mean) / std."
+            )
+    return inputs, labels

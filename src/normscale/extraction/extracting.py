@@ -6,14 +6,13 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from normscale import _validate
 from normscale.errors import InvalidInput, MissingExtra
-from normscale.extraction.batch_reader import Batch, InputData, numbered, read_batches
+from normscale.extraction.batch_reader import Batch, InputData, n_inputs, numbered, read_batches
 from normscale.extraction.items import Items, item_batches, open_items
 from normscale.extraction.models import OpenedModel, open_model, recorded
 from normscale.extraction.preprocessing import Prepare
@@ -21,9 +20,6 @@ from normscale.outputs import LOGITS, ModelOutputs
 
 if TYPE_CHECKING:
     from normscale.extraction.layers import Layers
-
-Numbering: TypeAlias = Callable[[NDArray[Any]], "NDArray[Any] | None"]
-"""Makes class numbers of labels; None where they mean nothing to the model."""
 
 
 def extract(
@@ -146,8 +142,7 @@ def extract_batches(
         if isinstance(data, Items)
         else read_batches(data, options.batch_size)
     )
-    numbers: Numbering | None = None
-    has_labels: bool | None = None
+    numbers = has_labels = None
     with network.running():
         for row, batch in numbered(batches, "extracting", total=total, first=first, show=options.progress):
             arrays = network.read(batch.inputs, row)
@@ -156,7 +151,7 @@ def extract_batches(
             has_labels = batch.labels is not None
             n_classes = arrays[LOGITS].shape[1]
             numbers = numbers or _numbering(data, options, network.class_names, n_classes)
-            labels = None if batch.labels is None else numbers(batch.labels)
+            labels = numbers(batch.labels) if has_labels else None
             if labels is not None and (wrong := (labels < -1) | (labels >= n_classes)).any():
                 place = int(wrong.argmax())
                 raise InvalidInput(
@@ -164,8 +159,8 @@ def extract_batches(
                     "If these are out-of-distribution images with labels of their own, pass ood=True."
                 )
             part = ModelOutputs(labels=labels, head=network.head, **arrays)
-            if len(part) != batch.n_rows:
-                raise InvalidInput(f"the model returned {len(part)} rows for {batch.n_rows} inputs.")
+            if len(part) != n_inputs(batch.inputs):
+                raise InvalidInput(f"the model returned {len(part)} rows for {n_inputs(batch.inputs)} inputs.")
             if paths is not None:
                 paths += batch.paths
             yield part
@@ -181,20 +176,20 @@ def extract_options(given: dict[str, Any]) -> Any:
 
 def _network(model: Any, options: Any) -> Any:
     """The network, ready to be run: a TorchNetwork or an OnnxNetwork."""
-    common = {name: getattr(options, name) for name in ("layers", "features", "feature_layer", "device", "say")}
     if isinstance(model, str):
         from normscale.extraction.onnx_model import OnnxNetwork
 
         if options.dtype != "float32":
             raise InvalidInput(f"an ONNX file is run as it is; leave dtype={options.dtype!r} out.")
-        return OnnxNetwork(model, **common)
+        return OnnxNetwork(model, options)
     try:
         from normscale.extraction.torch_model import TorchNetwork
     except ImportError as error:
         raise MissingExtra(
             f"reading a network's outputs needs torch ({error}). Run: pip install 'normscale[torch]'"
         ) from error
-    return TorchNetwork(model, dtype=options.dtype, **common)
+    own = ("layers", "features", "feature_layer", "device", "dtype", "say")
+    return TorchNetwork(model, **{name: getattr(options, name) for name in own})
 
 
 def _batches_of_items(opened: OpenedModel, items: Items, rows: tuple[int, int], options: Any) -> Iterator[Batch]:
@@ -216,8 +211,11 @@ def _batches_of_items(opened: OpenedModel, items: Items, rows: tuple[int, int], 
     return item_batches(items, prepare, rows, options.batch_size, workers, skipped)
 
 
-def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n_classes: int) -> Numbering:
-    """How labels become class numbers: of folders by the model's names, or by their order where they are as many."""
+def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n_classes: int) -> Callable[[Any], Any]:
+    """How labels become class numbers: of folders by the model's names, or by their order where they are as many.
+
+    What is returned gives None for labels that mean nothing to the model.
+    """
     folders = data.class_names if isinstance(data, Items) else None
     if options.ood:
         return lambda labels: np.full(len(labels), -1, dtype=np.int64)
@@ -226,11 +224,11 @@ def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n
     names = {name: number for number, name in enumerate(options.class_names or ())} or recorded_names or {}
     table = np.array([names.get(name, -1) for name in folders])
     strange = [name for name in folders if name not in names]
+    if 0 < len(strange) < len(folders):
+        options.say(
+            f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1."
+        )
     if len(strange) < len(folders):
-        if strange:
-            options.say(
-                f"{len(strange)} folders, such as {strange[0]!r}, are no classes of the model: their labels are -1."
-            )
         return lambda labels: table[labels]
     if len(folders) == n_classes:
         options.say(f"labels: the {n_classes} folders are the model's classes in the order of their names.")
@@ -243,30 +241,14 @@ def _numbering(data: Any, options: Any, recorded_names: dict[str, int] | None, n
 
 
 def _from_scikit(classifier: Any, data: Any, first: int, end: int, options: Any) -> ModelOutputs:
-    """Logits of a fitted classifier of scikit-learn; features and head where its last step is linear."""
-    from normscale.sklearn import ClassifierLogits
+    """Outputs of a fitted classifier of scikit-learn."""
+    from normscale.sklearn import classifier_outputs
 
     inputs, labels = data if isinstance(data, tuple) and len(data) == 2 else (data, None)
     if isinstance(data, Items):
-        items = list(data.between(first, end))
-        inputs = [item.content for item in items]
-        inputs = inputs if data.texts else np.stack(inputs)
-        labels = None if any(item.label is None for item in items) else [item.label for item in items]
-    logits = ClassifierLogits(classifier, prefit=True).transform(inputs)
-    numbers = None
-    if labels is not None:
-        places = {value: number for number, value in enumerate(classifier.classes_.tolist())}
-        numbers = np.array([-1 if options.ood else places.get(value, -1) for value in np.asarray(labels).tolist()])
-    plain = ModelOutputs(logits, labels=numbers)
-    steps = getattr(classifier, "steps", None)
-    last = classifier if steps is None else steps[-1][1]
-    weight, bias = getattr(last, "coef_", None), getattr(last, "intercept_", None)
-    if weight is None or bias is None or weight.ndim != 2 or not options.features:
-        return plain
-    features = inputs if steps is None else classifier[:-1].transform(inputs)
-    features = np.asarray(features.toarray() if hasattr(features, "toarray") else features, dtype=np.float64)
-    if len(weight) == 1:  # two classes: the logits are 0 and z
-        weight, bias = np.concatenate([0 * weight, weight]), np.concatenate([0 * bias, bias])
-    if features.ndim != 2 or not np.allclose(features @ weight.T + bias, logits, rtol=1e-4, atol=1e-6):
-        return plain
-    return plain.replace(features=features, head=(weight, bias))
+        inputs, labels = zip(*((item.content, item.label) for item in data.between(first, end)), strict=True)
+        inputs, labels = inputs if data.texts else np.stack(inputs), None if None in labels else labels
+    outputs = classifier_outputs(classifier, inputs, labels)
+    if options.ood and labels is not None:
+        outputs = outputs.replace(labels=np.full(len(outputs), -1))
+    return outputs if options.features else ModelOutputs(outputs.logits, labels=outputs.labels)

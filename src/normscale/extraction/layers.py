@@ -51,11 +51,10 @@ def layer_modules(model: nn.Module, layers: Layers, feature_layer: str | None = 
     return modules
 
 
-def _listed(model: nn.Module, most: int = 12) -> str:
+def _listed(model: nn.Module) -> str:
     """Names of layers for a message: the last ones, since features come late."""
-    names = [name for name, _ in model.named_modules() if name]
-    listed = ", ".join(repr(name) for name in names[-most:]) or "no named layers"
-    return listed if len(names) <= most else f"{len(names)} layers, the last of them {listed}"
+    names = [repr(name) for name, _ in model.named_modules() if name] or ["no named layers"]
+    return ", ".join(names) if len(names) <= 12 else f"{len(names)} layers, the last of them {', '.join(names[-12:])}"
 
 
 class ForwardPass(NamedTuple):
@@ -66,12 +65,6 @@ class ForwardPass(NamedTuple):
     """Of layers by name, (n, d)."""
     calls: dict[str, tuple[Tensor, Tensor]]
     """What went into and out of linear layers, in the order of their last calls."""
-
-    def output(self, layer: str) -> Tensor:
-        """What a layer gave, or an error where it did not run."""
-        if layer not in self.outputs:
-            raise InvalidInput(f"layer {layer!r} did not run in the model's forward pass; choose one that does.")
-        return self.outputs[layer]
 
 
 def forward(
@@ -102,7 +95,11 @@ def forward(
                 hook = module.register_forward_hook(partial(keep_call, name), with_kwargs=True)
                 stack.callback(hook.remove)
         output = model(**inputs) if isinstance(inputs, dict) else model(inputs)
-    return ForwardPass(logits_of(output), outputs, calls)
+    logits = logits_of(output)
+    for name in layers:
+        if name not in outputs:
+            raise InvalidInput(f"layer {name!r} did not run in the model's forward pass; choose one that does.")
+    return ForwardPass(logits, outputs, calls)
 
 
 def logits_of(output: Any) -> Tensor:
@@ -173,7 +170,7 @@ def find_last_layer(model: nn.Module, inputs: NetworkInputs, feature_layer: str 
     """
     inputs = {name: value.clone() for name, value in inputs.items()} if isinstance(inputs, dict) else inputs.clone()
     run = forward(model, inputs, () if feature_layer is None else (feature_layer,))
-    features = None if feature_layer is None else run.output(feature_layer)
+    features = None if feature_layer is None else run.outputs[feature_layer]
     logits, mask = run.logits, token_mask(inputs)
     modules: dict[str, Any] = dict(model.named_modules())
     similar: list[LastLayer] = []

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Callable
 from importlib import import_module
 from runpy import run_path
 from typing import Any, NamedTuple
 
+from normscale.detectors.registry import read_spelling
 from normscale.errors import InvalidInput, MissingExtra, first_line
-from normscale.extraction.preprocessing import of_timm, of_torchvision, of_transformers
+from normscale.extraction.preprocessing import of_timm, of_transform, of_transformers
 
 KINDS = "hf:ORG/NAME, a folder of save_pretrained, timm:NAME, torchvision:NAME, FILE.onnx or FILE.py:FUNCTION"
 
@@ -75,13 +75,13 @@ def _from_transformers(folder: str) -> OpenedModel:
         model = getattr(transformers, f"AutoModelFor{inputs}Classification").from_pretrained(folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise InvalidInput(f"transformers cannot load {folder}: {first_line(error)}") from error
-    return OpenedModel(model, lambda texts: of_transformers(folder, texts=texts))
+    return recorded(model)
 
 
 def _from_library(library: str, name: str, fetch: bool) -> OpenedModel:
     """A model of timm or torchvision."""
     package = _imported("timm" if library == "timm" else "torchvision.models")
-    plain, options = _name_and_options(name)
+    ((plain, options),) = read_spelling(name)
     try:
         if library == "timm":
             return recorded(package.create_model(plain, pretrained=fetch, **options))
@@ -92,15 +92,14 @@ def _from_library(library: str, name: str, fetch: bool) -> OpenedModel:
             f"{library} cannot make {plain!r}: {first_line(error)} Without a connection, pass a file of weights: "
             "weights='FILE'."
         ) from error
-    return OpenedModel(model, lambda texts: None if texts else of_torchvision(published))
+    return OpenedModel(model, lambda texts: None if texts else of_transform(published.transforms(), published))
 
 
 def _from_python(path: str, function: str) -> OpenedModel:
     """What a function of a Python file makes: a model, or a model and its preprocessing."""
-    names = run_path(path)
-    if function not in names:
+    made = run_path(path).get(function)
+    if made is None:
         raise InvalidInput(f"{path} has no {function!r}; give FILE.py:FUNCTION.")
-    made = names[function]
     if callable(made) and not hasattr(made, "parameters") and not hasattr(made, "predict"):
         made = made()
     if isinstance(made, tuple) and len(made) == 2:
@@ -124,27 +123,6 @@ def _load_weights(model: Any, path: str) -> None:
         model.load_state_dict(state)
     except Exception as error:
         raise InvalidInput(f"the weights in {path} do not fit the model: {first_line(error)}") from error
-
-
-def _name_and_options(name: str) -> tuple[str, dict[str, Any]]:
-    """Name and options.
-
-    Examples
-    --------
-    >>> _name_and_options("resnet18:num_classes=10,act_layer=silu")
-    ('resnet18', {'num_classes': 10, 'act_layer': 'silu'})
-    """
-    plain, _, rest = name.partition(":")
-    options: dict[str, Any] = {}
-    for part in rest.split(",") if rest else ():
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise InvalidInput(f"options of a model are NAME=VALUE; got {part!r}.")
-        try:
-            options[key] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            options[key] = value
-    return plain, options
 
 
 def _imported(package: str) -> Any:

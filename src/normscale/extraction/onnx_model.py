@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -25,46 +24,39 @@ if TYPE_CHECKING:
 class OnnxNetwork:
     """Runs an ONNX file on onnxruntime; ``layers`` are names of tensors inside it."""
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        say: Callable[[str], object],
-        layers: Any = None,
-        features: bool = True,
-        feature_layer: str | None = None,
-        device: Any = None,
-    ) -> None:
-        """Find the tensors, and load the file."""
+    class_names = None
+
+    def __init__(self, path: str, options: Any) -> None:
+        """Find the tensors, and load the file; options are those of :func:`normscale.extraction.extract`."""
         require("onnx", "onnxruntime")
         import onnxruntime
 
         model = read_model(path)
         logits = find(model, LOGITS, None, None)
         if not logits.is_output:
-            say(f"the model's output comes out of a softmax: logits are {logits.name!r}, which goes into it.")
+            options.say(f"the model's output comes out of a softmax: logits are {logits.name!r}, which goes into it.")
         entered, head = _last_product(model.graph, logits.name, os.path.dirname(os.path.realpath(path)))
-        self.head = head if feature_layer in (None, entered) else None
-        if features and feature_layer is None and head is None:
+        self.head = head if options.feature_layer in (None, entered) else None
+        if options.features and options.feature_layer is None and head is None:
             raise InvalidInput(
                 f"no Gemm or MatMul with weights of its own gives the logits {logits.name!r}, so the features are not "
                 "known; pass the name of their tensor, feature_layer='NAME', or features=False."
             )
         self._tensors = {LOGITS: logits.name}
-        if features:
-            self._tensors[FEATURES] = feature_layer or entered
-        self._tensors |= {array_name(name): name for name in layers or ()}
+        if options.features:
+            self._tensors[FEATURES] = options.feature_layer or entered
+        self._tensors |= {array_name(name): name for name in options.layers or ()}
         made = {name for node in model.graph.node for name in node.output} | {i.name for i in model.graph.input}
         for name in self._tensors.values():
             if name not in made:
                 raise InvalidInput(f"the model has no tensor {name!r}; the last are {', '.join(sorted(made)[-6:])}.")
-        provider = "CUDAExecutionProvider" if str(device or "cpu").startswith("cuda") else "CPUExecutionProvider"
+        device = str(options.device or "cpu")
+        provider = "CUDAExecutionProvider" if device.startswith("cuda") else "CPUExecutionProvider"
         if provider not in onnxruntime.get_available_providers():
-            raise InvalidInput(f"this onnxruntime cannot run on the device {str(device)!r}. Leave device out.")
+            raise InvalidInput(f"this onnxruntime cannot run on the device {device!r}. Leave device out.")
         opened = with_outputs(path, model, self._tensors.values())
         self._session = onnxruntime.InferenceSession(opened, providers=[provider])
         self._inputs = {item.name: item.type for item in self._session.get_inputs()}
-        self.class_names: dict[str, int] | None = None
 
     def running(self) -> AbstractContextManager[None]:
         """Nothing needs to be put back."""
@@ -78,7 +70,7 @@ class OnnxNetwork:
             for name, kind in self._inputs.items()
             if name in given
         }
-        names = list(dict.fromkeys(self._tensors.values()))
+        names = list(set(self._tensors.values()))
         try:
             ran = dict(zip(names, self._session.run(names, fed), strict=True))
         except Exception as error:  # onnxruntime's errors have no common base but this

@@ -51,8 +51,6 @@ def perturbed_logits(
     default it is 1, a step in normalised space. The model is left as it was, gradients included. A gradient keeps all
     activations of a batch in memory.
 
-    References
-    ----------
     Liang, Li & Srikant, "Enhancing the Reliability of Out-of-distribution Image Detection in Neural Networks", 2018.
 
     Examples
@@ -91,8 +89,6 @@ def perturbed_features(
     its gradient: x' = x + size * sign(grad_x z_c(x)) there, and x' = x elsewhere. ``size`` is in normalised space; it
     and ``share`` are the authors'. Other parameters are those of :func:`perturbed_logits`.
 
-    References
-    ----------
     Regmi, "AdaSCALE: Adaptive Scaling for OOD Detection", 2025.
 
     Examples
@@ -134,8 +130,6 @@ def attacked_layers(
 
     Returns ``attacked_features`` and one ``attacked_<layer>`` for each of the layers, float32.
 
-    References
-    ----------
     Goodfellow, Shlens & Szegedy, "Explaining and Harnessing Adversarial Examples", 2015.
 
     Examples
@@ -181,8 +175,6 @@ def choose_epsilon(
     more: a step of 0.08, with the largest sum, turned ODIN upside down on a TinyImageNet network. Costs a gradient, and
     one forward pass per candidate. Of equals the smallest step wins.
 
-    References
-    ----------
     Hsu, Shen, Jin & Kira, "Generalized ODIN: Detecting Out-of-distribution Image without Learning from
     Out-of-distribution Data", 2020.
 

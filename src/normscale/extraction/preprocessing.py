@@ -108,6 +108,11 @@ Prepare: TypeAlias = "Callable[[Any], Any]"
 """What makes an input of a picture, or inputs of a list of texts."""
 
 
+def of_transform(transform: Any, where: object) -> RecordedPreprocessing:
+    """A transform of timm or torchvision, and where it is recorded."""
+    return RecordedPreprocessing(transform, f"{' '.join(str(transform).split())} ({where})")
+
+
 def of_timm(model: Any) -> RecordedPreprocessing | None:
     """timm's own transform by the model's ``pretrained_cfg``; None where that says nothing."""
     if not model.pretrained_cfg.get("input_size") or not model.pretrained_cfg.get("mean"):
@@ -115,13 +120,7 @@ def of_timm(model: Any) -> RecordedPreprocessing | None:
     from timm.data import create_transform, resolve_model_data_config
 
     transform = create_transform(**resolve_model_data_config(model), is_training=False)
-    return RecordedPreprocessing(transform, f"{' '.join(str(transform).split())} (timm's pretrained_cfg)")
-
-
-def of_torchvision(published: Any) -> RecordedPreprocessing:
-    """The transforms of torchvision's published weights."""
-    transforms = published.transforms()
-    return RecordedPreprocessing(transforms, f"{' '.join(str(transforms).split())} ({published})")
+    return of_transform(transform, "timm's pretrained_cfg")
 
 
 def of_transformers(folder: str, *, texts: bool) -> RecordedPreprocessing | None:

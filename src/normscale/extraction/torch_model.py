@@ -25,14 +25,9 @@ DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 class TorchNetwork:
     """Runs a network without gradients and gives logits, features and further layers, (n, d) each, by name.
 
-    :meth:`running` puts it into evaluation mode and back. Options are those of :func:`normscale.extraction.extract`.
-
-    Attributes
-    ----------
-    model : torch.nn.Module
-        The network itself, without what compiles it or spreads it over devices.
-    head : Head or None
-        The linear layer that makes the logits of the features. None until a batch was read, and where there is none.
+    Options are those of :func:`normscale.extraction.extract`. ``model`` is the network itself, without what compiles it
+    or spreads it over devices; ``head`` the linear layer that makes the logits of the features, known once a batch was
+    read.
     """
 
     def __init__(
@@ -122,7 +117,7 @@ class TorchNetwork:
                 arrays[LOGITS] = left
             if finds_features:
                 arrays[FEATURES] = pooled(entered, left, arrays[LOGITS], last.takes_token, token_mask(inputs))
-        return arrays | {name: run.output(layer) for name, layer in self._layers.items()}
+        return arrays | {name: run.outputs[layer] for name, layer in self._layers.items()}
 
     def _compare(self, inputs: Any, logits: Tensor) -> None:
         """Say how far the lower precision is from float32 on the first batch."""
@@ -140,14 +135,13 @@ class TorchNetwork:
         )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: Any) -> nn.Module:
     """The network itself, out of what compiles it or spreads it over devices: only there do hooks work."""
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module; got {type(model).__name__}.")
-    inner: Any = model
-    while isinstance(inner, (DataParallel, DistributedDataParallel)) or hasattr(inner, "_orig_mod"):  # torch.compile
-        inner = inner._orig_mod if hasattr(inner, "_orig_mod") else inner.module
-    return inner  # type: ignore[no-any-return]
+    if hasattr(model, "_orig_mod"):  # of torch.compile
+        return unwrapped(model._orig_mod)
+    return unwrapped(model.module) if isinstance(model, (DataParallel, DistributedDataParallel)) else model
 
 
 def _usable(device: str | torch.device | None) -> str | torch.device | None:

@@ -126,7 +126,8 @@ def prepare(job: Job) -> None:
 def _write_outputs(job: Job, network: RunResult, name: str, read: Callable[[], ImageSet]) -> None:
     """Write a network's outputs on a set, or the arrays that are missing in what is there."""
     from normscale.bench.train.run import plain_batches
-    from normscale.extraction import attacked_layers, extract, perturbed_features, perturbed_logits
+    from normscale.extraction import extract
+    from normscale.extraction.perturbing import attacked_layers, perturbed_features, perturbed_logits
 
     arrays_needed = job.arrays(name)
     if job.run.has_outputs(job.seed, name, arrays_needed):
@@ -158,7 +159,7 @@ def _write_outputs(job: Job, network: RunResult, name: str, read: Callable[[], I
 def _perturbation(job: Job, network: RunResult) -> float:
     """The step of the perturbation; chosen once, on validation images alone."""
     from normscale.bench.train.run import plain_batches
-    from normscale.extraction import choose_epsilon
+    from normscale.extraction.perturbing import choose_epsilon
 
     path = job.run.network(job.seed).perturbation
     if not path.exists():
