@@ -7,8 +7,8 @@ Each function returns the checked value in the form the library works on, or rai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,6 +26,8 @@ Rows: TypeAlias = NDArray[Any]
 
 ON_INVALID = ("raise", "skip")
 """What to do with a row that holds NaN or infinity."""
+
+_T = TypeVar("_T")
 
 
 def to_numpy(value: ArrayLike | Any, name: str) -> NDArray[Any]:
@@ -239,6 +241,17 @@ def one_of(value: str, name: str, choices: Iterable[str]) -> str:
     if value not in known:
         raise InvalidInput(f"{name} must be one of {', '.join(map(repr, known))}; got {value!r}.")
     return value
+
+
+def named(name: str, table: Mapping[str, _T], what: str, more: Sequence[str] = ()) -> _T:
+    """What a table has under a name; a name that is not known is an error with the nearest one."""
+    if name not in table:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, table, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(f"unknown {what} {name!r}; known: {', '.join([*table, *more])}.{hint}")
+    return table[name]
 
 
 def as_labels(value: ArrayLike | Any, name: str = "labels", *, length: int, n_classes: int | None = None) -> IntArray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -35,6 +34,7 @@ from normscale.cli._options import (
     print_skipped,
     takes,
 )
+from normscale.cli.report import say_written
 from normscale.errors import InvalidInput, MissingExtra
 
 EXAMPLES = (
@@ -142,5 +142,4 @@ def _write_report(folder: str, found: TableComparison, tables: ComparedTables, f
         raise
     except OSError as error:
         raise InvalidInput(f"--report cannot write to {folder!r}: {error}.") from error
-    inside = [os.path.join(folder, name) for name in ("tables", *(["figures"] if figures else []))]
-    say(f"written: {page}, {' and '.join(inside)}")
+    say_written(page, figures=figures)

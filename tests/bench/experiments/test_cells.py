@@ -93,4 +93,4 @@ def test_noise_far_outside_of_training_is_measured_without_a_warning(tmp_path: P
         ns.make_detector("norm_scaling").fit(SAMPLE.train).score(far.only("logits"))
     run = measured(tmp_path / "run", "norm_scaling_frozen", "norm_scaling", far=far)
     assert {cell.ood_set for cell in run.cells()} >= {"far"}, "warnings are errors here"
-    assert not run.every_failure()
+    assert not any(run.failures(seed) for seed in run.plan.seeds)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
+from normscale._validate import named
 from normscale.encoding.json_text import read_json
 from normscale.errors import InvalidInput
 from normscale.extraction.items import listed_files, open_items
@@ -72,12 +72,7 @@ def list_benchmarks() -> tuple[Benchmark, ...]:
 
 def find_benchmark(name: str) -> Benchmark:
     """The benchmark of a name; a name that is not known is an error with the nearest one."""
-    known = {one.name: one for one in list_benchmarks()}
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"unknown benchmark {name!r}; known: {', '.join(known)}.{hint}")
-    return known[name]
+    return named(name, {one.name: one for one in list_benchmarks()}, "benchmark")
 
 
 def find_sets(benchmark: Benchmark, root: str) -> list[FoundSet]:

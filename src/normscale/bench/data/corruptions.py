@@ -38,25 +38,13 @@ def _clipped(values: NDArray[Any]) -> Picture:
     return clipped
 
 
-def _noise(one: Picture, strength: float, rng: np.random.Generator) -> Picture:
-    return _clipped(one + strength * rng.standard_normal(one.shape))
-
-
-def _contrast(one: Picture, strength: float, rng: np.random.Generator) -> Picture:
-    return _clipped(one.mean() + strength * (one - one.mean()))
-
-
-def _brightness(one: Picture, strength: float, rng: np.random.Generator) -> Picture:
-    return _clipped(one + strength)
-
-
-def _blur(one: Picture, strength: float, rng: np.random.Generator) -> Picture:
+def _blur(one: Picture, strength: float) -> Picture:
     from PIL import ImageFilter
 
     return _like(one, _image(one).filter(ImageFilter.GaussianBlur(strength)))
 
 
-def _jpeg(one: Picture, strength: float, rng: np.random.Generator) -> Picture:
+def _jpeg(one: Picture, strength: float) -> Picture:
     from PIL import Image
 
     file = io.BytesIO()
@@ -75,9 +63,9 @@ def _like(one: Picture, image: Any) -> Picture:
 
 
 _KINDS: dict[str, Callable[[Picture, float, np.random.Generator], Picture]] = {
-    "blur": _blur,
-    "noise": _noise,
-    "jpeg": _jpeg,
-    "contrast": _contrast,
-    "brightness": _brightness,
+    "blur": lambda one, strength, rng: _blur(one, strength),
+    "noise": lambda one, strength, rng: _clipped(one + strength * rng.standard_normal(one.shape)),
+    "jpeg": lambda one, strength, rng: _jpeg(one, strength),
+    "contrast": lambda one, strength, rng: _clipped(one.mean() + strength * (one - one.mean())),
+    "brightness": lambda one, strength, rng: _clipped(one + strength),
 }

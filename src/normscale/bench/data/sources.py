@@ -7,10 +7,10 @@ published checksum, has those that public loaders agree on. Means and standard d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from normscale._validate import named
 from normscale.encoding.json_text import read_json
 from normscale.errors import InvalidInput
 
@@ -97,14 +97,7 @@ def list_sets() -> tuple[Source, ...]:
 
 def find_source(name: str) -> Source:
     """The record of a data set; a name that is not known is an error with the nearest one."""
-    try:
-        return SOURCES[name]
-    except KeyError:
-        near = get_close_matches(name, SOURCES, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(
-            f"unknown data set {name!r}; known: {', '.join(SOURCES)}, npz:PATH, folder:PATH.{hint}"
-        ) from None
+    return named(name, SOURCES, "data set", ("npz:PATH", "folder:PATH"))
 
 
 def short_name(source: str) -> str:

@@ -178,10 +178,6 @@ class RunFolder:
         """Methods that could not take part with a network, and why."""
         return dict(read_document(self._failures).get(str(seed), {}))
 
-    def every_failure(self) -> dict[str, str]:
-        """Methods that could not take part with some network, and why."""
-        return {name: why for seed in self.plan.seeds for name, why in self.failures(seed).items()}
-
     def save_failures(self, seed: int, failed: dict[str, str]) -> None:
         """Keep which methods could not take part with a network."""
         document = read_document(self._failures)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from normscale._validate import named
 from normscale.bench.experiments.methods import DEFAULT
 from normscale.bench.experiments.plan import Plan
 from normscale.detectors.base import Detector
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.detectors.registry import JOIN, list_detectors, make_detector
-from normscale.errors import InvalidInput
 from normscale.outputs import FEATURES, ModelOutputs
 
 PAPER_METHODS = ("msp", "multi_threshold", "odin", "mahalanobis", "energy", "norm_scaling")
@@ -59,9 +59,7 @@ PRESETS: dict[str, Plan] = {
 
 def find_preset(name: str) -> Plan:
     """A preset by name."""
-    if name not in PRESETS:
-        raise InvalidInput(f"unknown preset {name!r}; known: {', '.join(PRESETS)}.")
-    return PRESETS[name]
+    return named(name, PRESETS, "preset")
 
 
 RUNNING, FROZEN = "norm_scaling", "norm_scaling_frozen"

@@ -13,24 +13,19 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 from normscale._validate import one_of
+from normscale.bench.report.published import PublishedValue
 from normscale.metrics import METRICS
 
 AVERAGE = "average"
 """Stands for the set in a row that the paper prints as an average over sets."""
 EXPANDED, COMPARISON, THRESHOLDS = "expanded", "comparison", "norm_scaling_vs_thresholds"
 """The tables of the appendix, and the two of the main text."""
-
-
-class PaperValue(NamedTuple):
-    """A mean over five seeds, and the ± printed beside it."""
-
-    mean: float
-    std: float
 
 
 def _read(name: str) -> str:
@@ -50,7 +45,7 @@ OOD_SIZES: dict[str, int] = _TEXT["ood_sizes"]
 """Rows of each OoD set; noise has as many as the in-distribution test set."""
 TEST_SIZES: dict[str, int] = _TEXT["test_sizes"]
 """Rows of each in-distribution test set. CIFAR-10's is not printed: it is that of the data set."""
-ACCURACIES = {name: PaperValue(*both) for name, both in _TEXT["accuracies"].items()}
+ACCURACIES = {name: PublishedValue(*both) for name, both in _TEXT["accuracies"].items()}
 """Share of right answers of the ResNet-18 trained on each set."""
 GAINS_OVER_RIVALS: dict[str, float] = _TEXT["gains_over_rivals"]
 """Relative change "over previous state-of-the-art methods", as the abstract gives it."""
@@ -83,12 +78,15 @@ def paper_rows() -> tuple[PaperRow, ...]:
     return tuple(rows)
 
 
-@cache
-def _index() -> dict[tuple[str, ...], PaperValue]:
-    return {row[1:5]: PaperValue(row.mean, row.std) for row in paper_rows() if row.table == EXPANDED}
+def values_by_name(rows: Iterable[PaperRow]) -> dict[tuple[str, ...], PublishedValue]:
+    """Means and deviations by table, in-distribution set, OoD set, method and metric."""
+    return {row[:5]: PublishedValue(row.mean, row.std) for row in rows}
 
 
-def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PaperValue | None:
+_by_name = cache(lambda: values_by_name(paper_rows()))
+
+
+def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PublishedValue | None:
     """What the paper has for one method on one pair of sets; None where it has nothing.
 
     The paper's norm-scaling is the one that streams; its multi-threshold is the mean over predicted classes. Sets have
@@ -97,11 +95,11 @@ def paper_value(in_set: str, ood_set: str, method: str, metric: str) -> PaperVal
     Examples
     --------
     >>> paper_value("cifar10", "svhn", "norm_scaling", "auroc")
-    PaperValue(mean=0.9522, std=0.012)
+    PublishedValue(mean=0.9522, std=0.012)
     >>> paper_value("cifar10", "svhn", "multi_threshold", "aupr_out") is None
     True
     """
-    return _index().get((in_set, ood_set, method, one_of(metric, "metric", METRICS)))
+    return _by_name().get((EXPANDED, in_set, ood_set, method, one_of(metric, "metric", METRICS)))
 
 
 def ood_size(in_set: str, ood_set: str) -> int:

@@ -204,7 +204,8 @@ def not_measured(one: ReportedRun, ood_set: str) -> list[str]:
 
 def gaps(one: ReportedRun) -> list[str]:
     """What a run lacks, and why."""
-    missing, board, plan, why = one.run.missing(), one.board, one.run.plan, one.run.every_failure()
+    missing, board, plan = one.run.missing(), one.board, one.run.plan
+    why = {name: text for seed in plan.seeds for name, text in one.run.failures(seed).items()}
     sentences = [f"Missing: {name} ({reason})." for name, reason in missing.items() if name not in board.ood_sets]
     available = [name for name in plan.ood if name in board.ood_sets or name not in missing]
     if to_come := n_unfinished(one, available):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normscale._validate import named
 from normscale.bench.train.resnet import NETWORKS, ResidualNetwork
 from normscale.errors import FileFormatError, InvalidInput
 from normscale.state import Kind, load_state, save_state
@@ -43,9 +44,7 @@ class NetworkInfo(NamedTuple):
 
     def build(self) -> ResidualNetwork:
         """Make the network, with random weights."""
-        if self.network not in NETWORKS:
-            raise InvalidInput(f"unknown network {self.network!r}; known: {', '.join(NETWORKS)}.")
-        return NETWORKS[self.network](self.num_classes, self.width, self.in_channels)
+        return named(self.network, NETWORKS, "network")(self.num_classes, self.width, self.in_channels)
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: dict[str, Tensor], header: dict[str, Any]) -> None:

@@ -64,9 +64,8 @@ RECIPES = {
 
 def find_recipe(name: str, epochs: int | None = None) -> Recipe:
     """A recipe by name, for its own or another number of epochs."""
-    if name not in RECIPES:
-        raise InvalidInput(f"unknown recipe {name!r}; known: {', '.join(RECIPES)}.")
-    return RECIPES[name] if epochs is None else RECIPES[name]._replace(epochs=_validate.at_least(epochs, "epochs", 1))
+    recipe = _validate.named(name, RECIPES, "recipe")
+    return recipe if epochs is None else recipe._replace(epochs=_validate.at_least(epochs, "epochs", 1))
 
 
 class EpochBatches(Protocol):

@@ -11,6 +11,7 @@ from normscale.bench.paper import claim as claims
 from normscale.bench.paper import published as paper
 from normscale.bench.paper.claim import COLUMNS, OURS, RIVALS, ROUNDING, Claim, Details, listed, percent
 from normscale.bench.paper.published import AVERAGE, COMPARISON, EXPANDED, IN_SETS, THRESHOLDS, TITLES, PaperRow
+from normscale.bench.report.published import PublishedValue
 
 UNIT = 1e-4
 """The last printed digit."""
@@ -26,13 +27,13 @@ class Tables:
 
     def __init__(self, rows: Iterable[PaperRow]) -> None:
         self.every = list(rows)
-        self._found = {row[:5]: paper.PaperValue(row.mean, row.std) for row in self.every}
+        self._found = paper.values_by_name(self.every)
 
-    def value(self, in_set: str, ood_set: str, method: str, column: str, table: str = EXPANDED) -> paper.PaperValue:
+    def value(self, in_set: str, ood_set: str, method: str, column: str, table: str = EXPANDED) -> PublishedValue:
         """A cell."""
         return self._found[table, in_set, ood_set, method, paper.metric_name(method, column)]
 
-    def main(self, table: str, in_set: str, method: str, column: str) -> paper.PaperValue:
+    def main(self, table: str, in_set: str, method: str, column: str) -> PublishedValue:
         """A cell of the main text's tables."""
         return self.value(in_set, AVERAGE, method, column, table)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib import colormaps
@@ -35,13 +34,17 @@ def draw_stress(result: StressResult) -> Figure:
     pair = result.running_and_frozen()
     if pair is None:
         raise InvalidInput("the grid has no method with running statistics and its frozen form; there is no map of it.")
-    means = result.means()
+    means, unknown = result.means(), StressNumbers(np.nan, np.nan)
     kinds = [row.stream for row in result.rows if row.stream is not None]
     shares = list(dict.fromkeys(kind.share for kind in kinds))
     orders = list(dict.fromkeys(kind.order for kind in kinds))
     balances = list(dict.fromkeys(kind.balance for kind in kinds))
     lines = [(balance, order) for balance in balances for order in orders]
-    own, other = (_table(means, name, lines, shares) for name in pair)
+    own, other = (
+        np.array([[means.get(StreamKind(share, order, balance), {}).get(name, unknown).auroc for share in shares]
+                  for balance, order in lines])
+        for name in pair
+    )  # fmt: skip
     difference = own - other
     depth = min(_DEEPEST, float(np.nanmax(np.abs(difference), initial=0.01)))
 
@@ -80,22 +83,6 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
     """Refuse a picture of another kind: before the work, not after it."""
     if os.path.splitext(os.fspath(path))[1].lower() not in SUFFIXES:
         raise InvalidInput(f"a picture's name must end in {', '.join(SUFFIXES)}; got {os.fspath(path)!r}.")
-
-
-def _table(
-    means: Mapping[StreamKind, Mapping[str, StressNumbers]],
-    method: str,
-    lines: Sequence[tuple[str, str]],
-    shares: Sequence[float],
-) -> FloatArray:
-    """AUROC by line and share; NaN where a cell was skipped."""
-    table = np.full((len(lines), len(shares)), np.nan)
-    for i, (balance, order) in enumerate(lines):
-        for j, share in enumerate(shares):
-            numbers = means.get(StreamKind(share, order, balance), {})
-            if method in numbers:
-                table[i, j] = numbers[method].auroc
-    return table
 
 
 def _heat_map(axes: Axes, table: FloatArray, colours: str, norm: Normalize, form: str) -> None:
