@@ -98,8 +98,9 @@ def test_a_row_that_is_too_large_changes_no_state(in_memory: int) -> None:
     assert all(same_records(states[name], before[name]) for name in before)
 
 
-def test_sources_of_a_call_stay_in_memory_while_others_leave() -> None:
-    detector = FITTED["norm_scaling"]
+@pytest.mark.parametrize("name", sorted(FITTED))
+def test_a_table_that_becomes_a_file_has_the_same_states(name: str) -> None:
+    detector = FITTED[name]
     states, kept = SourceStates(detector, 40), SourceStates(detector)
     for ids in (np.arange(40), np.r_[2:40, 77], np.arange(120) % 60):
         found, wanted = (one.stream(ROWS[: len(ids)], ids) for one in (states, kept))

@@ -114,22 +114,17 @@ def test_the_states_of_pieces_are_kept_for_a_rerun(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "at_once")
 
 
-def test_states_beyond_a_number_go_to_disk_and_change_nothing(
+def test_states_beyond_a_number_are_in_a_file_and_change_nothing(
     tmp_path: Path, fleet: Any, detector: ns.Detector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options: Any = {"stream": True, "by": "camera", "piece_rows": 200, "engine": "here"}
     jobs.score(fleet[0], detector, tmp_path / "in_memory", **options)
-    stored: list[int] = []
-    store = by_source.SourceStates._store
-
-    def counted(states: Any, n: int) -> None:
-        stored.append(n)
-        store(states, n)
-
+    shapes: list[tuple[int, int]] = []
+    in_a_file = by_source.in_a_file
     monkeypatch.setattr(by_source, "MEMORY", 1)
-    monkeypatch.setattr(by_source.SourceStates, "_store", counted)
+    monkeypatch.setattr(by_source, "in_a_file", lambda shape: shapes.append(shape) or in_a_file(shape))  # type: ignore[func-returns-value]
     jobs.score(fleet[0], detector, tmp_path / "on_disk", **options)
-    assert len(stored) > 40
+    assert len(shapes) > 4
     assert bytes_of(tmp_path / "in_memory") == bytes_of(tmp_path / "on_disk")
 
 

@@ -1,15 +1,18 @@
 """A stream for every source: what one camera or client sends teaches nothing about another.
 
 ``detector.stream(rows, by=ids)`` keeps a :class:`SourceStates`, a mapping of sources to states. All states are rows of
-one table, so that a block with rows of many sources is one call of a kernel.
+one table, so that a block with rows of many sources is one call of a kernel. A table that is too large for memory is a
+file, mapped: what was not used for long leaves memory by the system's hand.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from itertools import count, repeat
+from collections.abc import Iterator, MutableMapping, Sequence
+from itertools import count, pairwise, repeat
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -32,7 +35,7 @@ _SOURCE = "source"
 
 
 class SourceStates(MutableMapping[str, Any]):
-    """States by source: those used last in memory, all others in a temporary file that ends with this object.
+    """States by source: in memory, or in a temporary file that ends with this object.
 
     ``states[source]`` gives a copy of a source's state as a record, ``states[source] = record`` replaces it.
 
@@ -41,7 +44,7 @@ class SourceStates(MutableMapping[str, Any]):
     detector : Detector
         A fitted one.
     in_memory : int, optional
-        So many states are kept in memory; by default as many as a GiB holds.
+        With more states than that, they are in a file; by default with more than a GiB holds.
 
     Examples
     --------
@@ -66,8 +69,7 @@ class SourceStates(MutableMapping[str, Any]):
         self._in_memory = _validate.at_least(most, "in_memory", 1)
         self._table = np.empty((0, ends[-1]))
         self._row_of: dict[str, int] = {}
-        self._calls, self._used = 1, np.zeros(0, np.int64)  # in which call each row of the table was; 0: it is free
-        self._file: Any = None
+        self._free: list[int] = []
 
     def stream(
         self,
@@ -89,38 +91,25 @@ class SourceStates(MutableMapping[str, Any]):
         return without_bad_rows(lambda rows: self._stream(rows, names, threads), with_codes, on_invalid, far)
 
     def __getitem__(self, source: str) -> Any:
-        numbers = self._find(source)
-        if numbers is None:
-            raise KeyError(source)
-        return self._record(numbers[None].copy())
+        return self._record(self._row_of[source])
 
     def __setitem__(self, source: str, state: Any) -> None:
         numbers, row = self._numbers(state), self._rows_of([source])  # which may move the table
         self._table[row] = numbers
 
     def __delitem__(self, source: str) -> None:
-        if source not in self:
-            raise KeyError(source)
-        if source in self._row_of:
-            self._used[self._row_of.pop(source)] = 0
-        if self._file is not None:
-            self._file.execute("delete from states where source = ?", (source,))
-
-    def __contains__(self, source: object) -> bool:
-        return self._find(source) is not None
+        self._free.append(self._row_of.pop(source))
 
     def __iter__(self) -> Iterator[str]:
-        stored = [] if self._file is None else self._file.execute("select source from states").fetchall()
-        return iter(sorted({*self._row_of, *(source for (source,) in stored)}))
+        return iter(sorted(self._row_of))
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._row_of)
 
     def __getstate__(self) -> dict[str, Any]:
         """All states in memory, for a copy or another process."""
         rows = {name: row for row, name in enumerate(self)}
-        used = np.ones(len(rows), np.int64)
-        return {**self.__dict__, "_table": self._whole_table(), "_row_of": rows, "_used": used, "_file": None}
+        return {**self.__dict__, "_table": self._whole_table(), "_row_of": rows, "_free": []}
 
     def copy_for(self, detector: Any) -> SourceStates:
         """A copy of all states, for a copy of the detector."""
@@ -142,8 +131,7 @@ class SourceStates(MutableMapping[str, Any]):
 
     def _whole_table(self) -> FloatArray:
         """The numbers of all states, a row for each source."""
-        rows = [self._find(source) for source in self]
-        return np.array(rows, np.float64).reshape(len(rows), self._table.shape[1])
+        return self._table[[self._row_of[source] for source in self]]
 
     def _numbers(self, state: Any) -> FloatArray:
         """The row of the table that a state is."""
@@ -153,115 +141,75 @@ class SourceStates(MutableMapping[str, Any]):
                 raise InvalidInput(f"state.{name} must have the shape {shape} of a new stream's.")
         return np.concatenate([np.ravel(arrays[name]) for name in self._columns], dtype=np.float64)
 
-    def _record(self, row: FloatArray) -> Any:
-        """The state that a row (1, numbers) of the table is; its arrays are views."""
-        parts = {name: own[0] for name, own in self._arrays(row).items()}
+    def _record(self, row: int) -> Any:
+        """A copy of the state in a row of the table."""
+        parts = {name: own[0] for name, own in self._arrays(self._table[row : row + 1].copy()).items()}
         return self._detector._read_state(parts, "")
 
     def _arrays(self, table: FloatArray) -> dict[str, NDArray[Any]]:
         """The columns of a table by the names of a state's arrays, in their shapes, a row for each source."""
         return {name: table[:, own].reshape(len(table), *shape) for name, (own, shape) in self._columns.items()}
 
-    def _find(self, source: Any) -> FloatArray | None:
-        """The numbers of a source's state, in memory or on disk; not to be changed."""
-        if source in self._row_of or self._file is None:
-            return self._table[self._row_of[source]] if source in self._row_of else None
-        row = self._file.execute("select state from states where source = ?", (source,)).fetchone()
-        return None if row is None else np.frombuffer(row[0])
-
     def _rows_of(self, names: Sequence[str]) -> IntArray:
-        """Where in the table the states of some sources are, at most as many as memory has room for.
-
-        What is not in memory is read from disk, or begins.
-        """
+        """Where in the table the states of some sources are; those of new ones begin."""
         rows = np.fromiter(map(self._row_of.get, names, repeat(-1)), np.int64, len(names))
-        self._calls += 1
-        self._used[rows[rows >= 0]] = self._calls
         missing = np.flatnonzero(rows < 0)
         if missing.size:
-            rows[missing] = free = self._free_rows(missing.size)
-            self._used[free], self._table[free] = self._calls, self._numbers(self._detector.start())
-            for name, row in zip((names[i] for i in missing.tolist()), free.tolist(), strict=True):
-                before = self._find(name)
-                if before is not None:
-                    self._table[row] = before
-                self._row_of[name] = row
+            rows[missing] = new = self._free_rows(missing.size)
+            self._table[new] = self._numbers(self._detector.start())
+            self._row_of.update(zip((names[i] for i in missing.tolist()), new, strict=True))
         return rows
 
-    def _free_rows(self, n: int) -> IntArray:
-        """Free rows of the table: make it longer, or move the states used longest ago to disk."""
+    def _free_rows(self, n: int) -> list[int]:
+        """Take free rows of the table, which may be made longer, or become a file."""
         have, width = self._table.shape
-        longer = min(self._in_memory, max(_FEWEST, 2 * have, len(self._row_of) + n)) - have
-        if len(self._row_of) + n > have and longer > 0:
-            self._table = np.concatenate([self._table, np.empty((longer, width))])
-            self._used = np.concatenate([self._used, np.zeros(longer, np.int64)])
-        if len(self._row_of) + n > len(self._table):
-            self._store(max(n, self._in_memory // 8))  # some more, because it takes a look at all of them
-        return np.flatnonzero(self._used == 0)[:n]
-
-    def _store(self, n: int) -> None:
-        """Move the n states used longest ago to disk, but none that this call has asked for."""
-        if self._file is None:
-            import sqlite3
-
-            self._file = sqlite3.connect("", check_same_thread=False)  # a temporary file of SQLite's own
-            self._file.execute("create table states (source text primary key, state blob)")
-        oldest = sorted(self._row_of.items(), key=lambda item: self._used[item[1]])[:n]
-        moved = [(name, row) for name, row in oldest if self._used[row] < self._calls]
-        packed = ((name, self._table[row].tobytes()) for name, row in moved)
-        self._file.executemany("insert or replace into states values (?, ?)", packed)
-        self._forget(moved)
-
-    def _forget(self, held: Iterable[tuple[str, int]]) -> None:
-        """Free the rows of some sources."""
-        for name, row in list(held):
-            del self._row_of[name]
-            self._used[row] = 0
+        if len(self._free) < n:
+            longer = max(_FEWEST, 2 * have, have + n)
+            table = (np.empty if longer <= self._in_memory else in_a_file)((longer, width))
+            table[:have], self._table = self._table, table
+            self._free = [*range(longer - 1, have - 1, -1), *self._free]
+        taken = self._free[-n:]
+        del self._free[-n:]
+        return taken
 
     def _stream(self, rows: ModelOutputs, names: list[str], threads: int) -> FloatArray:
         """Take rows in, each by the state of the source that its code says, and score them (n,)."""
-        codes = rows.array(_SOURCE)[:, 0]
         prepared = self._detector._prepare(rows.only(*self._detector.reads), threads)
-        arrays = {name: prepared.array(name) for name in prepared.names}
-        if len(names) <= self._in_memory:
-            return self._step(arrays, self._rows_of(names), codes, threads)
-        self._calls += 1
-        self._store(len(self._row_of))
-        self._file.commit()  # some sources after the others: an error in the last must leave the first as they were
-        scores = np.empty(len(rows))
-        try:
-            for first in range(0, len(names), self._in_memory):
-                some = names[first : first + self._in_memory]
-                own = np.flatnonzero((codes >= first) & (codes < first + len(some)))
-                part = {name: array[own] for name, array in arrays.items()}
-                scores[own] = self._step(part, self._rows_of(some), codes[own] - first, threads)
-        except InvalidInput:
-            self._file.rollback()
-            self._forget(self._row_of.items())
-            raise
-        return scores
-
-    def _step(self, arrays: dict[str, NDArray[Any]], places: IntArray, codes: IntArray, threads: int) -> FloatArray:
-        """Step prepared rows by the states at ``places``; ``codes`` says by which of them, for each row."""
+        places, codes = self._rows_of(names), rows.array(_SOURCE)[:, 0]
         if len(places) > 1:
             kind = np.uint16 if len(self._table) <= 1 << 16 else np.int64  # numpy sorts two bytes in no time
             order = np.argsort(places.astype(kind)[codes], kind="stable")  # states as they lie in memory
-            arrays = {name: np.take(array, order, axis=0) for name, array in arrays.items()}
-            codes = codes[order]
+            arrays = {name: np.take(prepared.array(name), order, axis=0) for name in prepared.names}
+            codes, prepared = codes[order], ModelOutputs._trusted(arrays)
         edges = np.flatnonzero(np.diff(codes, prepend=-1, append=-1))
-        places, prepared = places[codes[edges[:-1]]], ModelOutputs._trusted(arrays)
+        places = places[codes[edges[:-1]]]
         stepper = _with_table_step(self._detector)
         found = None if stepper is None else stepper._step_table(self._table, places, edges, prepared, threads)
         if found is None:
-            found, after = np.empty(len(codes)), []
-            for place, a, b in zip(places.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-                state = self._record(self._table[place : place + 1].copy())
-                found[a:b], state = self._detector._step(state, prepared[a:b], threads)
-                after.append(self._numbers(state))
-            self._table[places] = np.array(after).reshape(len(places), -1)
+            found = self._step_each(places.tolist(), edges.tolist(), prepared, threads)
         if len(places) > 1:
             found[order] = found.copy()
         return found
+
+    def _step_each(self, places: list[int], edges: list[int], prepared: ModelOutputs, threads: int) -> FloatArray:
+        """Step the prepared rows between two edges by the state at each place; all states move, or none."""
+        found, moved = np.empty(len(prepared)), self._free_rows(len(places))
+        try:
+            for place, after, (a, b) in zip(places, moved, pairwise(edges), strict=True):
+                found[a:b], state = self._detector._step(self._record(place), prepared[a:b], threads)
+                self._table[after] = self._numbers(state)
+            for place, after in zip(places, moved, strict=True):
+                self._table[place] = self._table[after]
+        finally:
+            self._free += moved
+        return found
+
+
+def in_a_file(shape: tuple[int, int]) -> FloatArray:
+    """An array in a temporary file, which ends with it."""
+    usual = None if "TMPDIR" in os.environ or not os.path.isdir("/var/tmp") else "/var/tmp"  # /tmp may be memory
+    with TemporaryFile(dir=usual) as file:
+        return np.asarray(np.memmap(file, np.float64, "w+", shape=shape))
 
 
 def _sources(by: Sequence[Any] | NDArray[Any], n: int) -> tuple[list[str], IntArray]:
