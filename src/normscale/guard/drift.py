@@ -61,7 +61,7 @@ NORMAL = {
     Drift.SPREAD: "0.16 at most; other logits, as of a changed network or input, give more",
     Drift.FLAGGED: "about the share that the threshold was set for",
     Drift.STREAM_ONLY: "0.006 at most; every tenth row OoD gives up to 0.13",
-    Drift.REFERENCE: "0.057 at most; every tenth row OoD, or all logits times 0.9, may give more",
+    Drift.REFERENCE: "0.06, seldom 0.12; every tenth row OoD, or all logits times 0.9, may give more",
     Drift.RUNNING_SHIFT: "0.1 at most; a stream of another class balance than training's gives more",
     Drift.RUNNING_SPREAD: "0.1 at most; logits times 0.9 or 1.1 give more",
 }
