@@ -568,6 +568,17 @@ def test_events_come_out_whole_however_the_stream_is_cut(busy: Server, look: Any
         assert page.evaluate(read, [text, size]) == expected
 
 
+def test_rows_far_outside_of_training_do_not_squeeze_the_other_scores(busy: Server, look: Any) -> None:
+    ranges = """async () => {
+        const { range } = await import("/page/scale.js");
+        const far = Array(20).fill(3e38);
+        return [range([...Array(80).fill(-2), 1.2, ...far], [0.5]), range(far, [0.5])];
+    }"""
+    (low, high), (below, above) = look(busy).evaluate(ranges)
+    assert -4 < low <= -2 < 1.2 <= high < 4
+    assert -1 < below < 0.5 < above < 2
+
+
 def test_the_files_are_small_and_never_turn_data_into_markup() -> None:
     assert sum(len(text.encode()) for text in PAGE.values()) < 72_000
     for name, text in PAGE.items():

@@ -36,8 +36,12 @@ export function ticks(low, high, n) {
   });
 }
 
+// Scores beyond are not numbers of the formula, but the highest score, of rows far outside of training.
+const HIGHEST = 1e30;
+
 // A range on round numbers that shows the bulk of the values and all of `also`; far outliers do not squeeze the rest.
-export function range(values, also) {
+export function range(all, also) {
+  const values = all.filter((value) => Math.abs(value) < HIGHEST);
   const [near, far] = [quantile(values, 0.01), quantile(values, 0.99)];
   const margin = 0.5 * (far - near);
   const bulk = values.filter((value) => !(value < near - margin || value > far + margin));
