@@ -41,7 +41,7 @@ def test_a_weight_that_never_matters_in_training_cannot_raise_a_logit() -> None:
     )
     known, strange = [5.0, 0.0, 0.0], [0.0, 0.0, 9.0]
     detector = ns.DICE(percentile=50.0).fit(train)
-    assert detector.fitted_.sparse_head.weight.tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    assert detector.fitted_.head.weight.tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
     assert np.diff(detector.score(np.array([known, strange])))[0] > 3.0
     assert np.diff(ns.Energy().score(train.head.logits(np.array([known, strange]))))[0] < 0  # type: ignore[union-attr]
 

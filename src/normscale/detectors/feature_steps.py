@@ -62,8 +62,8 @@ class ReAct(PercentileStep):
     def _learned(self, head: Head, totals: FloatArray) -> Fitted:
         return self.Fitted(head, float(np.percentile(totals, self.percentile)))
 
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        return self.fitted_.head.logits(np.minimum(blocks[0], self.fitted_.limit))
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
+        return np.minimum(features, self.fitted_.limit)
 
     def _formula(self) -> RectifiedFormula | None:
         inner = self._scorer_formula() if self.scorer.reads == (LOGITS,) else None
@@ -117,9 +117,8 @@ class VRA(PercentileStep):
     def _learned(self, head: Head, totals: FloatArray) -> Fitted:
         return self.Fitted(head, *np.percentile(totals, [self.lower, self.upper]).tolist())
 
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        head, lower, upper = self.fitted_
-        return head.logits(np.where(blocks[0] < lower, 0.0, np.minimum(blocks[0], upper)))
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
+        return np.where(features < self.fitted_.lower, 0.0, np.minimum(features, self.fitted_.upper))
 
 
 @register
@@ -146,12 +145,6 @@ class DICE(HeadStep):
         },
     )
 
-    class Fitted(NamedTuple):
-        head: Annotated[Head, DECLARED_HEAD]
-        sparse_head: Annotated[Head, DECLARED_HEAD]
-
-    fitted_: Fitted
-
     def __init__(self, score: Score = "energy", percentile: float = 90.0) -> None:
         self._score_by(score)
         self.percentile = percentile_of(percentile)
@@ -160,14 +153,11 @@ class DICE(HeadStep):
         """The sum of the features, and how many rows it is of."""
         return sum(block.sum(axis=0) for _, block in float_blocks(rows.features, FEATURES)), len(rows)
 
-    def _learned(self, head: Head, totals: Any) -> Fitted:
+    def _learned(self, head: Head, totals: Any) -> Any:
         weight = head.weight.astype(np.float64)
         contributions = weight * (totals[0] / totals[1])
         weight[contributions <= np.percentile(contributions, self.percentile)] = 0.0
-        return self.Fitted(head, Head(weight, head.bias.astype(np.float64)))
-
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        return self.fitted_.sparse_head.logits(blocks[0])
+        return self.Fitted(Head(weight, head.bias.astype(np.float64)))
 
 
 @register
@@ -223,9 +213,9 @@ class OptFS(PercentileStep):
         place = np.floor((features - low) / width)
         return np.where((place >= 0) & (place < self.bins), place, self.bins).astype(np.intp)
 
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        head, low, width, weights = self.fitted_
-        return head.logits(blocks[0] * np.append(weights, 0.0)[self._bin(blocks[0], low, width)])
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
+        _, low, width, weights = self.fitted_
+        return features * np.append(weights, 0.0)[self._bin(features, low, width)]
 
 
 PUBLISHED = {"p": 60.0, "b": 65.0, "s": 90.0}
@@ -308,16 +298,14 @@ class ASH(HeadStep):
         self.variant = _validate.one_of(variant, "variant", PUBLISHED)
         self.percentile = PUBLISHED[variant] if percentile is None else percentile_of(percentile)
 
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        (features,) = blocks
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
         k = n_kept(features.shape[1], self.percentile)
         one = features.sum(axis=1, keepdims=True) / k
         shaped = np.where(largest(features, k), one if self.variant == "b" else features, 0.0)
         if self.variant == "s":
             of_largest = shaped.sum(axis=1, keepdims=True)
             shaped *= growth(ratio_to_largest(features, of_largest, features.shape[1] / k))
-        head: Head = self.fitted_.head
-        return head.logits(shaped)
+        return shaped
 
 
 @register
@@ -347,9 +335,8 @@ class SCALE(HeadStep):
         self._score_by(score)
         self.percentile = percentile_of(percentile)
 
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        head: Head = self.fitted_.head
-        return head.logits(blocks[0] * growth(ratio_above(blocks[0], self.percentile)))
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
+        return features * growth(ratio_above(features, self.percentile))
 
 
 @register
@@ -411,14 +398,14 @@ class AdaSCALE(HeadStep):
         q += self.shift_weight * np.where(shift, np.abs(features - moved), 0.0).sum(axis=1)
         return q
 
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        (features, moved), (head, shifts) = blocks, self.fitted_
-        larger = 1.0 - np.searchsorted(shifts, self._shift(features, moved), side="right") / shifts.size
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
+        shifts = self.fitted_.shifts
+        larger = 1.0 - np.searchsorted(shifts, self._shift(features, *others), side="right") / shifts.size
         percentiles, d = self.low + larger * (self.high - self.low), features.shape[1]
         k = np.maximum(1, d - np.round(d * percentiles / 100.0).astype(np.intp))[:, None]
         positive = np.maximum(features, 0.0)
         of_largest = np.take_along_axis(np.cumsum(-np.sort(-positive, axis=1), axis=1), k - 1, axis=1)
-        return head.logits(features * growth(ratio_to_largest(positive, of_largest, d / k)))
+        return features * growth(ratio_to_largest(positive, of_largest, d / k))
 
 
 @register

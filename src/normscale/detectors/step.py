@@ -213,7 +213,7 @@ DECLARED_HEAD = {"weight": Numbers("classes", FEATURES), "bias": Numbers("classe
 
 
 class HeadStep(Step):
-    """Base class; a subclass says how features become logits (:meth:`_logits`), and what it learns for that.
+    """Base class; a subclass says how features are changed (:meth:`_shaped`), and what it learns for that.
 
     Scores are computed in blocks, so that the logits are never held as a whole.
     """
@@ -228,9 +228,12 @@ class HeadStep(Step):
 
     fitted_: Any
 
-    @abstractmethod
-    def _logits(self, *blocks: FloatArray) -> FloatArray:
-        """The new logits (n, C) of finite rows of :attr:`own_reads`, features (n, d) first; they may be overwritten."""
+    def _shaped(self, features: FloatArray, *others: FloatArray) -> FloatArray:
+        """What the last layer reads in the place of finite features (n, d), which may be overwritten.
+
+        ``others`` are rows of the other arrays of :attr:`own_reads`.
+        """
+        return features
 
     def _feature_totals(self, rows: ModelOutputs) -> Any:
         """What the features of some rows tell, besides the head."""
@@ -253,7 +256,7 @@ class HeadStep(Step):
     def _transform(self, outputs: ModelOutputs, threads: int) -> ModelOutputs:
         logits = np.empty((len(outputs), self._width))
         for place, *blocks in blocks_of(outputs, self.own_reads, self._width):
-            logits[place] = self._logits(*blocks)
+            logits[place] = self.fitted_.head.logits(self._shaped(*blocks))
         others = {name: outputs.array(name) for name in outputs.names if name not in (*self.removes, LOGITS)}
         return ModelOutputs._trusted({LOGITS: logits, **others}, outputs.labels)
 
