@@ -120,7 +120,9 @@ class ImageSet:
         return self if resized is self else resized.with_moments()
 
     def with_moments(self) -> ImageSet:
-        """The same with the mean and standard deviation of its pixels, so that a network can be trained on it."""
+        """The same with the mean and standard deviation of its pixels, if a network can be trained on it."""
+        if self.normalised or not len(self) or self.labels.max() < 0:
+            return self
         mean, std = channel_moments(self.images)
         return self if min(std) <= 0 else replace(self, mean=mean, std=std)
 

@@ -186,7 +186,7 @@ def from_npz(path: str | os.PathLike[str], split: str | None = None) -> ImageSet
     images = file["images"]
     labels = file.get("labels", np.full(len(images) if images.ndim else 0, -1))
     normalised = bool(np.all(file.get("normalised", False)))
-    return _measured(ImageSet(path.stem, images, labels, class_names_of(file), normalised=normalised))
+    return ImageSet(path.stem, images, labels, class_names_of(file), normalised=normalised).with_moments()
 
 
 def from_folder(
@@ -224,8 +224,4 @@ def from_folder(
     images = np.stack([resize(array[None], *shape)[0] if array.shape != shape else array for array in arrays])
     numbers = {number: classes.index(name) for number, name in enumerate(own)}
     labels = np.array([-1 if item.label is None else numbers.get(item.label, item.label) for item in pictures])
-    return _measured(ImageSet(path.name, images, labels, classes or None))
-
-
-def _measured(images: ImageSet) -> ImageSet:
-    return images if images.normalised or not len(images) or images.labels.max() < 0 else images.with_moments()
+    return ImageSet(path.name, images, labels, classes or None).with_moments()

@@ -104,12 +104,18 @@ def unique_name(name: str, taken: Iterable[str], form: Callable[[str], str] = st
     return next(one for one in chain([name], numbered) if form(one) not in forms)
 
 
+def known_method(name: str) -> Method | None:
+    """:func:`find_method`; None for a name of somebody's own."""
+    try:
+        return find_method(name)
+    except (UnknownDetector, InvalidInput):
+        return None
+
+
 def title_of(method: str) -> str:
     """The name of a method for people; a name that no detector has stands for itself."""
-    try:
-        return find_method(method).title
-    except (UnknownDetector, InvalidInput):
-        return method
+    found = known_method(method)
+    return method if found is None else found.title
 
 
 def default_methods(

@@ -54,7 +54,8 @@ def claims_table(runs: Sequence[ReportedRun]) -> ReportTable | None:
 
 def check_claims(runs: Sequence[ReportedRun]) -> list[Claim]:
     """Check the paper's claims on runs; the first run of each of the paper's in-distribution sets counts."""
-    sets = {one.in_set: one for one in first_of_each_set(runs) if one.in_set in TITLES and one.reference.name}
+    known = {one.run.plan.in_set: one for one in first_of_each_set(runs) if one.reference.name}
+    sets = {name: one for name, one in known.items() if name in TITLES}
     if not sets:
         return []
     on_tables = {claim.claim: claim for claim in audit_tables()}

@@ -11,14 +11,14 @@ import numpy as np
 
 from normscale.bench.experiments.measurement import Measurement, ScoredPair
 from normscale.bench.experiments.measuring import Measured
-from normscale.bench.experiments.methods import find_method, unique_name
+from normscale.bench.experiments.methods import known_method, unique_name
 from normscale.bench.experiments.plan import Plan
 from normscale.bench.experiments.run_folder import RunFolder, check_names, file_form
 from normscale.bench.network_folder import write_document
 from normscale.bench.report.writing import report
 from normscale.detectors.base import Setting
 from normscale.detectors.registry import DEFAULT
-from normscale.errors import InvalidInput, NormscaleError
+from normscale.errors import InvalidInput
 from normscale.outputs import LOGITS, ModelOutputs
 from normscale.rows import write_table
 
@@ -92,11 +92,8 @@ def _uniquely_named(measured: Sequence[Measured]) -> list[tuple[Measurement, Sco
 
 
 def _name_in_setting(record: Measurement) -> str:
-    try:
-        main = find_method(record.method).setting
-    except NormscaleError:  # a name of somebody's own
-        main = Setting.FROZEN
-    if record.setting == main:
+    known = known_method(record.method)
+    if record.setting == (Setting.FROZEN if known is None else known.setting):
         return record.method
     return f"{record.method}_frozen" if record.setting == Setting.FROZEN else f"{record.method} {record.setting}"
 

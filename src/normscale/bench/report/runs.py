@@ -35,16 +35,6 @@ class ReportedRun(NamedTuple):
     why_not_resampled: str = ""
 
     @property
-    def in_set(self) -> str:
-        """The name of the in-distribution set."""
-        return self.run.plan.in_set
-
-    @property
-    def subject(self) -> str | None:
-        """The method that the report compares with the others."""
-        return self.board.subject
-
-    @property
     def shared(self) -> tuple[str, ...]:
         """The OoD sets that are compared with the reference: those that it has too, or all if there is none."""
         known = {ood_set for ood_set, _, _ in self.reference.values}

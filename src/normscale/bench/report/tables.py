@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean, pstdev
 
-from normscale.bench.experiments.methods import Method, find_method, parameter_text, title_of
+from normscale.bench.experiments.methods import known_method, parameter_text, title_of
 from normscale.bench.experiments.stress_result import RULE, StressResult, summarise
 from normscale.bench.report.paired import ALL_SETS
 from normscale.bench.report.published import PublishedValue
 from normscale.bench.report.runs import ReportedRun, n_unfinished, not_measured
 from normscale.bench.report.table import Column, Mean, ReportTable, Row, Value, table_of
 from normscale.detectors.base import Setting
-from normscale.errors import InvalidInput, UnknownDetector
 from normscale.metrics import METRICS
 from normscale.outputs import ATTACKED, PERTURBED_LOGITS
 
@@ -59,21 +58,14 @@ def measured_metrics(one: ReportedRun) -> list[str]:
 
 def first_of_each_set(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """One run for every in-distribution set."""
-    return list({one.in_set: one for one in reversed(runs)}.values())[::-1]
+    return list({one.run.plan.in_set: one for one in reversed(runs)}.values())[::-1]
 
 
 def setting_of(runs: Sequence[ReportedRun], method: str) -> str:
     """How a method was measured; of one without cells, how it would be."""
     known = next((one.board.settings[method] for one in runs if method in one.board.settings), None)
-    method_found = _found(method)
+    method_found = known_method(method)
     return known or (Setting.FROZEN.value if method_found is None else method_found.setting.value)
-
-
-def _found(method: str) -> Method | None:
-    try:
-        return find_method(method)
-    except (UnknownDetector, InvalidInput):  # a name of somebody's own
-        return None
 
 
 def _by_setting(
@@ -161,7 +153,7 @@ def comparison_table(one: ReportedRun, name: str) -> ReportTable:
 
 def reads_of(method: str) -> str:
     """The arrays that a method's detector reads; empty for a method that no detector has."""
-    found = _found(method)
+    found = known_method(method)
     return "" if found is None else ", ".join(found.detector.reads)
 
 
@@ -239,9 +231,12 @@ def _beside(mean: float, spread: float | None, printed: PublishedValue | None) -
 def better_than_table(one: ReportedRun, name: str) -> ReportTable | None:
     """The paired comparisons with a verdict for each; None if there are none."""
     resampled = one.resampled
-    if resampled is None or not resampled.comparisons or one.subject is None:
+    if resampled is None or not resampled.comparisons or one.board.subject is None:
         return None
-    subject, several = title_of(one.subject), any(comparison.n_networks > 1 for comparison in resampled.comparisons)
+    subject, several = (
+        title_of(one.board.subject),
+        any(comparison.n_networks > 1 for comparison in resampled.comparisons),
+    )
     sections: dict[str, list[Row]] = {}
     for pair in resampled.comparisons:
         won = f"{pair.networks_won} of {pair.n_networks}" if several else None
@@ -329,7 +324,7 @@ def method_table(runs: Sequence[ReportedRun]) -> ReportTable:
 
 def fitted_on(method: str) -> str:
     """What a method learns from before and while it scores; empty for a method that no detector has."""
-    found = _found(method)
+    found = known_method(method)
     if found is None:
         return ""
     detector, words = found.detector, []

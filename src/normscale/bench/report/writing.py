@@ -95,7 +95,7 @@ def report(
         n_networks=sum(len(one.board.seeds) for one in read),
         n_sets=len({name for one in read for name in one.board.ood_sets}),
         n_methods=len({method for one in read for method in one.board.methods}),
-        subjects={title_of(one.subject) for one in read if one.subject is not None},
+        subjects={title_of(one.board.subject) for one in read if one.board.subject is not None},
     )
 
 

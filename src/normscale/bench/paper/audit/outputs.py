@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from normscale import _validate
 from normscale._progress import bar
 from normscale._validate import Rows
-from normscale.bench.experiments.measurement import require_one_network, score_shuffled
+from normscale.bench.experiments.measurement import Measurement, require_one_network
+from normscale.bench.experiments.measuring import measure
+from normscale.bench.experiments.methods import Method, main_setting
 from normscale.bench.experiments.streams import all_kinds
 from normscale.bench.experiments.stress import stress
 from normscale.bench.paper.claim import NOTHING, SHARE_CLAIM, SIZE, Claim, Details
@@ -22,10 +24,10 @@ from normscale.detectors.base import Detector
 from normscale.detectors.logit_scores import MSP, Energy
 from normscale.detectors.norm_scaling import NormScaling
 from normscale.errors import InvalidInput
-from normscale.metrics.ranking import RankingResult, evaluate
+from normscale.metrics.ranking import evaluate
 from normscale.metrics.temperature import ece_curve
 from normscale.outputs import LOGITS, ModelOutputs
-from normscale.scores import confidence, energy_score, msp_score
+from normscale.scores import confidence, msp_score
 
 SAME = 0.01
 """A mean off by less than this share of a standard deviation, or an AUROC off by less, is the same."""
@@ -49,14 +51,11 @@ class Given(NamedTuple):
     in_set: str | None = None
     seed: int = 0
 
-    def shuffled(self, ood_set: str, detector: Detector) -> RankingResult:
-        """Score the test set and an OoD set in one shuffled stream, as the paper does, and compare the two."""
-
-        def score(rows: Rows) -> Any:
-            return detector.reset().stream(rows) if detector._runs else detector.score(rows)
-
-        pair = score_shuffled(self.test.logits, self.ood[ood_set].logits, score, self.seed)
-        return evaluate(pair.id_scores, pair.ood_scores)
+    def shuffled(self, detectors: Mapping[str, Detector]) -> dict[tuple[str, str], Measurement]:
+        """Records by OoD set and name, each of one shuffled stream of it and the test set, as the paper does."""
+        methods = [Method(name, one, main_setting(one), name) for name, one in detectors.items()]
+        measured = measure(methods, self.test, self.ood, seed=self.seed, quiet=True)
+        return {(one.record.ood_set, one.record.method): one.record for one in measured}
 
 
 def audit_outputs(
@@ -112,9 +111,10 @@ def check_update(given: Given) -> list[Claim]:
         for j in range(true.mean.size)
     ]  # fmt: skip
     aurocs: Details = []
+    found = given.shuffled(readings)
     for name in given.ood:
         row: dict[str, Any] = {"ood_set": name}
-        row |= {way: round(given.shuffled(name, one).auroc, 4) for way, one in readings.items()}
+        row |= {way: round(found[name, way].auroc, 4) for way in readings}
         if given.in_set is not None:
             value = paper_value(given.in_set, name, "norm_scaling", "auroc")
             row["paper"] = None if value is None else value.mean
@@ -222,17 +222,12 @@ def _fpr95(given: Given) -> Claim:
     """Which of the two FPR95 of Energy and running norm-scaling is nearer to the paper's, set by set."""
     details: Details = []
     if given.in_set is not None:
-        detector = NormScaling().fit(given.train)
-        for name, ood in given.ood.items():
-            results = {
-                "energy": evaluate(energy_score(given.test.logits), energy_score(ood.logits)),
-                "norm_scaling": given.shuffled(name, detector),
-            }
-            for method, result in results.items():
-                printed = paper_value(given.in_set, name, method, "fpr95_out")
-                if printed is not None:
-                    numbers = {"fpr95_out": round(result.fpr95_out, 4), "fpr95_in": round(result.fpr95_in, 4)}
-                    details.append({"ood_set": name, "method": method, "paper": printed.mean, **numbers})
+        detectors: dict[str, Detector] = {"energy": Energy(), "norm_scaling": NormScaling().fit(given.train)}
+        for (name, method), result in given.shuffled(detectors).items():
+            printed = paper_value(given.in_set, name, method, "fpr95_out")
+            if printed is not None:
+                numbers = {"fpr95_out": round(result.fpr95_out, 4), "fpr95_in": round(result.fpr95_in, 4)}
+                details.append({"ood_set": name, "method": method, "paper": printed.mean, **numbers})
     claim = Claim(4, "FPR95 counts OoD as positive (the paper does not say).", rule="nearer to the paper's on average")
     if not details:
         return claim._replace(ours="it takes outputs on the paper's sets; name the one trained on (in_set, --in-set)")
