@@ -110,17 +110,14 @@ class Csv(TextReader):
     name, described, suffixes = "csv", "a .csv file (one row of numbers per line)", (".csv", ".tsv")
     keeps, sink = frozenset({"labels", "class names"}), CsvSink
 
-    def _find_delimiter(self, line: str) -> str:
-        outside = "\t" if _is_tsv(self.path) else "".join(line.split('"')[::2])
-        return next((mark for mark in "\t;" if mark in outside), ",")
-
     def _read_head(self) -> None:
         with self._lines() as stream:
             self._head, self._rest = first_line(getattr(stream, "read1", stream.read))
         if not self._head.strip():
             raise self._damaged("there is no line with anything on it")
         text = self._decoded(self._head.removeprefix(_BYTE_ORDER_MARK)).strip("\r\n")
-        self._delimiter = self._find_delimiter(text)
+        outside = "\t" if _is_tsv(self.path) else "".join(text.split('"')[::2])  # of quotes
+        self._delimiter = next((mark for mark in "\t;" if mark in outside), ",")
         try:
             fields = [field.strip() for field in _fields(text, self._delimiter)]
         except csv.Error as error:

@@ -194,18 +194,14 @@ class ArrowReader(TableReader):
 
     def _blocks(self) -> Iterator[Block]:
         arrays = [column for name in self.widths for column in self.array_columns[name]]
-        label = [] if self._label is None else [self._label]
-        wanted = list(dict.fromkeys([*arrays, *label, *self.columns]))
+        others = {KEPT + name: name for name in self.columns} | ({LABELS: self._label} if self._label else {})
+        wanted = list(dict.fromkeys([*arrays, *others.values()]))
         first_row = self._first_row
         for batch in self._batches(wanted):
             columns = dict(zip(batch.schema.names, batch.columns, strict=True))
             block = {name: self._matrix(columns, name, first_row) for name in self.widths}
-            for name in label:
-                found = columns[name]
-                is_number = self._types.is_integer(found.type)
-                block[LABELS] = self._values(found.fill_null(-1) if is_number and found.null_count else found)
             first_row += batch.num_rows
-            yield block | {KEPT + name: self._values(columns[name]) for name in self.columns}
+            yield block | {key: self._values(columns[name]) for key, name in others.items()}
 
     def _matrix(self, columns: dict[str, Any], array: str, first_row: int) -> Rows:
         """The columns of an array side by side, or its lists below each other, in memory of its own."""
